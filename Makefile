@@ -1,0 +1,38 @@
+# Set-up is a prerequisite of each job, and done once: again only when the lock or the project file changes.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export RAY_USAGE_STATS_ENABLED := 0
+export MLFLOW_DISABLE_TELEMETRY := true
+export DVC_NO_ANALYTICS := true
+
+.PHONY: setup repro test check up down bench
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is wanted: make PYTHON=...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+repro: setup
+	dvc repro
+	@cat reports/summary.md
+
+test: setup
+	python -m pytest
+
+check: setup
+	ruff check .
+	ruff format --check .
+	mypy
+
+up: setup
+	headstart up
+
+down: setup
+	headstart down

@@ -1,0 +1,1 @@
+"""Model families. Needs torch only; knows nothing of files, Ray or MLflow."""

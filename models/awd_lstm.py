@@ -1,0 +1,145 @@
+"""AWD-LSTM: a stack of LSTM layers with every part of it regularised.
+
+Source: Merity, Keskar and Socher 2017, "Regularizing and Optimizing LSTM Language Models"
+(arXiv 1708.02182); the sections named below are theirs. Activation regularisation (4.6), variable
+BPTT (4.1) and NT-ASGD (3) belong to training and stand in `pipeline/training`. Reference code:
+salesforce/awd-lstm-lm, and fastai's AWD_LSTM, whose weights have the same shapes.
+
+Departures: torch's two LSTM biases are one here (their sum is all that counts); masks are drawn for
+the whole global batch (see `models/layers.py`).
+
+Shapes: B rows, T tokens, E embedding, H hidden, F features of the top layer.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from models import kernels
+from models.family import Encoded, Encoder, Family, State
+from models.layers import GlobalBatch, drop_connect, embed, locked_dropout
+
+
+@dataclass(frozen=True)
+class Config:
+    embedding_dim: int  # E; independent of H (4.5)
+    hidden_dim: int  # H of all layers but a tied top one, which is E wide
+    num_layers: int
+    tie_weights: bool  # the decoder is the embedding (4.4)
+    embedding_dropout: float  # whole words (4.3)
+    input_dropout: float  # locked, after the embedding (4.2)
+    hidden_dropout: float  # locked, between layers (4.2)
+    output_dropout: float  # locked, after the top layer (4.2)
+    weight_dropout: float  # DropConnect on the hidden-to-hidden weights (2)
+
+    def __post_init__(self) -> None:
+        for name in ("embedding_dim", "hidden_dim", "num_layers"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"model.config.{name} is {getattr(self, name)}, at least 1 is wanted")
+        for name in _dropouts():
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"model.config.{name} is {getattr(self, name)}, 0 <= p < 1 is wanted")
+
+    def scaled_dropout(self, factor: float) -> Config:
+        return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in _dropouts()})
+
+    @property
+    def top_dim(self) -> int:
+        return self.embedding_dim if self.tie_weights else self.hidden_dim
+
+
+def _dropouts() -> list[str]:
+    return [item.name for item in fields(Config) if item.name.endswith("_dropout")]
+
+
+class WeightDroppedLSTM(nn.Module):
+    """One LSTM layer with DropConnect on its recurrent weight (2).
+
+    The raw weight is registered once, and is what the gradient reaches.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.hidden_dim = hidden_dim
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_dim, input_dim))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
+        self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
+        bound = 1 / math.sqrt(hidden_dim)  # section 5
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -bound, bound)
+
+    def forward(
+        self,
+        x_BTI: Tensor,
+        state: tuple[Tensor, Tensor],
+        p: float,
+        batch: GlobalBatch | None,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns outputs (B, T, H), last hidden and last cell state (B, H)."""
+        weight_hh = drop_connect(self.weight_hh, p, batch)
+        x_TBI = x_BTI.transpose(0, 1)
+        outputs, hidden, cell = kernels.lstm(x_TBI, state, self.weight_ih, weight_hh, self.bias, dtype)
+        return outputs.transpose(0, 1), hidden, cell
+
+
+class AWDLSTM(Encoder):
+    def __init__(self, config: Config, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.width = config.top_dim
+        self.embedding = nn.Embedding(vocab_size, config.embedding_dim)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)  # section 5
+        inputs = [config.embedding_dim] + [config.hidden_dim] * (config.num_layers - 1)
+        outputs = [*inputs[1:], config.top_dim]
+        self.layers = nn.ModuleList(map(WeightDroppedLSTM, inputs, outputs))
+
+    def initial_state(self, num_rows: int) -> State:
+        zeros = [self.embedding.weight.new_zeros(num_rows, layer.hidden_dim) for layer in self._layers()]
+        return tuple(zero for zero in zeros for _ in ("hidden", "cell"))
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor | None = None,
+        state: State = (),
+        batch: GlobalBatch | None = None,
+    ) -> Encoded:
+        """See `Encoder`. The mask changes nothing: padding behind a text cannot reach back into it."""
+        config = self.config
+        state = state or self.initial_state(len(ids_BT))
+        x = embed(self.embedding, ids_BT, config.embedding_dropout, batch)
+        x = locked_dropout(x, config.input_dropout, batch)
+        raw: list[Tensor] = []
+        new_state: list[Tensor] = []
+        for depth, layer in enumerate(self._layers()):
+            before = (state[2 * depth], state[2 * depth + 1])
+            outputs, hidden, cell = layer(x, before, config.weight_dropout, batch, self.product_dtype)
+            raw.append(outputs)
+            new_state += [hidden, cell]
+            top = depth == config.num_layers - 1
+            x = locked_dropout(outputs, config.output_dropout if top else config.hidden_dropout, batch)
+        return Encoded(raw, x, tuple(new_state))
+
+    def _layers(self) -> list[WeightDroppedLSTM]:
+        return [cast(WeightDroppedLSTM, layer) for layer in self.layers]
+
+
+def layer_groups(encoder: AWDLSTM) -> list[list[nn.Parameter]]:
+    """The embedding, then each LSTM layer."""
+    return [[encoder.embedding.weight], *(list(layer.parameters()) for layer in encoder.layers)]
+
+
+FAMILY = Family(
+    name="awd_lstm",
+    config=Config,
+    build=AWDLSTM,
+    layer_groups=layer_groups,
+    objective="causal",
+    pooling="concat",
+)

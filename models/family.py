@@ -1,0 +1,100 @@
+"""The contract between a model family and everything that trains it.
+
+A family is one file in this folder that exports `FAMILY`. Somebody who adds one never opens the
+training loop: the loop sees an `Encoder`, its layer groups and its objective, no more.
+
+Shapes: B rows of the batch, T tokens, F features of the top layer.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from models.layers import GlobalBatch
+
+# One entry for each layer that remembers; each tensor's first dimension is the row of the batch.
+# Families without memory use the empty tuple.
+State = tuple[Tensor, ...]
+
+
+class Encoded(NamedTuple):
+    """What an encoder makes of a batch."""
+
+    layers: list[Tensor]  # output of each layer before its dropout, bottom to top, each (B, T, F_l)
+    features: Tensor  # output of the top layer after its dropout, (B, T, F)
+    state: State  # to be handed in with the tokens that follow
+
+
+class Encoder(nn.Module):
+    """Token ids to features.
+
+    Dropout is drawn if, and only if, `batch` is given: evaluation passes none.
+    """
+
+    embedding: nn.Embedding
+    width: int  # F
+    product_dtype: torch.dtype = torch.float32  # of the large matrix products; the rest is float32
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor | None = None,
+        state: State = (),
+        batch: GlobalBatch | None = None,
+    ) -> Encoded:
+        """Encode `ids_BT`, int64 of shape (B, T).
+
+        Args:
+            mask_BT: True where a token counts; None means all do. Padding stands at the end of a row.
+            state: what the call for the tokens before returned; `()` at the start of a text.
+            batch: the source of this step's dropout masks.
+        """
+        raise NotImplementedError
+
+    def initial_state(self, num_rows: int) -> State:
+        """The state before the first token: what `()` stands for, with its shapes."""
+        raise NotImplementedError
+
+
+class FamilyConfig(Protocol):
+    tie_weights: bool
+
+    def scaled_dropout(self, factor: float) -> Any:
+        """The same architecture with each dropout probability times `factor` (at most 0.95)."""
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str
+    config: type[Any]  # a frozen dataclass that meets FamilyConfig
+    build: Callable[[Any, int], Encoder]  # (config, vocab_size)
+    # Parameters bottom to top, for discriminative rates and gradual unfreezing; the embedding first.
+    layer_groups: Callable[[Any], list[list[nn.Parameter]]]
+    objective: Literal["causal", "masked", "bidirectional"]
+    pooling: Literal["concat", "last", "mean", "first"]  # what suits a classifier on top
+
+
+def lookup(name: str) -> Family:
+    """The family of that name. Raises ValueError, naming the known ones."""
+    known = _known_families()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
+        raise ValueError(f"model.family is {name!r}, which is no model family; {hint}")
+    family: Family = importlib.import_module(f"models.{name}").FAMILY
+    return family
+
+
+def _known_families() -> list[str]:
+    import models
+
+    parts = {"family", "heads", "kernels", "layers"}
+    return sorted(module.name for module in pkgutil.iter_modules(models.__path__) if module.name not in parts)

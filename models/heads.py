@@ -1,0 +1,147 @@
+"""What stands on an encoder: a decoder for language modelling, a head for classification.
+
+Shapes: B rows, T tokens, F features of the top layer, N = B * T, V vocabulary, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from models import kernels
+from models.family import Encoded, Encoder, State
+from models.layers import GlobalBatch, GlobalBatchNorm, dropout_rows
+
+Pooling = Literal["concat", "last", "mean"]
+
+
+class LanguageModel(nn.Module):
+    """An encoder and a softmax decoder over the vocabulary, tied to the embedding if asked.
+
+    Source: weight tying after Merity et al. 2017, section 4.4 (Inan et al. 2016; Press & Wolf 2016).
+    """
+
+    def __init__(self, encoder: Encoder, tie_weights: bool) -> None:
+        super().__init__()
+        vocab_size, embedding_dim = encoder.embedding.weight.shape
+        if tie_weights and encoder.width != embedding_dim:
+            raise ValueError(f"tied weights need features as wide as the embedding, "
+                             f"{encoder.width} is not {embedding_dim}")  # fmt: skip
+        self.encoder = encoder
+        self.tied = tie_weights
+        self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
+        if not tie_weights:
+            self.decoder_weight = nn.Parameter(torch.empty(vocab_size, encoder.width))
+            nn.init.uniform_(self.decoder_weight, -0.1, 0.1)
+
+    @property
+    def output_weight(self) -> Tensor:
+        return self.encoder.embedding.weight if self.tied else self.decoder_weight
+
+    def forward(self, ids_BT: Tensor, state: State = (), batch: GlobalBatch | None = None) -> Encoded:
+        encoded: Encoded = self.encoder(ids_BT, None, state, batch)
+        return encoded
+
+    def loss(self, features_BTF: Tensor, targets_BT: Tensor, dtype: torch.dtype) -> Tensor:
+        """Cross-entropy summed over all targets, in nats."""
+        flat = features_BTF.reshape(-1, features_BTF.shape[-1])
+        return kernels.cross_entropy(
+            flat, self.output_weight, self.decoder_bias, targets_BT.reshape(-1), dtype
+        )
+
+    def logits(self, features: Tensor) -> Tensor:
+        return nn.functional.linear(features, self.output_weight, self.decoder_bias)
+
+
+class Classifier(nn.Module):
+    """An encoder, pooling over the text, and the two-block head of ULMFiT.
+
+    Source: Howard & Ruder 2018, section 3.3: concat pooling `[h_T, maxpool(H), meanpool(H)]`, blocks
+    of batch normalisation, dropout and a linear layer, ReLU between them, and BPT3C, which reads a
+    text in chunks and carries the state. As in the authors' code the gradient of a chunk's features
+    reaches that chunk's tokens and stops at its first: the state is carried, not its gradient.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        num_classes: int,
+        *,
+        pooling: Pooling,
+        head_hidden: int,
+        head_dropout: Sequence[float],
+        bptt: int,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.pooling, self.bptt = encoder, pooling, bptt
+        self.head = Head(
+            encoder.width * (3 if pooling == "concat" else 1), head_hidden, num_classes, head_dropout
+        )
+
+    def forward(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+        """Logits (B, C) of texts padded at their end; `mask_BT` is True at real tokens."""
+        return self.head(pool(self._features(ids_BT, mask_BT, batch), mask_BT, self.pooling), batch)
+
+    def _features(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None) -> Tensor:
+        state: State = ()
+        chunks = []
+        for start in range(0, ids_BT.shape[1], self.bptt):
+            part = slice(start, start + self.bptt)
+            encoded = self.encoder(ids_BT[:, part], mask_BT[:, part], state, batch)
+            state = tuple(tensor.detach() for tensor in encoded.state)
+            chunks.append(encoded.features)
+        return torch.cat(chunks, dim=1)
+
+
+class Head(nn.Module):
+    """Batch norm, dropout, linear, ReLU; batch norm, dropout, linear to the classes."""
+
+    def __init__(self, width: int, hidden: int, num_classes: int, dropout: Sequence[float]) -> None:
+        super().__init__()
+        self.dropout = tuple(dropout)
+        self.norm_in, self.linear_in = GlobalBatchNorm(width), nn.Linear(width, hidden)
+        self.norm_out, self.linear_out = GlobalBatchNorm(hidden), nn.Linear(hidden, num_classes)
+
+    def forward(self, x_BF: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+        x = dropout_rows(self.norm_in(x_BF, batch), self.dropout[0], batch)
+        x = self.linear_in(x).relu()
+        x = dropout_rows(self.norm_out(x, batch), self.dropout[1], batch)
+        logits: Tensor = self.linear_out(x)
+        return logits
+
+
+def pool(features_BTF: Tensor, mask_BT: Tensor, pooling: Pooling) -> Tensor:
+    """Features of a text, (B, F) or (B, 3F), from those of its real tokens alone.
+
+    Rows of `mask_BT` must hold at least one True, and only False behind the last.
+    """
+    lengths_B = mask_BT.sum(1)
+    rows = torch.arange(len(lengths_B), device=lengths_B.device)
+    last_BF = features_BTF[rows, lengths_B - 1]
+    if pooling == "last":
+        return last_BF
+    mean_BF = (features_BTF * mask_BT[..., None]).sum(1) / lengths_B[:, None]
+    if pooling == "mean":
+        return mean_BF
+    max_BF = features_BTF.masked_fill(~mask_BT[..., None], -torch.inf).amax(1)
+    return torch.cat([last_BF, max_BF, mean_BF], dim=1)
+
+
+def language_model_groups(
+    model: LanguageModel, encoder_groups: list[list[nn.Parameter]]
+) -> list[list[nn.Parameter]]:
+    """Encoder groups, bottom to top, then the decoder; a tied embedding goes with the decoder."""
+    decoder = [model.decoder_bias, model.output_weight]
+    shared = {id(weight) for weight in decoder}
+    below = [[weight for weight in group if id(weight) not in shared] for group in encoder_groups]
+    return [*(group for group in below if group), decoder]  # type: ignore[list-item]
+
+
+def classifier_groups(
+    model: Classifier, encoder_groups: list[list[nn.Parameter]]
+) -> list[list[nn.Parameter]]:
+    """Encoder groups, bottom to top, then the head."""
+    return [*encoder_groups, list(model.head.parameters())]

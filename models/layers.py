@@ -1,0 +1,152 @@
+"""Regularisers that draw for the whole batch, wherever its rows are.
+
+The number of workers must not change what is trained. So each random mask is drawn from
+(seed, step) for the rows of the whole global batch, and a process takes its own rows of it; masks
+shared over the batch (weights, embedding rows) come out the same everywhere; batch statistics are
+summed over all rows.
+
+Shapes: B rows held here, T tokens, F features, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def _alone(x: Tensor) -> Tensor:
+    return x
+
+
+@dataclass
+class GlobalBatch:
+    """The whole batch of one training step, of which this process holds some rows.
+
+    Every process makes the same draws in the same order, so the generator is all the state there is,
+    and (seed, step) is all that a checkpoint needs to make them again.
+    """
+
+    seed: int
+    step: int
+    num_rows: int
+    rows: slice  # those held here
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    all_reduce: Callable[[Tensor], Tensor] = _alone  # sums over processes, in place
+
+    def __post_init__(self) -> None:
+        self._generator = torch.Generator(device=self.device)
+        # The seeds of neighbouring steps differ in few bits; the odd factor spreads them.
+        self._generator.manual_seed((self.seed * 1_000_003 + self.step) * 0x9E3779B97F4A7C15 % 2**63)
+
+    def keep_mask(self, shape: Sequence[int], p: float) -> Tensor:
+        """A mask shared by all rows: 0 with probability `p`, else 1 / (1 - p)."""
+        mask = torch.empty(*shape, device=self.device)
+        return mask.bernoulli_(1 - p, generator=self._generator).div_(1 - p)
+
+    def keep_mask_of_rows(self, shape: Sequence[int], p: float) -> Tensor:
+        """The rows held here of a mask drawn for all rows; `shape` is that of one row."""
+        return self.keep_mask((self.num_rows, *shape), p)[self.rows]
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over processes, through which gradients flow."""
+        return _SumOverProcesses.apply(x, self.all_reduce)
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """Each process's loss depends on the sum, so its gradient is the sum of all their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, all_reduce: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.all_reduce = all_reduce
+        return all_reduce(x.clone())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
+        return ctx.all_reduce(grads[0].clone()), None
+
+
+def locked_dropout(x_BTF: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
+    """Variational dropout: one mask for a row, the same at each of its tokens.
+
+    Source: Merity et al. 2017, section 4.2 (after Gal & Ghahramani 2016).
+    """
+    if batch is None or p == 0:
+        return x_BTF
+    return x_BTF * batch.keep_mask_of_rows((1, x_BTF.shape[-1]), p).to(x_BTF.dtype)
+
+
+def embed(embedding: nn.Embedding, ids_BT: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
+    """Look tokens up with embedding dropout: whole words are dropped, wherever they occur.
+
+    Source: Merity et al. 2017, section 4.3. The rows are gathered before they are scaled, which is
+    the same sum without a dropped copy of the whole matrix.
+    """
+    rows_BTF = embedding(ids_BT)
+    if batch is None or p == 0:
+        return rows_BTF
+    return rows_BTF * batch.keep_mask((embedding.num_embeddings, 1), p)[ids_BT]
+
+
+def drop_connect(weight: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
+    """DropConnect on a recurrent matrix: one mask for all rows and tokens of the step.
+
+    Source: Merity et al. 2017, section 2. The gradient reaches the raw weight, which stays the only
+    registered parameter.
+    """
+    if batch is None or p == 0:
+        return weight
+    return weight * batch.keep_mask(weight.shape, p)
+
+
+class GlobalBatchNorm(nn.Module):
+    """Batch normalisation over the rows of the whole global batch.
+
+    `nn.BatchNorm1d` with its defaults, but for the statistics: a process that normalised its own rows
+    alone would make the worker count a hyper-parameter.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps, self.momentum = eps, momentum
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+
+    def forward(self, x_BF: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+        if batch is None:
+            mean, var = self.running_mean, self.running_var
+        else:
+            mean = batch.sum(x_BF.sum(0)) / batch.num_rows
+            # Deviations from the mean, not E[x^2] - mean^2, which cancels in float32.
+            var = batch.sum((x_BF - mean).square().sum(0)) / batch.num_rows
+            self._track(mean.detach(), var.detach(), batch.num_rows)
+        return (x_BF - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, var: Tensor, num_rows: int) -> None:
+        unbiased = var * (num_rows / max(1, num_rows - 1))
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_var.lerp_(unbiased, self.momentum)
+
+
+def dropout_rows(x_BF: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
+    """Ordinary dropout of features, drawn for the whole batch."""
+    if batch is None or p == 0:
+        return x_BF
+    return x_BF * batch.keep_mask_of_rows(x_BF.shape[1:], p)
+
+
+def mean_square_change(x_BTF: Tensor) -> Tensor:
+    """Sum over rows of the mean over time and features of (x_{t+1} - x_t)^2."""
+    if x_BTF.shape[1] < 2:
+        return x_BTF.new_zeros(())
+    return F.mse_loss(x_BTF[:, 1:], x_BTF[:, :-1]) * x_BTF.shape[0]

@@ -1,0 +1,1 @@
+"""headstart: the route from raw text to an evaluated classifier."""

@@ -1,0 +1,166 @@
+"""The command line: the stages, and what a person needs around them.
+
+Stages are found in `pipeline/stages/`; their flags are the arguments of their `run`, read from the
+source, so that asking for help imports none of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_STAGES = Path(__file__).parent / "stages"
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="From raw text to an evaluated classifier. `dvc repro` runs the stages; these commands help around it.",
+)
+
+
+def stage_names() -> list[str]:
+    return sorted(path.stem for path in _STAGES.glob("*.py") if not path.stem.startswith("_"))
+
+
+def _stage_command(name: str) -> tuple[Callable[..., None], str]:
+    """A command for a stage and its help, from the signature and docstring in the stage's source."""
+    source = ast.parse((_STAGES / f"{name}.py").read_text(encoding="utf-8"))
+    run = next(node for node in source.body if isinstance(node, ast.FunctionDef) and node.name == "run")
+    kinds = {arg.arg: ast.unparse(arg.annotation or arg) for arg in run.args.kwonlyargs}
+    trains = kinds.pop("session", None) is not None
+    flags: dict[str, type] = {arg: Path if kind == "Path" else str for arg, kind in kinds.items()}
+    flags |= {"metrics": Path} | ({"curve": Path} if trains else {})
+
+    def invoke(**values: Any) -> None:
+        from pipeline.running import run_stage
+
+        run_stage(name, **values)
+
+    required = [_parameter(arg, kind, typer.Option()) for arg, kind in flags.items()]
+    params = _parameter("params", Path, typer.Option(), Path("params.yaml"))
+    invoke.__signature__ = inspect.Signature([*required, params])  # type: ignore[attr-defined]
+    invoke.__annotations__ = {each.name: each.annotation for each in (*required, params)}
+    return invoke, (ast.get_docstring(source) or "").splitlines()[0]
+
+
+def _parameter(
+    name: str, kind: type, option: Any, default: Any = inspect.Parameter.empty
+) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+def _add_stages() -> None:
+    for name in stage_names():
+        invoke, title = _stage_command(name)
+        app.command(name, help=title, rich_help_panel="Stages (run by dvc repro)")(invoke)
+
+
+@app.command()
+def up() -> None:
+    """Start one shared Ray with its dashboard, and one MLflow server."""
+    from pipeline import services
+
+    change = services.up(Path.cwd())
+    typer.echo(f"started: {', '.join(change.changed)}" if change.changed else "already up")
+    _print_status(change.status)
+
+
+@app.command()
+def down() -> None:
+    """End what `up` started."""
+    from pipeline import services
+
+    change = services.down(Path.cwd())
+    typer.echo(f"ended: {', '.join(change.changed)}" if change.changed else "nothing was up")
+
+
+@app.command()
+def status() -> None:
+    """Say what is up, where, and how to get the dashboard's token."""
+    from pipeline import services
+
+    _print_status(services.status(Path.cwd()))
+
+
+def _print_status(status: Any) -> None:
+    for name, service in (("ray", status.ray), ("mlflow", status.mlflow)):
+        if service is None:
+            typer.echo(f"{name:7} not running")
+        else:
+            typer.echo(f"{name:7} {service.dashboard}  (pid {service.pid}, log {service.log})")
+    if status.ray:
+        typer.echo(f"        the dashboard asks for a token; print it with: {status.token.command}")
+
+
+@app.command()
+def use(
+    overlay: Annotated[str, typer.Argument(help="A preset's name, or a YAML file with keys of params.yaml.")],
+    params: Annotated[Path, typer.Option(help="The file to change.")] = Path("params.yaml"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference only.")] = False,
+) -> None:
+    """Lay a preset or a file over params.yaml, and show the difference."""
+    from pipeline import presets
+
+    changes = presets.use(overlay, params, write=not dry_run)
+    for key, before, after in changes:
+        typer.echo(f"{key}: {before} -> {after}")
+    if not changes:
+        typer.echo("no difference")
+
+
+@app.command("lr-find")
+def lr_find(
+    stage: Annotated[str, typer.Argument(help="pretrain_lm, finetune_lm or finetune_classifier.")],
+    direction: Annotated[str, typer.Option(help="forward or backward.")] = "forward",
+    lowest: Annotated[float, typer.Option(help="The first rate.")] = 1e-5,
+    highest: Annotated[float, typer.Option(help="The last rate.")] = 1.0,
+    steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 100,
+    out: Annotated[Path, typer.Option(help="Folder for the curve.")] = Path("reports/lr_find"),
+) -> None:
+    """Range test: train with rising rates, draw loss against rate, suggest one."""
+    from pipeline.lr_find import find
+
+    found = find(stage, direction, lowest, highest, steps, out)
+    typer.echo(f"suggested {stage}.optimizer.lr: {found.suggestion:.2g}")
+    typer.echo(f"curve: {found.csv} and {found.picture}")
+
+
+@app.command()
+def predict(
+    text: Annotated[
+        list[str] | None, typer.Argument(help="Texts; none reads --file, or standard input.")
+    ] = None,
+    model: Annotated[
+        list[Path] | None, typer.Option(help="Exported classifier; several are averaged.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Plain text, one document a line.")] = None,
+) -> None:
+    """Label and probabilities of texts, as one JSON object a line."""
+    from pipeline.predict import predict_lines
+
+    for line in predict_lines(text or [], file, model or [Path("data/classifier/forward")]):
+        typer.echo(line)
+
+
+def main() -> None:
+    """The `headstart` command: a person's mistake is one message and exit code 2, never a traceback."""
+    _add_stages()
+    try:
+        app()
+    except ValueError as error:
+        typer.secho(f"headstart: {error}", fg="red", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

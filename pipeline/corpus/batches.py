@@ -1,0 +1,342 @@
+"""Token shards to batches.
+
+The route of a document, with a worked example of 2 rows:
+
+1. Shards hold documents `bos ... eos` as ids. `documents 0: a b c   1: d e   2: f g h i`
+2. A ribbon joins them, in an order drawn for the epoch. `order 2 0 1: f g h i a b c d e`
+3. The ribbon is cut into one contiguous lane for each row of the global batch; a lane's target is
+   the token behind it. `row 0: f g h i -> g h i a   row 1: a b c d -> b c d e`
+4. A step takes the next `length` tokens of every lane, so row i of a step goes on where row i of the
+   step before ended, and the recurrent state that a lane carries is the right one.
+   `step 0 of length 2: [f g] [a b]   step 1: [h i] [c d]`
+5. A worker takes whole rows of it. `worker 1 of 2: row 1, at every step`
+
+Everything is a function of (seed, step): a position in the data is the number of the step, any step
+can be made without those before it, and nothing depends on the number of workers.
+
+A classifier's batch is a set of documents of about equal length, padded behind to the longest.
+
+Shapes: B rows of the global batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.corpus.tokens import TokenShard
+from pipeline.params import Direction
+
+# Batches whose documents are sorted by length together: large enough to leave little padding, small
+# enough to leave the order random.
+_BATCHES_SORTED_TOGETHER = 50
+
+
+def rows_of(rank: int, world: int, num_rows: int) -> slice:
+    """The rows of a global batch that a worker holds: contiguous, and as equal as can be."""
+    return slice(num_rows * rank // world, num_rows * (rank + 1) // world)
+
+
+def rng_of(seed: int, *position: int) -> np.random.Generator:
+    """A generator for the draws at a position, such as (epoch,)."""
+    return np.random.default_rng(np.random.SeedSequence([seed, *position]))
+
+
+class Ribbon:
+    """Documents of several shards, joined in some order; read from either end.
+
+    Only the documents' lengths are held in memory.
+    """
+
+    def __init__(
+        self, shards: Sequence[TokenShard], direction: Direction, order: np.ndarray | None = None
+    ) -> None:
+        self._shards = list(shards)
+        self._reverse = direction == "backward"
+        self._first = np.cumsum([0, *(len(shard) for shard in self._shards)])
+        lengths = np.concatenate([np.diff(shard.offsets) for shard in self._shards])
+        self._order = np.arange(len(lengths)) if order is None else order
+        self._starts = np.concatenate([[0], np.cumsum(lengths[self._order])])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens [start, stop), int64; those of the reversed ribbon where the direction is backward."""
+        if self._reverse:
+            return self._read(len(self) - stop, len(self) - start)[::-1]
+        return self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        out = np.empty(stop - start, dtype=np.int64)
+        place = int(np.searchsorted(self._starts, start, side="right")) - 1
+        filled = 0
+        while filled < len(out):
+            document = self._document(int(self._order[place]))
+            offset = start + filled - int(self._starts[place])
+            piece = document[offset : offset + len(out) - filled]
+            out[filled : filled + len(piece)] = piece
+            filled += len(piece)
+            place += 1
+        return out
+
+    def _document(self, index: int) -> np.ndarray:
+        shard = int(np.searchsorted(self._first, index, side="right")) - 1
+        return self._shards[shard].document(index - int(self._first[shard]))
+
+
+@dataclass(frozen=True)
+class LanguageModelBatch:
+    ids_BT: Tensor  # int64, the rows of this worker
+    targets_BT: Tensor  # int64, the token that follows each
+    starts_lane: bool  # the lanes begin here: no state is carried into it
+    num_targets: int  # of the global batch
+    length_ratio: float  # T over the mean T, by which the rate is scaled
+
+
+class LanguageModelBatches:
+    """The training steps of a language model: lanes of a ribbon that is shuffled anew each epoch.
+
+    With `variable_bptt` a step's length is drawn as in Merity et al. 2017, section 4.1: the base is
+    `bptt`, with probability 0.05 half of it, the length normal around the base with standard
+    deviation 5, at least 5. Departure: at most base + 20, to bound memory (as in the authors' code).
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[TokenShard],
+        *,
+        num_rows: int,
+        bptt: int,
+        variable_bptt: bool,
+        direction: Direction,
+        seed: int,
+    ) -> None:
+        self._shards, self._direction, self._seed = list(shards), direction, seed
+        self.num_rows, self._bptt, self._variable = num_rows, bptt, variable_bptt
+        self._num_documents = sum(len(shard) for shard in self._shards)
+        num_tokens = sum(int(shard.offsets[-1]) for shard in self._shards)
+        self._lane_length = (num_tokens - 1) // num_rows
+        if self._lane_length < 1:
+            raise ValueError(
+                f"{num_tokens:,} training tokens are too few for batch_rows: {num_rows}; lower it"
+            )
+        self._cuts = cache(self._drawn_cuts)
+        self._ribbon = lru_cache(maxsize=1)(self._ribbon_of)
+
+    @property
+    def tokens_per_epoch(self) -> int:
+        return self._lane_length * self.num_rows
+
+    def num_steps(self, epochs: float) -> int:
+        """Steps in `epochs` passes; of a last part of an epoch as many as its share, rounded up."""
+        whole = int(epochs)
+        steps = sum(len(self._cuts(epoch)) - 1 for epoch in range(whole))
+        part = epochs - whole
+        return steps + int(np.ceil(part * (len(self._cuts(whole)) - 1))) if part else steps
+
+    def epoch_of(self, step: int) -> tuple[int, int]:
+        """The epoch of a step, and its number within it."""
+        epoch = 0
+        while step >= len(self._cuts(epoch)) - 1:
+            step -= len(self._cuts(epoch)) - 1
+            epoch += 1
+        return epoch, step
+
+    def at(self, step: int, rows: slice) -> LanguageModelBatch:
+        epoch, place = self.epoch_of(step)
+        start, stop = self._cuts(epoch)[place : place + 2]
+        ribbon = self._ribbon(epoch)
+        lanes = [
+            ribbon.read(row * self._lane_length + start, row * self._lane_length + stop + 1)
+            for row in range(rows.start, rows.stop)
+        ]
+        ids = torch.from_numpy(np.stack(lanes)) if lanes else torch.empty(0, stop - start + 1).long()
+        return LanguageModelBatch(
+            ids[:, :-1],
+            ids[:, 1:],
+            starts_lane=place == 0,
+            num_targets=self.num_rows * int(stop - start),
+            length_ratio=float(stop - start) / self._bptt,
+        )
+
+    def _ribbon_of(self, epoch: int) -> Ribbon:
+        order = rng_of(self._seed, 0, epoch).permutation(self._num_documents)
+        return Ribbon(self._shards, self._direction, order)
+
+    def _drawn_cuts(self, epoch: int) -> np.ndarray:
+        """Where the steps of an epoch begin and end, in tokens of a lane; the first is 0."""
+        lengths = self._lengths(rng_of(self._seed, 1, epoch))
+        ends = np.cumsum(lengths)
+        ends = ends[: np.searchsorted(ends, self._lane_length)]
+        return np.concatenate([[0], ends, [self._lane_length]]).astype(np.int64)
+
+    def _lengths(self, rng: np.random.Generator) -> np.ndarray:
+        if not self._variable:
+            return np.full(self._lane_length // self._bptt + 1, self._bptt)
+        num_draws = self._lane_length // 5 + 1
+        base = np.where(rng.random(num_draws) < 0.95, self._bptt, self._bptt / 2)
+        drawn = rng.normal(base, 5).astype(np.int64)
+        return drawn.clip(min(5, self._bptt), self._bptt + 20)
+
+
+def evaluation_batches(
+    shards: Sequence[TokenShard], *, num_rows: int, bptt: int, direction: Direction, rows: slice
+) -> Iterator[LanguageModelBatch]:
+    """All tokens but the first, each a target once, in lanes that carry state.
+
+    Lanes differ by at most one token in length; a shorter one ends with an ignored target, -100.
+    """
+    ribbon = Ribbon(shards, direction)
+    num_targets = len(ribbon) - 1
+    num_rows = min(num_rows, num_targets)
+    bounds = [num_targets * row // num_rows for row in range(num_rows + 1)]
+    longest = max(stop - start for start, stop in zip(bounds, bounds[1:], strict=False))
+    mine = list(range(num_rows))[rows]
+    for start in range(0, longest, bptt):
+        length = min(bptt, longest - start)
+        ids = np.zeros((len(mine), length), dtype=np.int64)
+        targets = np.full((len(mine), length), -100, dtype=np.int64)
+        for place, row in enumerate(mine):
+            begin = bounds[row] + start
+            tokens = ribbon.read(begin, max(begin + 1, min(begin + length, bounds[row + 1]) + 1))
+            ids[place, : len(tokens) - 1] = tokens[:-1]
+            targets[place, : len(tokens) - 1] = tokens[1:]
+        counted = sum(
+            max(0, min(start + length, stop - first) - start)
+            for first, stop in zip(bounds, bounds[1:], strict=False)
+        )
+        yield LanguageModelBatch(
+            torch.from_numpy(ids), torch.from_numpy(targets), start == 0, counted, length / bptt
+        )
+
+
+@dataclass(frozen=True)
+class ClassifierBatch:
+    ids_BT: Tensor  # int64, the rows of this worker, padded behind
+    mask_BT: Tensor  # True at real tokens
+    labels_B: Tensor  # int64
+    num_rows: int  # of the global batch
+
+
+class ClassifierBatches:
+    """The training steps of a classifier: documents of like length together, reshuffled each epoch.
+
+    An epoch has ceil(documents / num_rows) batches whose sizes differ by at most one, so that none is
+    too small for batch normalisation.
+    """
+
+    def __init__(
+        self,
+        shard: TokenShard,
+        *,
+        documents: np.ndarray,
+        num_rows: int,
+        max_tokens: int,
+        direction: Direction,
+        seed: int,
+        pad_id: int,
+    ) -> None:
+        self._shard, self._documents = shard, documents
+        self._max_tokens, self._direction, self._seed, self._pad_id = max_tokens, direction, seed, pad_id
+        self._lengths = np.minimum(np.diff(shard.offsets)[documents], max_tokens)
+        self._num_batches = -(-len(documents) // num_rows)
+        self._plan = lru_cache(maxsize=1)(self._plan_of)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._num_batches
+
+    def at(self, step: int, rank: int, world: int) -> ClassifierBatch:
+        chosen = self._plan(step // self._num_batches)[step % self._num_batches]
+        rows = rows_of(rank, world, len(chosen))
+        # The longest of the whole batch, so that every worker goes through as many chunks.
+        width = int(self._lengths[chosen].max())
+        ids, mask = self._padded(self._documents[chosen[rows]], width)
+        labels = torch.from_numpy(self._shard.labels[self._documents[chosen[rows]]].astype(np.int64))
+        return ClassifierBatch(ids, mask, labels, len(chosen))
+
+    def _plan_of(self, epoch: int) -> list[np.ndarray]:
+        rng = rng_of(self._seed, 2, epoch)
+        order = rng.permutation(len(self._documents))
+        sizes = [len(part) for part in np.array_split(order, self._num_batches)]
+        batches: list[np.ndarray] = []
+        for first in range(0, self._num_batches, _BATCHES_SORTED_TOGETHER):
+            group = sizes[first : first + _BATCHES_SORTED_TOGETHER]
+            begin = sum(sizes[:first])
+            together = order[begin : begin + sum(group)]
+            together = together[np.argsort(self._lengths[together], kind="stable")]
+            batches += np.split(together, np.cumsum(group)[:-1])
+        return [batches[k] for k in rng.permutation(len(batches))]
+
+    def _padded(self, documents: np.ndarray, width: int) -> tuple[Tensor, Tensor]:
+        texts = [self._shard.document(int(k)) for k in documents]
+        return pad([clip(text, self._max_tokens, self._direction) for text in texts], width, self._pad_id)
+
+
+def clip(document: np.ndarray, max_tokens: int, direction: Direction) -> np.ndarray:
+    """The ids that a classifier reads: of a longer text the first and the last half of max_tokens.
+
+    Departure from ULMFiT, which reads the end only: openings tell much too (Sun et al. 2019,
+    arXiv 1905.05583, section 5.3.1).
+    """
+    ids = np.asarray(document, dtype=np.int64)
+    if len(ids) > max_tokens:
+        head = max_tokens - max_tokens // 2
+        ids = np.concatenate([ids[:head], ids[len(ids) - max_tokens // 2 :]])
+    return ids[::-1] if direction == "backward" else ids
+
+
+def pad(texts: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Ids (B, width), padded behind, and the mask that is True at real tokens."""
+    ids = np.full((len(texts), width), pad_id, dtype=np.int64)
+    mask = np.zeros((len(texts), width), dtype=bool)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = text
+        mask[row, : len(text)] = True
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def by_length(lengths: Sequence[int] | np.ndarray, max_tokens_per_batch: int) -> Iterator[np.ndarray]:
+    """Indices of texts in batches of like length, whose padded size stays within a token budget."""
+    order = np.argsort(lengths, kind="stable")
+    sorted_lengths = [int(lengths[k]) for k in order]
+    start = 0
+    while start < len(order):
+        # Sorted upwards, so the last text of a batch is its width. A single text may be over the budget.
+        stop = bisect_right(
+            range(len(order)),
+            max_tokens_per_batch,
+            lo=start + 1,
+            key=partial(_padded_size, sorted_lengths, start),
+        )
+        yield order[start:stop]
+        start = stop
+
+
+def _padded_size(sorted_lengths: Sequence[int], start: int, last: int) -> int:
+    return (last + 1 - start) * sorted_lengths[last]
+
+
+def stratified_subset(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """Indices of `size` documents with the classes' shares kept, at least one a class.
+
+    Nested: a larger subset of the same seed holds a smaller one.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    if size < len(classes):
+        raise ValueError(f"{size} labels are fewer than the {len(classes)} classes; ask for more")
+    rank_in_class = np.empty(len(labels))
+    for label, count in zip(classes, counts, strict=True):
+        members = rng_of(seed, 3, int(label)).permutation(np.flatnonzero(labels == label))
+        # The k-th of a class comes when its share is due; its first comes before anything else.
+        due = (np.arange(count) + 0.5) / count
+        due[0] = -1
+        rank_in_class[members] = due
+    return np.sort(np.argsort(rank_in_class, kind="stable")[:size])

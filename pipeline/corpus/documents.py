@@ -1,0 +1,361 @@
+"""Rows of a source -> normalised documents, one parquet file for each split.
+
+The route:
+
+1. `check`: the labels alone are counted and refused where no classifier could be trained on them.
+2. `_write_splits`: each split of the source streams through normalisation into `<split>.parquet`; rows
+   without text are counted and left out. Labelled corpora keep their unlabelled rows apart.
+3. `_divide`: where the source gives no validation or test split, or `max_documents` wants fewer rows,
+   `train.parquet` streams once more into its parts.
+
+Which part a row goes to depends on the seed and on its own text, not on its place in the file or on
+batch sizes: rows are ranked by a keyed hash of the text, class by class, and the first ranks are split
+off (stratified to the row). Equal texts have equal hashes and so, but for one pair at a boundary, stay
+on one side. Memory holds a batch of texts, and 12 bytes for each row that is divided.
+
+The order of rows is the source's.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.corpus.normalise import normalise
+from pipeline.corpus.sources import SPLITS, Rows, Source
+from pipeline.files import atomic_write_text
+from pipeline.params import Corpus
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_GROUP_BYTES = 4_000_000  # of text: what a reader holds at once
+INFO_FILE = "documents.json"
+_UNLABELLED = -1
+
+
+@dataclass(frozen=True)
+class SplitSize:
+    """White-space words and UTF-8 bytes of the normalised text."""
+
+    num_documents: int
+    num_words: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class DocumentsInfo:
+    """What `documents.json` says of a folder of documents."""
+
+    label_names: tuple[str, ...] | None
+    splits: Mapping[str, SplitSize]
+    skipped: Mapping[str, int]  # rows left out, by reason
+    repaired: Mapping[str, int]  # rows changed to be usable, by reason
+    source: Mapping[str, Any]
+
+
+def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, folder: Path) -> DocumentsInfo:
+    """Write the splits and `documents.json` of a corpus into an empty folder.
+
+    `key` is the place of the settings, such as `corpus.target`, for messages.
+
+    Raises:
+        ValueError: no documents, or labels that no classifier could be trained and tested on.
+    """
+    wanted = _wanted_fractions(source, settings)
+    counts = {split: source.label_counts(split) for split in source.splits}
+    labels = _LabelCheck(source.label_names, key)
+    labels.check(counts, wanted)
+    sizes, counts = _write_splits(source, settings, folder)
+    if "train" not in sizes and "unlabelled" not in sizes:
+        left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(source.skipped.items()))
+        raise ValueError(f"`{key}.source`: no documents to train on; left out: {left_out or 'none'}")
+    if "train" in sizes and (wanted or settings.max_documents is not None):
+        sizes |= _divide(folder, wanted, settings.max_documents, seed, labels)
+    else:
+        labels.check(counts, wanted)  # again, without the rows that had no text
+    info = DocumentsInfo(
+        label_names=source.label_names,
+        splits={split: sizes[split] for split in SPLITS if split in sizes},
+        skipped=dict(sorted(source.skipped.items())),
+        repaired=dict(sorted(source.repaired.items())),
+        source=settings.source.model_dump(),
+    )
+    atomic_write_text(folder / INFO_FILE, json.dumps(asdict(info), indent=2, ensure_ascii=False) + "\n")
+    return info
+
+
+def read_documents_info(folder: Path) -> DocumentsInfo:
+    """Read `documents.json`. Raises ValueError where it is missing or not whole."""
+    file = folder / INFO_FILE
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        names = content["label_names"]
+        return DocumentsInfo(
+            label_names=None if names is None else tuple(names),
+            splits={split: SplitSize(**size) for split, size in content["splits"].items()},
+            skipped=content["skipped"],
+            repaired=content["repaired"],
+            source=content["source"],
+        )
+    except FileNotFoundError as error:
+        raise ValueError(f"{file}: no such file; run the stage `prepare` first") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: damaged ({error}); run the stage `prepare` again") from error
+
+
+def read_documents(folder: Path, split: str) -> Iterator[Rows]:
+    """Stream the documents of a split in their order; memory holds a row group.
+
+    Raises:
+        ValueError: the split's file is missing or is not parquet.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = folder / f"{split}.parquet"
+    try:
+        with pq.ParquetFile(file) as parquet:
+            for group in range(parquet.num_row_groups):
+                table = parquet.read_row_group(group)
+                yield Rows(table["text"].to_pylist(), table["label"].to_pylist())
+    except FileNotFoundError as error:
+        raise ValueError(f"{file}: no such file; run the stage `prepare` first") from error
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{file}: damaged ({error}); run the stage `prepare` again") from error
+
+
+# Checks of the labels
+
+
+@dataclass(frozen=True)
+class _LabelCheck:
+    names: tuple[str, ...] | None
+    key: str
+
+    def check(self, counts: Mapping[str, Counter[int]], wanted: Mapping[str, float]) -> None:
+        """Refuse label counts by split that cannot be trained or tested on."""
+        if self.names is None:
+            return
+        column = f"`{self.key}.source.label_column`"
+        train = counts.get("train", Counter())
+        present = [label for label, count in train.items() if count]
+        if len(present) < 2:
+            only = f"only the class {self.names[present[0]]!r}" if present else "no label"
+            raise ValueError(
+                f"{column}: {train.total():,} labelled training rows hold {only}; a classifier needs "
+                "at least two classes. Choose another column, or null for a corpus without labels"
+            )
+        self._check_tested_labels(counts, train)
+        self._check_enough_rows(train, wanted)
+
+    def _check_tested_labels(self, counts: Mapping[str, Counter[int]], train: Counter[int]) -> None:
+        for split in ("validation", "test"):
+            tested = counts.get(split, Counter())
+            unseen = {label: count for label, count in tested.items() if not train[label]}
+            if unseen:
+                raise ValueError(
+                    f"`{self.key}.source.{split}`: {sum(unseen.values()):,} rows have labels that no "
+                    f"training row has: {self._named(unseen)}; add training rows of these classes, or "
+                    "remove the rows"
+                )
+        missing = [name for label, name in enumerate(self.names or ()) if not train[label]]
+        if missing:
+            raise ValueError(
+                f"`{self.key}`: no training row has the label {', '.join(map(repr, missing))}; remove it "
+                f"from `{self.key}.source.label_names`, add rows, or raise `{self.key}.max_documents`"
+            )
+
+    def _check_enough_rows(self, train: Counter[int], wanted: Mapping[str, float]) -> None:
+        needed = 1 + len(wanted)
+        few = {label: count for label, count in train.items() if count < needed}
+        if few:
+            raise ValueError(
+                f"`{self.key}.split`: {', '.join(('train', *wanted))} need a row of each class, {needed} in "
+                f"all; fewer have {self._named(few)}. Add rows, merge classes, raise "
+                f"`{self.key}.max_documents`, or set the fractions that are not needed to 0"
+            )
+
+    def _named(self, counts: Mapping[int, int]) -> str:
+        assert self.names is not None
+        return ", ".join(f"{self.names[label]!r} ({count:,})" for label, count in sorted(counts.items()))
+
+
+def _wanted_fractions(source: Source, settings: Corpus) -> dict[str, float]:
+    """The splits to be split off train, those that the source itself lacks."""
+    fractions = {"validation": settings.split.validation, "test": settings.split.test}
+    return {split: part for split, part in fractions.items() if part > 0 and split not in source.splits}
+
+
+# Writing
+
+
+class _SplitWriter:
+    """Appends documents to a parquet file, a row group at a time."""
+
+    def __init__(self, file: Path) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._schema = pa.schema([("text", pa.string()), ("label", pa.int32())])
+        self._writer = pq.ParquetWriter(file, self._schema, compression="zstd")
+        self._texts: list[str] = []
+        self._labels: list[int | None] = []
+        self._group_bytes = 0
+        self.num_documents = self.num_words = self.num_bytes = 0
+        self.label_counts: Counter[int] = Counter()
+
+    def append(self, text: str, label: int | None) -> None:
+        size = len(text.encode("utf-8"))
+        self.num_documents += 1
+        self.num_words += len(text.split())
+        self.num_bytes += size
+        self._texts.append(text)
+        self._labels.append(label)
+        if label is not None:
+            self.label_counts[label] += 1
+        self._group_bytes += size
+        if self._group_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._writer.write_table(self._table())
+        self._texts, self._labels, self._group_bytes = [], [], 0
+
+    def _table(self) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.table({"text": self._texts, "label": self._labels}, schema=self._schema)
+
+    def close(self) -> None:
+        if self._texts:
+            self._flush()
+        self._writer.close()
+
+    def size(self) -> SplitSize:
+        return SplitSize(self.num_documents, self.num_words, self.num_bytes)
+
+
+@contextmanager
+def _split_writers(folder: Path) -> Iterator[dict[str, _SplitWriter]]:
+    """Yield a dictionary of open writers that makes one when a split is first asked for."""
+
+    class Writers(dict[str, _SplitWriter]):
+        def __missing__(self, split: str) -> _SplitWriter:
+            writer = self[split] = _SplitWriter(folder / f"{split}.parquet")
+            stack.callback(writer.close)
+            return writer
+
+    with ExitStack() as stack:
+        yield Writers()
+
+
+def _write_splits(
+    source: Source, settings: Corpus, folder: Path
+) -> tuple[dict[str, SplitSize], dict[str, Counter[int]]]:
+    """Write each split of the source; return their sizes and label counts."""
+    with _split_writers(folder) as writers:
+        for split in source.splits:
+            for rows in source.rows(split):
+                for text, label in zip(rows.texts, rows.labels, strict=True):
+                    document = normalise(text, settings.normalise)
+                    goes_to = _split_of(split, label, source)
+                    if not document.strip():
+                        source.skipped["empty_text"] += 1
+                    elif goes_to is None:
+                        source.skipped["no_label"] += 1
+                    else:
+                        writers[goes_to].append(document, None if goes_to == "unlabelled" else label)
+    sizes = {split: writer.size() for split, writer in writers.items()}
+    return sizes, {split: writer.label_counts for split, writer in writers.items()}
+
+
+def _split_of(split: str, label: int | None, source: Source) -> str | None:
+    """Where a row of a source's split belongs; None: a test row that cannot be scored."""
+    if source.label_names is None or label is not None or split == "unlabelled":
+        return split
+    return "unlabelled" if split == "train" else None
+
+
+# Dividing
+
+
+def _divide(
+    folder: Path, wanted: Mapping[str, float], max_documents: int | None, seed: int, labels: _LabelCheck
+) -> dict[str, SplitSize]:
+    whole = folder / "train.parquet"
+    source = folder / "whole.parquet"
+    whole.rename(source)
+    keys, classes = _keys_and_classes(folder, seed)
+    chosen = _first(keys, max_documents)
+    labels.check({"train": Counter(classes[chosen].tolist())}, wanted)
+    splits, parts = _assign(keys, classes, chosen, wanted, labels.key)
+    with _split_writers(folder) as writers:
+        position = 0
+        for rows in read_documents(folder, "whole"):
+            for text, label in zip(rows.texts, rows.labels, strict=True):
+                if parts[position] >= 0:
+                    writers[splits[parts[position]]].append(text, label)
+                position += 1
+    source.unlink()
+    return {split: writer.size() for split, writer in writers.items()}
+
+
+def _keys_and_classes(folder: Path, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    keys, classes = array("Q"), array("i")
+    for rows in read_documents(folder, "whole"):
+        keys.extend(hash_keys(rows.texts, seed))
+        classes.extend(_UNLABELLED if label is None else label for label in rows.labels)
+    return np.frombuffer(keys, dtype=np.uint64), np.frombuffer(classes, dtype=np.int32)
+
+
+def hash_keys(texts: Iterable[str], seed: int) -> Iterator[int]:
+    """A uniform 64-bit number for each text, from the seed and the text alone."""
+    secret = seed.to_bytes(16, "little")
+    for text in texts:
+        digest = blake2b(text.encode("utf-8"), digest_size=8, key=secret).digest()
+        yield int.from_bytes(digest, "little")
+
+
+def _first(keys: np.ndarray, count: int | None) -> np.ndarray:
+    """Mask of the `count` rows of lowest key."""
+    chosen = np.ones(len(keys), dtype=bool)
+    if count is not None and count < len(keys):
+        chosen[np.argsort(keys, kind="stable")[count:]] = False
+    return chosen
+
+
+def _assign(
+    keys: np.ndarray, classes: np.ndarray, chosen: np.ndarray, wanted: Mapping[str, float], key: str
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """Give each row the position of its split in the returned names, or -1 for none.
+
+    Of each class, `fraction` of the rows, rounded and at least one, goes to each wanted split.
+    """
+    splits = ("train", *wanted)
+    parts = np.where(chosen, 0, -1).astype(np.int8)
+    for label in np.unique(classes[chosen]):
+        rows = np.flatnonzero(chosen & (classes == label))
+        if len(rows) < len(splits):
+            raise ValueError(
+                f"`{key}`: {len(rows)} documents for the splits {', '.join(splits)}, each needs one; "
+                f"raise `{key}.max_documents`, add rows, or set fractions in `{key}.split` to 0"
+            )
+        ranked = rows[np.argsort(keys[rows], kind="stable")]
+        end = len(ranked)
+        for part, fraction in enumerate(wanted.values(), start=1):
+            size = max(1, round(fraction * len(ranked)))
+            parts[ranked[end - size : end]] = part
+            end -= size
+        if end <= 0:
+            raise ValueError(f"`{key}.split`: the fractions leave nothing to train on: {dict(wanted)}")
+    return splits, parts

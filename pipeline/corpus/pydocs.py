@@ -1,0 +1,311 @@
+"""The embedded default corpus: documentation strings of the libraries that are installed anyway.
+
+Files are parsed with `ast`, never imported. Two parts:
+
+- target: the opening prose (paragraphs before parameter lists, sections and code) of ten libraries,
+  labelled with the library it is from; the names of the libraries are masked, as they would give the
+  label away;
+- general: all prose of the docstrings of the standard library and of every other installed package,
+  and the `pydoc` topics (the language reference).
+
+Documents come in a fixed order (library, file, line), whatever folder Python is installed in.
+A general document that is also a target document is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import gc
+import inspect
+import multiprocessing
+import os
+import re
+import sysconfig
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# Each target library with the names by which its documentation speaks of itself. An alias that is
+# also a common word, as `pd` or `pl`, only counts in front of a dot.
+TARGET_LIBRARIES: Mapping[str, tuple[str, ...]] = {
+    "mlflow": ("mlflow",),
+    "networkx": ("networkx", r"nx(?=\.)"),
+    "pandas": ("pandas", r"pd(?=\.)"),
+    "polars": ("polars", r"pl(?=\.)"),
+    "ray": ("ray", "rllib"),
+    "scipy": ("scipy", r"sp(?=\.)"),
+    "sklearn": ("sklearn", r"scikit[-\s]?learn"),
+    "sqlalchemy": ("sqlalchemy", r"sa(?=\.)"),
+    "sympy": ("sympy",),
+    "torch": ("torch", "pytorch", "libtorch"),
+}
+MASK = "library"
+
+_NUM_PROCESSES = min(4, os.cpu_count() or 1)
+_FILES_WORTH_PROCESSES = 500  # fewer are parsed sooner than a process has started
+_FILES_PER_TASK = 50
+
+# Top-level names that are ours, or that only the way of installation put there.
+_NOT_GENERAL = ("pipeline", "models", "headstart", "__editable__")
+# Copies of other people's code inside a library: their text would carry the wrong label.
+_VENDORED_FOLDERS = frozenset(
+    ("_vendor", "_vendored", "vendor", "vendored", "thirdparty_files", "third_party", "site-packages")
+)
+# CPython's own tests are not installed everywhere, so they would make the corpus differ by machine.
+_NOT_STANDARD = ("test", "idlelib", "lib2to3")
+
+_NAMES = "|".join(name for names in TARGET_LIBRARIES.values() for name in names)
+_MASKED = re.compile(rf"(?<![a-z0-9])(?:{_NAMES})(?![a-z0-9])", re.IGNORECASE)
+_ROLE = re.compile(r":[a-zA-Z][\w:+-]*:`([^`]*)`")  # :class:`~a.b.C`
+_ROLE_TARGET = re.compile(r"\s*<[^<>]*>$")  # the address in `text <address>`
+_UNDERLINE = re.compile(r"^([=\-~^*#+\"'`])\1{2,}$")
+_FIELD = re.compile(r"^(?::\w+[^:`]*:(?!`)|@\w+\s|[-*]\s+:?\w+\s*:)")  # :param x:, @param x
+_SECTION = re.compile(
+    r"^(?:args?|arguments?|parameters?|params|other parameters|keyword arg(?:ument)?s|kwargs|returns?"
+    r"|yields?|raises?|warns?|examples?|usage|notes?|see also|references?|attributes?|methods?|properties)"
+    r"\s*:+\s*$",
+    re.IGNORECASE,
+)
+_CODE = re.compile(
+    r"^(?:>>>|\.\.\s|\$ |%|```|~~~|\||\+[-=]|class\s+\w+\(|def \w+\(|import \w|from \w+ import )"
+)
+
+
+@dataclass
+class Extraction:
+    """Documents found, with what was left out and why. `labels` index `label_names`."""
+
+    texts: list[str] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    label_names: tuple[str, ...] | None = None
+    skipped: Counter[str] = field(default_factory=Counter)
+
+
+def extract_target(min_words: int, site_folders: Iterable[Path] | None = None) -> Extraction:
+    """Read the target part: the opening prose of the ten libraries, labelled with the library.
+
+    Raises:
+        ValueError: fewer than two of the libraries are installed.
+    """
+    found = _packages(_site_folders() if site_folders is None else site_folders)
+    libraries = {name: found[name] for name in sorted(TARGET_LIBRARIES) if name in found}
+    names = tuple(libraries)
+    if len(names) < 2:
+        raise ValueError(
+            f"pydocs: {len(names)} of the libraries {', '.join(sorted(TARGET_LIBRARIES))} installed, "
+            "at least two are needed as classes; install the project's dependencies, or set "
+            "`corpus.target.source` to files of your own"
+        )
+    extraction = Extraction(label_names=names)
+    seen: set[str] = set()
+    for name, docstring in _docstrings_below(libraries, extraction.skipped):
+        text = opening(docstring)
+        if _keep(text, min_words, seen, extraction.skipped):
+            extraction.texts.append(text)
+            extraction.labels.append(names.index(name))
+    return extraction
+
+
+def extract_general(
+    min_words: int, site_folders: Iterable[Path] | None = None, standard_library: Path | None = None
+) -> Extraction:
+    """Read the general part: standard library, `pydoc` topics and the packages that are not target."""
+    site = list(_site_folders() if site_folders is None else site_folders)
+    standard_library = standard_library or Path(sysconfig.get_paths()["stdlib"])
+    extraction = Extraction()
+    seen = _target_keys(site)
+    for document in _general_documents(site, standard_library, extraction.skipped):
+        if _keep(document, min_words, seen, extraction.skipped):
+            extraction.texts.append(document)
+    return extraction
+
+
+def opening(docstring: str) -> str:
+    """Return the prose before the first parameter list, section or code, library names masked."""
+    prose = []
+    for paragraph in _paragraphs(docstring):
+        if not _is_prose(paragraph):
+            break
+        prose.append(_as_prose(paragraph))
+        if paragraph[-1].endswith("::"):  # what follows is code
+            break
+    return mask(" ".join(prose))
+
+
+def prose(docstring: str) -> str:
+    """Return every paragraph of prose, one a line; headings, lists of parameters and code are dropped."""
+    return "\n".join(_as_prose(lines) for lines in _paragraphs(docstring) if _is_prose(lines))
+
+
+def mask(text: str) -> str:
+    """Replace the names and aliases of the target libraries."""
+    return _MASKED.sub(MASK, text)
+
+
+def _keep(text: str, min_words: int, seen: set[str], skipped: Counter[str]) -> bool:
+    if len(text.split()) < min_words:
+        skipped["too_short"] += 1
+        return False
+    key = _key(text)
+    if key in seen:
+        skipped["duplicate"] += 1
+        return False
+    seen.add(key)
+    return True
+
+
+def _key(text: str) -> str:
+    """Texts that differ in case, spacing, punctuation or a library's name only are duplicates."""
+    return " ".join(re.findall(r"\w+", mask(text).lower()))
+
+
+def _target_keys(site_folders: list[Path]) -> set[str]:
+    found = _packages(site_folders)
+    libraries = {name: path for name, path in found.items() if name in TARGET_LIBRARIES}
+    return {_key(opening(docstring)) for _, docstring in _docstrings_below(libraries, Counter())}
+
+
+def _general_documents(site: list[Path], standard_library: Path, skipped: Counter[str]) -> Iterator[str]:
+    yield from _topics(standard_library / "pydoc_data" / "topics.py")
+    standard = _packages([standard_library])
+    others = _packages(site)
+    for packages in (
+        {name: path for name, path in standard.items() if name not in _NOT_STANDARD},
+        {
+            name: path
+            for name, path in others.items()
+            if name not in TARGET_LIBRARIES and not name.startswith(_NOT_GENERAL)
+        },
+    ):
+        for _, docstring in _docstrings_below(packages, skipped):
+            yield prose(docstring)
+
+
+def _site_folders() -> list[Path]:
+    paths = sysconfig.get_paths()
+    return [Path(folder) for folder in sorted({paths["purelib"], paths["platlib"]})]
+
+
+def _packages(folders: Iterable[Path]) -> dict[str, Path]:
+    """Top-level packages and modules by name; of two with one name the first counts."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            is_package = path.is_dir() and path.name.isidentifier() and path.name not in _VENDORED_FOLDERS
+            if is_package or path.suffix == ".py":
+                found.setdefault(path.stem, path)
+    return found
+
+
+def _docstrings_below(packages: Mapping[str, Path], skipped: Counter[str]) -> Iterator[tuple[str, str]]:
+    """Docstrings of packages with the package's name, in order of package, file and line."""
+    files = [(name, file) for name in sorted(packages) for file in _python_files(packages[name])]
+    parsed = _each_files_docstrings([file for _, file in files])
+    for (name, _), docstrings in zip(files, parsed, strict=True):
+        if docstrings is None:
+            skipped["unparsable_file"] += 1
+        else:
+            yield from ((name, docstring) for docstring in docstrings)
+
+
+def _each_files_docstrings(files: list[Path]) -> Iterator[list[str] | None]:
+    if len(files) < _FILES_WORTH_PROCESSES:
+        yield from map(_docstrings_in, files)
+        return
+    # Not forked: polars' threads may hold locks that a forked child would wait for.
+    with ProcessPoolExecutor(_NUM_PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_docstrings_in, files, chunksize=_FILES_PER_TASK)
+
+
+def _docstrings_in(file: Path) -> list[str] | None:
+    """Docstrings of a file in order of line, or None where Python cannot parse it."""
+    source = file.read_bytes()
+    # Docstrings of some length are triple-quoted; not to parse the rest saves a quarter.
+    if b'"""' not in source and b"'''" not in source:
+        return []
+    with _no_garbage_collection(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other people's invalid escapes
+        try:
+            return list(_docstrings(ast.parse(source)))
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+
+
+def _python_files(package: Path) -> list[Path]:
+    if package.is_file():  # a module of its own
+        return [package]
+    relative = (file.relative_to(package) for file in package.rglob("*.py"))
+    kept = (file for file in relative if not _VENDORED_FOLDERS.intersection(file.parts))
+    return [package / file for file in sorted(kept, key=lambda file: file.parts)]
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A syntax tree is millions of objects without cycles: collecting halves the speed for nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        docstring = ast.get_docstring(node, clean=True)
+        if docstring:
+            yield docstring
+    # Only statements hold definitions: no need to walk expressions.
+    for block in ("body", "handlers", "orelse", "finalbody"):
+        for child in getattr(node, block, ()):
+            yield from _docstrings(child)
+
+
+def _topics(file: Path) -> Iterator[str]:
+    """The texts of `pydoc_data.topics`, a module that assigns one dictionary of strings."""
+    if not file.is_file():  # some distributions package it apart
+        return
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Dict):
+            for value in node.values:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield prose(inspect.cleandoc(value.value))
+
+
+def _paragraphs(docstring: str) -> Iterator[list[str]]:
+    """Blocks of non-empty lines, indentation kept; a heading is parted from the text below it."""
+    block: list[str] = []
+    for line in docstring.expandtabs().splitlines():
+        stripped = line.strip()
+        starts_section = bool(_SECTION.match(stripped) or _FIELD.match(stripped) or _CODE.match(stripped))
+        if block and (not stripped or (starts_section and not _is_marked(block))):
+            yield block
+            block = []
+        if stripped:
+            block.append(line.rstrip())
+    if block:
+        yield block
+
+
+def _is_marked(block: list[str]) -> bool:
+    first = block[0].strip()
+    return bool(_SECTION.match(first) or _FIELD.match(first) or _CODE.match(first))
+
+
+def _is_prose(block: list[str]) -> bool:
+    indented = block[0].startswith("    ")
+    underlined = any(_UNDERLINE.match(line.strip()) for line in block)
+    return not (indented or underlined or _is_marked(block))
+
+
+def _as_prose(block: list[str]) -> str:
+    """Join the lines and take the markup off: roles, code quotes, emphasis."""
+    text = " ".join(line.strip() for line in block)
+    text = _ROLE.sub(lambda match: _ROLE_TARGET.sub("", match[1]).lstrip("~!"), text)
+    text = text.replace("``", "").replace("`", "").replace("**", "")
+    return re.sub(r"::$", ":", text)

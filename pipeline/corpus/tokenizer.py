@@ -1,0 +1,201 @@
+"""The sentencepiece tokenizer: training on a bounded sample, and a wrapper for its use.
+
+Pieces with fixed numbers: 0 `<pad>`, 1 `<unk>`, 2 `<s>` (document start), 3 `</s>` (document end), then,
+with byte fallback, the 256 bytes. sentencepiece's own normalisation is off: `normalise.py` is the only
+place that changes text, so decoding gives the normalised text back (but for U+2581, sentencepiece's mark
+of a space).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.corpus.documents import hash_keys, read_documents, read_documents_info
+from pipeline.params import Tokenizer as TokenizerSettings
+
+PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
+MODEL_FILE = "tokenizer.model"
+MEGABYTE = 1_000_000
+# sentencepiece drops longer training lines; the limit is in bytes.
+_MAX_LINE_BYTES = 4_192
+_SPACE = "\u2581"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The text that trains a tokenizer: seeded, and bounded by `tokenizer.sample_mb`."""
+
+    texts: list[str]
+    num_bytes: int
+    total_documents: int
+    total_bytes: int
+
+
+def draw_sample(documents: Path, sample_mb: float, seed: int) -> Sample:
+    """Draw whole documents of the training split, each with the same probability, up to the limit.
+
+    Raises:
+        ValueError: the folder has no training documents.
+    """
+    info = read_documents_info(documents)
+    if "train" not in info.splits:
+        raise ValueError(f"{documents}: no train split for a tokenizer; it has {', '.join(info.splits)}")
+    total, limit = info.splits["train"], sample_mb * MEGABYTE
+    share = limit / max(1, total.num_bytes)
+    texts: list[str] = []
+    num_bytes = 0
+    for text, key in _keyed(documents, seed):
+        size = len(text.encode("utf-8"))
+        # The share holds on average only: the second condition makes it a bound.
+        if key < share * 2**64 and num_bytes + size <= limit:
+            texts.append(text)
+            num_bytes += size
+    return Sample(texts, num_bytes, total.num_documents, total.num_bytes)
+
+
+def _keyed(documents: Path, seed: int) -> Iterator[tuple[str, int]]:
+    for rows in read_documents(documents, "train"):
+        yield from zip(rows.texts, hash_keys(rows.texts, seed), strict=True)
+
+
+def train(texts: Iterable[str], settings: TokenizerSettings) -> bytes:
+    """Train a tokenizer and return its model file.
+
+    Raises:
+        ValueError: the text supports no vocabulary of that size; the message says which it does.
+    """
+    import sentencepiece
+
+    model = io.BytesIO()
+    lines = (line for text in texts for line in split_lines(text))
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines,
+            model_writer=model,
+            model_type=settings.kind,
+            vocab_size=settings.vocab_size,
+            character_coverage=settings.character_coverage,
+            byte_fallback=settings.byte_fallback,
+            num_threads=settings.threads,
+            max_sentence_length=_MAX_LINE_BYTES,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            pad_id=PAD_ID,
+            unk_id=UNK_ID,
+            bos_id=BOS_ID,
+            eos_id=EOS_ID,
+            minloglevel=2,  # errors only
+        )
+    except RuntimeError as error:
+        raise ValueError(_training_failure(str(error), settings)) from error
+    _check_size(model.getvalue(), settings)
+    return model.getvalue()
+
+
+def split_lines(text: str, max_bytes: int = _MAX_LINE_BYTES) -> Iterator[str]:
+    """Cut a document into lines that sentencepiece takes for training, at spaces where there are any."""
+    for line in text.splitlines():
+        encoded = line.encode("utf-8")
+        while len(encoded) > max_bytes:
+            cut = encoded.rfind(b" ", 1, max_bytes)
+            if cut < 0:
+                cut = max_bytes
+                while encoded[cut] & 0xC0 == 0x80:  # not inside a character
+                    cut -= 1
+            yield encoded[:cut].decode("utf-8")
+            encoded = encoded[cut:].lstrip(b" ")
+        if encoded:
+            yield encoded.decode("utf-8")
+
+
+def _training_failure(message: str, settings: TokenizerSettings) -> str:
+    if too_high := re.search(r"value <= (\d+)", message):
+        return (
+            f"`tokenizer.vocab_size` is {settings.vocab_size:,}, but the sample supports at most "
+            f"{int(too_high[1]):,} pieces; lower it, or give more text (`tokenizer.sample_mb`)"
+        )
+    if too_low := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        return (
+            f"`tokenizer.vocab_size` is {settings.vocab_size:,}, but the characters, bytes and special "
+            f"pieces alone need {int(too_low[1]):,}; raise it, or lower `tokenizer.character_coverage`"
+        )
+    return f"`tokenizer`: training a {settings.kind} tokenizer failed: {message}"
+
+
+def _check_size(model: bytes, settings: TokenizerSettings) -> None:
+    # The char kind makes a smaller vocabulary than asked for without a word.
+    size = Tokenizer(model).vocab_size
+    if size != settings.vocab_size:
+        raise ValueError(
+            f"`tokenizer.vocab_size` is {settings.vocab_size:,}, but the sample supports at most {size:,} "
+            f"pieces of kind {settings.kind}; lower it, or give more text (`tokenizer.sample_mb`)"
+        )
+
+
+class Tokenizer:
+    """A trained tokenizer: text to token numbers and back."""
+
+    def __init__(self, model: bytes) -> None:
+        import sentencepiece
+
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.sha256 = hashlib.sha256(model).hexdigest()
+        self.vocab_size: int = self._processor.vocab_size()
+        self.pad_id: int = self._processor.pad_id()
+        self.unk_id: int = self._processor.unk_id()
+        self.bos_id: int = self._processor.bos_id()
+        self.eos_id: int = self._processor.eos_id()
+
+    @classmethod
+    def load(cls, path: Path) -> Tokenizer:
+        """Load a model file, or the one in a folder that the stage `train_tokenizer` wrote.
+
+        Raises:
+            ValueError: there is none, or it is not a sentencepiece model.
+        """
+        file = path / MODEL_FILE if path.is_dir() else path
+        try:
+            tokenizer = cls(file.read_bytes())
+        except FileNotFoundError as error:
+            raise ValueError(f"{file}: no such file; run the stage `train_tokenizer` first") from error
+        except RuntimeError as error:
+            raise ValueError(f"{file}: not a sentencepiece model ({error})") from error
+        if min(tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id) < 0:
+            raise ValueError(f"{file}: has no pieces for document start, document end and padding")
+        return tokenizer
+
+    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[np.ndarray]:
+        """Encode documents as int32 arrays: start, pieces, end."""
+        if not texts:
+            return []
+        encoded = self._processor.encode(
+            list(texts), return_type="numpy", add_bos=True, add_eos=True, num_threads=threads
+        )
+        return list(encoded)
+
+    def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
+        """Return the text of token numbers; special pieces are dropped."""
+        text: str = self._processor.decode([int(token) for token in tokens])
+        # Spaces that were encoded as bytes come back as sentencepiece's mark.
+        return text.removeprefix(_SPACE).replace(_SPACE, " ")
+
+    def piece(self, token: int) -> str:
+        """The piece as sentencepiece writes it."""
+        return str(self._processor.id_to_piece(token))
+
+    def is_byte(self, token: int) -> bool:
+        """Whether a token stands for one byte of a character that the vocabulary lacks."""
+        return bool(self.byte_mask[token])
+
+    @cached_property
+    def byte_mask(self) -> np.ndarray:
+        """For each token number, whether it is a byte."""
+        return np.array([self._processor.is_byte(token) for token in range(self.vocab_size)])

@@ -1,0 +1,191 @@
+"""Token shards: the encoded documents of a split, memory-mapped.
+
+A folder holds for each split
+
+- `<split>.tokens`: the tokens of all documents one after the other, raw little-endian uint16, or uint32
+  where the vocabulary is larger than 65,536;
+- `<split>.offsets.npy`: int64, one more than documents; document i is `tokens[offsets[i]:offsets[i + 1]]`;
+- `<split>.labels.npy`: int32, -1 for unlabelled;
+
+and `tokens.json`, written last, with the sizes that opening a shard verifies. Each document is stored as
+start, pieces, end.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from pipeline.files import atomic_write_text
+
+INFO_FILE = "tokens.json"
+UNLABELLED = -1
+
+
+@dataclass(frozen=True)
+class SplitInfo:
+    """Sizes of a split; words (white space) and bytes (UTF-8) are of the normalised text."""
+
+    num_documents: int
+    num_tokens: int
+    num_words: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class TokensInfo:
+    """What `tokens.json` says of a folder of shards."""
+
+    vocab_size: int
+    tokenizer_sha256: str
+    bos_id: int
+    eos_id: int
+    pad_id: int
+    label_names: tuple[str, ...] | None
+    splits: Mapping[str, SplitInfo]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Little-endian type of the tokens on disk."""
+        return token_dtype(self.vocab_size)
+
+
+@dataclass(frozen=True)
+class TokenShard:
+    """The documents of one split. `tokens` and `offsets` stay on disk until they are read."""
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    labels: np.ndarray
+    num_words: int
+    num_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def document(self, index: int) -> np.ndarray:
+        """Tokens of one document, start and end included."""
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The smallest type that holds every token number."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+class ShardWriter:
+    """Appends documents to a split's files as they come; used as a context manager."""
+
+    def __init__(self, folder: Path, split: str, vocab_size: int) -> None:
+        self._folder, self._split, self._dtype = folder, split, token_dtype(vocab_size)
+        self._offsets, self._labels = array("q", [0]), array("i")
+        self._num_words = self._num_bytes = 0
+
+    def __enter__(self) -> ShardWriter:
+        self._file = _tokens_file(self._folder, self._split).open("wb")
+        return self
+
+    def append(
+        self, documents: Iterable[np.ndarray], texts: Iterable[str], labels: Iterable[int | None]
+    ) -> None:
+        """Append encoded documents with the texts that they encode (for counts) and their labels."""
+        for tokens, text, label in zip(documents, texts, labels, strict=True):
+            self._file.write(tokens.astype(self._dtype).tobytes())
+            self._offsets.append(self._offsets[-1] + len(tokens))
+            self._labels.append(UNLABELLED if label is None else label)
+            self._num_words += len(text.split())
+            self._num_bytes += len(text.encode("utf-8"))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if kind is None:
+            np.save(_offsets_file(self._folder, self._split), np.frombuffer(self._offsets, dtype=np.int64))
+            np.save(_labels_file(self._folder, self._split), np.frombuffer(self._labels, dtype=np.int32))
+
+    def info(self) -> SplitInfo:
+        """Sizes of what has been appended."""
+        return SplitInfo(len(self._labels), self._offsets[-1], self._num_words, self._num_bytes)
+
+
+def write_info(folder: Path, info: TokensInfo) -> None:
+    """Write `tokens.json`, which makes the folder's shards whole."""
+    content = {"dtype": info.dtype.name, **asdict(info)}
+    atomic_write_text(folder / INFO_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_info(folder: Path) -> TokensInfo:
+    """Read `tokens.json`. Raises ValueError where it is missing or not whole."""
+    file = folder / INFO_FILE
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        del content["dtype"]  # follows from the vocabulary's size; there for other readers
+        names = content.pop("label_names")
+        splits = {split: SplitInfo(**sizes) for split, sizes in content.pop("splits").items()}
+        return TokensInfo(**content, label_names=None if names is None else tuple(names), splits=splits)
+    except FileNotFoundError as error:
+        raise ValueError(f"{file}: no such file; run the stage `encode` first") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file}: damaged ({error}); run the stage `encode` again") from error
+
+
+def open_shard(folder: Path, split: str) -> TokenShard:
+    """Open a split memory-mapped.
+
+    Raises:
+        ValueError: there is no such split, or a file is missing or not of the size that `tokens.json`
+            gives; the message names it.
+    """
+    info = read_info(folder)
+    if split not in info.splits:
+        raise ValueError(f"{folder}: no split {split!r}; it has {', '.join(info.splits)}")
+    sizes = info.splits[split]
+    offsets = _load_array(_offsets_file(folder, split), np.dtype(np.int64), sizes.num_documents + 1)
+    labels = _load_array(_labels_file(folder, split), np.dtype(np.int32), sizes.num_documents)
+    if offsets[0] != 0 or offsets[-1] != sizes.num_tokens:
+        what = f"ends at token {offsets[-1]:,}, {INFO_FILE} asks for {sizes.num_tokens:,}"
+        raise _damaged(_offsets_file(folder, split), what)
+    tokens = _map_tokens(_tokens_file(folder, split), info.dtype, sizes.num_tokens)
+    return TokenShard(tokens, offsets, labels, sizes.num_words, sizes.num_bytes)
+
+
+def _map_tokens(file: Path, dtype: np.dtype, num_tokens: int) -> np.ndarray:
+    expected = num_tokens * dtype.itemsize
+    if not file.is_file():
+        raise _damaged(file, "no such file")
+    if file.stat().st_size != expected:
+        raise _damaged(file, f"{file.stat().st_size:,} bytes, {INFO_FILE} asks for {expected:,}")
+    return np.memmap(file, dtype=dtype, mode="r", shape=(num_tokens,))
+
+
+def _load_array(file: Path, dtype: np.dtype, length: int) -> np.ndarray:
+    try:
+        values = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise _damaged(file, str(error)) from error
+    if values.dtype != dtype or values.shape != (length,):
+        raise _damaged(file, f"{values.dtype} {values.shape}, {INFO_FILE} asks for {dtype} {(length,)}")
+    return values
+
+
+def _damaged(file: Path, what: str) -> ValueError:
+    return ValueError(f"{file}: {what}; run the stage `encode` again")
+
+
+def _tokens_file(folder: Path, split: str) -> Path:
+    return folder / f"{split}.tokens"
+
+
+def _offsets_file(folder: Path, split: str) -> Path:
+    return folder / f"{split}.offsets.npy"
+
+
+def _labels_file(folder: Path, split: str) -> Path:
+    return folder / f"{split}.labels.npy"

@@ -1,0 +1,130 @@
+"""Figures of a classifier, with intervals, and the baseline beside it.
+
+Shapes: N documents, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.params import Evaluate
+
+Metric = Callable[[np.ndarray, np.ndarray], float]
+
+
+def classification_metrics(
+    labels_N: np.ndarray, probs_NC: np.ndarray, settings: Evaluate, seed: int
+) -> dict[str, Any]:
+    """Accuracy, error, macro F1, log loss in nats, calibration error; each with a bootstrap interval."""
+    figures: dict[str, Metric] = {
+        "accuracy": _accuracy,
+        "error": lambda labels, probs: 1 - _accuracy(labels, probs),
+        "macro_f1": _macro_f1,
+        "log_loss": _log_loss,
+        "calibration_error": lambda labels, probs: _calibration_error(
+            labels, probs, settings.calibration_bins
+        ),
+    }
+    draws = _resamples(len(labels_N), settings.bootstrap_samples, seed)
+    tail = (1 - settings.confidence) / 2
+    metrics: dict[str, Any] = {name: figure(labels_N, probs_NC) for name, figure in figures.items()}
+    for name in ("accuracy", "error", "macro_f1", "log_loss"):
+        values = [figures[name](labels_N[draw], probs_NC[draw]) for draw in draws]
+        metrics[f"{name}_low"], metrics[f"{name}_high"] = map(float, np.quantile(values, [tail, 1 - tail]))
+    return metrics
+
+
+def _resamples(size: int, count: int, seed: int) -> Iterator[np.ndarray] | list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(size, size=size) for _ in range(count)]
+
+
+def _accuracy(labels: np.ndarray, probs: np.ndarray) -> float:
+    return float((probs.argmax(1) == labels).mean())
+
+
+def _macro_f1(labels: np.ndarray, probs: np.ndarray) -> float:
+    from sklearn.metrics import f1_score
+
+    return float(
+        f1_score(labels, probs.argmax(1), average="macro", labels=range(probs.shape[1]), zero_division=0)
+    )
+
+
+def _log_loss(labels: np.ndarray, probs: np.ndarray) -> float:
+    at_label = probs[np.arange(len(labels)), labels]
+    return float(-np.log(np.maximum(at_label, np.finfo(np.float64).tiny)).mean())
+
+
+def _calibration_error(labels: np.ndarray, probs: np.ndarray, num_bins: int) -> float:
+    import torch
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    return float(
+        multiclass_calibration_error(
+            torch.from_numpy(probs),
+            torch.from_numpy(labels).long(),
+            num_classes=probs.shape[1],
+            n_bins=num_bins,
+        )
+    )
+
+
+def confusion(labels: np.ndarray, probs: np.ndarray, names: Sequence[str]) -> list[dict[str, str]]:
+    """A row for each document, as DVC's confusion template wants it."""
+    predicted = probs.argmax(1)
+    return [
+        {"actual": names[int(a)], "predicted": names[int(p)]} for a, p in zip(labels, predicted, strict=True)
+    ]
+
+
+def calibration_table(labels: np.ndarray, probs: np.ndarray, num_bins: int) -> list[dict[str, float]]:
+    """Confidence against accuracy, for each bin of confidence that holds documents."""
+    confidence = probs.max(1)
+    right = probs.argmax(1) == labels
+    bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
+    return [
+        {
+            "confidence": float(confidence[bins == k].mean()),
+            "accuracy": float(right[bins == k].mean()),
+            "num_documents": int((bins == k).sum()),
+        }
+        for k in range(num_bins)
+        if (bins == k).any()
+    ]
+
+
+def tfidf_probabilities(
+    train_texts: Sequence[str],
+    train_labels: np.ndarray,
+    test_texts: Sequence[str],
+    num_classes: int,
+    seed: int,
+) -> np.ndarray:
+    """Probabilities (N, C) of TF-IDF over words and word pairs with logistic regression.
+
+    The strength of its regularisation is chosen by cross-validation on the training labels alone.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+    from sklearn.pipeline import make_pipeline
+
+    smallest_class = int(np.bincount(train_labels)[np.unique(train_labels)].min())
+    vectors = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, min_df=2 if len(train_labels) > 1000 else 1
+    )
+    if smallest_class >= 2:
+        folds = StratifiedKFold(min(3, smallest_class), shuffle=True, random_state=seed)
+        search: Any = GridSearchCV(
+            LogisticRegression(max_iter=300), {"C": [1.0, 10.0, 100.0]}, cv=folds, scoring="neg_log_loss"
+        )
+    else:
+        search = LogisticRegression(max_iter=300, C=10.0)
+    model = make_pipeline(vectors, search).fit(train_texts, train_labels)
+    probs = np.zeros((len(test_texts), num_classes))
+    probs[:, model.classes_] = model.predict_proba(test_texts)
+    return probs

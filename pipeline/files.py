@@ -1,0 +1,75 @@
+"""Files that appear whole or not at all, and their hashes. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty sibling folder that takes the place of `path` when the block succeeds.
+
+    When the block raises, the sibling is removed and whatever stood at `path` is untouched.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _sibling(path, "partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        _sync_folder(partial)
+        _replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def atomic_write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8; a reader sees the old file or the new one, never a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = _sibling(path, "partial")
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sibling(path: Path, purpose: str) -> Path:
+    # Beside `path`, so that the rename stays within one file system.
+    return path.with_name(f".{path.name}.{purpose}-{os.getpid()}")
+
+
+def _replace(new: Path, path: Path) -> None:
+    if not path.exists():
+        new.rename(path)
+        return
+    # A folder cannot be renamed onto a full one: the old one steps aside first.
+    old = _sibling(path, "old")
+    path.rename(old)
+    try:
+        new.rename(path)
+    except OSError:
+        old.rename(path)
+        raise
+    shutil.rmtree(old) if old.is_dir() else old.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as handle:
+                os.fsync(handle.fileno())

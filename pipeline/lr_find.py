@@ -1,0 +1,158 @@
+"""The learning-rate range test: train with rising rates, see where the loss falls fastest.
+
+Source: Smith 2015, arXiv 1506.01186, section 3.3. The run is thrown away.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.params import Params, load, read_yaml
+from pipeline.training.context import Context
+from pipeline.training.jobs import (
+    ClassifierJob,
+    LanguageModelJob,
+    make_classifier_job,
+    make_language_model_job,
+)
+from pipeline.training.loop import Training
+from pipeline.training.objectives import Task
+from pipeline.training.schedules import range_test_plan
+
+_SMOOTHING = 0.9  # of the exponential mean of the loss
+_DIVERGED = 3.0  # times the lowest loss so far: further steps tell nothing
+STAGES = ("pretrain_lm", "finetune_lm", "finetune_classifier")
+
+
+@dataclass(frozen=True)
+class Found:
+    suggestion: float
+    csv: Path
+    picture: Path
+
+
+def find(stage: str, direction: str, lowest: float, highest: float, steps: int, out: Path) -> Found:
+    """Run the test for a stage on its inputs as dvc.yaml names them; write curve and picture to `out`.
+
+    Raises ValueError for an unknown stage, a range that is none, or inputs that are not there yet.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"{stage} is no stage with a learning rate; there are {', '.join(STAGES)}")
+    if not 0 < lowest < highest:
+        raise ValueError(f"--lowest {lowest} must be above 0 and below --highest {highest}")
+    if steps < 10:
+        raise ValueError(f"--steps is {steps}; at least 10 are needed to see a slope")
+    params = load(Path("params.yaml"))
+    job = _job(stage, params, stage_arguments(Path("dvc.yaml"), stage, direction), direction)
+    # Fine: rates of one group over another stay as they are in training.
+    torch.set_float32_matmul_precision("medium")
+    context = Context()
+    task = job.task(context)
+    task.plan = range_test_plan(task.plan, lowest, highest, steps)
+    rates, losses = _range_test(task, context, steps)
+    out.mkdir(parents=True, exist_ok=True)
+    found = Found(suggest(rates, losses), out / f"{stage}.csv", out / f"{stage}.png")
+    _write_csv(found.csv, rates, losses)
+    _draw(found.picture, stage, rates, losses, found.suggestion)
+    return found
+
+
+def suggest(rates: list[float], losses: list[float]) -> float:
+    """The rate at which the smoothed loss falls most steeply against log(rate), before its minimum.
+
+    Raises ValueError where the loss never fell.
+    """
+    lowest = int(np.argmin(losses))
+    if lowest < 3:
+        raise ValueError(
+            "the loss did not fall from the first rates on: give a smaller --lowest, or more --steps"
+        )
+    slopes = np.gradient(np.array(losses[: lowest + 1]), np.log(rates[: lowest + 1]))
+    return rates[int(np.argmin(slopes))]
+
+
+def stage_arguments(dvc_yaml: Path, stage: str, direction: str) -> dict[str, str]:
+    """The flags that dvc.yaml gives a stage, as {name: value}."""
+    import shlex
+
+    command = read_yaml(dvc_yaml)["stages"][stage]["cmd"]
+    words = shlex.split(command.replace("${item.direction}", direction))
+    flags = [word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")]
+    return dict(
+        zip(flags, [words[words.index(f"--{flag.replace('_', '-')}") + 1] for flag in flags], strict=True)
+    )
+
+
+def _job(
+    stage: str, params: Params, given: dict[str, str], direction: str
+) -> LanguageModelJob | ClassifierJob:
+    if direction not in ("forward", "backward"):
+        raise ValueError(f"--direction is {direction}; forward or backward is wanted")
+    common: dict[str, Any] = {
+        "tokens": Path(given["tokens"]),
+        "direction": direction,
+        "seed": params.run.seed,
+    }
+    if stage == "finetune_classifier":
+        settings = params.finetune_classifier
+        start = None if settings.start == "scratch" else Path(given[settings.start])
+        return make_classifier_job(
+            settings, params.model, params.corpus.target.normalise, start=start, **common
+        )
+    start = Path(given["start"]) if "start" in given else None
+    section = params.pretrain_lm if stage == "pretrain_lm" else params.finetune_lm
+    return make_language_model_job(section, params.model, stage=stage, start=start, **common)
+
+
+def _range_test(task: Task, context: Context, steps: int) -> tuple[list[float], list[float]]:
+    """Rates of the last layer group, and the smoothed loss after each step."""
+    training = Training(task, context)
+    rates: list[float] = []
+    losses: list[float] = []
+    mean = 0.0
+    for step in range(steps):
+        rate = task.plan.at(step).lrs[-1]
+        done = training.train_step()
+        loss = float(done.nats) / done.num_targets
+        mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
+        smoothed = mean / (1 - _SMOOTHING ** (step + 1))
+        if not math.isfinite(loss) or (losses and smoothed > _DIVERGED * min(losses)):
+            break
+        rates.append(rate)
+        losses.append(smoothed)
+    return rates, losses
+
+
+def _write_csv(path: Path, rates: list[float], losses: list[float]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["lr", "smoothed_loss"])
+        writer.writerows(zip(rates, losses, strict=True))
+
+
+def _draw(path: Path, stage: str, rates: list[float], losses: list[float], suggestion: float) -> None:
+    import altair as alt
+
+    rows = [{"lr": rate, "loss": loss} for rate, loss in zip(rates, losses, strict=True)]
+    curve = (
+        alt.Chart(alt.Data(values=rows), title=f"{stage}: learning-rate range test")
+        .mark_line()
+        .encode(
+            x=alt.X("lr:Q", scale=alt.Scale(type="log"), title="learning rate"),
+            y=alt.Y("loss:Q", scale=alt.Scale(zero=False), title="training loss, smoothed (nats)"),
+        )
+    )
+    mark = alt.Chart(alt.Data(values=[{"lr": suggestion}])).mark_rule(strokeDash=[4, 4]).encode(x="lr:Q")
+    label = (
+        alt.Chart(alt.Data(values=[{"lr": suggestion, "text": f"suggested: {suggestion:.2g}"}]))
+        .mark_text(align="left", dx=6, y=12)
+        .encode(x="lr:Q", text="text:N")
+    )
+    (curve + mark + label).properties(width=560, height=320).save(str(path), scale_factor=2)

@@ -1,0 +1,293 @@
+"""params.yaml -> frozen, strict, typed settings.
+
+Every setting lives in `params.yaml`, none has a default here, and every key that is unknown,
+missing or of the wrong type is refused with its dotted name. Units are in the names or in the
+comment behind a field.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Direction = Literal["forward", "backward"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Run(Section):
+    """Where and how to run. Only `seed` and `precision` may change a result."""
+
+    seed: Annotated[int, Field(ge=0)]
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"]  # 0: this process, without Ray
+    threads_per_worker: Count | Literal["auto"]
+    device: Literal["auto", "cpu", "cuda"]
+    precision: Literal["auto", "fp32", "bf16"]  # auto: bf16 on a GPU that has it, else fp32
+    directions: Annotated[list[Direction], Field(min_length=1)]
+    storage: str  # checkpoints of unfinished runs: local folder, NFS or s3://
+    checkpoint_minutes: Positive
+    keep_checkpoints: Count
+    log_steps: Count  # optimizer steps between two records of the training curve
+    max_worker_failures: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _directions_differ(self) -> Run:
+        if len(set(self.directions)) != len(self.directions):
+            raise ValueError(f"directions names one twice: {self.directions}")
+        return self
+
+
+class PydocsSource(Section):
+    """Documentation strings of the installed libraries: real text on every machine."""
+
+    kind: Literal["pydocs"]
+    part: Literal["general", "target"]
+    min_words: Count  # a shorter document is left out
+
+
+class FilesSource(Section):
+    """Any files that polars scans. Each split is a list of paths, globs or addresses."""
+
+    kind: Literal["files"]
+    format: Literal["parquet", "csv", "ndjson", "text"]
+    train: Annotated[list[str], Field(min_length=1)]
+    validation: list[str]
+    test: list[str]
+    unlabelled: list[str]
+    text_column: str
+    label_column: str | None
+    label_names: list[str] | None  # names of the integer labels 0, 1, ...
+    encoding_errors: Literal["refuse", "replace", "skip"]  # rows that are not valid UTF-8
+
+
+class Split(Section):
+    """Fractions split off the training rows where the source gives no such split."""
+
+    validation: Fraction
+    test: Fraction
+
+
+class Normalise(Section):
+    unicode: Literal["NFC", "NFKC", "none"]
+    html_breaks: bool  # `<br />` becomes a space
+    control_characters: bool  # C0 and C1 controls become a space
+    collapse_whitespace: bool
+    lowercase: bool
+
+
+class Corpus(Section):
+    source: Annotated[PydocsSource | FilesSource, Field(discriminator="kind")]
+    split: Split
+    normalise: Normalise
+    max_documents: Count | None  # the first n training rows after a seeded shuffle
+
+
+class Corpora(Section):
+    general: Corpus
+    target: Corpus
+
+
+class Tokenizer(Section):
+    kind: Literal["unigram", "bpe", "word", "char"]
+    vocab_size: Annotated[int, Field(ge=300)]
+    character_coverage: Annotated[float, Field(gt=0, le=1)]
+    byte_fallback: bool
+    sample_mb: Positive  # at most so much text, drawn with the seed, trains the tokenizer
+    threads: Count  # fixed, as ties may break differently with another number
+
+
+class Model(Section):
+    family: str
+    config: dict[str, Any]  # checked against the family's own typed Config
+
+
+class Optimizer(Section):
+    kind: Literal["sgd", "nt_asgd", "adamw"]
+    lr: Positive  # of the last layer group, at the schedule's peak
+    momentum: Fraction  # sgd; beta1 of adamw
+    beta2: Fraction  # adamw
+    weight_decay: NonNegative
+    clip_norm: Positive | None
+    nonmonotone_interval: Count  # nt_asgd: n of Algorithm 1, in evaluations
+    discriminative_factor: Annotated[float, Field(ge=1)]  # rate of a group over the one below
+
+
+class Schedule(Section):
+    kind: Literal["slanted_triangular", "constant", "cosine", "linear"]
+    cut_frac: Annotated[float, Field(gt=0, lt=1)]
+    ratio: Annotated[float, Field(ge=1)]  # the peak rate over the lowest
+    span: Literal["run", "phase"]  # one schedule for all, or anew after each unfreezing
+
+
+class LanguageModelTraining(Section):
+    epochs: Positive
+    batch_rows: Count  # rows (lanes) of the global batch
+    bptt: Annotated[int, Field(ge=2)]  # mean tokens a row and step
+    variable_bptt: bool
+    optimizer: Optimizer
+    schedule: Schedule
+    unfreeze: Literal["full", "gradual"]
+    epochs_per_unfreezing: Positive  # until the next group joins
+    dropout: NonNegative  # multiplies each dropout of the family
+    ar_alpha: NonNegative
+    tar_beta: NonNegative
+    evaluations_per_epoch: Count
+
+
+class ClassifierTraining(Section):
+    start: Literal["target_lm", "general_lm", "scratch"]
+    max_labels: Count | None  # a seeded stratified subset of the training labels
+    epochs: Positive  # in all, those of the unfreezing among them
+    batch_rows: Count  # documents of the global batch
+    bptt: Annotated[int, Field(ge=2)]  # tokens a chunk
+    max_tokens: Count  # of a longer document the first and the last half of these are kept
+    optimizer: Optimizer
+    schedule: Schedule
+    unfreeze: Literal["full", "gradual", "chain_thaw"]
+    epochs_per_unfreezing: Positive
+    dropout: NonNegative
+    head_hidden: Count
+    head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
+    pooling: Literal["concat", "last", "mean"]
+    label_smoothing: Fraction
+    evaluations_per_epoch: Count
+
+
+class Evaluate(Section):
+    bootstrap_samples: Count
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+    calibration_bins: Count
+    baseline_tfidf: bool
+
+
+class Params(Section):
+    """The whole of params.yaml."""
+
+    run: Run
+    corpus: Corpora
+    tokenizer: Tokenizer
+    model: Model
+    pretrain_lm: LanguageModelTraining
+    finetune_lm: LanguageModelTraining
+    finetune_classifier: ClassifierTraining
+    evaluate: Evaluate
+
+
+T = TypeVar("T")
+
+
+def load(path: Path) -> Params:
+    """Read and check a params file. Raises ValueError naming each offending key."""
+    return typed(Params, read_yaml(path), where=str(path))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Parse a YAML 1.2 mapping. Raises ValueError where it is none."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        content = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such file") from error
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid YAML: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: holds {type(content).__name__}, a mapping is wanted")
+    return content
+
+
+def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str = "") -> T:
+    """Check `values` strictly against a pydantic model or a dataclass.
+
+    Raises:
+        ValueError: one line for each unknown, missing or wrong key, with its dotted name and,
+            for an unknown one, the nearest known name.
+    """
+    values = dict(values)
+    try:
+        if not issubclass(kind, BaseModel):
+            _refuse_unknown(kind, values)
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        lines = sorted({_explain(item, kind, prefix) for item in error.errors()})
+        raise ValueError(f"{where}: " + f"\n{where}: ".join(lines)) from error
+    except _UnknownKeyError as error:
+        line = _unknown(prefix + error.key, error.known)
+        raise ValueError(f"{where}: {line}") from error
+
+
+class _UnknownKeyError(Exception):
+    def __init__(self, key: str, known: list[str]) -> None:
+        self.key, self.known = key, known
+
+
+def _refuse_unknown(kind: type, values: dict[str, Any]) -> None:
+    known = list(getattr(kind, "__dataclass_fields__", {}))
+    for key in values:
+        if key not in known:
+            raise _UnknownKeyError(key, known)
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key.rsplit(".", 1)[-1], known, n=1, cutoff=0.5)
+    hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(sorted(known))}"
+    return f"unknown key `{key}`; {hint}"
+
+
+def _explain(item: Any, kind: type, prefix: str) -> str:
+    # A discriminated union puts its tag into the location; it is no key of the file.
+    location = [str(part) for part in item["loc"] if part not in ("pydocs", "files")]
+    key = prefix + ".".join(location)
+    if item["type"] == "extra_forbidden":
+        return _unknown(key, _fields_at(kind, location[:-1]))
+    if item["type"] == "missing":
+        return f"missing key `{key}`"
+    return f"`{key}` is {item['input']!r}: {item['msg']}"
+
+
+def _fields_at(kind: type, location: list[str]) -> list[str]:
+    fields: dict[str, Any] = kind.model_fields  # type: ignore[attr-defined]
+    for part in location:
+        if part == "source":
+            return sorted(set(PydocsSource.model_fields) | set(FilesSource.model_fields))
+        annotation = fields[part].annotation if part in fields else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        fields = annotation.model_fields
+    return list(fields)
+
+
+def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `top` over `base`, key by key.
+
+    A mapping whose `kind` changes is replaced whole: the keys of another kind mean nothing to it.
+    """
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            other_kind = "kind" in value and "kind" in below and value["kind"] != below["kind"]
+            merged[key] = dict(value) if other_kind and key == "source" else overlay(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) for each leaf."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

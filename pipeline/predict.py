@@ -1,0 +1,96 @@
+"""Label texts with exported classifiers; needs nothing but their folders."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from models.heads import Classifier
+from pipeline.corpus.normalise import normalise
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.params import Normalise
+from pipeline.training.export import HeadCard, ModelCard, load_classifier
+from pipeline.training.objectives import predict_logits
+
+_TEXTS_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class Prediction:
+    label: str
+    probabilities: dict[str, float]
+
+
+class Predictor:
+    """One classifier, or several whose probabilities are averaged (a forward and a backward one)."""
+
+    def __init__(self, classifiers: Sequence[tuple[Classifier, ModelCard, HeadCard]], tokenizer: Tokenizer):
+        self._classifiers, self._tokenizer = classifiers, tokenizer
+        self.label_names = classifiers[0][2].label_names
+        self._normalise = Normalise(**classifiers[0][2].normalise)
+
+    @classmethod
+    def load(cls, *folders: Path) -> Predictor:
+        """Raises ValueError for a folder that is no whole classifier, or folders that do not match."""
+        classifiers = [load_classifier(folder) for folder in folders]
+        tokenizer = Tokenizer.load(folders[0])
+        for folder, (_, card, head) in zip(folders, classifiers, strict=True):
+            if card.tokenizer_sha256 != tokenizer.sha256:
+                raise ValueError(f"the classifier in {folder} goes with another tokenizer than {folders[0]}")
+            if head.label_names != classifiers[0][2].label_names:
+                raise ValueError(f"the classifiers in {folder} and {folders[0]} know different labels")
+        return cls(classifiers, tokenizer)
+
+    def predict(self, texts: Sequence[str]) -> list[Prediction]:
+        """Label and probabilities of each text. An empty text is judged as one without words."""
+        ids = self._tokenizer.encode_batch([normalise(text, self._normalise) for text in texts])
+        total = torch.zeros(len(texts), len(self.label_names), dtype=torch.float64)
+        for model, card, head in self._classifiers:
+            logits = predict_logits(
+                model, ids, head.max_tokens, card.direction, card.pad_id, torch.device("cpu")
+            )
+            total += logits.double().softmax(1)
+        mean = total / len(self._classifiers)
+        return [
+            Prediction(
+                self.label_names[int(row.argmax())],
+                {name: float(p) for name, p in zip(self.label_names, row, strict=True)},
+            )
+            for row in mean
+        ]
+
+
+def predict_lines(texts: Sequence[str], file: Path | None, models: Sequence[Path]) -> Iterator[str]:
+    """JSON lines for texts, else for the lines of a file, else for those of standard input.
+
+    Raises ValueError where both or neither are given, or the input is not UTF-8.
+    """
+    if texts and file:
+        raise ValueError("give texts or --file, not both")
+    predictor = Predictor.load(*models)
+    source: Iterable[str] = texts or _lines(file)
+    source = iter(source)
+    while batch := list(islice(source, _TEXTS_AT_ONCE)):
+        for text, prediction in zip(batch, predictor.predict(batch), strict=True):
+            yield json.dumps(
+                {"text": text, "label": prediction.label, "probabilities": prediction.probabilities},
+                ensure_ascii=False,
+            )
+
+
+def _lines(file: Path | None) -> Iterator[str]:
+    name = str(file or "standard input")
+    if file is not None and not file.is_file():
+        raise ValueError(f"{file}: no such file")
+    try:
+        with open(file or sys.stdin.fileno(), encoding="utf-8", closefd=file is not None) as stream:
+            for line in stream:
+                yield line.rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is not UTF-8: {error}") from error

@@ -1,0 +1,1 @@
+"""One verb-named file for each DVC stage, each with a `run`."""

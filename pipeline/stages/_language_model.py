@@ -1,0 +1,28 @@
+"""What the two language-model stages share; no stage itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.launch import Session, fit, model_tensors
+from pipeline.params import Run
+from pipeline.training.export import export_model
+from pipeline.training.jobs import LanguageModelJob
+
+
+def fit_and_export(job: LanguageModelJob, run: Run, session: Session, out: Path) -> dict[str, Any]:
+    """Train, export, and report the evaluation before the first step and after the last."""
+    done = fit(job, run, session)
+    export_model(out, model_tensors(done), replace(job.card, key=session.key))
+    evaluations = done.state["evaluations"]
+    return {
+        "steps": done.step,
+        "before": _plain(evaluations[0]["metrics"]),
+        "after": _plain(evaluations[-1]["metrics"]),
+    }
+
+
+def _plain(metrics: dict[str, float]) -> dict[str, float]:
+    return {name.removeprefix("validation/"): value for name, value in metrics.items()}

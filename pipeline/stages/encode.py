@@ -1,0 +1,64 @@
+"""Stage: documents -> token shards."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.corpus import tokens, vocabulary
+from pipeline.corpus.documents import read_documents, read_documents_info
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.files import atomic_folder
+from pipeline.params import Params
+
+SECTIONS = ("tokenizer.threads",)
+
+
+def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[str, Any]:
+    """Encode every split of `documents` into the folder `out`; return sizes and the vocabulary report.
+
+    Raises:
+        ValueError: documents or tokenizer are missing or damaged.
+    """
+    info = read_documents_info(documents)
+    pieces = Tokenizer.load(tokenizer)
+    token_counts = np.zeros(pieces.vocab_size, dtype=np.int64)
+    splits = {}
+    with atomic_folder(out) as folder:
+        for split in info.splits:
+            splits[split] = _encode_split(
+                documents, split, pieces, folder, token_counts, threads=params.tokenizer.threads
+            )
+        tokens.write_info(
+            folder,
+            tokens.TokensInfo(
+                vocab_size=pieces.vocab_size,
+                tokenizer_sha256=pieces.sha256,
+                bos_id=pieces.bos_id,
+                eos_id=pieces.eos_id,
+                pad_id=pieces.pad_id,
+                label_names=info.label_names,
+                splits=splits,
+            ),
+        )
+    num_words = sum(split.num_words for split in splits.values())
+    num_bytes = sum(split.num_bytes for split in splits.values())
+    return {
+        "splits": {split: asdict(sizes) for split, sizes in splits.items()},
+        "vocabulary": asdict(vocabulary.report(token_counts, num_words, num_bytes, pieces)),
+    }
+
+
+def _encode_split(
+    documents: Path, split: str, tokenizer: Tokenizer, folder: Path, token_counts: np.ndarray, *, threads: int
+) -> tokens.SplitInfo:
+    """Encode a split row group by row group; `token_counts` is added to."""
+    with tokens.ShardWriter(folder, split, tokenizer.vocab_size) as shard:
+        for rows in read_documents(documents, split):
+            encoded = tokenizer.encode_batch(rows.texts, threads)
+            shard.append(encoded, rows.texts, rows.labels)
+            token_counts += np.bincount(np.concatenate(encoded), minlength=len(token_counts))
+    return shard.info()

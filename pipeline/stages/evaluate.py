@@ -1,0 +1,99 @@
+"""Stage: test shards and the classifiers of all directions -> figures, predictions, a baseline."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline import evaluation
+from pipeline.corpus.documents import read_documents
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
+from pipeline.files import atomic_folder
+from pipeline.params import Direction, Params
+from pipeline.training.export import load_classifier
+from pipeline.training.jobs import chosen_documents
+from pipeline.training.objectives import predict_logits
+
+SECTIONS = ("run.seed", "run.directions", "evaluate", "finetune_classifier.max_labels")
+
+
+def run(params: Params, *, tokens: Path, documents: Path, classifiers: Path, out: Path) -> dict[str, Any]:
+    """Evaluate on the labelled test documents; write tables for plots into the folder `out`.
+
+    Raises:
+        ValueError: there is no test split, or a classifier does not match the tokens.
+    """
+    test = open_shard(tokens, "test")
+    chosen = np.flatnonzero(test.labels != UNLABELLED)
+    labels = test.labels[chosen].astype(np.int64)
+    names = read_info(tokens).label_names
+    if not len(chosen) or names is None:
+        raise ValueError(f"{tokens} has no labelled test documents; set corpus.target.split.test above 0")
+    by_direction: dict[Direction, np.ndarray] = {
+        direction: _probabilities(classifiers / direction, test, chosen, tokens)
+        for direction in params.run.directions
+    }
+    probs = np.mean(list(by_direction.values()), axis=0)
+    settings, seed = params.evaluate, params.run.seed
+    metrics: dict[str, Any] = {
+        "num_documents": len(chosen),
+        **evaluation.classification_metrics(labels, probs, settings, seed),
+    }
+    if len(by_direction) > 1:
+        metrics["by_direction"] = {
+            direction: evaluation.classification_metrics(labels, each, settings, seed)
+            for direction, each in by_direction.items()
+        }
+    majority = np.bincount(open_shard(tokens, "train").labels.clip(0), minlength=len(names)).argmax()
+    metrics["baselines"] = {"majority_class": {"error": float((labels != majority).mean())}}
+    if settings.baseline_tfidf:
+        baseline = _tfidf(params, tokens, documents, len(names), chosen)
+        metrics["baselines"]["tfidf"] = evaluation.classification_metrics(labels, baseline, settings, seed)
+    with atomic_folder(out) as folder:
+        _write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, names))
+        table = evaluation.calibration_table(labels, probs, settings.calibration_bins)
+        _write_csv(folder / "calibration.csv", table)
+        np.save(folder / "probabilities.npy", probs.astype(np.float32))
+    return metrics
+
+
+def _probabilities(folder: Path, shard: TokenShard, chosen: np.ndarray, tokens: Path) -> np.ndarray:
+    model, card, head = load_classifier(folder)
+    if card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
+        raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    texts = [shard.document(int(k)) for k in chosen]
+    logits = predict_logits(model.to(device), texts, head.max_tokens, card.direction, card.pad_id, device)
+    return logits.double().softmax(1).numpy()
+
+
+def _tfidf(
+    params: Params, tokens: Path, documents: Path, num_classes: int, chosen_test: np.ndarray
+) -> np.ndarray:
+    """The baseline, trained on the same labelled documents as the classifier."""
+    train = open_shard(tokens, "train")
+    chosen = chosen_documents(train, params.finetune_classifier.max_labels, params.run.seed)
+    train_texts, test_texts = _texts(documents, "train"), _texts(documents, "test")
+    return evaluation.tfidf_probabilities(
+        [train_texts[k] for k in chosen],
+        train.labels[chosen].astype(np.int64),
+        [test_texts[k] for k in chosen_test],
+        num_classes,
+        params.run.seed,
+    )
+
+
+def _texts(documents: Path, split: str) -> list[str]:
+    return [text for rows in read_documents(documents, split) for text in rows.texts]
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

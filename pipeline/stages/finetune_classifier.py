@@ -1,0 +1,46 @@
+"""Stage: labelled token shards and a language model -> a classifier."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.corpus.tokenizer import MODEL_FILE
+from pipeline.launch import Session, fit, model_tensors
+from pipeline.params import Direction, Params
+from pipeline.training.export import export_model
+from pipeline.training.jobs import make_classifier_job
+
+SECTIONS = ("run.seed", "run.precision", "model", "finetune_classifier", "corpus.target.normalise")
+
+
+def run(
+    params: Params,
+    *,
+    tokens: Path,
+    tokenizer: Path,
+    target_lm: Path,
+    general_lm: Path,
+    direction: Direction,
+    out: Path,
+    session: Session,
+) -> dict[str, Any]:
+    """Fine-tune on the labelled training documents; export the classifier with its tokenizer.
+
+    Source: Howard & Ruder 2018, section 3.3. Raises ValueError where the inputs do not match.
+    """
+    starts = {"target_lm": target_lm, "general_lm": general_lm, "scratch": None}
+    job = make_classifier_job(
+        params.finetune_classifier,
+        params.model,
+        params.corpus.target.normalise,
+        tokens=tokens,
+        start=starts[params.finetune_classifier.start],
+        direction=direction,
+        seed=params.run.seed,
+    )
+    done = fit(job, params.run, session)
+    export_model(out, model_tensors(done), replace(job.card, key=session.key), [tokenizer / MODEL_FILE])
+    last = done.state["evaluations"][-1]["metrics"]
+    return {"steps": done.step} | {name.replace("/", "_"): value for name, value in last.items()}

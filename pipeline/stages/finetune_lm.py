@@ -1,0 +1,32 @@
+"""Stage: target token shards and the general language model -> a language model of the target text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.launch import Session
+from pipeline.params import Direction, Params
+from pipeline.stages._language_model import fit_and_export
+from pipeline.training.jobs import make_language_model_job
+
+SECTIONS = ("run.seed", "run.precision", "model", "finetune_lm")
+
+
+def run(
+    params: Params, *, tokens: Path, start: Path, direction: Direction, out: Path, session: Session
+) -> dict[str, Any]:
+    """Fine-tune on the target's training and unlabelled text, never on its test text.
+
+    Source: Howard & Ruder 2018, section 3.2. Raises ValueError where tokens and model do not match.
+    """
+    job = make_language_model_job(
+        params.finetune_lm,
+        params.model,
+        stage="finetune_lm",
+        tokens=tokens,
+        start=start,
+        direction=direction,
+        seed=params.run.seed,
+    )
+    return fit_and_export(job, params.run, session, out)

@@ -1,0 +1,35 @@
+"""Stage: raw text of one corpus -> normalised documents in splits."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipeline.corpus.documents import write_documents
+from pipeline.corpus.sources import open_source
+from pipeline.files import atomic_folder
+from pipeline.params import Params
+
+SECTIONS = ("run.seed", "corpus.{corpus}")
+
+
+def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
+    """Prepare the corpus `general` or `target` into the folder `out`; return its sizes.
+
+    Raises:
+        ValueError: the source cannot be read, or its labels cannot be trained on.
+    """
+    if corpus not in ("general", "target"):
+        raise ValueError(f"corpus is {corpus!r}: it must be general or target")
+    settings = getattr(params.corpus, corpus)
+    key = f"corpus.{corpus}"
+    source = open_source(settings.source, f"{key}.source")
+    with atomic_folder(out) as folder:
+        info = write_documents(source, settings, seed=params.run.seed, key=key, folder=folder)
+    return {
+        "num_classes": len(info.label_names or ()),
+        "splits": {split: asdict(size) for split, size in info.splits.items()},
+        "skipped": dict(info.skipped),
+        "repaired": dict(info.repaired),
+    }

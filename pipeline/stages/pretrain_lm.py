@@ -1,0 +1,30 @@
+"""Stage: general token shards -> a language model of general text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.launch import Session
+from pipeline.params import Direction, Params
+from pipeline.stages._language_model import fit_and_export
+from pipeline.training.jobs import make_language_model_job
+
+SECTIONS = ("run.seed", "run.precision", "model", "pretrain_lm")
+
+
+def run(params: Params, *, tokens: Path, direction: Direction, out: Path, session: Session) -> dict[str, Any]:
+    """Train from scratch on the general corpus; export the model into the folder `out`.
+
+    Source: Howard & Ruder 2018, section 3.1. Raises ValueError for unusable tokens or settings.
+    """
+    job = make_language_model_job(
+        params.pretrain_lm,
+        params.model,
+        stage="pretrain_lm",
+        tokens=tokens,
+        start=None,
+        direction=direction,
+        seed=params.run.seed,
+    )
+    return fit_and_export(job, params.run, session, out)

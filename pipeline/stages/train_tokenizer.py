@@ -1,0 +1,37 @@
+"""Stage: general documents -> sentencepiece model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.corpus import tokenizer as tokenizers
+from pipeline.files import atomic_folder, atomic_write_text
+from pipeline.params import Params
+
+SECTIONS = ("run.seed", "tokenizer")
+
+
+def run(params: Params, *, documents: Path, out: Path) -> dict[str, Any]:
+    """Train the tokenizer on a seeded sample of the train split; write it into the folder `out`.
+
+    Raises:
+        ValueError: there are no documents, or they do not support `tokenizer.vocab_size`.
+    """
+    sample = tokenizers.draw_sample(documents, params.tokenizer.sample_mb, params.run.seed)
+    model = tokenizers.train(sample.texts, params.tokenizer)
+    info = {
+        "kind": params.tokenizer.kind,
+        "vocab_size": tokenizers.Tokenizer(model).vocab_size,
+        "sha256": hashlib.sha256(model).hexdigest(),
+        "sample_documents": len(sample.texts),
+        "sample_bytes": sample.num_bytes,
+        "train_documents": sample.total_documents,
+        "train_bytes": sample.total_bytes,
+    }
+    with atomic_folder(out) as folder:
+        (folder / tokenizers.MODEL_FILE).write_bytes(model)
+        atomic_write_text(folder / "tokenizer.json", json.dumps(info, indent=2) + "\n")
+    return info

@@ -1,0 +1,230 @@
+"""Jobs: plain descriptions of a training, that cross over to a worker and become a task there.
+
+Everything that can be refused is refused by `make_*_job`, in the driver, before a worker starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from models.heads import classifier_groups, language_model_groups
+from pipeline.corpus.batches import ClassifierBatches, LanguageModelBatches, stratified_subset
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, TokensInfo, open_shard, read_info
+from pipeline.params import ClassifierTraining, Direction, LanguageModelTraining, Model, Normalise
+from pipeline.training.checkpoint import verify_folder
+from pipeline.training.context import Context
+from pipeline.training.export import (
+    HeadCard,
+    ModelCard,
+    build_classifier,
+    build_encoder,
+    build_language_model,
+    check_match,
+    encoder_tensors,
+    family_and_config,
+    load_model,
+)
+from pipeline.training.objectives import ClassifierTask, LanguageModelTask, Task, evenly
+from pipeline.training.schedules import make_plan
+
+
+class Job(Protocol):
+    """What `launch.fit` sends to its workers."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    def task(self, context: Context) -> Task: ...
+
+
+@dataclass(frozen=True)
+class LanguageModelJob:
+    settings: LanguageModelTraining
+    card: ModelCard
+    tokens: Path  # folder of shards
+    splits: tuple[str, ...]  # trained on
+    start: Path | None  # a language model to go on from
+    seed: int
+
+    def task(self, context: Context) -> LanguageModelTask:
+        settings = self.settings
+        torch.manual_seed(self.seed)  # the initial weights
+        encoder, encoder_groups = build_encoder(self.card, settings.dropout)
+        encoder.product_dtype = context.precision
+        model = build_language_model(encoder, self.card)
+        if self.start is not None:
+            model.load_state_dict(load_model(self.start)[0])
+        groups = language_model_groups(model, encoder_groups)
+        batches = LanguageModelBatches(
+            [open_shard(self.tokens, split) for split in self.splits],
+            num_rows=settings.batch_rows,
+            bptt=settings.bptt,
+            variable_bptt=settings.variable_bptt,
+            direction=self.card.direction,
+            seed=self.seed,
+        )
+        num_steps = batches.num_steps(settings.epochs)
+        plan = make_plan(
+            settings.optimizer,
+            settings.schedule,
+            settings.unfreeze,
+            num_groups=len(groups),
+            num_steps=num_steps,
+            steps_per_unfreezing=batches.num_steps(settings.epochs_per_unfreezing),
+        )
+        return LanguageModelTask(
+            model=model,
+            groups=groups,
+            plan=plan,
+            optimizer=settings.optimizer,
+            evaluation_steps=evenly(num_steps, round(settings.epochs * settings.evaluations_per_epoch)),
+            batches=batches,
+            validation=[open_shard(self.tokens, "validation")],
+            direction=self.card.direction,
+            bptt=settings.bptt,
+            ar_alpha=settings.ar_alpha,
+            tar_beta=settings.tar_beta,
+            seed=self.seed,
+        )
+
+
+def make_language_model_job(
+    settings: LanguageModelTraining,
+    model: Model,
+    *,
+    stage: str,
+    tokens: Path,
+    start: Path | None,
+    direction: Direction,
+    seed: int,
+) -> LanguageModelJob:
+    """Check data, settings and starting model against one another. Raises ValueError."""
+    info = read_info(tokens)
+    card = _card(model, info, "language_model", stage, direction)
+    splits = tuple(split for split in ("train", "unlabelled") if split in info.splits)
+    for split in (*splits, "validation"):
+        open_shard(tokens, split)
+    if not splits:
+        raise ValueError(f"{tokens} has no train split to learn a language model from")
+    if start is not None:
+        check_match(load_model(start)[1], card, start)
+    return LanguageModelJob(settings, card, tokens.resolve(), splits, start and start.resolve(), seed)
+
+
+@dataclass(frozen=True)
+class ClassifierJob:
+    settings: ClassifierTraining
+    card: ModelCard
+    tokens: Path
+    start: Path | None  # a language model, or None: from scratch
+    seed: int
+
+    def task(self, context: Context) -> ClassifierTask:
+        settings, card = self.settings, self.card
+        assert card.head is not None
+        torch.manual_seed(self.seed)  # the initial weights
+        encoder, encoder_groups = build_encoder(card, settings.dropout)
+        encoder.product_dtype = context.precision
+        model = build_classifier(encoder, card.head)
+        if self.start is not None:
+            encoder.load_state_dict(encoder_tensors(load_model(self.start)[0]))
+        groups = classifier_groups(model, encoder_groups)
+        shard = open_shard(self.tokens, "train")
+        batches = ClassifierBatches(
+            shard,
+            documents=chosen_documents(shard, settings.max_labels, self.seed),
+            num_rows=settings.batch_rows,
+            max_tokens=settings.max_tokens,
+            direction=card.direction,
+            seed=self.seed,
+            pad_id=card.pad_id,
+        )
+        num_steps = max(1, round(settings.epochs * batches.steps_per_epoch))
+        plan = make_plan(
+            settings.optimizer,
+            settings.schedule,
+            settings.unfreeze,
+            num_groups=len(groups),
+            num_steps=num_steps,
+            steps_per_unfreezing=max(1, round(settings.epochs_per_unfreezing * batches.steps_per_epoch)),
+        )
+        return ClassifierTask(
+            model=model,
+            groups=groups,
+            plan=plan,
+            optimizer=settings.optimizer,
+            evaluation_steps=evenly(num_steps, round(settings.epochs * settings.evaluations_per_epoch)),
+            batches=batches,
+            validation=open_shard(self.tokens, "validation"),
+            direction=card.direction,
+            max_tokens=settings.max_tokens,
+            pad_id=card.pad_id,
+            label_smoothing=settings.label_smoothing,
+            seed=self.seed,
+        )
+
+
+def make_classifier_job(
+    settings: ClassifierTraining,
+    model: Model,
+    normalise: Normalise,
+    *,
+    tokens: Path,
+    start: Path | None,
+    direction: Direction,
+    seed: int,
+) -> ClassifierJob:
+    """Check data, settings and starting model against one another. Raises ValueError."""
+    info = read_info(tokens)
+    if info.label_names is None:
+        raise ValueError(f"{tokens} has no labels: set corpus.target.source.label_column")
+    shard = open_shard(tokens, "train")
+    open_shard(tokens, "validation")
+    chosen_documents(shard, settings.max_labels, seed)
+    head = HeadCard(
+        label_names=info.label_names,
+        pooling=settings.pooling,
+        head_hidden=settings.head_hidden,
+        head_dropout=tuple(settings.head_dropout),
+        bptt=settings.bptt,
+        max_tokens=settings.max_tokens,
+        normalise=normalise.model_dump(),
+    )
+    card = replace(_card(model, info, "classifier", "finetune_classifier", direction), head=head)
+    if start is not None:
+        verify_folder(start)
+        check_match(load_model(start)[1], card, start)
+    return ClassifierJob(settings, card, tokens.resolve(), start and start.resolve(), seed)
+
+
+def chosen_documents(shard: TokenShard, max_labels: int | None, seed: int) -> np.ndarray:
+    """Indices of the labelled documents to train on. Raises ValueError where there are too few."""
+    labelled = np.flatnonzero(shard.labels != UNLABELLED)
+    if max_labels is None:
+        return labelled
+    if max_labels > len(labelled):
+        raise ValueError(
+            f"finetune_classifier.max_labels is {max_labels:,}, but there are {len(labelled):,} labels; "
+            "lower it, or set it to null for all"
+        )
+    return labelled[stratified_subset(shard.labels[labelled], max_labels, seed)]
+
+
+def _card(model: Model, info: TokensInfo, kind: str, stage: str, direction: Direction) -> ModelCard:
+    family, config = family_and_config(model)
+    return ModelCard(
+        kind=kind,  # type: ignore[arg-type]
+        family=family.name,
+        config=asdict(config),
+        vocab_size=info.vocab_size,
+        pad_id=info.pad_id,
+        direction=direction,
+        tokenizer_sha256=info.tokenizer_sha256,
+        stage=stage,
+        key="",
+    )

@@ -1,0 +1,91 @@
+"""Optimizers over layer groups, and what Algorithm 1 of AWD-LSTM adds to SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from pipeline.params import Optimizer
+
+
+def make_optimizer(settings: Optimizer, groups: Sequence[Sequence[nn.Parameter]]) -> torch.optim.Optimizer:
+    """One parameter group for each layer group, in their order. Rates are set at each step."""
+    param_groups = [{"params": list(group), "lr": 0.0} for group in groups]
+    if settings.kind == "adamw":
+        return torch.optim.AdamW(
+            param_groups,
+            lr=0.0,
+            betas=(settings.momentum, settings.beta2),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+    return torch.optim.SGD(
+        param_groups, lr=0.0, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=True
+    )
+
+
+def freeze(optimizer: torch.optim.Optimizer, lrs: Sequence[float]) -> None:
+    """Let gradients reach the layer groups whose rate is not 0, and no others."""
+    for group, lr in zip(optimizer.param_groups, lrs, strict=True):
+        for parameter in group["params"]:
+            parameter.requires_grad_(lr > 0)
+
+
+def set_rates(optimizer: torch.optim.Optimizer, lrs: Sequence[float], scale: float) -> None:
+    """Give each layer group its rate for the coming update, times `scale`."""
+    for group, lr in zip(optimizer.param_groups, lrs, strict=True):
+        group["lr"] = lr * scale
+
+
+def check_groups(model: nn.Module, groups: Sequence[Sequence[nn.Parameter]]) -> None:
+    """Every parameter stands in one layer group: one in none would silently never train."""
+    grouped = [id(parameter) for group in groups for parameter in group]
+    assert len(grouped) == len(set(grouped)), "a parameter stands in two layer groups"
+    lost = [name for name, parameter in model.named_parameters() if id(parameter) not in set(grouped)]
+    assert not lost, f"no layer group holds {', '.join(lost)}"
+
+
+@dataclass
+class NonMonotoneAverage:
+    """The averaging of NT-ASGD, and when it begins.
+
+    Source: Merity et al. 2017, Algorithm 1. At each evaluation the validation loss is compared with
+    the best one of more than `interval` evaluations ago; once it is no better, the weights of every
+    later step are averaged, and the average is the model.
+    """
+
+    interval: int
+    losses: list[float] = field(default_factory=list)
+    num_averaged: int = 0
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    started: bool = False
+
+    def observe(self, loss: float) -> None:
+        """Take note of an evaluation, and begin averaging if it did not help."""
+        earlier = self.losses[: -self.interval] if len(self.losses) > self.interval else []
+        self.started = self.started or (bool(earlier) and loss > min(earlier))
+        self.losses.append(loss)
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Take the weights after a step into the mean, once averaging has begun."""
+        if not self.started:
+            return
+        self.num_averaged += 1
+        for name, parameter in model.named_parameters():
+            if name in self.weights:
+                self.weights[name].lerp_(parameter.detach(), 1 / self.num_averaged)
+            else:
+                self.weights[name] = parameter.detach().clone()
+
+    @torch.no_grad()
+    def exchange(self, model: nn.Module) -> None:
+        """Swap the model's weights with the averaged ones; again, and they are back."""
+        for name, parameter in model.named_parameters():
+            if name in self.weights:
+                held = parameter.detach().clone()
+                parameter.copy_(self.weights[name])
+                self.weights[name].copy_(held)

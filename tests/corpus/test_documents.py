@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from pipeline.corpus import documents, sources
+from pipeline.corpus.documents import read_documents, read_documents_info, write_documents
+
+
+@pytest.fixture
+def prepare(tmp_path, make_corpus):
+    """Write the documents of a corpus; return {split: [(text, label)]} and what was written of them."""
+
+    def run(seed=0, **settings):
+        folder = tmp_path / f"documents-{len(list(tmp_path.glob('documents-*')))}"
+        folder.mkdir()
+        corpus = make_corpus(**settings)
+        source = sources.open_source(corpus.source, "corpus.target.source")
+        info = write_documents(source, corpus, seed=seed, key="corpus.target", folder=folder)
+        assert read_documents_info(folder) == info
+        assert {file.stem for file in folder.glob("*.parquet")} == set(info.splits)
+        return {split: _rows(folder, split) for split in info.splits}, info
+
+    return run
+
+
+def _rows(folder, split):
+    return [
+        pair for rows in read_documents(folder, split) for pair in zip(rows.texts, rows.labels, strict=True)
+    ]
+
+
+def _csv(file, rows):
+    file.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    return [str(file)]
+
+
+def test_split_is_stratified_disjoint_and_complete(prepare, labelled_csv, sentences):
+    splits, info = prepare(train=[str(labelled_csv)], fractions=(0.1, 0.2))
+    assert {split: Counter(label for _, label in rows) for split, rows in splits.items()} == {
+        "train": {0: 140, 1: 70},
+        "validation": {0: 20, 1: 10},
+        "test": {0: 40, 1: 20},
+    }
+    assert sorted(text for rows in splits.values() for text, _ in rows) == sorted(sentences)
+    assert info.label_names == ("no", "yes")
+    for split, rows in splits.items():
+        size = info.splits[split]
+        assert size.num_documents == len(rows)
+        assert size.num_words == sum(len(text.split()) for text, _ in rows)
+        assert size.num_bytes == sum(len(text.encode()) for text, _ in rows)
+
+
+def test_split_depends_on_the_seed_and_not_on_order_or_batches(
+    prepare, labelled_csv, tmp_path, sentences, monkeypatch
+):
+    settings = {"train": [str(labelled_csv)], "fractions": (0.1, 0.1)}
+    splits, _ = prepare(**settings)
+    assert prepare(**settings)[0] == splits
+    assert prepare(seed=1, **settings)[0]["test"] != splits["test"]
+    monkeypatch.setattr(sources, "BATCH_ROWS", 7)
+    monkeypatch.setattr(documents, "ROW_GROUP_BYTES", 500)
+    assert prepare(**settings)[0] == splits
+    lines = labelled_csv.read_text().splitlines()
+    labelled_csv.write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")
+    assert {split: sorted(rows) for split, rows in prepare(**settings)[0].items()} == {
+        split: sorted(rows) for split, rows in splits.items()
+    }
+
+
+def test_given_splits_are_used_as_given(prepare, labelled_csv, tmp_path):
+    test_rows = [("a test text", "no"), ("another", "yes"), ("not labelled", "")]
+    test = _csv(tmp_path / "test.csv", test_rows)
+    splits, info = prepare(train=[str(labelled_csv)], test=test, fractions=(0.1, 0.2))
+    assert splits["test"] == [("a test text", 0), ("another", 1)]
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 270, "validation": 30, "test": 2}
+    assert info.skipped == {"no_label": 1}
+
+
+def test_a_label_in_test_that_train_lacks_is_refused(prepare, labelled_csv, tmp_path):
+    test = _csv(tmp_path / "test.csv", [("a", "no"), ("b", "perhaps"), ("c", "perhaps")])
+    message = r"`corpus\.target\.source\.test`: 2 rows have labels that no training row has: 'perhaps' \(2\)"
+    with pytest.raises(ValueError, match=message):
+        prepare(train=[str(labelled_csv)], test=test)
+
+
+def test_max_documents_is_a_seeded_subset_that_grows(prepare, labelled_csv):
+    def train(count, **settings):
+        return set(prepare(train=[str(labelled_csv)], max_documents=count, **settings)[0]["train"])
+
+    assert len(train(50)) == 50
+    assert train(50) < train(100)
+    assert train(50) == train(50)
+    assert train(50) != train(50, seed=1)
+    assert len(train(1_000)) == 300
+
+
+def test_skipped_rows_are_counted_exactly_and_unlabelled_rows_kept_apart(prepare, tmp_path):
+    file = tmp_path / "train.csv"
+    file.write_text(
+        'text,label\na text,x\n,x\n"",y\n"  <br />\x01",y\nb text,y\nc text,\nd text,-1\ne text,x\n'
+    )
+    splits, info = prepare(train=[str(file)])
+    assert splits["train"] == [("a text", 0), ("b text", 1), ("e text", 0)]
+    assert splits["unlabelled"] == [("c text", None), ("d text", None)]
+    assert info.skipped == {"null_text": 1, "empty_text": 2}
+
+
+def test_text_is_normalised(prepare, tmp_path):
+    train = _csv(tmp_path / "train.csv", [("cafe\u0301<br />  bar", "x"), ("b", "y")])
+    assert prepare(train=train)[0]["train"][0] == ("caf\u00e9 bar", 0)
+
+
+def test_a_corpus_without_labels_is_split_too(prepare, labelled_csv):
+    splits, info = prepare(train=[str(labelled_csv)], label_column=None, fractions=(0.1, 0.0))
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 270, "validation": 30}
+    assert info.label_names is None
+
+
+# Bad input
+
+
+def test_one_class_only_is_refused(prepare, tmp_path):
+    train = _csv(tmp_path / "train.csv", [("a", "x"), ("b", "x"), ("c", "")])
+    message = r"`corpus\.target\.source\.label_column`: 2 labelled training rows hold only the class 'x'"
+    with pytest.raises(ValueError, match=message):
+        prepare(train=train)
+
+
+def test_a_class_whose_texts_are_all_empty_does_not_count(prepare, tmp_path):
+    train = _csv(tmp_path / "train.csv", [("a", "x"), ("b", "x"), (" ", "y"), ("", "y")])
+    with pytest.raises(ValueError, match="2 labelled training rows hold only the class 'x'"):
+        prepare(train=train)
+
+
+def test_a_class_with_fewer_rows_than_splits_is_refused(prepare, tmp_path):
+    train = _csv(tmp_path / "train.csv", [("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"), ("e", "y")])
+    message = r"`corpus\.target\.split`: train, validation, test need .* 3 in all; fewer have 'y' \(2\)"
+    with pytest.raises(ValueError, match=message):
+        prepare(train=train, fractions=(0.1, 0.1))
+
+
+def test_a_label_name_without_rows_is_refused(prepare, tmp_path):
+    train = _csv(tmp_path / "train.csv", [("a", 0), ("b", 1)])
+    with pytest.raises(ValueError, match=r"no training row has the label 'z'; .*source\.label_names"):
+        prepare(train=train, label_names=["x", "y", "z"])
+
+
+def test_no_document_left_is_refused_with_the_reasons(prepare, tmp_path):
+    file = tmp_path / "train.csv"
+    file.write_text('text,label\n"",\n,\n')
+    with pytest.raises(ValueError, match=r"no documents to train on; left out: 1 empty_text, 1 null_text"):
+        prepare(train=[str(file)], label_column=None)
+
+
+def test_too_few_documents_for_the_splits_are_refused(prepare, tmp_path):
+    train = _csv(tmp_path / "train.csv", [("a", "x")])
+    with pytest.raises(ValueError, match="1 documents for the splits train, validation"):
+        prepare(train=train, label_column=None, fractions=(0.1, 0.0))
+
+
+def test_missing_or_damaged_documents_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"documents\.json: no such file; run the stage `prepare`"):
+        read_documents_info(tmp_path)
+    (tmp_path / "documents.json").write_text(json.dumps({"label_names": None}))
+    with pytest.raises(ValueError, match=r"documents\.json: damaged"):
+        read_documents_info(tmp_path)
+    (tmp_path / "train.parquet").write_bytes(b"torn")
+    with pytest.raises(ValueError, match=r"train\.parquet: damaged"):
+        list(read_documents(tmp_path, "train"))

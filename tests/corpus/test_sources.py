@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from pipeline.corpus import sources
+
+TEXTS = ["one, with a comma", 'a "quoted" text', "naïve 日本 😀", "the last"]
+LABELS = ["b", "a", "b", "a"]
+
+
+def _write(folder, form, texts=TEXTS, labels=LABELS, name="train"):
+    file = folder / f"{name}.{form}"
+    frame = pl.DataFrame({"text": texts, "label": labels})
+    match form:
+        case "parquet":
+            frame.write_parquet(file)
+        case "csv":
+            frame.write_csv(file)
+        case "ndjson":
+            frame.write_ndjson(file)
+        case "text":
+            file.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    return file
+
+
+def _read(settings, split="train"):
+    source = sources.open_source(settings, "corpus.target.source")
+    rows = list(source.rows(split))
+    return [t for batch in rows for t in batch.texts], [x for batch in rows for x in batch.labels], source
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "ndjson"])
+def test_formats_give_the_same_rows(tmp_path, make_source, form):
+    texts, labels, source = _read(make_source(format=form, train=[str(_write(tmp_path, form))]))
+    assert texts == TEXTS
+    assert labels == [1, 0, 1, 0]
+    assert source.label_names == ("a", "b")
+    assert source.label_counts("train") == Counter({0: 2, 1: 2})
+
+
+def test_plain_text_is_a_document_a_line(tmp_path, make_source):
+    file = _write(tmp_path, "text")
+    texts, labels, source = _read(make_source(format="text", train=[str(file)], label_column=None))
+    assert texts == TEXTS
+    assert labels == [None] * 4
+    assert source.label_names is None
+
+
+def test_batches_are_bounded_and_in_order(tmp_path, make_source, monkeypatch):
+    monkeypatch.setattr(sources, "BATCH_ROWS", 7)
+    expected = [f"text {number}" for number in range(100)]
+    file = _write(tmp_path, "parquet", expected, ["a", "b"] * 50)
+    source = sources.open_source(make_source(format="parquet", train=[str(file)]), "corpus.target.source")
+    batches = [batch.texts for batch in source.rows("train")]
+    assert max(map(len, batches)) <= 7
+    assert sum(batches, []) == expected  # noqa: RUF017
+
+
+def test_a_glob_takes_its_files_in_order_of_name(tmp_path, make_source):
+    for number in (2, 0, 1):
+        _write(tmp_path, "csv", [f"text {number}"], ["a"], name=f"part-{number}")
+    texts, _, _ = _read(make_source(train=[str(tmp_path / "part-*.csv")]))
+    assert texts == ["text 0", "text 1", "text 2"]
+
+
+class _RangeHandler(http.server.SimpleHTTPRequestHandler):
+    """Answers ranges, as object stores do and as polars asks."""
+
+    def do_GET(self):
+        file = Path(self.translate_path(self.path))
+        if not file.is_file():
+            self.send_error(404)
+            return
+        content = file.read_bytes()
+        first, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").split("-")
+        start = int(first) if first else max(0, len(content) - int(last))
+        part = content[start : int(last) + 1 if first and last else None]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {start}-{start + len(part) - 1}/{len(content)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def web_address(tmp_path):
+    handler = functools.partial(_RangeHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "ndjson", "text"])
+def test_addresses_are_read_as_files_are(tmp_path, make_source, web_address, form):
+    _write(tmp_path, form)
+    label = None if form == "text" else "label"
+    texts, _, _ = _read(make_source(format=form, train=[f"{web_address}/train.{form}"], label_column=label))
+    assert texts == TEXTS
+
+
+def test_an_address_with_nothing_behind_is_named(tmp_path, make_source, web_address):
+    with pytest.raises(ValueError, match=r"/nothing\.csv: cannot be read: .*check the address"):
+        _read(make_source(train=[f"{web_address}/nothing.csv"]))
+
+
+# Labels
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "expected", "expected_names"),
+    [
+        ([0, 1, -1, None], ["no", "yes"], [0, 1, None, None], ("no", "yes")),
+        ([10, 9, 10, -1], None, [1, 0, 1, None], ("9", "10")),
+        (["yes", "no", None, "yes"], ["no", "yes"], [1, 0, None, 1], ("no", "yes")),
+        (["1", "2", "1", "2"], ["1", "2"], [0, 1, 0, 1], ("1", "2")),  # text: names
+        ([1, 0, 1, 0], ["1", "2"], [1, 0, 1, 0], ("1", "2")),  # integers: positions
+        ([1.0, 0.0, None, 1.0], ["no", "yes"], [1, 0, None, 1], ("no", "yes")),
+        ([True, False, True, None], None, [1, 0, 1, None], ("false", "true")),
+    ],
+)
+def test_labels_are_names_or_positions(tmp_path, make_source, labels, names, expected, expected_names):
+    file = _write(tmp_path, "parquet", labels=labels)
+    _, found, source = _read(make_source(format="parquet", train=[str(file)], label_names=names))
+    assert found == expected
+    assert source.label_names == expected_names
+
+
+@pytest.mark.parametrize("label", ["2", "maybe"])
+def test_a_label_out_of_range_names_file_column_and_key(tmp_path, make_source, label):
+    file = _write(tmp_path, "csv", labels=["0", "1", "0", label])
+    with pytest.raises(
+        ValueError, match=rf"train\.csv: label '{label}' .*'label'.*source\.label_names` nor .* 0 to 1"
+    ):
+        _read(make_source(train=[str(file)], label_names=["no", "yes"]))
+
+
+def test_a_label_name_given_twice_is_refused(tmp_path, make_source):
+    file = _write(tmp_path, "csv")
+    with pytest.raises(ValueError, match="label_names` names one twice"):
+        _read(make_source(train=[str(file)], label_names=["a", "b", "a"]))
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("missing.csv", r"`corpus\.target\.source\.train`: no such file: .*missing\.csv"),
+        ("*.json", r"`corpus\.target\.source\.train`: no file matches .*\*\.json"),
+        (".", r"`corpus\.target\.source\.train`: .* is a folder; name its files"),
+    ],
+)
+def test_missing_files_are_named(tmp_path, make_source, entry, message):
+    with pytest.raises(ValueError, match=message):
+        _read(make_source(train=[str(tmp_path / entry)]))
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "ndjson"])
+@pytest.mark.parametrize("setting", ["text_column", "label_column"])
+def test_a_missing_column_names_file_columns_and_key(tmp_path, make_source, form, setting):
+    file = _write(tmp_path, form)
+    message = (
+        rf"train\.{form}: no column 'review' \(`corpus\.target\.source\.{setting}`\); it has 'text', 'label'"
+    )
+    with pytest.raises(ValueError, match=message):
+        _read(make_source(format=form, train=[str(file)], **{setting: "review"}))
+
+
+def test_a_column_that_is_no_text_is_refused(tmp_path, make_source):
+    file = _write(tmp_path, "parquet", texts=[1, 2, 3, 4])
+    with pytest.raises(ValueError, match=r"train\.parquet: column 'text' holds Int64, text is wanted"):
+        _read(make_source(format="parquet", train=[str(file)]))
+
+
+@pytest.mark.parametrize(
+    ("form", "content"), [("parquet", "junk"), ("csv", ""), ("ndjson", '{"text": "a"}\n{"te')]
+)
+def test_a_file_of_another_format_is_named(tmp_path, make_source, form, content):
+    file = tmp_path / f"train.{form}"
+    file.write_text(content)
+    with pytest.raises(
+        ValueError, match=rf"train\.{form}: cannot be read: .*`corpus\.target\.source\.format`"
+    ):
+        _read(make_source(format=form, train=[str(file)], label_column=None))
+
+
+def test_plain_text_has_no_label_column(tmp_path, make_source):
+    with pytest.raises(
+        ValueError, match=r"`corpus\.target\.source\.label_column` is 'label', but a plain text"
+    ):
+        _read(make_source(format="text", train=[str(_write(tmp_path, "text"))]))
+
+
+def test_nulls_are_counted(tmp_path, make_source):
+    file = _write(tmp_path, "parquet", texts=["a", None, "b", None])
+    texts, labels, source = _read(make_source(format="parquet", train=[str(file)]))
+    assert texts == ["a", "b"]
+    assert labels == [1, 1]
+    assert source.skipped == {"null_text": 2}
+
+
+def test_ndjson_column_null_in_the_first_rows_is_read(tmp_path, make_source):
+    file = tmp_path / "train.ndjson"
+    rows = [{"text": "a text", "label": None}] * 150 + [{"text": "a text", "label": "late"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, labels, source = _read(make_source(format="ndjson", train=[str(file)]))
+    assert source.label_names == ("late",)
+    assert labels == [None] * 150 + [0]
+
+
+# Invalid UTF-8
+
+BAD = {
+    "csv": b'text,label\ngood \xef\xbf\xbd,a\nw\xffrong,b\n"two\nlines \xfe",a\nfine,b\n',
+    "ndjson": b'{"text":"good \xef\xbf\xbd","label":"a"}\n{"text":"w\xffrong","label":"b"}\n'
+    b'{"text":"two\\nlines \xfe","label":"a"}\n{"text":"fine","label":"b"}\n',
+}
+
+
+@pytest.fixture(params=["csv", "ndjson", "parquet"])
+def badly_encoded(request, tmp_path):
+    file = tmp_path / f"train.{request.param}"
+    if request.param == "parquet":
+        texts = [b"good \xef\xbf\xbd", b"w\xffrong", b"two\nlines \xfe", b"fine"]
+        pl.DataFrame({"text": texts, "label": ["a", "b", "a", "b"]}).write_parquet(file)
+    else:
+        file.write_bytes(BAD[request.param])
+    return {"format": request.param, "train": [str(file)]}
+
+
+def test_invalid_utf8_is_refused_with_file_and_key(badly_encoded, make_source):
+    with pytest.raises(
+        ValueError, match=r"train\.\w+: .* not valid UTF-8.*`corpus\.target\.source\.encoding_errors`"
+    ):
+        _read(make_source(**badly_encoded))
+
+
+def test_invalid_utf8_is_skipped_by_row_and_counted(badly_encoded, make_source):
+    texts, labels, source = _read(make_source(**badly_encoded, encoding_errors="skip"))
+    assert texts == ["good \ufffd", "fine"]
+    assert labels == [0, 1]
+    assert source.skipped == {"invalid_utf8": 2}
+
+
+def test_invalid_utf8_is_replaced_and_counted(badly_encoded, make_source):
+    texts, _, source = _read(make_source(**badly_encoded, encoding_errors="replace"))
+    assert texts == ["good \ufffd", "w\ufffdrong", "two\nlines \ufffd", "fine"]
+    assert source.skipped == {}
+    assert source.repaired == {"invalid_utf8": 2}

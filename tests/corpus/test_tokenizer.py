@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.corpus import tokenizer as tokenizers
+from pipeline.corpus import vocabulary
+from pipeline.corpus.tokenizer import Tokenizer, split_lines
+
+SIZES = {"unigram": 330, "bpe": 330, "word": 300, "char": 283}
+UNSEEN = "the Ünknown 😀 text: 日本 of words"
+
+
+@pytest.fixture
+def train(sentences, tokenizer_settings):
+    def make(**changes):
+        kind = changes.get("kind", "unigram")
+        settings = tokenizer_settings.model_copy(update={"vocab_size": SIZES[kind]} | changes)
+        return tokenizers.train(sentences, settings)
+
+    return make
+
+
+@pytest.mark.parametrize("kind", list(SIZES))
+def test_byte_fallback_gives_any_text_back(kind, train, sentences):
+    pieces = Tokenizer(train(kind=kind))
+    texts = [UNSEEN, *sentences[:3], " two  spaces ", ""]
+    encoded = pieces.encode_batch(texts)
+    assert [pieces.decode(tokens) for tokens in encoded] == texts
+    for tokens in encoded:
+        assert tokens[0] == pieces.bos_id
+        assert tokens[-1] == pieces.eos_id
+        assert pieces.unk_id not in tokens
+    assert any(pieces.is_byte(token) for token in encoded[0])
+    assert not pieces.is_byte(pieces.bos_id)
+
+
+def test_without_byte_fallback_the_unknown_is_unknown(train):
+    pieces = Tokenizer(train(byte_fallback=False, vocab_size=60))
+    assert pieces.unk_id in pieces.encode_batch([UNSEEN])[0]
+    assert not pieces.byte_mask.any()
+
+
+def test_special_pieces_have_fixed_numbers(train):
+    pieces = Tokenizer(train())
+    assert (pieces.pad_id, pieces.unk_id, pieces.bos_id, pieces.eos_id) == (0, 1, 2, 3)
+    # Text that looks like a special piece is text.
+    assert list(pieces.encode_batch(["</s>"])[0]).count(pieces.eos_id) == 1
+
+
+def test_same_text_same_model_and_any_thread_count_same_tokens(train, sentences):
+    assert train() == train()
+    pieces = Tokenizer(train())
+    for one, two in zip(pieces.encode_batch(sentences, 1), pieces.encode_batch(sentences, 2), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("kind", list(SIZES))
+def test_a_vocabulary_larger_than_the_text_supports_is_refused_with_the_size_possible(kind, train):
+    with pytest.raises(
+        ValueError, match=r"`tokenizer\.vocab_size` is 50,000, .*supports at most [\d,]+"
+    ) as refusal:
+        train(kind=kind, vocab_size=50_000)
+    possible = int(str(refusal.value).split("at most ")[1].split()[0].replace(",", ""))
+    assert Tokenizer(train(kind=kind, vocab_size=possible)).vocab_size == possible
+
+
+def test_a_vocabulary_too_small_for_the_characters_is_refused(train):
+    with pytest.raises(ValueError, match=r"`tokenizer\.vocab_size` is 262.* alone need \d+; raise it"):
+        train(vocab_size=262)
+
+
+def test_long_lines_are_split_at_spaces_and_never_inside_a_character():
+    text = "word " * 2_000 + "é" * 5_000 + "\nnext"
+    lines = list(split_lines(text, max_bytes=100))
+    assert max(len(line.encode()) for line in lines) <= 100
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "").replace("\n", "")
+    assert lines[-1] == "next"
+
+
+def test_loading_names_the_file_that_is_missing_or_no_model(tmp_path):
+    with pytest.raises(ValueError, match=r"tokenizer\.model: no such file; run the stage `train_tokenizer`"):
+        Tokenizer.load(tmp_path / "tokenizer.model")
+    (tmp_path / "tokenizer.model").write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match=r"tokenizer\.model: not a sentencepiece model"):
+        Tokenizer.load(tmp_path)
+
+
+def test_vocabulary_report_counts_pieces_and_not_the_frame(train):
+    pieces = Tokenizer(train())
+    text = "the text 😀"
+    tokens = pieces.encode_batch([text])[0]
+    report = vocabulary.report(
+        np.bincount(tokens, minlength=pieces.vocab_size), 3, len(text.encode()), pieces
+    )
+    inner = tokens[1:-1]
+    assert report.tokens_per_word == pytest.approx(len(inner) / 3)
+    assert report.bytes_per_token == pytest.approx(len(text.encode()) / len(inner))
+    assert report.byte_share == pytest.approx(4 / len(inner))
+    assert report.unknown_share == 0
+    assert report.vocabulary_used == pytest.approx(len(set(inner.tolist())) / (pieces.vocab_size - 4))
+
+
+def test_compare_sets_figures_side_by_side():
+    compared = vocabulary.compare(
+        {"tokens_per_word": 1.5, "unknown_share": 0.0}, {"tokens_per_word": 3.0, "unknown_share": 0.1}
+    )
+    assert compared == {
+        "tokens_per_word": {"general": 1.5, "target": 3.0, "ratio": 2.0},
+        "unknown_share": {"general": 0.0, "target": 0.1},
+    }

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from pipeline.corpus import tokens
+
+DOCUMENTS = [np.array([2, 10, 11, 3]), np.array([2, 3]), np.array([2, 70, 3])]
+TEXTS = ["zwei Wörter", "", "one"]
+
+
+def _write(folder, vocab_size=100):
+    with tokens.ShardWriter(folder, "train", vocab_size) as writer:
+        writer.append(DOCUMENTS[:1], TEXTS[:1], [1])
+        writer.append(DOCUMENTS[1:], TEXTS[1:], [None, 0])
+    info = tokens.TokensInfo(vocab_size, "abc", 2, 3, 0, ("a", "b"), {"train": writer.info()})
+    tokens.write_info(folder, info)
+    return info
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(100, "<u2"), (65_536, "<u2"), (65_537, "<u4")])
+def test_what_was_written_is_read(tmp_path, vocab_size, dtype):
+    info = _write(tmp_path, vocab_size)
+    assert tokens.read_info(tmp_path) == info
+    assert info.splits["train"] == tokens.SplitInfo(num_documents=3, num_tokens=9, num_words=3, num_bytes=15)
+    shard = tokens.open_shard(tmp_path, "train")
+    assert isinstance(shard.tokens, np.memmap)
+    assert shard.tokens.dtype == np.dtype(dtype)
+    assert len(shard) == 3
+    for index, document in enumerate(DOCUMENTS):
+        np.testing.assert_array_equal(shard.document(index), document)
+    np.testing.assert_array_equal(shard.labels, [1, -1, 0])
+    assert (shard.num_words, shard.num_bytes) == (3, 15)
+
+
+@pytest.mark.parametrize("name", ["train.tokens", "train.offsets.npy", "train.labels.npy"])
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_torn_file_is_named(tmp_path, name, damage):
+    _write(tmp_path)
+    file = tmp_path / name
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(file.read_bytes()[:-2])
+    with pytest.raises(ValueError, match=f"{name}.*run the stage `encode` again"):
+        tokens.open_shard(tmp_path, "train")
+
+
+def test_offsets_that_disagree_with_the_tokens_are_refused(tmp_path):
+    _write(tmp_path)
+    np.save(tmp_path / "train.offsets.npy", np.array([0, 4, 6, 8]))
+    with pytest.raises(ValueError, match=r"train\.offsets\.npy: ends at token 8, tokens\.json asks for 9"):
+        tokens.open_shard(tmp_path, "train")
+
+
+def test_missing_split_and_missing_or_torn_info_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"tokens\.json: no such file"):
+        tokens.open_shard(tmp_path, "train")
+    _write(tmp_path)
+    with pytest.raises(ValueError, match="no split 'test'; it has train"):
+        tokens.open_shard(tmp_path, "test")
+    info = tmp_path / "tokens.json"
+    content = json.loads(info.read_text())
+    info.write_text(info.read_text()[:-20])
+    with pytest.raises(ValueError, match=r"tokens\.json: damaged"):
+        tokens.read_info(tmp_path)
+    del content["bos_id"]
+    info.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"tokens\.json: damaged.*bos_id"):
+        tokens.read_info(tmp_path)

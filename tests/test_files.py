@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from pipeline.files import atomic_folder, atomic_write_text, sha256_of
+
+
+def test_a_folder_replaces_the_old_one_whole(tmp_path):
+    out = tmp_path / "a" / "out"
+    for content in ("old", "new"):
+        with atomic_folder(out) as folder:
+            assert not (out / content).exists()
+            (folder / content).write_text(content)
+    assert [file.name for file in out.iterdir()] == ["new"]
+    assert [file.name for file in out.parent.iterdir()] == ["out"]
+
+
+def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path):
+    out = tmp_path / "out"
+    with atomic_folder(out) as folder:
+        (folder / "old").write_text("old")
+
+    def fail():
+        with atomic_folder(out) as folder:
+            (folder / "new").write_text("new")
+            raise RuntimeError("failed")
+
+    with pytest.raises(RuntimeError, match="failed"):
+        fail()
+    assert [file.name for file in out.iterdir()] == ["old"]
+    assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+def test_text_is_written_whole_and_hashed(tmp_path):
+    file = tmp_path / "a" / "text.json"
+    atomic_write_text(file, "é\n")
+    atomic_write_text(file, "ü\n")
+    assert file.read_bytes() == "ü\n".encode()
+    assert [entry.name for entry in file.parent.iterdir()] == ["text.json"]
+    assert sha256_of(file) == hashlib.sha256("ü\n".encode()).hexdigest()
