@@ -149,6 +149,13 @@ def _in_child(name: str, source: str, form: str, size_mb: float, folder: Path) -
     return result
 
 
+def _settings(arguments: argparse.Namespace) -> list[str]:
+    """The command line without this machine's paths."""
+    text = arguments.text if arguments.text == "pydocs" else Path(arguments.text).name
+    sizes = (f"{size:g}" for size in arguments.sizes)
+    return ["--text", text, "--sizes", *sizes, "--formats", *arguments.formats]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--text", default="pydocs", help="parquet file to draw documents from")
@@ -165,9 +172,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="headstart-memory-") as root:
         rows = measure(arguments, Path(root))
     result = {
-        "command": "python benchmarks/prepare_memory.py --sizes "
-        + " ".join(f"{s:g}" for s in arguments.sizes),
-        "text": "pydocs" if arguments.text == "pydocs" else Path(arguments.text).name,
+        "command": " ".join(["python benchmarks/prepare_memory.py", *_settings(arguments)]),
         "peak": "resident memory of a process of its own, MB",
         "rows": rows,
         "versions": {name: version(name) for name in ("polars", "pyarrow", "sentencepiece")},

@@ -132,7 +132,7 @@ class AWDLSTM(Encoder):
 
 def layer_groups(encoder: AWDLSTM) -> list[list[nn.Parameter]]:
     """The embedding, then each LSTM layer."""
-    return [[encoder.embedding.weight], *(list(layer.parameters()) for layer in encoder.layers)]
+    return [list(module.parameters()) for module in (encoder.embedding, *encoder.layers)]
 
 
 FAMILY = Family(

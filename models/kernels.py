@@ -30,7 +30,7 @@ def lstm_plain(
         outputs (T, B, H), last hidden state and last cell state, each (B, H).
     """
     hidden, cell = state
-    outputs, hidden, cell = torch._VF.lstm(  # type: ignore[attr-defined]
+    outputs, hidden, cell = torch._VF.lstm(
         x_TBI,
         (hidden[None], cell[None]),
         [weight_ih, weight_hh, bias, torch.zeros_like(bias)],
@@ -97,12 +97,13 @@ class _TimeBatchedLSTM(torch.autograd.Function):
                 gate.addmm_(h_low, w_hh_t)
             else:
                 gate.add_(h_low @ w_hh_t)
-            gate[:, : 2 * H].sigmoid_()
-            gate[:, 2 * H : 3 * H].tanh_()
-            gate[:, 3 * H :].sigmoid_()
             i, f, g, o = gate.chunk(4, dim=1)
+            # tanh(z) = 2 sigmoid(2z) - 1: torch's sigmoid is several times as fast as its tanh.
+            g.mul_(2)
+            gate.sigmoid_()
+            g.mul_(2).sub_(1)
             torch.mul(f, cells[t], out=cells[t + 1]).addcmul_(i, g)
-            torch.tanh(cells[t + 1], out=tanh_cells[t])
+            torch.mul(cells[t + 1], 2, out=tanh_cells[t]).sigmoid_().mul_(2).sub_(1)
             torch.mul(o, tanh_cells[t], out=hiddens[t + 1])
             h_low = hiddens[t + 1].to(dtype)
         ctx.save_for_backward(x, w_ih, w_hh, gates, hiddens, cells, tanh_cells)

@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -197,7 +198,7 @@ def evaluation_batches(
     num_targets = len(ribbon) - 1
     num_rows = min(num_rows, num_targets)
     bounds = [num_targets * row // num_rows for row in range(num_rows + 1)]
-    longest = max(stop - start for start, stop in zip(bounds, bounds[1:], strict=False))
+    longest = max(stop - start for start, stop in pairwise(bounds))
     mine = list(range(num_rows))[rows]
     for start in range(0, longest, bptt):
         length = min(bptt, longest - start)
@@ -208,10 +209,7 @@ def evaluation_batches(
             tokens = ribbon.read(begin, max(begin + 1, min(begin + length, bounds[row + 1]) + 1))
             ids[place, : len(tokens) - 1] = tokens[:-1]
             targets[place, : len(tokens) - 1] = tokens[1:]
-        counted = sum(
-            max(0, min(start + length, stop - first) - start)
-            for first, stop in zip(bounds, bounds[1:], strict=False)
-        )
+        counted = sum(max(0, min(start + length, stop - first) - start) for first, stop in pairwise(bounds))
         yield LanguageModelBatch(
             torch.from_numpy(ids), torch.from_numpy(targets), start == 0, counted, length / bptt
         )

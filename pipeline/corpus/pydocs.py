@@ -126,14 +126,14 @@ def extract_general(
 
 def opening(docstring: str) -> str:
     """Return the prose before the first parameter list, section or code, library names masked."""
-    prose = []
+    kept = []
     for paragraph in _paragraphs(docstring):
         if not _is_prose(paragraph):
             break
-        prose.append(_as_prose(paragraph))
+        kept.append(_as_prose(paragraph))
         if paragraph[-1].endswith("::"):  # what follows is code
             break
-    return mask(" ".join(prose))
+    return mask(" ".join(kept))
 
 
 def prose(docstring: str) -> str:

@@ -187,10 +187,6 @@ class Tokenizer:
         # Spaces that were encoded as bytes come back as sentencepiece's mark.
         return text.removeprefix(_SPACE).replace(_SPACE, " ")
 
-    def piece(self, token: int) -> str:
-        """The piece as sentencepiece writes it."""
-        return str(self._processor.id_to_piece(token))
-
     def is_byte(self, token: int) -> bool:
         """Whether a token stands for one byte of a character that the vocabulary lacks."""
         return bool(self.byte_mask[token])

@@ -98,7 +98,7 @@ class Training:
         freeze(self.optimizer, rates.lrs)
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.task.loss(self.step, self.state, self.context)
-        loss.objective.backward()  # type: ignore[no-untyped-call]
+        loss.objective.backward()
         set_rates(self.optimizer, rates.lrs, loss.rate_scale)
         self.context.sum_gradients(self.model.parameters())
         self._grad_norm = self._clip()
