@@ -22,7 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="From raw text to an evaluated classifier. `dvc repro` runs the stages; these commands help around it.",
+    help="From raw text to an evaluated classifier. `dvc repro` runs the stages; the rest helps around it.",
 )
 
 

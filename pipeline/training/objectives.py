@@ -49,12 +49,14 @@ class StepLoss:
 class Task(Protocol):
     """What the loop needs to know of what it trains."""
 
-    model: nn.Module
     groups: list[list[nn.Parameter]]
     plan: Plan
     optimizer: Optimizer
     evaluation_steps: frozenset[int]  # evaluate once so many steps are done
     watched: str  # the validation metric by which NT-ASGD decides; lower is better
+
+    @property
+    def model(self) -> nn.Module: ...
 
     def loss(self, step: int, state: State, context: Context) -> StepLoss: ...
 
