@@ -82,10 +82,21 @@ def _context(job: Job, run: Run, session: Session, device: torch.device, **where
 
 
 def _precision(run: Run, device: torch.device) -> torch.dtype:
+    """Of the matrix products. `auto` takes bf16 where the processor multiplies it natively.
+
+    Measured on the default corpus (reports/precision.json): the same pretraining ends at equal bits per
+    byte, and bf16 is faster by half or more.
+    """
     if run.precision == "auto":
-        fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        return torch.bfloat16 if fast else torch.float32
+        return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
     return torch.bfloat16 if run.precision == "bf16" else torch.float32
+
+
+def _multiplies_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def _device(run: Run) -> torch.device:

@@ -32,7 +32,7 @@ class Run(Section):
     workers: Annotated[int, Field(ge=0)] | Literal["auto"]  # 0: this process, without Ray
     threads_per_worker: Count | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
-    precision: Literal["auto", "fp32", "bf16"]  # auto: bf16 on a GPU that has it, else fp32
+    precision: Literal["auto", "fp32", "bf16"]  # auto: bf16 where the processor has it
     directions: Annotated[list[Direction], Field(min_length=1)]
     storage: str  # checkpoints of unfinished runs: local folder, NFS or s3://
     checkpoint_minutes: Positive

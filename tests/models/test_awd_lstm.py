@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+from torch import nn
+
+from models.awd_lstm import AWDLSTM, FAMILY, Config, layer_groups
+from models.family import lookup
+from models.heads import Classifier, LanguageModel, classifier_groups, language_model_groups
+from models.layers import GlobalBatch
+
+VOCAB = 20
+PLAIN = Config(
+    embedding_dim=6,
+    hidden_dim=10,
+    num_layers=3,
+    tie_weights=True,
+    embedding_dropout=0.0,
+    input_dropout=0.0,
+    hidden_dropout=0.0,
+    output_dropout=0.0,
+    weight_dropout=0.0,
+)
+DROPOUTS = ("embedding_dropout", "input_dropout", "hidden_dropout", "output_dropout", "weight_dropout")
+
+
+def encoder_of(config: Config) -> AWDLSTM:
+    torch.manual_seed(0)
+    return AWDLSTM(config, VOCAB)
+
+
+def ids_of(rows: int, tokens: int) -> torch.Tensor:
+    return torch.randint(VOCAB, (rows, tokens), generator=torch.Generator().manual_seed(3))
+
+
+def batch_of(rows: int, step: int = 0) -> GlobalBatch:
+    return GlobalBatch(9, step, rows, slice(0, rows))
+
+
+@pytest.mark.parametrize("cut", [1, 4, 8])
+def test_two_halves_with_carried_state_equal_the_whole(cut):
+    encoder, ids = encoder_of(PLAIN), ids_of(3, 9)
+    whole = encoder(ids)
+    first = encoder(ids[:, :cut])
+    second = encoder(ids[:, cut:], None, first.state)
+    assert torch.allclose(torch.cat([first.features, second.features], 1), whole.features, atol=1e-6)
+    for ours, theirs in zip(second.state, whole.state, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-6)
+
+
+def test_it_is_a_stack_of_torch_lstms():
+    encoder, ids = encoder_of(PLAIN), ids_of(2, 7)
+    x = encoder.embedding(ids)
+    encoded = encoder(ids)
+    for depth, layer in enumerate(encoder.layers):
+        assert isinstance(layer.weight_ih, nn.Parameter)
+        assert isinstance(layer.weight_hh, nn.Parameter)
+        assert isinstance(layer.bias, nn.Parameter)
+        reference = nn.LSTM(layer.weight_ih.shape[1], layer.weight_hh.shape[1], batch_first=True)
+        with torch.no_grad():
+            reference.weight_ih_l0.copy_(layer.weight_ih)
+            reference.weight_hh_l0.copy_(layer.weight_hh)
+            reference.bias_ih_l0.copy_(layer.bias)
+            reference.bias_hh_l0.zero_()
+        x, _ = reference(x)
+        assert torch.allclose(encoded.layers[depth], x, atol=1e-6)
+    assert torch.allclose(encoded.features, x, atol=1e-6)
+
+
+def test_no_state_stands_for_the_initial_one():
+    encoder, ids = encoder_of(PLAIN), ids_of(3, 4)
+    given = encoder(ids, None, encoder.initial_state(3))
+    assert torch.equal(given.features, encoder(ids).features)
+    assert [tensor.shape for tensor in given.state] == [t.shape for t in encoder.initial_state(3)]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_embedding_and_hidden_sizes_are_independent(tied):
+    encoder = encoder_of(replace(PLAIN, tie_weights=tied))
+    widths = [tensor.shape[-1] for tensor in encoder(ids_of(2, 3)).layers]
+    assert widths == [10, 10, 6 if tied else 10]
+    assert encoder.width == widths[-1]
+
+
+def test_tied_weights_are_one_parameter():
+    model = LanguageModel(encoder_of(PLAIN), tie_weights=True)
+    assert model.output_weight is model.encoder.embedding.weight
+    matrices = [name for name, weight in model.named_parameters() if tuple(weight.shape) == (VOCAB, 6)]
+    assert matrices == ["encoder.embedding.weight"]
+    ids = ids_of(2, 3)
+    model.loss(model(ids).features, ids, torch.float32).backward()
+    grad = model.encoder.embedding.weight.grad
+    assert grad is not None
+    unseen = torch.ones(VOCAB, dtype=torch.bool)
+    unseen[ids] = False
+    assert bool((grad[unseen] != 0).any(1).all())  # words not read get the decoder's gradient
+
+
+def test_untied_weights_are_two_parameters():
+    model = LanguageModel(encoder_of(replace(PLAIN, tie_weights=False)), tie_weights=False)
+    assert model.output_weight is not model.encoder.embedding.weight
+    assert model.output_weight.shape == (VOCAB, 10)
+    assert model.logits(model(ids_of(2, 3)).features).shape == (2, 3, VOCAB)
+
+
+def test_tying_features_of_another_width_is_refused():
+    with pytest.raises(ValueError, match="10 is not 6"):
+        LanguageModel(encoder_of(replace(PLAIN, tie_weights=False)), tie_weights=True)
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_each_dropout_acts_with_a_batch_and_only_then(name):
+    plain, dropped = encoder_of(PLAIN), encoder_of(replace(PLAIN, **{name: 0.5}))
+    ids = ids_of(4, 6)
+    wanted = plain(ids).features
+    assert torch.equal(dropped.train()(ids).features, wanted)
+    assert torch.equal(plain(ids, None, (), batch_of(4)).features, wanted)
+    assert not torch.allclose(dropped(ids, None, (), batch_of(4)).features, wanted)
+    again = [dropped(ids, None, (), batch_of(4, step)).features for step in (1, 1, 2)]
+    assert torch.equal(again[0], again[1])
+    assert not torch.equal(again[0], again[2])
+
+
+def test_output_dropout_leaves_the_raw_layers_alone():
+    encoder = encoder_of(replace(PLAIN, output_dropout=0.5))
+    encoded = encoder(ids_of(4, 6), None, (), batch_of(4))
+    assert torch.equal(encoded.layers[-1], encoder(ids_of(4, 6)).layers[-1])
+    assert not torch.equal(encoded.layers[-1], encoded.features)
+
+
+def test_weight_drop_spares_the_first_token_and_no_other():
+    # At the first token the hidden state is 0, so the recurrent weight cannot matter.
+    encoder = encoder_of(replace(PLAIN, weight_dropout=0.5))
+    one, two = (encoder(ids_of(3, 5), None, (), batch_of(3, step)).features for step in (1, 2))
+    assert torch.equal(one[:, 0], two[:, 0])
+    assert all(not torch.allclose(one[:, t], two[:, t]) for t in range(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embedding_dim": 0}, "model.config.embedding_dim is 0"),
+        ({"hidden_dim": -1}, "model.config.hidden_dim is -1"),
+        ({"num_layers": 0}, "model.config.num_layers is 0"),
+        ({"weight_dropout": 1.0}, "model.config.weight_dropout is 1.0"),
+        ({"input_dropout": -0.1}, "model.config.input_dropout is -0.1"),
+    ],
+)
+def test_refused_settings(change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(PLAIN, **change)
+
+
+def test_scaled_dropout_multiplies_each_and_no_size():
+    config = replace(PLAIN, **dict.fromkeys(DROPOUTS, 0.4))
+    assert config.scaled_dropout(0.5) == replace(PLAIN, **dict.fromkeys(DROPOUTS, 0.2))
+    assert config.scaled_dropout(100) == replace(PLAIN, **dict.fromkeys(DROPOUTS, 0.95))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_layer_groups_hold_every_parameter_once_bottom_to_top(tied):
+    encoder = encoder_of(replace(PLAIN, tie_weights=tied))
+    model = LanguageModel(encoder, tied)
+    classifier = Classifier(encoder, 3, pooling="concat", head_hidden=5, head_dropout=(0.1, 0.1), bptt=4)
+    below = layer_groups(encoder)
+    assert len(below) == 1 + PLAIN.num_layers
+    assert below[0] == [encoder.embedding.weight]
+    for owner, groups in (
+        (encoder, below),
+        (model, language_model_groups(model, below)),
+        (classifier, classifier_groups(classifier, below)),
+    ):
+        held = [id(parameter) for parameter in chain(*groups)]
+        assert sorted(held) == sorted(id(parameter) for parameter in owner.parameters())
+        assert len(held) == len(set(held))
+
+
+def test_a_tied_embedding_trains_with_the_decoder():
+    model = LanguageModel(encoder_of(PLAIN), tie_weights=True)
+    groups = language_model_groups(model, layer_groups(encoder_of(PLAIN)))
+    assert {id(model.decoder_bias), id(model.output_weight)} == {id(weight) for weight in groups[-1]}
+
+
+def test_the_family_is_found_by_name_and_a_near_miss_is_named():
+    assert lookup("awd_lstm") is FAMILY
+    with pytest.raises(ValueError, match="did you mean `awd_lstm`"):
+        lookup("awd_lsm")
+    with pytest.raises(ValueError, match="known: awd_lstm"):
+        lookup("heads")

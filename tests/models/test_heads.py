@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.awd_lstm import AWDLSTM, Config
+from models.heads import Classifier, Head, Pooling, pool
+from models.layers import GlobalBatch
+
+CONFIG = Config(
+    embedding_dim=6,
+    hidden_dim=8,
+    num_layers=2,
+    tie_weights=True,
+    embedding_dropout=0.2,
+    input_dropout=0.2,
+    hidden_dropout=0.2,
+    output_dropout=0.2,
+    weight_dropout=0.2,
+)
+
+
+def classifier_of(bptt: int, pooling: Pooling = "concat") -> Classifier:
+    torch.manual_seed(0)
+    model = Classifier(
+        AWDLSTM(CONFIG, 20), 3, pooling=pooling, head_hidden=5, head_dropout=(0.4, 0.1), bptt=bptt
+    )
+    for norm in (model.head.norm_in, model.head.norm_out):  # as if it had been trained
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+    return model
+
+
+def texts(lengths: list[int], width: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(20, (len(lengths), width), generator=generator)
+    return ids, torch.arange(width)[None] < torch.tensor(lengths)[:, None]
+
+
+@pytest.mark.parametrize("pooling", ["concat", "last", "mean"])
+def test_pool_against_a_loop_over_texts(pooling):
+    lengths = [1, 4, 7]
+    features = torch.randn(3, 7, 5)
+    _, mask = texts(lengths, 7)
+    rows = []
+    for row, length in enumerate(lengths):
+        real = features[row, :length]
+        parts = {"last": [real[-1]], "mean": [real.mean(0)]}
+        parts["concat"] = [real[-1], real.max(0).values, real.mean(0)]  # the order of the paper
+        rows.append(torch.cat(parts[pooling]))
+    assert torch.allclose(pool(features, mask, pooling), torch.stack(rows), atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["concat", "last", "mean"])
+def test_pool_ignores_padding(pooling):
+    features = -torch.rand(3, 5, 4) - 1  # all below 0, so that padding of 0 would win a maximum
+    _, mask = texts([2, 5, 1], 5)
+    longer = torch.cat([features, torch.full((3, 3, 4), 1e4)], 1)
+    more = torch.cat([mask, torch.zeros(3, 3, dtype=torch.bool)], 1)
+    assert torch.allclose(pool(features, mask, pooling), pool(longer, more, pooling))
+
+
+def test_no_gradient_reaches_padding():
+    features = torch.randn(2, 5, 4, requires_grad=True)
+    _, mask = texts([2, 4], 5)
+    (grad,) = torch.autograd.grad(pool(features, mask, "concat").square().sum(), features)
+    assert bool((grad[~mask] == 0).all())
+    assert bool((grad[mask] != 0).all())
+
+
+@pytest.mark.parametrize("bptt", [1, 2, 3, 5, 8])
+def test_evaluation_does_not_depend_on_the_chunk_length(bptt):
+    ids, mask = texts([8, 3, 5], 8)
+    whole, chunked = classifier_of(100), classifier_of(bptt)
+    assert torch.allclose(chunked(ids, mask), whole(ids, mask), atol=1e-5)
+
+
+@pytest.mark.parametrize("bptt", [3, 100])
+def test_evaluation_does_not_depend_on_padding_or_on_the_other_texts(bptt):
+    model = classifier_of(bptt)
+    ids, mask = texts([8, 3, 5], 8)
+    together = model(ids, mask)
+    for row, length in enumerate((8, 3, 5)):
+        alone = model(ids[row : row + 1, :length], mask[row : row + 1, :length])
+        assert torch.allclose(alone[0], together[row], atol=1e-5)
+    other_padding = torch.where(mask, ids, 7)
+    assert torch.allclose(model(other_padding, mask), together, atol=1e-5)
+
+
+def test_classifier_against_a_plain_reference():
+    model = classifier_of(4)
+    ids, mask = texts([6, 2], 6)
+    features = model.encoder(ids).features
+    rows = []
+    for row, length in enumerate((6, 2)):
+        real = features[row, :length]
+        rows.append(torch.cat([real[-1], real.max(0).values, real.mean(0)]))
+    norms = [nn.BatchNorm1d(18), nn.BatchNorm1d(5)]
+    for reference, ours in zip(norms, (model.head.norm_in, model.head.norm_out), strict=True):
+        reference.load_state_dict(ours.state_dict(), strict=False)
+    plain = nn.Sequential(
+        norms[0], nn.Dropout(0.4), model.head.linear_in, nn.ReLU(),
+        norms[1], nn.Dropout(0.1), model.head.linear_out,
+    ).eval()  # fmt: skip
+    assert torch.allclose(model(ids, mask), plain(torch.stack(rows)), atol=1e-5)
+
+
+def test_the_state_is_carried_between_chunks_but_not_its_gradient():
+    ids, mask = texts([6], 6)
+
+    def gradient(bptt: int) -> Tensor:
+        model = classifier_of(bptt, pooling="last")
+        (grad,) = torch.autograd.grad(model(ids, mask).square().sum(), model.encoder.embedding.weight)
+        return grad.abs().sum(1)
+
+    ids[0] = torch.arange(6)
+    assert bool((gradient(6)[:6] > 0).all())
+    chunked = gradient(3)
+    assert bool((chunked[:3] == 0).all())
+    assert bool((chunked[3:6] > 0).all())
+
+
+def test_head_with_a_batch_drops_features_of_whole_texts_alike_for_one_step():
+    torch.manual_seed(0)
+    head, x = Head(12, 5, 3, (0.5, 0.5)), torch.randn(6, 12)
+    first, again, other = (head(x, GlobalBatch(1, step, 6, slice(0, 6))) for step in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.allclose(first, other)

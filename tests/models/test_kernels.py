@@ -1,0 +1,154 @@
+"""Each fast path against its plain form, and that against torch's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models import kernels
+
+
+def lstm_arguments(T: int, B: int, I: int, H: int) -> list[Tensor]:  # noqa: E741
+    torch.manual_seed(T * 100 + B * 10 + I + H)
+    shapes = [(T, B, I), (B, H), (B, H), (4 * H, I), (4 * H, H), (4 * H,)]
+    return [(torch.randn(shape) * 0.5).requires_grad_() for shape in shapes]
+
+
+def run_lstm(function, arguments: list[Tensor], *extra) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs, and the gradients of all arguments through all three outputs."""
+    x, hidden, cell, weight_ih, weight_hh, bias = arguments
+    outputs = function(x, (hidden, cell), weight_ih, weight_hh, bias, *extra)
+    torch.manual_seed(0)
+    loss = sum((output * torch.randn_like(output)).sum() for output in outputs)
+    return list(outputs), list(torch.autograd.grad(loss, arguments))
+
+
+def assert_near(found: list[Tensor], wanted: list[Tensor], relative: float) -> None:
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.shape == theirs.shape
+        assert float((ours - theirs).norm()) <= relative * float(theirs.norm())
+
+
+SHAPES = [(1, 1, 1, 1), (1, 4, 3, 5), (2, 1, 5, 3), (7, 4, 6, 6), (20, 3, 8, 16)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_lstm_equals_its_plain_form_in_values_and_all_gradients(shape):
+    arguments = lstm_arguments(*shape)
+    outputs, grads = run_lstm(kernels.lstm, arguments)
+    plain_outputs, plain_grads = run_lstm(kernels.lstm_plain, arguments)
+    assert_near(outputs, plain_outputs, 1e-5)
+    assert_near(grads, plain_grads, 1e-5)
+
+
+@pytest.mark.parametrize("function", [kernels.lstm, kernels.lstm_plain])
+def test_lstm_is_the_one_of_torch(function):
+    T, B, I, H = 6, 3, 5, 4  # noqa: E741
+    reference = nn.LSTM(I, H)
+    x, hidden, cell, *_ = lstm_arguments(T, B, I, H)
+    weights = [reference.weight_ih_l0, reference.weight_hh_l0, reference.bias_ih_l0 + reference.bias_hh_l0]
+    wanted, (last_hidden, last_cell) = reference(x, (hidden[None], cell[None]))
+    assert_near(
+        list(function(x, (hidden, cell), *weights)), [wanted, last_hidden[0], last_cell[0]], relative=1e-5
+    )
+
+
+def test_lstm_gradient_of_one_output_alone():
+    arguments = lstm_arguments(5, 2, 3, 4)
+    x, hidden, cell, *weights = arguments
+    for which in range(3):
+        ours = torch.autograd.grad(kernels.lstm(x, (hidden, cell), *weights)[which].sum(), arguments)
+        plain = torch.autograd.grad(kernels.lstm_plain(x, (hidden, cell), *weights)[which].sum(), arguments)
+        assert_near(list(ours), list(plain), 1e-5)
+
+
+def test_lstm_saturates_without_nan():
+    x, hidden, cell, *weights = lstm_arguments(4, 2, 3, 4)
+    outputs, grads = run_lstm(kernels.lstm, [(x * 1e3).detach().requires_grad_(), hidden, cell, *weights])
+    assert all(bool(tensor.isfinite().all()) for tensor in (*outputs, *grads))
+    assert float(outputs[0].detach().abs().max()) <= 1
+
+
+def test_lstm_in_bfloat16_is_within_one_percent():
+    arguments = lstm_arguments(12, 8, 16, 32)
+    outputs, grads = run_lstm(kernels.lstm, arguments, torch.bfloat16)
+    plain_outputs, plain_grads = run_lstm(kernels.lstm_plain, arguments)
+    assert all(tensor.dtype == torch.float32 for tensor in (*outputs, *grads))
+    assert_near(outputs, plain_outputs, 0.01)
+    assert_near(grads, plain_grads, 0.01)
+
+
+def decoder_arguments(N: int, n_features: int, V: int, scale: float = 1.0) -> tuple[list[Tensor], Tensor]:
+    torch.manual_seed(N)
+    shapes = [(N, n_features), (V, n_features), (V,)]
+    tensors = [(torch.randn(shape) * scale).requires_grad_() for shape in shapes]
+    return tensors, torch.randint(V, (N,))
+
+
+@pytest.mark.parametrize("rows_in_a_chunk", [1, 3, 13, 1000])
+@pytest.mark.parametrize("function", [kernels.cross_entropy, kernels.cross_entropy_plain])
+def test_cross_entropy_equals_that_of_torch(monkeypatch, function, rows_in_a_chunk):
+    V = 11
+    monkeypatch.setattr(kernels, "_LOGITS_IN_A_CHUNK", rows_in_a_chunk * V)
+    (x, weight, bias), targets = decoder_arguments(13, 6, V)
+    ours = function(x, weight, bias, targets)
+    wanted = F.cross_entropy(x @ weight.t() + bias, targets, reduction="sum")
+    assert_near([ours], [wanted], 1e-6)
+    assert_near(
+        list(torch.autograd.grad(ours, [x, weight, bias])),
+        list(torch.autograd.grad(wanted, [x, weight, bias])),
+        1e-5,
+    )
+
+
+def test_a_chunk_has_a_row_however_large_the_vocabulary(monkeypatch):
+    monkeypatch.setattr(kernels, "_LOGITS_IN_A_CHUNK", 5)
+    (x, weight, bias), targets = decoder_arguments(4, 3, 11)
+    assert_near(
+        [kernels.cross_entropy(x, weight, bias, targets)],
+        [kernels.cross_entropy_plain(x, weight, bias, targets)],
+        1e-6,
+    )
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_cross_entropy_of_extreme_logits(target):
+    # Logits +200 and -200: the loss is 0 at the one and 400 at the other, to float32's rounding.
+    x = torch.ones(3, 1, requires_grad=True)
+    weight = torch.tensor([[200.0], [-200.0]], requires_grad=True)
+    bias = torch.zeros(2, requires_grad=True)
+    loss = kernels.cross_entropy(x, weight, bias, torch.full((3,), target))
+    assert float(loss) == pytest.approx(3 * 400 * target, abs=1e-4)
+    grads = torch.autograd.grad(loss, [x, weight, bias])
+    plain = kernels.cross_entropy_plain(x, weight, bias, torch.full((3,), target))
+    for ours, theirs in zip(grads, torch.autograd.grad(plain, [x, weight, bias]), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-3, -2.5])
+def test_cross_entropy_gradients_scale_with_the_gradient_handed_in(factor):
+    (x, weight, bias), targets = decoder_arguments(9, 4, 7)
+    scaled = torch.autograd.grad(factor * kernels.cross_entropy(x, weight, bias, targets), [x, weight, bias])
+    plain = torch.autograd.grad(kernels.cross_entropy_plain(x, weight, bias, targets), [x, weight, bias])
+    assert_near(list(scaled), [factor * grad for grad in plain], 1e-5)
+
+
+def test_cross_entropy_makes_only_the_gradients_that_are_wanted():
+    (x, weight, bias), targets = decoder_arguments(9, 4, 7)
+    wanted = torch.autograd.grad(kernels.cross_entropy_plain(x, weight, bias, targets), x)
+    loss = kernels.cross_entropy(x, weight.detach(), bias.detach(), targets)
+    assert_near(list(torch.autograd.grad(loss, x)), list(wanted), 1e-5)
+
+
+def test_cross_entropy_in_bfloat16_is_within_one_percent():
+    (x, weight, bias), targets = decoder_arguments(64, 32, 50, scale=0.5)
+    ours = kernels.cross_entropy(x, weight, bias, targets, torch.bfloat16)
+    wanted = kernels.cross_entropy_plain(x, weight, bias, targets)
+    assert_near([ours], [wanted], 0.01)
+    assert_near(
+        list(torch.autograd.grad(ours, [x, weight, bias])),
+        list(torch.autograd.grad(wanted, [x, weight, bias])),
+        0.01,
+    )
