@@ -84,7 +84,7 @@ class _TimeBatchedLSTM(torch.autograd.Function):
         x = x_TBI.to(dtype)
         w_ih, w_hh = weight_ih.to(dtype), weight_hh.to(dtype)
         # (T, B, 4H): becomes the activated gates, in place.
-        gates = torch.addmm(bias.to(dtype), x.reshape(T * B, -1), w_ih.t()).view(T, B, 4 * H).float()
+        gates = torch.addmm(bias.to(dtype), x.reshape(T * B, x.shape[2]), w_ih.t()).view(T, B, 4 * H).float()
         hiddens = torch.empty(T + 1, B, H)
         cells = torch.empty(T + 1, B, H)
         tanh_cells = torch.empty(T, B, H)
@@ -132,8 +132,8 @@ class _TimeBatchedLSTM(torch.autograd.Function):
             d_hidden = (d_gate @ w_hh).float()
             d_cell = d_cell * f[t]
         flat = d_gates.view(T * B, 4 * H)
-        d_x = (flat @ w_ih).float().view(T, B, -1) if ctx.needs_input_grad[0] else None
-        d_w_ih = (flat.t() @ x.reshape(T * B, -1)).float() if ctx.needs_input_grad[3] else None
+        d_x = (flat @ w_ih).float().view(T, B, x.shape[2]) if ctx.needs_input_grad[0] else None
+        d_w_ih = (flat.t() @ x.reshape(T * B, x.shape[2])).float() if ctx.needs_input_grad[3] else None
         d_w_hh = d_bias = None
         if ctx.needs_input_grad[4]:
             d_w_hh = (flat.t() @ hiddens[:-1].reshape(T * B, H).to(dtype)).float()

@@ -10,9 +10,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -214,29 +214,24 @@ def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str =
         ValueError: one line for each unknown, missing or wrong key, with its dotted name and,
             for an unknown one, the nearest known name.
     """
-    values = dict(values)
+    form = kind if issubclass(kind, BaseModel) else _form_of(kind)
     try:
-        if not issubclass(kind, BaseModel):
-            _refuse_unknown(kind, values)
-        return TypeAdapter(kind).validate_python(values)
+        checked = form.model_validate(dict(values))
     except ValidationError as error:
-        lines = sorted({_explain(item, kind, prefix) for item in error.errors()})
+        lines = sorted({_explain(item, form, prefix) for item in error.errors()})
         raise ValueError(f"{where}: " + f"\n{where}: ".join(lines)) from error
-    except _UnknownKeyError as error:
-        line = _unknown(prefix + error.key, error.known)
-        raise ValueError(f"{where}: {line}") from error
+    if isinstance(checked, kind):
+        return checked
+    try:
+        return kind(**checked.model_dump())
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
-class _UnknownKeyError(Exception):
-    def __init__(self, key: str, known: list[str]) -> None:
-        self.key, self.known = key, known
-
-
-def _refuse_unknown(kind: type, values: dict[str, Any]) -> None:
-    known = list(getattr(kind, "__dataclass_fields__", {}))
-    for key in values:
-        if key not in known:
-            raise _UnknownKeyError(key, known)
+def _form_of(kind: type) -> type[BaseModel]:
+    """A strict model with the fields of a dataclass, which pydantic would check leniently."""
+    fields: dict[str, Any] = {name: (hint, ...) for name, hint in get_type_hints(kind).items()}
+    return create_model(kind.__name__, __base__=Section, **fields)
 
 
 def _unknown(key: str, known: list[str]) -> str:

@@ -98,7 +98,7 @@ class LanguageModelBatch:
     targets_BT: Tensor  # int64, the token that follows each
     starts_lane: bool  # the lanes begin here: no state is carried into it
     num_targets: int  # of the global batch
-    length_ratio: float  # T over the mean T, by which the rate is scaled
+    length_ratio: float  # T over bptt, by which the rate is scaled
 
 
 class LanguageModelBatches:

@@ -45,14 +45,17 @@ class CheckpointStore:
         self._warn = warn or (lambda message: None)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Publish a checkpoint, then remove those that are older than the newest `keep`."""
+        """Publish a checkpoint, then keep it and the newest before it, `keep` in all."""
         name = f"{_PREFIX}{checkpoint.step:09d}"
         if self._is_local:
             self._save_local(name, checkpoint)
         else:
             self._save_remote(name, checkpoint)
-        for old in self._names()[: -self._keep]:
-            self._remove(old)
+        earlier = [other for other in self._names() if other < name]
+        # Later ones were passed over as torn: left there, they would be taken for the newest.
+        later = [other for other in self._names() if other > name]
+        for other in [*earlier[: len(earlier) - self._keep + 1], *later]:
+            self._remove(other)
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None where there is none."""
@@ -160,15 +163,26 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def verify_folder(folder: Path) -> None:
     """Hold a folder against its manifest. Raises ValueError naming the file that differs."""
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"{folder} has no {_MANIFEST}: it is no finished checkpoint or model") from error
-    except ValueError as error:
-        raise ValueError(f"{folder / _MANIFEST} is not readable: {error}") from error
+    manifest = _read_manifest(folder / _MANIFEST)
     for name, expected in manifest.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != expected["bytes"]:
             raise ValueError(f"{path} is missing or cut short, {expected['bytes']:,} bytes are wanted")
         if sha256_of(path) != expected["sha256"]:
             raise ValueError(f"{path} was altered: its SHA-256 is not the one in {_MANIFEST}")
+
+
+def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+    """Size and hash of each file. Raises ValueError where it is missing or says something else."""
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} is missing: {path.parent} is no finished checkpoint or model") from error
+    except ValueError as error:
+        raise ValueError(f"{path} is not readable: {error}") from error
+    whole = isinstance(manifest, dict) and {_TENSORS, _STATE} <= manifest.keys()
+    if not whole or not all(
+        isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in manifest.values()
+    ):
+        raise ValueError(f"{path} does not list {_TENSORS} and {_STATE} with their bytes and sha256")
+    return manifest

@@ -52,9 +52,9 @@ def check_groups(model: nn.Module, groups: Sequence[Sequence[nn.Parameter]]) -> 
 class NonMonotoneAverage:
     """The averaging of NT-ASGD, and when it begins.
 
-    Source: Merity et al. 2017, Algorithm 1. At each evaluation the validation loss is compared with
-    the best one of more than `interval` evaluations ago; once it is no better, the weights of every
-    later step are averaged, and the average is the model.
+    Source: Merity et al. 2017, Algorithm 1, as the authors' code reads it: at each evaluation the
+    validation loss is compared with the best one of more than `interval` evaluations ago; once it is
+    worse, the weights of every later step are averaged, and the average is the model.
     """
 
     interval: int

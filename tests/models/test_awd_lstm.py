@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,11 @@ PLAIN = Config(
     weight_dropout=0.0,
 )
 DROPOUTS = ("embedding_dropout", "input_dropout", "hidden_dropout", "output_dropout", "weight_dropout")
+
+
+def with_dropout(p: float, *names: str) -> Config:
+    changes: dict[str, Any] = dict.fromkeys(names, p)
+    return replace(PLAIN, **changes)
 
 
 def encoder_of(config: Config) -> AWDLSTM:
@@ -60,11 +66,14 @@ def test_it_is_a_stack_of_torch_lstms():
         assert isinstance(layer.weight_hh, nn.Parameter)
         assert isinstance(layer.bias, nn.Parameter)
         reference = nn.LSTM(layer.weight_ih.shape[1], layer.weight_hh.shape[1], batch_first=True)
-        with torch.no_grad():
-            reference.weight_ih_l0.copy_(layer.weight_ih)
-            reference.weight_hh_l0.copy_(layer.weight_hh)
-            reference.bias_ih_l0.copy_(layer.bias)
-            reference.bias_hh_l0.zero_()
+        reference.load_state_dict(
+            {
+                "weight_ih_l0": layer.weight_ih,
+                "weight_hh_l0": layer.weight_hh,
+                "bias_ih_l0": layer.bias,
+                "bias_hh_l0": torch.zeros_like(layer.bias),
+            }
+        )
         x, _ = reference(x)
         assert torch.allclose(encoded.layers[depth], x, atol=1e-6)
     assert torch.allclose(encoded.features, x, atol=1e-6)
@@ -113,7 +122,7 @@ def test_tying_features_of_another_width_is_refused():
 
 @pytest.mark.parametrize("name", DROPOUTS)
 def test_each_dropout_acts_with_a_batch_and_only_then(name):
-    plain, dropped = encoder_of(PLAIN), encoder_of(replace(PLAIN, **{name: 0.5}))
+    plain, dropped = encoder_of(PLAIN), encoder_of(with_dropout(0.5, name))
     ids = ids_of(4, 6)
     wanted = plain(ids).features
     assert torch.equal(dropped.train()(ids).features, wanted)
@@ -155,9 +164,9 @@ def test_refused_settings(change, message):
 
 
 def test_scaled_dropout_multiplies_each_and_no_size():
-    config = replace(PLAIN, **dict.fromkeys(DROPOUTS, 0.4))
-    assert config.scaled_dropout(0.5) == replace(PLAIN, **dict.fromkeys(DROPOUTS, 0.2))
-    assert config.scaled_dropout(100) == replace(PLAIN, **dict.fromkeys(DROPOUTS, 0.95))
+    config = with_dropout(0.4, *DROPOUTS)
+    assert config.scaled_dropout(0.5) == with_dropout(0.2, *DROPOUTS)
+    assert config.scaled_dropout(100) == with_dropout(0.95, *DROPOUTS)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -179,8 +188,9 @@ def test_layer_groups_hold_every_parameter_once_bottom_to_top(tied):
 
 
 def test_a_tied_embedding_trains_with_the_decoder():
-    model = LanguageModel(encoder_of(PLAIN), tie_weights=True)
-    groups = language_model_groups(model, layer_groups(encoder_of(PLAIN)))
+    encoder = encoder_of(PLAIN)
+    model = LanguageModel(encoder, tie_weights=True)
+    groups = language_model_groups(model, layer_groups(encoder))
     assert {id(model.decoder_bias), id(model.output_weight)} == {id(weight) for weight in groups[-1]}
 
 

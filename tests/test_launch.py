@@ -1,0 +1,222 @@
+"""Where a job runs does not matter: in this process, on Ray, and on a Ray whose worker is killed."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
+from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement
+from pipeline.params import LanguageModelTraining, Model, Run
+from pipeline.tracking import RecorderConfig, read_records
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.context import CurveRecorder
+from pipeline.training.jobs import LanguageModelJob, make_language_model_job
+
+RUN: dict[str, Any] = {
+    "seed": 7, "workers": 0, "threads_per_worker": 1, "device": "cpu", "precision": "fp32",
+    "directions": ["forward"], "storage": "unused", "checkpoint_minutes": 1e-12, "keep_checkpoints": 2,
+    "log_steps": 1, "max_worker_failures": 2,
+}  # fmt: skip
+
+
+def run_of(**changes: Any) -> Run:
+    return Run(**(RUN | changes))
+
+
+def cluster(cpus: int, gpus: int = 0, nodes: int = 1) -> dict[str, float]:
+    """As `ray.cluster_resources` tells it."""
+    found = {"CPU": float(cpus), "memory": 1e9, "node:__internal_head__": 1.0}
+    found |= {f"node:10.0.0.{number}": 1.0 for number in range(nodes)}
+    return found | ({"GPU": float(gpus)} if gpus else {})
+
+
+@pytest.mark.parametrize(
+    ("settings", "resources", "wanted"),
+    [
+        # auto without a GPU: a worker a node, with all CPUs of it
+        ({"workers": "auto"}, cluster(2), Placement(1, 2, False)),
+        ({"workers": "auto"}, cluster(32, nodes=4), Placement(4, 8, False)),
+        # auto with GPUs: a worker a GPU, unless the CPU is asked for
+        ({"workers": "auto", "device": "auto"}, cluster(16, gpus=4), Placement(4, 4, True)),
+        ({"workers": "auto", "device": "cuda"}, cluster(16, gpus=1), Placement(1, 16, True)),
+        ({"workers": "auto", "device": "cpu"}, cluster(16, gpus=4), Placement(1, 16, False)),
+        # as many as asked for
+        ({"workers": 2}, cluster(2), Placement(2, 1, False)),
+        ({"workers": 3}, cluster(8), Placement(3, 2, False)),
+        ({"workers": 2, "device": "auto"}, cluster(8, gpus=4), Placement(2, 4, True)),
+        ({"workers": 2, "threads_per_worker": 3}, cluster(8), Placement(2, 3, False)),
+    ],
+)
+def test_placement(settings, resources, wanted):
+    settings = {"threads_per_worker": "auto"} | settings
+    assert plan_placement(run_of(**settings), resources) == wanted
+
+
+@pytest.mark.parametrize(
+    ("settings", "resources", "message"),
+    [
+        ({"workers": 3}, cluster(2), r"run\.workers is 3, but the Ray cluster offers 2 CPUs"),
+        ({"workers": 3, "device": "auto"}, cluster(8, gpus=2), r"run\.workers is 3, .* offers 2 GPUs"),
+        ({"workers": 1, "device": "cuda"}, cluster(8), r"run\.device is cuda, but the Ray cluster offers no"),
+        ({"workers": 2, "threads_per_worker": 4}, cluster(6), r"need 8 CPUs, the Ray cluster has 6"),
+    ],
+)
+def test_a_plan_that_could_only_wait_for_ever_is_refused(settings, resources, message):
+    with pytest.raises(ValueError, match=message):
+        plan_placement(run_of(**({"threads_per_worker": "auto"} | settings)), resources)
+
+
+def make_job(folder: Path) -> LanguageModelJob:
+    tokens = folder / "tokens"
+    tokens.mkdir()
+    rng = np.random.default_rng(0)
+    splits: dict[str, SplitInfo] = {}
+    for split, num_documents in (("train", 20), ("validation", 6)):
+        with ShardWriter(tokens, split, 50) as shard:
+            for _ in range(num_documents):
+                document = (rng.integers(45) + np.arange(int(rng.integers(5, 20)))) % 45 + 5
+                shard.append([document], ["some words"], [None])
+            splits[split] = shard.info()
+    write_info(tokens, TokensInfo(50, "abc", 1, 2, 0, label_names=None, splits=splits))
+    dropouts = {f"{part}_dropout": 0.2 for part in ("embedding", "input", "hidden", "output", "weight")}
+    sizes = {"embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True}
+    settings: dict[str, Any] = {
+        "epochs": 2.0, "batch_rows": 5, "bptt": 6, "variable_bptt": True, "unfreeze": "gradual",
+        "optimizer": {
+            "kind": "adamw", "lr": 0.02, "momentum": 0.8, "beta2": 0.99, "weight_decay": 0.01,
+            "clip_norm": 0.25, "nonmonotone_interval": 5, "discriminative_factor": 1.3,
+        },
+        "schedule": {"kind": "slanted_triangular", "cut_frac": 0.2, "ratio": 32.0, "span": "run"},
+        "epochs_per_unfreezing": 0.5, "dropout": 1.0, "ar_alpha": 2.0, "tar_beta": 1.0,
+        "evaluations_per_epoch": 2,
+    }  # fmt: skip
+    return make_language_model_job(
+        LanguageModelTraining(**settings),
+        Model(family="awd_lstm", config=sizes | dropouts),
+        stage="pretrain_lm",
+        tokens=tokens,
+        start=None,
+        direction="forward",
+        seed=7,
+    )
+
+
+def session_of(folder: Path, name: str) -> Session:
+    records = RecorderConfig(uri="", run_id=None, path=folder / name / "curve.jsonl")
+    return Session(key=name, folder=str(folder / name), open_recorder=records.open)
+
+
+def test_fit_in_this_process_ends_with_a_finished_checkpoint_and_a_whole_curve(tmp_path):
+    job, session = make_job(tmp_path), session_of(tmp_path, "here")
+    done = fit(job, run_of(), session)
+    assert done.state["finished"]
+    assert done.state["key"] == "here"
+    assert done.state["card"]["tokenizer_sha256"] == "abc"
+    assert model_tensors(done).keys() >= {"encoder.embedding.weight", "decoder_bias"}
+    steps = [record.step for record in read_records(tmp_path / "here" / "curve.jsonl")]
+    assert steps == list(range(done.step + 1))
+
+
+def test_fit_of_a_finished_run_trains_nothing(tmp_path):
+    job, session = make_job(tmp_path), session_of(tmp_path, "here")
+    done = fit(job, run_of(), session)
+
+    def refuse(resume_step: int) -> CurveRecorder:
+        raise AssertionError("a recorder was opened")
+
+    again = fit(job, run_of(), dataclasses.replace(session, open_recorder=refuse))
+    assert again.state == done.state
+    assert_near(again, done, 0.0)
+
+
+def test_a_gpu_that_is_not_there_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"run\.device is cuda, but torch sees no GPU"):
+        fit(make_job(tmp_path), run_of(device="cuda"), session_of(tmp_path, "here"))
+
+
+def assert_near(found: Checkpoint, wanted: Checkpoint, tolerance: float) -> None:
+    assert found.step == wanted.step
+    ours, theirs = found.state["evaluations"], wanted.state["evaluations"]
+    assert [each["step"] for each in ours] == [each["step"] for each in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine["metrics"] == pytest.approx(other["metrics"], rel=tolerance)
+    for name, tensor in model_tensors(wanted).items():
+        assert torch.allclose(model_tensors(found)[name], tensor, rtol=10 * tolerance, atol=tolerance), name
+
+
+@dataclasses.dataclass(frozen=True)
+class KillOnce:
+    """Ends its own process, as by `kill -9`, once: a marker says that it did."""
+
+    records: RecorderConfig
+    marker: Path
+    step: int
+
+    def open(self, resume_step: int) -> CurveRecorder:
+        return _Killer(self, resume_step)
+
+
+class _Killer:
+    def __init__(self, settings: KillOnce, resume_step: int) -> None:
+        self._settings, self._recorder = settings, settings.records.open(resume_step)
+        if settings.marker.exists():
+            settings.marker.write_text(str(resume_step))
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        if step == self._settings.step and not self._settings.marker.exists():
+            self._settings.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._recorder.record(step, metrics)
+
+    def close(self) -> object:
+        return self._recorder.close()
+
+
+@pytest.fixture
+def workers_find_this_module(monkeypatch):
+    """Ray's workers import what crosses over to them by the name of its module."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_module):
+    job = make_job(tmp_path)
+    done = {
+        workers: fit(job, run_of(workers=workers), session_of(tmp_path, f"workers-{workers}"))
+        for workers in (0, 1, 2)
+    }
+    assert len(done[0].state["evaluations"]) == 5
+    for workers in (1, 2):
+        assert_near(done[workers], done[0], 1e-4)
+        curves = [read_records(tmp_path / f"workers-{each}" / "curve.jsonl") for each in (0, workers)]
+        assert [record.step for record in curves[1]] == [record.step for record in curves[0]]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_worker_killed_on_the_way_goes_on_and_ends_with_the_same_weights(
+    tmp_path, workers_find_this_module
+):
+    job = make_job(tmp_path)
+    whole = fit(job, run_of(workers=0), session_of(tmp_path, "whole"))
+    session = session_of(tmp_path, "killed")
+    marker, kill_at = tmp_path / "killed-once", whole.step // 2
+    records = RecorderConfig(uri="", run_id=None, path=tmp_path / "killed" / "curve.jsonl")
+    session = dataclasses.replace(session, open_recorder=KillOnce(records, marker, kill_at).open)
+    done = fit(job, run_of(workers=1), session)
+    assert marker.read_text() == str(kill_at - 1)  # it went on from the checkpoint before the kill
+    assert_near(done, whole, 1e-6)
+    steps = [record.step for record in read_records(records.path)]
+    assert steps == list(range(whole.step + 1))

@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.training import checkpoint
+from pipeline.training.checkpoint import Checkpoint, CheckpointStore, read_folder, verify_folder, write_folder
+from pipeline.training.export import (
+    HeadCard,
+    ModelCard,
+    build_classifier,
+    build_encoder,
+    check_match,
+    export_model,
+    load_classifier,
+    load_model,
+)
+
+
+def checkpoint_at(step: int) -> Checkpoint:
+    generator = torch.Generator().manual_seed(step)
+    matrix = torch.randn(6, 5, generator=generator)
+    tensors = {
+        "model.a": matrix,
+        "model.same": matrix,
+        "turned": matrix.t(),
+        "count": torch.tensor(float(step)),
+    }
+    return Checkpoint(step, tensors, {"step": step, "losses": [0.1, 1e300], "nested": {"none": None}})
+
+
+def assert_same(found: Checkpoint | None, wanted: Checkpoint) -> None:
+    assert found is not None
+    assert (found.step, found.state) == (wanted.step, wanted.state)
+    assert found.tensors.keys() == wanted.tensors.keys()
+    for name, tensor in wanted.tensors.items():
+        assert torch.equal(found.tensors[name], tensor)
+
+
+def filled(folder: Path, steps: list[int], **settings: Any) -> tuple[CheckpointStore, list[str]]:
+    warnings: list[str] = []
+    store = CheckpointStore(str(folder), warn=warnings.append, **settings)
+    for step in steps:
+        store.save(checkpoint_at(step))
+    return store, warnings
+
+
+def steps_in(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+
+
+@pytest.fixture(params=["local", "address"])
+def address(request, tmp_path) -> str:
+    """A folder, by its path and as an object store is addressed."""
+    folder = tmp_path / "checkpoints"
+    return str(folder) if request.param == "local" else f"file://{folder}"
+
+
+def test_the_newest_comes_back_as_it_was(address):
+    store = CheckpointStore(address)
+    assert store.newest() is None
+    for step in (9, 10, 100):
+        store.save(checkpoint_at(step))
+        assert_same(store.newest(), checkpoint_at(step))
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_only_the_newest_are_kept(address, tmp_path, keep):
+    store = CheckpointStore(address, keep)
+    for step in (1, 2, 30, 200):
+        store.save(checkpoint_at(step))
+    assert steps_in(tmp_path / "checkpoints") == [1, 2, 30, 200][-keep:]
+    store.clear()
+    assert store.newest() is None
+
+
+FILES = ("tensors.safetensors", "state.json", "manifest.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_torn_one_is_named_and_the_one_before_it_used(tmp_path, name):
+    store, warnings = filled(tmp_path, [1, 2])
+    file = tmp_path / "step-000000002" / name
+    whole = file.read_bytes()
+    offsets = [0, 1, len(whole) - 1, *random.Random(0).sample(range(len(whole)), 5)]
+    for offset in offsets:
+        file.write_bytes(whole[:offset])
+        if name == "manifest.json" and offset == len(whole) - 1:
+            continue  # only the line end is gone: it is whole
+        warnings.clear()
+        assert_same(store.newest(), checkpoint_at(1))
+        (warning,) = warnings
+        assert "step-000000002 is passed over" in warning
+        assert name in warning
+
+
+@pytest.mark.parametrize("name", FILES[:2])
+def test_one_flipped_bit_is_found(tmp_path, name):
+    store, warnings = filled(tmp_path, [1, 2])
+    file = tmp_path / "step-000000002" / name
+    whole = file.read_bytes()
+    for offset in random.Random(1).sample(range(len(whole)), 5):
+        altered = bytearray(whole)
+        altered[offset] ^= 1 << (offset % 8)
+        file.write_bytes(altered)
+        warnings.clear()
+        assert_same(store.newest(), checkpoint_at(1))
+        assert len(warnings) == 1
+        assert f"{name} was altered" in warnings[0]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_found(address, tmp_path, name):
+    warnings: list[str] = []
+    store = CheckpointStore(address, warn=warnings.append)
+    for step in (1, 2):
+        store.save(checkpoint_at(step))
+    (tmp_path / "checkpoints" / "step-000000002" / name).unlink()
+    assert_same(store.newest(), checkpoint_at(1))
+    assert len(warnings) == 1
+    assert name in warnings[0]
+
+
+def test_a_manifest_of_another_shape_is_passed_over(tmp_path):
+    store, warnings = filled(tmp_path, [1, 2])
+    for content in ("[]", '{"state.json": 3}', '{"state.json": {}}', "null", "{}"):
+        (tmp_path / "step-000000002" / "manifest.json").write_text(content)
+        warnings.clear()
+        assert_same(store.newest(), checkpoint_at(1))
+        assert len(warnings) == 1
+
+
+def test_none_is_left_when_all_are_torn(tmp_path):
+    store, warnings = filled(tmp_path, [1, 2])
+    for step in (1, 2):
+        (tmp_path / f"step-{step:09d}" / "state.json").write_text("{")
+    assert store.newest() is None
+    assert len(warnings) == 2
+
+
+def test_a_torn_one_is_replaced_when_its_step_comes_again(address, tmp_path):
+    store = CheckpointStore(address)
+    for step in (1, 2):
+        store.save(checkpoint_at(step))
+    (tmp_path / "checkpoints" / "step-000000002" / "state.json").write_text("{")
+    store.save(checkpoint_at(2))
+    assert_same(store.newest(), checkpoint_at(2))
+
+
+def test_torn_ones_do_not_push_out_those_of_a_run_that_starts_afresh(tmp_path):
+    store, _ = filled(tmp_path, [10, 11], keep=2)
+    for step in (10, 11):
+        (tmp_path / f"step-{step:09d}" / "state.json").write_text("{")
+    store.save(checkpoint_at(3))
+    assert_same(store.newest(), checkpoint_at(3))
+
+
+def test_a_half_written_one_is_never_listed(tmp_path, monkeypatch):
+    store, warnings = filled(tmp_path, [1])
+    seen: list[int] = []
+
+    def interrupted(path: Path) -> str:
+        newest = store.newest() if not seen else None  # what another process sees meanwhile
+        seen.append(newest.step if newest else -1)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "verify_folder", lambda folder: None)
+        patch.setattr(checkpoint, "sha256_of", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.save(checkpoint_at(2))
+    assert seen == [1]
+    assert steps_in(tmp_path) == [1]
+    assert_same(store.newest(), checkpoint_at(1))
+    assert warnings == []
+
+
+def test_what_a_killed_writer_left_behind_is_never_listed(tmp_path, monkeypatch):
+    store, warnings = filled(tmp_path, [1])
+    names: list[str] = []
+    real = checkpoint.write_folder
+
+    def observed(folder: Path, *arguments: Any) -> None:
+        real(folder, *arguments)
+        names.append(folder.name)
+
+    monkeypatch.setattr(checkpoint, "write_folder", observed)
+    store.save(checkpoint_at(2))
+    (aside,) = names
+    (tmp_path / aside).mkdir()  # as after a SIGKILL
+    (tmp_path / aside / "tensors.safetensors").write_bytes(b"half")
+    assert_same(store.newest(), checkpoint_at(2))
+    store.save(checkpoint_at(3))
+    assert steps_in(tmp_path) == [2, 3]
+    assert warnings == []
+
+
+def test_tensors_are_safetensors_and_the_rest_is_json(tmp_path):
+    from safetensors import safe_open
+
+    filled(tmp_path, [1])
+    folder = tmp_path / "step-000000001"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    with safe_open(str(folder / "tensors.safetensors"), "pt") as file:
+        assert sorted(file.keys()) == sorted(checkpoint_at(1).tensors)
+    for name in FILES[1:]:
+        assert isinstance(json.loads((folder / name).read_text()), dict)
+    assert json.loads((folder / "manifest.json").read_text()).keys() == set(FILES[:2])
+
+
+def test_files_beside_are_copied_and_verified(tmp_path):
+    beside = tmp_path / "tokenizer.model"
+    beside.write_bytes(b"pieces")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_folder(folder, {}, {"a": 1}, [beside])
+    assert read_folder(folder) == ({}, {"a": 1})
+    (folder / "tokenizer.model").write_bytes(b"pieceS")
+    with pytest.raises(ValueError, match=r"tokenizer\.model was altered"):
+        verify_folder(folder)
+
+
+CONFIG: dict[str, Any] = {
+    "embedding_dim": 4, "hidden_dim": 6, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.1,
+    "input_dropout": 0.1, "hidden_dropout": 0.1, "output_dropout": 0.1, "weight_dropout": 0.1,
+}  # fmt: skip
+CARD = ModelCard(
+    kind="classifier",
+    family="awd_lstm",
+    config=CONFIG,
+    vocab_size=11,
+    pad_id=0,
+    direction="backward",
+    tokenizer_sha256="abc",
+    stage="finetune_classifier",
+    key="0123",
+    head=HeadCard(("bad", "good"), "concat", 5, (0.4, 0.1), 3, 20, {"unicode": "NFC"}),
+)
+
+
+def test_an_exported_classifier_predicts_as_before(tmp_path):
+    assert CARD.head is not None
+    model = build_classifier(build_encoder(CARD)[0], CARD.head).eval()
+    ids = torch.randint(11, (3, 7))
+    mask = torch.ones(3, 7, dtype=torch.bool)
+    export_model(tmp_path / "out", model.state_dict(), CARD)
+    loaded, card, head = load_classifier(tmp_path / "out")
+    assert (card, head) == (CARD, CARD.head)
+    assert torch.equal(loaded(ids, mask), model(ids, mask))
+
+
+def test_a_language_model_is_no_classifier(tmp_path):
+    export_model(tmp_path, {}, replace(CARD, kind="language_model", head=None))
+    with pytest.raises(ValueError, match="holds a language_model, a classifier is wanted"):
+        load_classifier(tmp_path)
+
+
+def test_a_checkpoint_is_no_model(tmp_path):
+    filled(tmp_path, [1])
+    with pytest.raises(ValueError, match=r"state\.json is no model card"):
+        load_model(tmp_path / "step-000000001")
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no finished checkpoint or model"):
+        load_model(tmp_path / "nothing")
+
+
+def test_a_failing_export_leaves_what_was_there(tmp_path):
+    export_model(tmp_path / "out", {"a": torch.ones(2)}, CARD)
+    with pytest.raises(FileNotFoundError):
+        export_model(tmp_path / "out", {"a": torch.zeros(2)}, CARD, [tmp_path / "missing"])
+    assert torch.equal(load_model(tmp_path / "out")[0]["a"], torch.ones(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_the_card_survives_as_json():
+    assert json.loads(json.dumps(asdict(CARD)))["config"] == CONFIG
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer_sha256": "xyz"}, "has tokenizer_sha256 xyz, finetune_classifier needs abc"),
+        ({"vocab_size": 12}, "has vocab_size 12, finetune_classifier needs 11"),
+        ({"direction": "forward"}, "has direction forward, finetune_classifier needs backward"),
+        ({"family": "gpt"}, "has family gpt, finetune_classifier needs awd_lstm"),
+        ({"config": CONFIG | {"hidden_dim": 7}}, "has hidden_dim: 7, model.config.hidden_dim is 6"),
+        ({"config": CONFIG | {"tie_weights": False}}, "has tie_weights: False"),
+    ],
+)
+def test_a_starting_model_that_does_not_match_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message) as refused:
+        check_match(replace(CARD, **changes), CARD, Path("data/general_lm"))
+    assert "data/general_lm" in str(refused.value)
+
+
+def test_a_starting_model_may_have_had_other_dropouts():
+    other = replace(CARD, config=CONFIG | {"weight_dropout": 0.9}, key="other", stage="pretrain_lm")
+    assert check_match(other, CARD, Path("x")) is None  # type: ignore[func-returns-value]

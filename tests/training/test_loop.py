@@ -1,0 +1,359 @@
+"""The loop on real tasks, tiny: what it learns, that it resumes bit for bit, that workers do not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed
+import torch.multiprocessing
+from torch import Tensor
+
+from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
+from pipeline.params import ClassifierTraining, LanguageModelTraining, Model, Normalise
+from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+from pipeline.training.context import Context
+from pipeline.training.jobs import Job, make_classifier_job, make_language_model_job
+from pipeline.training.loop import train
+
+VOCAB = 50
+MODEL = Model(
+    family="awd_lstm",
+    config={
+        "embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.1,
+        "input_dropout": 0.2, "hidden_dropout": 0.2, "output_dropout": 0.2, "weight_dropout": 0.3,
+    },
+)  # fmt: skip
+OPTIMIZER: dict[str, Any] = {
+    "kind": "adamw", "lr": 0.02, "momentum": 0.8, "beta2": 0.99, "weight_decay": 0.01, "clip_norm": 0.25,
+    "nonmonotone_interval": 1, "discriminative_factor": 1.3,
+}  # fmt: skip
+TRAINING: dict[str, Any] = {
+    "bptt": 6,
+    "schedule": {"kind": "slanted_triangular", "cut_frac": 0.2, "ratio": 32.0, "span": "run"},
+    "unfreeze": "gradual",
+    "epochs_per_unfreezing": 0.5,
+    "dropout": 1.0,
+}
+LANGUAGE_MODEL: dict[str, Any] = {
+    "epochs": 2.5, "batch_rows": 5, "variable_bptt": True, "ar_alpha": 2.0, "tar_beta": 1.0,
+    "evaluations_per_epoch": 3,
+}  # fmt: skip
+CLASSIFIER: dict[str, Any] = {
+    "start": "scratch", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "max_tokens": 14,
+    "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat", "label_smoothing": 0.1,
+    "evaluations_per_epoch": 2,
+}  # fmt: skip
+NORMALISE = Normalise(
+    unicode="NFC", html_breaks=True, control_characters=True, collapse_whitespace=True, lowercase=False
+)
+
+
+def write_tokens(folder: Path) -> Path:
+    """A learnable language: each token follows from the one before it and the document's label."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    splits: dict[str, SplitInfo] = {}
+    for split, num_documents in (("train", 24), ("validation", 9)):
+        with ShardWriter(folder, split, VOCAB) as shard:
+            for number in range(num_documents):
+                label = number % 2
+                length = int(rng.integers(4, 20))
+                ids = (rng.integers(40) + (1 + 2 * label) * np.arange(length)) % 40 + 5
+                document = np.concatenate([[1], ids, [2]])
+                shard.append([document], ["word " * length], [label])
+            splits[split] = shard.info()
+    names = ("slow", "fast")
+    write_info(folder, TokensInfo(VOCAB, "abc", 1, 2, 0, label_names=names, splits=splits))
+    return folder
+
+
+def language_model_job(tokens: Path, *, kind: str = "adamw", seed: int = 7, **changes: Any) -> Job:
+    optimizer = {**OPTIMIZER, "kind": kind, **changes.pop("optimizer", {})}
+    if kind != "adamw":
+        optimizer = {"lr": 3.0, **changes.pop("rate", {})} | {k: v for k, v in optimizer.items() if k != "lr"}
+    values = {**TRAINING, **LANGUAGE_MODEL, "optimizer": optimizer, **changes}
+    return make_language_model_job(
+        LanguageModelTraining(**values),
+        MODEL,
+        stage="pretrain_lm",
+        tokens=tokens,
+        start=None,
+        direction="forward",
+        seed=seed,
+    )
+
+
+def classifier_job(tokens: Path, *, kind: str = "adamw", **changes: Any) -> Job:
+    values = {**TRAINING, **CLASSIFIER, "optimizer": {**OPTIMIZER, "kind": kind}, **changes}
+    return make_classifier_job(
+        ClassifierTraining(**values),
+        MODEL,
+        NORMALISE,
+        tokens=tokens,
+        start=None,
+        direction="backward",
+        seed=7,
+    )
+
+
+@pytest.fixture
+def tokens(tmp_path) -> Path:
+    return write_tokens(tmp_path / "tokens")
+
+
+class StopTrainingError(Exception):
+    pass
+
+
+@dataclass
+class Curve:
+    """A recorder that forgets what a resumed run replays, and can end the run at a step."""
+
+    stop_at: int | None = None
+    records: dict[int, dict[str, float]] = field(default_factory=dict)
+    opened_at: list[int] = field(default_factory=list)
+
+    def open(self, resume_step: int) -> Curve:
+        self.opened_at.append(resume_step)
+        self.records = {step: metrics for step, metrics in self.records.items() if step <= resume_step}
+        return self
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self.stop_at is not None and step >= self.stop_at:
+            raise StopTrainingError
+        assert step not in self.records
+        timeless = {name: value for name, value in metrics.items() if name != "train/tokens_per_second"}
+        self.records[step] = timeless
+
+    def close(self) -> None:
+        return None
+
+
+def context_of(folder: Path, curve: Curve, **where: Any) -> Context:
+    return Context(
+        store=CheckpointStore(str(folder), keep=2),
+        open_recorder=curve.open,
+        checkpoint_minutes=1e-12,
+        log_steps=1,
+        **where,
+    )
+
+
+def run(job: Job, folder: Path, curve: Curve | None = None) -> Checkpoint:
+    context = context_of(folder, curve or Curve())
+    assert context.store is not None
+    train(job.task(context), context)
+    checkpoint = context.store.newest()
+    assert checkpoint is not None
+    return checkpoint
+
+
+def assert_identical(found: Checkpoint, wanted: Checkpoint) -> None:
+    assert found.step == wanted.step
+    assert found.state == wanted.state
+    assert found.tensors.keys() == wanted.tensors.keys()
+    for name, tensor in wanted.tensors.items():
+        assert torch.equal(found.tensors[name], tensor), name
+
+
+def jobs_to_resume(tokens: Path) -> dict[str, Job]:
+    noisy: dict[str, Any] = {"rate": {"lr": 30.0}, "optimizer": {"clip_norm": None}}
+    return {
+        "lm-adamw": language_model_job(tokens),
+        "lm-sgd": language_model_job(tokens, kind="sgd"),
+        "lm-nt_asgd": language_model_job(tokens, kind="nt_asgd", **noisy),
+        "classifier": classifier_job(tokens, unfreeze="chain_thaw"),
+    }
+
+
+@pytest.mark.parametrize("name", ["lm-adamw", "lm-sgd", "lm-nt_asgd", "classifier"])
+def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(tokens, tmp_path, name):
+    job = jobs_to_resume(tokens)[name]
+    whole_curve = Curve()
+    whole = run(job, tmp_path / "whole", whole_curve)
+    plan = job.task(Context()).plan
+    assert len(plan.phases) >= 3  # so that groups unfreeze, and a last part of an epoch begins, on the way
+    assert whole.step == plan.num_steps >= 10
+    if name == "lm-nt_asgd":
+        assert whole.state["averaging"]
+        assert 1 < whole.state["num_averaged"] < plan.num_steps
+
+    curve = Curve()
+    for step in range(2, plan.num_steps + 1):
+        curve.stop_at = step
+        with pytest.raises(StopTrainingError):
+            run(job, tmp_path / "stopped", curve)
+    curve.stop_at = None
+    stopped = run(job, tmp_path / "stopped", curve)
+    assert_identical(stopped, whole)
+    assert curve.records == whole_curve.records
+    assert sorted(curve.records) == list(range(plan.num_steps + 1))
+    # Each start but the first went on from the step before the last stop.
+    assert curve.opened_at == [0, *range(1, plan.num_steps)]
+
+
+def test_a_run_stopped_between_checkpoints_replays_and_ends_alike(tokens, tmp_path):
+    job = language_model_job(tokens)
+    whole = run(job, tmp_path / "whole")
+    for stop in np.random.default_rng(0).integers(4, whole.step, 3):
+        folder = tmp_path / f"stopped-{stop}"
+        curve = Curve(stop_at=int(stop))
+        context = context_of(folder, curve)
+        context.log_steps = 3  # and a checkpoint no more often
+        with pytest.raises(StopTrainingError):
+            train(job.task(context), context)
+        assert_identical(run(job, folder), whole)
+
+
+@pytest.mark.parametrize("name", ["lm-adamw", "lm-nt_asgd", "classifier"])
+def test_a_finished_run_is_restored_without_a_step(tokens, tmp_path, name):
+    job = jobs_to_resume(tokens)[name]
+    done = run(job, tmp_path / "run")
+    curve = Curve()
+    context = context_of(tmp_path / "run", curve)
+    task = job.task(context)
+    metrics = train(task, context)
+    assert curve.opened_at == [done.step]
+    assert curve.records == {}
+    assert metrics == done.state["evaluations"][-1]["metrics"]
+    for key, tensor in task.model.state_dict().items():
+        assert torch.equal(tensor, done.tensors[f"model.{key}"])
+    assert_identical(run(job, tmp_path / "run"), done)
+
+
+def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, tmp_path):
+    job = jobs_to_resume(tokens)["lm-nt_asgd"]
+    context = context_of(tmp_path / "run", Curve())
+    task = job.task(context)
+    metrics = train(task, context)
+    again = task.evaluate(context)
+    assert again == metrics  # the last evaluation was of the average, and so is what training leaves behind
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_others(tokens, tmp_path):
+    curves = [Curve(), Curve(), Curve()]
+    for number, (seed, curve) in enumerate(zip((7, 7, 8), curves, strict=True)):
+        run(language_model_job(tokens, seed=seed), tmp_path / str(number), curve)
+    assert curves[0].records == curves[1].records
+    assert curves[0].records != curves[2].records
+
+
+def test_a_language_model_learns_a_learnable_language(tokens):
+    # Two tokens can follow each: log(2) = 0.69 nats at best, log(50) = 3.9 knowing nothing.
+    job = language_model_job(
+        tokens, epochs=60.0, unfreeze="full", dropout=0.0, ar_alpha=0.0, tar_beta=0.0, evaluations_per_epoch=1
+    )
+    curve = Curve()
+    context = Context(open_recorder=curve.open)
+    metrics = train(job.task(context), context)
+    before = curve.records[0]
+    assert before["validation/loss"] == pytest.approx(np.log(VOCAB), abs=0.3)
+    assert metrics["validation/loss"] < 0.8 * before["validation/loss"]
+    last = max(step for step, each in curve.records.items() if "train/loss" in each)
+    assert curve.records[last]["train/loss"] < 0.6 * np.log(VOCAB)
+    assert metrics["validation/bits_per_byte"] < before["validation/bits_per_byte"]
+    assert metrics["validation/perplexity"] == pytest.approx(np.exp(metrics["validation/loss"]))
+
+
+def test_a_classifier_learns_a_learnable_difference(tokens):
+    job = classifier_job(tokens, epochs=60.0, unfreeze="full", dropout=0.0, head_dropout=[0.0, 0.0])
+    curve = Curve()
+    context = Context(open_recorder=curve.open)
+    train(job.task(context), context)
+    steps = sorted(step for step, metrics in curve.records.items() if "train/loss" in metrics)
+    assert curve.records[steps[-1]]["train/loss"] < 0.4 * np.log(2)
+
+
+def test_a_loss_that_is_not_finite_is_refused_with_what_to_do(tokens):
+    job = language_model_job(
+        tokens, kind="sgd", rate={"lr": 1e30}, optimizer={"clip_norm": None}, unfreeze="full"
+    )
+    context = Context(log_steps=1)
+    with pytest.raises(
+        ValueError, match=r"the training loss is (nan|inf) at step \d+: lower .*optimizer\.lr"
+    ):
+        train(job.task(context), context)
+
+
+@pytest.mark.parametrize("kind", ["lm", "classifier"])
+def test_a_worker_without_rows_takes_part_with_nothing(tokens, kind):
+    # Three workers, two rows: the first has none, and adds nothing to loss and gradient.
+    job = (
+        language_model_job(tokens, batch_rows=2, unfreeze="full")
+        if kind == "lm"
+        else classifier_job(tokens, batch_rows=2, unfreeze="full")
+    )
+    context = Context(rank=0, world=3)
+    task = job.task(context)
+    loss = task.loss(0, (), context)
+    loss.objective.backward()
+    assert float(loss.nats) == 0
+    assert loss.num_targets > 0
+    for name, parameter in task.model.named_parameters():
+        assert parameter.grad is None or not bool(parameter.grad.any()), name
+
+
+# ------------------------------------------------------------------------------- several processes
+
+
+def process(rank: int, num_processes: int, folder: Path) -> None:
+    """One of several: takes part in each smaller world that has its rank, with a checkpoint at the end."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=num_processes
+    )
+    for world in (2, 3):
+        group = torch.distributed.new_group(list(range(world)))
+        if rank < world:
+            for name, job in several_jobs(folder / "tokens").items():
+
+                def all_reduce(tensor: Tensor, group: Any = group) -> Tensor:
+                    torch.distributed.all_reduce(tensor, group=group)
+                    return tensor
+
+                context = context_of(
+                    folder / f"{name}-{world}", Curve(), rank=rank, world=world, all_reduce=all_reduce
+                )
+                train(job.task(context), context)
+    torch.distributed.destroy_process_group()
+
+
+def several_jobs(tokens: Path) -> dict[str, Job]:
+    return {
+        "lm": language_model_job(tokens, epochs=1.0),
+        "nt_asgd": language_model_job(tokens, kind="nt_asgd", epochs=1.0, rate={"lr": 10.0}),
+        "classifier": classifier_job(tokens, epochs=1.5),
+    }
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> Path:
+    """Runs of several jobs by 1, 2 and 3 processes."""
+    folder = tmp_path_factory.mktemp("several")
+    tokens = write_tokens(folder / "tokens")
+    torch.multiprocessing.spawn(process, args=(3, folder), nprocs=3)
+    for name, job in several_jobs(tokens).items():
+        run(job, folder / f"{name}-1")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("name", ["lm", "nt_asgd", "classifier"])
+def test_any_number_of_processes_trains_the_same_model(several, name, world):
+    one, many = (CheckpointStore(str(several / f"{name}-{size}")).newest() for size in (1, world))
+    assert one is not None
+    assert many is not None
+    assert many.step == one.step
+    for ours, theirs in zip(many.state["evaluations"], one.state["evaluations"], strict=True):
+        assert ours["metrics"] == pytest.approx(theirs["metrics"], rel=1e-4)
+    assert many.tensors.keys() == one.tensors.keys()
+    for key, tensor in one.tensors.items():
+        if not key.startswith("optimizer."):
+            assert torch.allclose(many.tensors[key], tensor, rtol=1e-3, atol=2e-5), key
