@@ -53,7 +53,7 @@ def run_stage(
         tracking.log_metrics(run, found)
         if stage == "finetune_classifier":
             out = arguments["out"]
-            tracking.register_model(run, out, f"headstart-classifier-{out.name}", "latest", {})
+            tracking.register_model(run, out, f"headstart-classifier-{out.name}", "current", {})
 
 
 def _train(
