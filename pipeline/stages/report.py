@@ -50,7 +50,7 @@ def _classifier(metrics: dict[str, Any], num_classes: int) -> str:
     rows.append(["majority class", f"{baselines['majority_class']['error']:.1%}", "", "", ""])
     return (
         f"## Classifier, on {metrics['num_documents']:,} test documents of {num_classes} classes\n\n"
-        + _table(["", "error (95 % interval)", "macro F1", "log loss, nats", "calibration error"], rows)
+        + _table(["", "error (interval)", "macro F1", "log loss, nats", "calibration error"], rows)
     )
 
 
