@@ -1,0 +1,275 @@
+"""The whole route, as a user runs it: real DVC, real SQLite tracking, small corpora made here."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = {
+    "sea": ["wave", "tide", "harbour", "sail", "anchor", "gull", "reef", "storm", "coast", "ship"],
+    "kitchen": ["pan", "oven", "salt", "dough", "broth", "spoon", "onion", "pepper", "flour", "plate"],
+    "garden": ["seed", "soil", "rose", "hedge", "spade", "root", "leaf", "bloom", "lawn", "bee"],
+}
+COMMON = ["the", "a", "of", "and", "near", "with", "old", "small", "bright", "under", "over", "quiet"]
+
+TINY = """
+run: {workers: 0, log_steps: 5, checkpoint_minutes: 0.001}
+corpus:
+  general:
+    source:
+      {kind: files, format: ndjson, train: [in/general.ndjson], validation: [], test: [], unlabelled: [],
+       text_column: text, label_column: null, label_names: null, encoding_errors: refuse}
+    split: {validation: 0.1, test: 0.0}
+  target:
+    source:
+      {kind: files, format: csv, train: [in/target.csv], validation: [], test: [], unlabelled: [],
+       text_column: body, label_column: topic, label_names: null, encoding_errors: refuse}
+    split: {validation: 0.1, test: 0.2}
+tokenizer: {vocab_size: 400}
+model: {config: {embedding_dim: 16, hidden_dim: 24}}
+pretrain_lm: {epochs: 2.0, batch_rows: 8, bptt: 20}
+finetune_lm: {epochs: 2.0, batch_rows: 8, bptt: 20}
+finetune_classifier: {epochs: 3.0, batch_rows: 16, epochs_per_unfreezing: 0.5, optimizer: {lr: 0.02}}
+evaluate: {bootstrap_samples: 50}
+"""
+
+
+def sentence(rng: random.Random, topic: str, num_words: int) -> str:
+    return " ".join(rng.choice(WORDS[topic] if rng.random() < 0.4 else COMMON) for _ in range(num_words))
+
+
+def write_corpora(folder: Path, seed: int, num_target: int = 400) -> None:
+    folder.mkdir(exist_ok=True)
+    rng = random.Random(seed)
+    topics = sorted(WORDS)
+    with (folder / "general.ndjson").open("w", encoding="utf-8") as file:
+        for _ in range(600):
+            file.write(json.dumps({"text": sentence(rng, rng.choice(topics), 20).capitalize() + "."}) + "\n")
+    with (folder / "target.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["body", "topic"])
+        for row in range(num_target):
+            topic = topics[row % 3]
+            writer.writerow([sentence(rng, topic, 15), topic])
+        writer.writerow(["", "sea"])  # to be counted as skipped
+
+
+def command(folder: Path, *words: str, check: bool = True, **keywords) -> subprocess.CompletedProcess[str]:
+    binaries = Path(sys.executable).parent
+    environment = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS")}
+    environment |= {
+        "PATH": f"{binaries}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "DVC_NO_ANALYTICS": "1",
+    }
+    done = subprocess.run(
+        [str(binaries / words[0]), *words[1:]],
+        cwd=folder,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=600,
+        **keywords,
+    )
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    """A copy of this checkout in which the whole route has run, in both directions."""
+    folder = tmp_path_factory.mktemp("route")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
+    for name in tracked.stdout.splitlines():
+        if not name.startswith(("reports/", "tests/")) and name != "dvc.lock" and (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    write_corpora(folder / "in", seed=1)
+    (folder / "tiny.yaml").write_text(TINY + "\n", encoding="utf-8")
+    command(folder, "headstart", "use", "tiny.yaml")
+    directions = folder / "both.yaml"
+    directions.write_text("run: {directions: [forward, backward]}\n", encoding="utf-8")
+    command(folder, "headstart", "use", "both.yaml")
+    command(folder, "dvc", "repro")
+    return folder
+
+
+def metrics(folder: Path, name: str) -> dict:
+    return json.loads((folder / "reports/metrics" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_every_stage_leaves_sound_figures(project):
+    for direction in ("forward", "backward"):
+        general, target = (
+            metrics(project, f"pretrain_lm-{direction}"),
+            metrics(project, f"finetune_lm-{direction}"),
+        )
+        assert general["after"]["bits_per_byte"] < general["before"]["bits_per_byte"]
+        assert target["after"]["bits_per_byte"] < target["before"]["bits_per_byte"]
+    evaluation = metrics(project, "evaluate")
+    assert set(evaluation["by_direction"]) == {"forward", "backward"}
+    assert evaluation["accuracy"] + evaluation["error"] == pytest.approx(1)
+    assert evaluation["error_low"] <= evaluation["error"] <= evaluation["error_high"]
+    # Topics are told by their words: better than the majority class, or nothing was learnt.
+    assert evaluation["error"] < evaluation["baselines"]["majority_class"]["error"] - 0.2
+    assert metrics(project, "prepare-target")["skipped"]["empty_text"] == 1
+    assert "Language models" in (project / "reports/summary.md").read_text(encoding="utf-8")
+
+
+def test_a_second_repro_does_nothing(project):
+    assert "Data and pipelines are up to date" in command(project, "dvc", "repro").stdout
+
+
+def test_dvc_shows_metrics_and_plots(project):
+    shown = json.loads(command(project, "dvc", "metrics", "show", "--json").stdout)
+    files = next(iter(shown.values()))["data"]
+    assert (
+        files["reports/metrics/evaluate.json"]["data"]["accuracy"] == metrics(project, "evaluate")["accuracy"]
+    )
+    page = command(project, "dvc", "plots", "show", "--json").stdout
+    assert "finetune_lm-forward.csv" in page
+    assert "confusion.csv" in page
+
+
+def test_the_execution_is_one_parent_run_with_a_finished_child_for_each_stage(project):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
+    (experiment,) = [e for e in client.search_experiments() if e.name == "headstart"]
+    runs = client.search_runs([experiment.experiment_id], max_results=1000)
+    parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    first = min(parents, key=lambda run: run.info.start_time)
+    children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == first.info.run_id]
+    assert (
+        len(children) == 13
+    )  # 2 prepare, tokenizer, 2 encode, 3 trainings in 2 directions, evaluate, report
+    (pretraining,) = [run for run in children if run.info.run_name == "pretrain_lm:forward"]
+    history = client.get_metric_history(pretraining.info.run_id, "train/loss")
+    steps = [metric.step for metric in history]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == metrics(project, "pretrain_lm-forward")["steps"]
+    key = pretraining.data.tags["headstart.key"]
+    assert (project / ".headstart/runs" / key / "curve.jsonl").exists()
+    assert client.get_model_version_by_alias("headstart-classifier-forward", "current").version
+
+
+def test_predict_needs_the_exported_folder_alone(project, tmp_path):
+    for direction in ("forward", "backward"):
+        shutil.copytree(project / "data/classifier" / direction, tmp_path / direction)
+    rng = random.Random(5)
+    texts = [sentence(rng, topic, 15) for topic in sorted(WORDS) for _ in range(5)]
+    found = command(
+        tmp_path, "headstart", "predict", "--model", "forward", "--model", "backward", input="\n".join(texts)
+    )
+    rows = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [row["text"] for row in rows] == texts
+    assert all(sum(row["probabilities"].values()) == pytest.approx(1) for row in rows)
+    right = sum(row["label"] == sorted(WORDS)[k // 5] for k, row in enumerate(rows))
+    assert right > len(rows) / 2
+    (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
+    from_file = command(
+        tmp_path, "headstart", "predict", "--model", "forward", "--model", "backward", "--file", "texts.txt"
+    )
+    assert from_file.stdout == found.stdout
+
+
+def test_predict_refuses_an_altered_model_in_one_line(project, tmp_path):
+    shutil.copytree(project / "data/classifier/forward", tmp_path / "model")
+    file = tmp_path / "model/tensors.safetensors"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+    done = command(tmp_path, "headstart", "predict", "--model", "model", "text", check=False)
+    assert done.returncode == 2
+    assert "was altered" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_lr_find_draws_and_suggests(project):
+    out = command(project, "headstart", "lr-find", "finetune_lm", "--steps", "60").stdout
+    assert "suggested finetune_lm.optimizer.lr" in out
+    assert (project / "reports/lr_find/finetune_lm.png").stat().st_size > 5000
+    rows = (project / "reports/lr_find/finetune_lm.csv").read_text(encoding="utf-8").splitlines()
+    rates = [float(row.split(",")[0]) for row in rows[1:]]
+    assert rates == sorted(rates)
+
+
+def test_a_failing_stage_overwrites_nothing(project):
+    before = (project / "data/documents/target/documents.json").read_bytes()
+    figures = metrics(project, "prepare-target")
+    bad = project / "bad.yaml"
+    shutil.copy(project / "params.yaml", bad)
+    bad.write_text(bad.read_text(encoding="utf-8").replace("topic", "topics"), encoding="utf-8")
+    done = command(
+        project, "headstart", "prepare", "--corpus", "target", "--out", "data/documents/target",
+        "--metrics", "reports/metrics/prepare-target.json", "--params", "bad.yaml", check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "topics" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (project / "data/documents/target/documents.json").read_bytes() == before
+    assert metrics(project, "prepare-target") == figures
+
+
+def test_killed_and_started_again_a_training_ends_with_the_same_weights(project):
+    def pretrain(out: str) -> list[str]:
+        return [
+            str(Path(sys.executable).parent / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general",
+            "--direction", "forward", "--out", out, "--metrics", f"{out}.json", "--curve", f"{out}.csv",
+            "--params", "long.yaml",
+        ]  # fmt: skip
+
+    params = (project / "params.yaml").read_text(encoding="utf-8")
+    (project / "long.yaml").write_text(
+        params.replace("seed: 42", "seed: 43").replace("epochs: 2.0", "epochs: 6.0")
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    known = set((project / ".headstart/runs").iterdir())
+    process = subprocess.Popen(pretrain("out/killed"), cwd=project, env=environment, start_new_session=True)
+    while not (checkpoints := [
+        path
+        for run in set((project / ".headstart/runs").iterdir()) - known
+        for path in run.glob("checkpoints/step-*")
+    ]):  # fmt: skip
+        assert process.poll() is None, "the training ended before its first checkpoint"
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (project / "out/killed").exists()
+    subprocess.run(pretrain("out/killed"), cwd=project, env=environment, check=True)
+    run = checkpoints[0].parent.parent
+    steps = [json.loads(line)["step"] for line in (run / "curve.jsonl").read_text().splitlines()]
+    assert steps == sorted(set(steps))
+    shutil.rmtree(run)
+    subprocess.run(pretrain("out/undisturbed"), cwd=project, env=environment, check=True)
+    killed, undisturbed = (
+        project / "out" / name / "tensors.safetensors" for name in ("killed", "undisturbed")
+    )
+    assert killed.read_bytes() == undisturbed.read_bytes()
+
+
+def test_a_new_target_reruns_neither_tokenizer_nor_pretraining(project):
+    write_corpora(project / "new", seed=2, num_target=300)
+    overlay = project / "new.yaml"
+    overlay.write_text("corpus: {target: {source: {train: [new/target.csv]}}}\n", encoding="utf-8")
+    command(project, "headstart", "use", "new.yaml")
+    out = command(project, "dvc", "repro", "finetune_lm@forward").stdout
+    for stage in ("train_tokenizer", "encode@general", "pretrain_lm@forward"):
+        assert f"Stage '{stage}' didn't change, skipping" in out
+    for stage in ("prepare@target", "encode@target", "finetune_lm@forward"):
+        assert f"Running stage '{stage}'" in out
