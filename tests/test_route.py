@@ -38,11 +38,12 @@ corpus:
       {kind: files, format: csv, train: [in/target.csv], validation: [], test: [], unlabelled: [],
        text_column: body, label_column: topic, label_names: null, encoding_errors: refuse}
     split: {validation: 0.1, test: 0.2}
-tokenizer: {vocab_size: 400}
+tokenizer: {vocab_size: 340}
 model: {config: {embedding_dim: 16, hidden_dim: 24}}
 pretrain_lm: {epochs: 2.0, batch_rows: 8, bptt: 20}
 finetune_lm: {epochs: 2.0, batch_rows: 8, bptt: 20}
-finetune_classifier: {epochs: 3.0, batch_rows: 16, epochs_per_unfreezing: 0.5, optimizer: {lr: 0.02}}
+finetune_classifier:
+  {epochs: 20.0, batch_rows: 16, epochs_per_unfreezing: 0.5, dropout: 0.1, optimizer: {lr: 0.02}}
 evaluate: {bootstrap_samples: 50}
 """
 
@@ -126,7 +127,7 @@ def test_every_stage_leaves_sound_figures(project):
     assert evaluation["error_low"] <= evaluation["error"] <= evaluation["error_high"]
     # Topics are told by their words: better than the majority class, or nothing was learnt.
     assert evaluation["error"] < evaluation["baselines"]["majority_class"]["error"] - 0.2
-    assert metrics(project, "prepare-target")["skipped"]["empty_text"] == 1
+    assert sum(metrics(project, "prepare-target")["skipped"].values()) == 1  # the row without text
     assert "Language models" in (project / "reports/summary.md").read_text(encoding="utf-8")
 
 
@@ -158,7 +159,7 @@ def test_the_execution_is_one_parent_run_with_a_finished_child_for_each_stage(pr
     assert (
         len(children) == 13
     )  # 2 prepare, tokenizer, 2 encode, 3 trainings in 2 directions, evaluate, report
-    (pretraining,) = [run for run in children if run.info.run_name == "pretrain_lm:forward"]
+    (pretraining,) = [run for run in children if run.info.run_name == "pretrain_lm@forward"]
     history = client.get_metric_history(pretraining.info.run_id, "train/loss")
     steps = [metric.step for metric in history]
     assert steps == sorted(set(steps))
