@@ -1,0 +1,76 @@
+"""Figures of a classifier against scikit-learn, and by what must hold of any."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.evaluation import calibration_table, classification_metrics, confusion, tfidf_probabilities
+from pipeline.params import Evaluate
+
+SETTINGS = Evaluate(bootstrap_samples=200, confidence=0.9, calibration_bins=10, baseline_tfidf=True)
+
+
+@pytest.fixture
+def predictions() -> tuple[np.ndarray, np.ndarray]:
+    """Labels (300,) and probabilities (300, 3) that are right more often than not."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=300)
+    logits = rng.normal(size=(300, 3)) + 1.5 * np.eye(3)[labels]
+    return labels, np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+
+
+def test_figures_equal_those_of_scikit_learn(predictions):
+    from sklearn.metrics import accuracy_score, f1_score, log_loss
+
+    labels, probs = predictions
+    found = classification_metrics(labels, probs, SETTINGS, seed=1)
+    assert found["accuracy"] == pytest.approx(accuracy_score(labels, probs.argmax(1)))
+    assert found["error"] == pytest.approx(1 - found["accuracy"])
+    assert found["macro_f1"] == pytest.approx(f1_score(labels, probs.argmax(1), average="macro"))
+    assert found["log_loss"] == pytest.approx(log_loss(labels, probs))
+
+
+def test_calibration_error_is_the_mean_gap_weighted_by_documents(predictions):
+    labels, probs = predictions
+    table = calibration_table(labels, probs, 10)
+    by_hand = sum(row["num_documents"] * abs(row["accuracy"] - row["confidence"]) for row in table) / 300
+    assert sum(row["num_documents"] for row in table) == 300
+    found = classification_metrics(labels, probs, SETTINGS, seed=1)["calibration_error"]
+    assert found == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_the_interval_is_that_of_the_binomial_within_a_little(predictions):
+    labels, probs = predictions
+    found = classification_metrics(labels, probs, SETTINGS, seed=1)
+    deviation = (found["accuracy"] * found["error"] / 300) ** 0.5
+    assert found["accuracy_low"] == pytest.approx(found["accuracy"] - 1.645 * deviation, abs=0.02)
+    assert found["accuracy_high"] == pytest.approx(found["accuracy"] + 1.645 * deviation, abs=0.02)
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_seed_another(predictions):
+    first, again, other = (classification_metrics(*predictions, SETTINGS, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first["log_loss_low"] != other["log_loss_low"]
+
+
+def test_confusion_has_a_row_for_each_document(predictions):
+    labels, probs = predictions
+    rows = confusion(labels, probs, ["a", "b", "c"])
+    assert len(rows) == 300
+    right = sum(row["actual"] == row["predicted"] for row in rows)
+    assert right / 300 == pytest.approx(classification_metrics(labels, probs, SETTINGS, seed=1)["accuracy"])
+
+
+def test_tfidf_learns_words_and_gives_an_unseen_class_no_probability():
+    texts = ["salt and dough in the pan"] * 6 + ["wave and tide on the reef"] * 6
+    labels = np.array([0] * 6 + [2] * 6)
+    probs = tfidf_probabilities(texts, labels, ["dough in a pan", "a wave on a reef"], 3, seed=0)
+    assert probs.argmax(1).tolist() == [0, 2]
+    assert probs[:, 1].tolist() == [0, 0]
+    assert probs.sum(1) == pytest.approx([1, 1])
+
+
+def test_tfidf_does_with_a_single_text_of_a_class():
+    probs = tfidf_probabilities(["salt dough", "wave tide"], np.array([0, 1]), ["dough"], 2, seed=0)
+    assert probs.argmax() == 0
