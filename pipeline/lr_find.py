@@ -27,6 +27,7 @@ from pipeline.training.objectives import Task
 from pipeline.training.schedules import range_test_plan
 
 _SMOOTHING = 0.9  # of the exponential mean of the loss
+_UNSETTLED = 10  # points of the smoothed loss that hang on a batch or two
 _DIVERGED = 3.0  # times the lowest loss so far: further steps tell nothing
 STAGES = ("pretrain_lm", "finetune_lm", "finetune_classifier")
 
@@ -47,11 +48,10 @@ def find(stage: str, direction: str, lowest: float, highest: float, steps: int, 
         raise ValueError(f"{stage} is no stage with a learning rate; there are {', '.join(STAGES)}")
     if not 0 < lowest < highest:
         raise ValueError(f"--lowest {lowest} must be above 0 and below --highest {highest}")
-    if steps < 10:
-        raise ValueError(f"--steps is {steps}; at least 10 are needed to see a slope")
+    if steps < 30:
+        raise ValueError(f"--steps is {steps}; at least 30 are needed to see a slope")
     params = load(Path("params.yaml"))
     job = _job(stage, params, stage_arguments(Path("dvc.yaml"), stage, direction), direction)
-    # Fine: rates of one group over another stay as they are in training.
     torch.set_float32_matmul_precision("medium")
     context = Context()
     task = job.task(context)
@@ -67,15 +67,21 @@ def find(stage: str, direction: str, lowest: float, highest: float, steps: int, 
 def suggest(rates: list[float], losses: list[float]) -> float:
     """The rate at which the smoothed loss falls most steeply against log(rate), before its minimum.
 
+    The slope is that of a line through a sixth of the points, as a loss jumps from batch to batch, and
+    the first points are left out, where the running mean has seen too few batches to be one.
+
     Raises ValueError where the loss never fell.
     """
     lowest = int(np.argmin(losses))
-    if lowest < 3:
+    width = max(5, len(losses) // 6)
+    starts = range(_UNSETTLED, lowest + 1 - width + 1)
+    if not starts:
         raise ValueError(
-            "the loss did not fall from the first rates on: give a smaller --lowest, or more --steps"
+            "the loss did not fall, or only at the first rates: give a smaller --lowest, or more --steps"
         )
-    slopes = np.gradient(np.array(losses[: lowest + 1]), np.log(rates[: lowest + 1]))
-    return rates[int(np.argmin(slopes))]
+    logs = np.log(rates)
+    slopes = [np.polyfit(logs[k : k + width], losses[k : k + width], 1)[0] for k in starts]
+    return rates[starts[int(np.argmin(slopes))] + width // 2]
 
 
 def stage_arguments(dvc_yaml: Path, stage: str, direction: str) -> dict[str, str]:

@@ -49,7 +49,8 @@ def test_the_interval_is_that_of_the_binomial_within_a_little(predictions):
 
 
 def test_the_same_seed_gives_the_same_interval_and_another_seed_another(predictions):
-    first, again, other = (classification_metrics(*predictions, SETTINGS, seed=seed) for seed in (1, 1, 2))
+    labels, probs = predictions
+    first, again, other = (classification_metrics(labels, probs, SETTINGS, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first["log_loss_low"] != other["log_loss_low"]
 

@@ -1,0 +1,46 @@
+"""The suggestion of the range test, on curves whose answer is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeline.lr_find import find, suggest
+
+
+def curve(steepest: float, noise: float, seed: int = 0) -> tuple[list[float], list[float]]:
+    """Flat, falling fastest at `steepest`, rising behind ten times that; a bad first batch."""
+    rates = np.geomspace(1e-5, 1, 120)
+    position = np.log10(rates / steepest)
+    losses = 6 - 2 / (1 + np.exp(-4 * position)) + 3 * np.maximum(0, position - 1) ** 2
+    losses += np.random.default_rng(seed).normal(0, noise, 120)
+    losses[:8] += np.linspace(0.8, 0, 8)
+    return rates.tolist(), losses.tolist()
+
+
+@pytest.mark.parametrize("steepest", [1e-3, 1e-2])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_suggestion_is_where_the_loss_falls_fastest(steepest, seed):
+    found = suggest(*curve(steepest, noise=0.02, seed=seed))
+    assert abs(math.log10(found / steepest)) < 0.4
+
+
+def test_a_loss_that_never_falls_is_refused():
+    rates = np.geomspace(1e-5, 1, 60).tolist()
+    with pytest.raises(ValueError, match="did not fall"):
+        suggest(rates, np.linspace(4, 9, 60).tolist())
+
+
+@pytest.mark.parametrize(
+    ("stage", "lowest", "highest", "steps", "message"),
+    [
+        ("pretrain", 1e-5, 1.0, 100, "no stage with a learning rate"),
+        ("pretrain_lm", 1.0, 1e-5, 100, "must be above 0 and below"),
+        ("pretrain_lm", 1e-5, 1.0, 5, "at least 30"),
+    ],
+)
+def test_bad_arguments_are_refused(stage, lowest, highest, steps, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        find(stage, "forward", lowest, highest, steps, tmp_path)
