@@ -70,7 +70,11 @@ def up() -> None:
     """Start one shared Ray with its dashboard, and one MLflow server."""
     from pipeline import services
 
-    change = services.up(Path.cwd())
+    try:
+        change = services.up(Path.cwd())
+    except RuntimeError as error:  # a server that did not come up, with the end of its log
+        typer.secho(f"headstart: {error}", fg="red", err=True)
+        raise typer.Exit(1) from error
     typer.echo(f"started: {', '.join(change.changed)}" if change.changed else "already up")
     _print_status(change.status)
 

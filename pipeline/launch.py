@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -146,7 +146,7 @@ def ray_session(session: Session) -> Iterator[None]:
 
 def _train_on_ray(job: Job, run: Run, session: Session) -> None:
     with ray_session(session):
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
         from ray.train.torch import TorchConfig, TorchTrainer
 
         placement = plan_placement(run, _cluster_resources())
@@ -165,7 +165,21 @@ def _train_on_ray(job: Job, run: Run, session: Session) -> None:
                 failure_config=FailureConfig(max_failures=run.max_worker_failures),
             ),
         )
-        trainer.fit()
+        try:
+            trainer.fit()
+        except WorkerGroupError as error:
+            raise refusal_among(error.worker_failures.values()) or error from error
+
+
+def refusal_among(failures: Iterable[Exception]) -> ValueError | None:
+    """The ValueError among workers' failures, which Ray wraps: it has a message for a person."""
+    for failure in failures:
+        cause: BaseException | None = getattr(failure, "_base_exc", failure)
+        while cause is not None:
+            if isinstance(cause, ValueError):
+                return ValueError(str(cause))
+            cause = cause.__cause__
+    return None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
-from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement
+from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement, refusal_among
 from pipeline.params import LanguageModelTraining, Model, Run
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
@@ -220,3 +220,13 @@ def test_a_worker_killed_on_the_way_goes_on_and_ends_with_the_same_weights(
     assert_near(done, whole, 1e-6)
     steps = [record.step for record in read_records(records.path)]
     assert steps == list(range(whole.step + 1))
+
+
+def test_a_mistake_that_a_worker_refuses_is_told_without_rays_wrapping():
+    from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
+
+    wrapped = UserExceptionWithTraceback(ValueError("lower optimizer.lr"), "Traceback ...")
+    found = refusal_among([RuntimeError("lost"), wrapped])
+    assert isinstance(found, ValueError)
+    assert str(found) == "lower optimizer.lr"
+    assert refusal_among([RuntimeError("lost")]) is None
