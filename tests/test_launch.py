@@ -178,6 +178,9 @@ class _Killer:
             os.kill(os.getpid(), signal.SIGKILL)
         self._recorder.record(step, metrics)
 
+    def flush(self) -> None:
+        self._recorder.flush()
+
     def close(self) -> object:
         return self._recorder.close()
 

@@ -23,11 +23,17 @@ class CurveRecorder(Protocol):
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
+    def flush(self) -> None:
+        """Make what was recorded durable, before a checkpoint that covers it."""
+
     def close(self) -> object: ...
 
 
 class _NoRecorder:
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        return None
+
+    def flush(self) -> None:
         return None
 
     def close(self) -> None:

@@ -45,6 +45,8 @@ def train(task: Task, context: Context) -> dict[str, float]:
             _record(context, recorder, training.step, curve)
             finished = training.step == task.plan.num_steps
             if due and (finished or context.agreed(clock.minutes_since_save() >= context.checkpoint_minutes)):
+                if recorder:
+                    recorder.flush()
                 training.save(finished)
                 clock.saved()
     finally:

@@ -118,6 +118,7 @@ class Curve:
     stop_at: int | None = None
     records: dict[int, dict[str, float]] = field(default_factory=dict)
     opened_at: list[int] = field(default_factory=list)
+    durable_step: int = -1  # of the last record that a power cut would leave
 
     def open(self, resume_step: int) -> Curve:
         self.opened_at.append(resume_step)
@@ -130,6 +131,9 @@ class Curve:
         assert step not in self.records
         timeless = {name: value for name, value in metrics.items() if name != "train/tokens_per_second"}
         self.records[step] = timeless
+
+    def flush(self) -> None:
+        self.durable_step = max(self.records)
 
     def close(self) -> None:
         return None
@@ -209,6 +213,21 @@ def test_a_run_stopped_between_checkpoints_replays_and_ends_alike(tokens, tmp_pa
         with pytest.raises(StopTrainingError):
             train(job.task(context), context)
         assert_identical(run(job, folder), whole)
+
+
+def test_the_curve_is_durable_before_a_checkpoint_covers_it(tokens, tmp_path):
+    curve = Curve()
+    saved = []
+
+    class Store(CheckpointStore):
+        def save(self, checkpoint: Checkpoint) -> None:
+            assert curve.durable_step == checkpoint.step
+            saved.append(checkpoint.step)
+
+    context = context_of(tmp_path / "run", curve)
+    context.store = Store(str(tmp_path / "run"), keep=2)
+    train(language_model_job(tokens, epochs=1.0).task(context), context)
+    assert saved == list(range(1, max(curve.records) + 1))
 
 
 @pytest.mark.parametrize("name", ["lm-adamw", "lm-nt_asgd", "classifier"])
