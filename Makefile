@@ -8,7 +8,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 
-.PHONY: setup repro test check up down bench
+.PHONY: setup repro test check up down
 
 setup: $(VENV)/.ready
 

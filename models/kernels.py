@@ -173,6 +173,8 @@ def cross_entropy(
 
     The gradients are made in the forward pass, chunk by chunk, while a chunk's logits are there.
     """
+    if not torch.is_grad_enabled():  # else the forward pass would make gradients, to be thrown away
+        x_NF, weight_VF, bias_V = x_NF.detach(), weight_VF.detach(), bias_V.detach()
     return _ChunkedCrossEntropy.apply(x_NF, weight_VF, bias_V, targets_N, dtype)
 
 

@@ -1,17 +1,16 @@
-"""Where a job runs: in this process, or as a Ray Train job. The only import of ray."""
+"""Where a job runs: in this process, or as a Ray Train job. With `cluster`, the only import of ray."""
 
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from pipeline.cluster import Cluster
 from pipeline.params import Run
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
 from pipeline.training.context import Context, CurveRecorder
@@ -20,13 +19,10 @@ from pipeline.training.loop import train
 
 log = logging.getLogger(__name__)
 
-# At Ray's default of 2 s each report blocks the loop for most of that time.
-_HEALTH_CHECK_INTERVAL_S = "0.2"
-
 
 @dataclass(frozen=True)
 class Session:
-    """What a training stage is given of the run around it. Crosses over to the workers.
+    """What a training stage is given of the run around it. Crosses over to the workers, without `cluster`.
 
     `open_recorder` is given the number of steps done and returns where rank 0's curve goes.
     """
@@ -35,8 +31,8 @@ class Session:
     folder: str  # of this run, in run.storage: absolute, or an address
     open_recorder: Callable[[int], CurveRecorder]
     tracking_run: str | None = None
-    ray_address: str | None = None  # of a Ray to join; None starts one for this stage
-    environment: Mapping[str, str] | None = None  # to set before ray is imported
+    anew: bool = False  # train again what is finished
+    cluster: Cluster | None = None  # None: a Ray on this machine, started for this job
 
 
 def fit(job: Job, run: Run, session: Session) -> Checkpoint:
@@ -47,6 +43,9 @@ def fit(job: Job, run: Run, session: Session) -> Checkpoint:
     """
     store = _store(run, session)
     done = store.newest()
+    if session.anew and done is not None and done.state["finished"]:
+        store.clear()
+        done = None
     if done is None or not done.state["finished"]:
         if run.workers == 0:
             _train_here(job, run, session)
@@ -72,7 +71,7 @@ def _context(job: Job, run: Run, session: Session, device: torch.device, **where
     return Context(
         facts={"key": session.key, "tracking_run": session.tracking_run, "card": asdict(job.card)},
         device=device,
-        precision=_precision(run, device),
+        precision=precision_of(run, device),
         store=_store(run, session),
         open_recorder=session.open_recorder,
         checkpoint_minutes=run.checkpoint_minutes,
@@ -81,7 +80,7 @@ def _context(job: Job, run: Run, session: Session, device: torch.device, **where
     )
 
 
-def _precision(run: Run, device: torch.device) -> torch.dtype:
+def precision_of(run: Run, device: torch.device) -> torch.dtype:
     """Of the matrix products. `auto` takes bf16 where the processor multiplies it natively.
 
     Measured on the default corpus: the same pretraining ends at equal bits per byte (one seed,
@@ -99,7 +98,7 @@ def _multiplies_bf16(device: torch.device) -> bool:
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
-def _device(run: Run) -> torch.device:
+def device_of(run: Run) -> torch.device:
     available = torch.cuda.is_available()
     if run.device == "cuda" and not available:
         raise ValueError("run.device is cuda, but torch sees no GPU here; set it to auto or cpu")
@@ -116,43 +115,23 @@ def prepare_torch(num_threads: int | None) -> None:
 
 def _train_here(job: Job, run: Run, session: Session) -> None:
     prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
-    context = _context(job, run, session, _device(run))
+    context = _context(job, run, session, device_of(run))
     train(job.task(context), context)
 
 
 # -------------------------------------------------------------------------------------- Ray Train
 
 
-@contextmanager
-def ray_session(session: Session) -> Iterator[None]:
-    """Join the Ray that is up, or start one for the time being."""
-    os.environ.update(session.environment or {})
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", _HEALTH_CHECK_INTERVAL_S)
-    import ray
-
-    ray.init(
-        address=session.ray_address or "local",
-        include_dashboard=None if session.ray_address else False,
-        log_to_driver=False,
-        configure_logging=True,
-        logging_level=logging.WARNING,
-    )
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
 def _train_on_ray(job: Job, run: Run, session: Session) -> None:
-    with ray_session(session):
+    with session.cluster or Cluster() as cluster:
+        placement = plan_placement(run, cluster.nodes())
         from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        placement = plan_placement(run, _cluster_resources())
+        alone = replace(session, cluster=None)
         trainer = TorchTrainer(
             _ray_worker,
-            train_loop_config={"job": job, "run": run, "session": session, "threads": placement.threads},
+            train_loop_config={"job": job, "run": run, "session": alone, "threads": placement.threads},
             torch_config=TorchConfig(backend="nccl" if placement.use_gpu else "gloo"),
             scaling_config=ScalingConfig(
                 num_workers=placement.num_workers,
@@ -165,6 +144,7 @@ def _train_on_ray(job: Job, run: Run, session: Session) -> None:
                 failure_config=FailureConfig(max_failures=run.max_worker_failures),
             ),
         )
+        cluster.wait_until_warm()
         try:
             trainer.fit()
         except WorkerGroupError as error:
@@ -189,39 +169,42 @@ class Placement:
     use_gpu: bool
 
 
-def plan_placement(run: Run, cluster: Mapping[str, float]) -> Placement:
-    """How many workers, and of what size, on a cluster with these resources.
+def plan_placement(run: Run, nodes: Sequence[Mapping[str, float]]) -> Placement:
+    """How many workers, and of what size, on nodes with these resources.
 
     `auto` takes a worker a GPU, or, without any, a worker a node: two processes of one thread gain
-    nothing over one of two. Raises ValueError for a plan that could only wait for ever.
+    nothing over one of two. A worker gets as many CPUs as all of them can have.
+    Raises ValueError for a plan that could only wait for ever.
     """
-    num_gpus, num_cpus = int(cluster.get("GPU", 0)), int(cluster.get("CPU", 0))
-    num_nodes = max(1, sum(name.startswith("node:") and "__internal" not in name for name in cluster))
+    num_gpus = sum(int(node.get("GPU", 0)) for node in nodes)
+    cpus = [int(node.get("CPU", 0)) for node in nodes]
     use_gpu = num_gpus > 0 and run.device != "cpu"
     if run.device == "cuda" and not use_gpu:
         raise ValueError("run.device is cuda, but the Ray cluster offers no GPU; set it to auto or cpu")
-    offered = num_gpus if use_gpu else num_nodes
-    num_workers = offered if run.workers == "auto" else run.workers
-    most = num_gpus if use_gpu else num_cpus
-    if num_workers > most:
+
+    def room(threads: int) -> int:
+        """Workers of so many CPUs that the nodes hold."""
+        gpus = [int(node.get("GPU", 0)) if use_gpu else cpu for node, cpu in zip(nodes, cpus, strict=True)]
+        return sum(min(gpu, cpu // threads) for gpu, cpu in zip(gpus, cpus, strict=True))
+
+    offered = num_gpus if use_gpu else sum(cpu > 0 for cpu in cpus)
+    num_workers = max(1, offered) if run.workers == "auto" else run.workers
+    if room(1) < num_workers:
         raise ValueError(
-            f"run.workers is {num_workers}, but the Ray cluster offers {most} "
-            f"{'GPUs' if use_gpu else 'CPUs'}; lower it, or add nodes"
+            f"run.workers is {num_workers}, but the Ray cluster offers {room(1)} "
+            f"{'GPUs, with a CPU each' if use_gpu else 'CPUs'}; lower it, or add nodes"
         )
-    threads = max(1, num_cpus // num_workers) if run.threads_per_worker == "auto" else run.threads_per_worker
-    if threads * num_workers > num_cpus:
+    if run.threads_per_worker == "auto":
+        threads = max(number for number in range(1, max(cpus) + 1) if room(number) >= num_workers)
+    elif room(run.threads_per_worker) < num_workers:
         raise ValueError(
-            f"{num_workers} workers of run.threads_per_worker: {threads} need {threads * num_workers} CPUs, "
-            f"the Ray cluster has {num_cpus}; lower one of them"
+            f"{num_workers} workers of run.threads_per_worker: {run.threads_per_worker} do not fit: the "
+            f"Ray cluster's nodes, of {', '.join(map(str, cpus))} CPUs, hold {room(run.threads_per_worker)}; "
+            "lower one of them"
         )
+    else:
+        threads = run.threads_per_worker
     return Placement(num_workers, threads, use_gpu)
-
-
-def _cluster_resources() -> dict[str, float]:
-    import ray
-
-    resources: dict[str, float] = ray.cluster_resources()
-    return resources
 
 
 def _ray_worker(config: dict[str, Any]) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from pipeline.launch import device_of, precision_of, prepare_torch
 from pipeline.params import Params, load, read_yaml
+from pipeline.progress import stepwise
 from pipeline.training.context import Context
 from pipeline.training.jobs import (
     ClassifierJob,
@@ -52,13 +53,15 @@ def find(stage: str, direction: str, lowest: float, highest: float, steps: int, 
         raise ValueError(f"--steps is {steps}; at least 30 are needed to see a slope")
     params = load(Path("params.yaml"))
     job = _job(stage, params, stage_arguments(Path("dvc.yaml"), stage, direction), direction)
-    torch.set_float32_matmul_precision("medium")
-    context = Context()
+    run = params.run
+    prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
+    device = device_of(run)
+    context = Context(device=device, precision=precision_of(run, device))
     task = job.task(context)
     task.plan = range_test_plan(task.plan, lowest, highest, steps)
     rates, losses = _range_test(task, context, steps)
     out.mkdir(parents=True, exist_ok=True)
-    found = Found(suggest(rates, losses), out / f"{stage}.csv", out / f"{stage}.png")
+    found = Found(suggest(rates, losses), out / f"{stage}-{direction}.csv", out / f"{stage}-{direction}.png")
     _write_csv(found.csv, rates, losses)
     _draw(found.picture, stage, rates, losses, found.suggestion)
     return found
@@ -123,7 +126,7 @@ def _range_test(task: Task, context: Context, steps: int) -> tuple[list[float], 
     rates: list[float] = []
     losses: list[float] = []
     mean = 0.0
-    for step in range(steps):
+    for step in stepwise(steps, "range test"):
         rate = task.plan.at(step).lrs[-1]
         done = training.train_step()
         loss = float(done.nats) / done.num_targets

@@ -59,14 +59,14 @@ class FilesSource(Section):
     """Any files that polars scans. Each split is a list of paths, globs or addresses."""
 
     kind: Literal["files"]
-    format: Literal["parquet", "csv", "ndjson", "text"]
+    format: Literal["parquet", "csv", "ndjson", "text", "auto"]  # auto: by each file's ending
     train: Annotated[list[str], Field(min_length=1)]
     validation: list[str]
     test: list[str]
     unlabelled: list[str]
     text_column: str
     label_column: str | None
-    label_names: list[str] | None  # names of the integer labels 0, 1, ...
+    label_names: list[str] | None  # names of the integer labels 0, 1, ...; -1 then stands for no label
     encoding_errors: Literal["refuse", "replace", "skip"]  # rows that are not valid UTF-8
 
 
@@ -99,7 +99,7 @@ class Corpora(Section):
 
 class Tokenizer(Section):
     kind: Literal["unigram", "bpe", "word", "char"]
-    vocab_size: Annotated[int, Field(ge=300)]
+    vocab_size: Annotated[int, Field(ge=10)]
     character_coverage: Annotated[float, Field(gt=0, le=1)]
     byte_fallback: bool
     sample_mb: Positive  # at most so much text, drawn with the seed, trains the tokenizer

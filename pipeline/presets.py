@@ -23,10 +23,13 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
 
     from ruamel.yaml import YAML
 
+    from pipeline.training.export import family_and_config
+
     before = read_yaml(params)
     source = find(name)
     after = overlay(before, read_yaml(source))
-    typed(Params, after, where=f"{params} with {source.name}")
+    settings = typed(Params, after, where=f"{params} with {source.name}")
+    family_and_config(settings.model)
     changes = _differences(before, after)
     if write and changes:
         yaml = YAML()  # keeps comments

@@ -45,6 +45,31 @@ def follow(curve: Path, title: str) -> Iterator[None]:
             thread.join()
 
 
+@contextlib.contextmanager
+def busy(title: str) -> Iterator[None]:
+    """Show that the block is at work, and for how long; nothing off a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        bar.add_task(title, total=None)
+        yield
+
+
+def stepwise(num_steps: int, title: str) -> Iterator[int]:
+    """The numbers from 0, with a bar; nothing off a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    yield from track(range(num_steps), title, console=console, disable=not console.is_terminal)
+
+
 def _watch(curve: Path, bar: Progress, task: TaskID, over: threading.Event) -> None:
     size = -1
     while not over.wait(_LOOK_EVERY_S):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import csv
 import importlib
-import inspect
 import json
+import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from pipeline import identity, services, tracking
-from pipeline.files import atomic_write_text
-from pipeline.params import Params, load
-from pipeline.progress import follow
+from pipeline.cluster import Cluster
+from pipeline.files import atomic_write_text, only_one
+from pipeline.lockfile import LockFile
+from pipeline.params import Model, Params, load, read_yaml
+from pipeline.progress import busy, follow
+
+log = logging.getLogger(__name__)
 
 
 def run_stage(
@@ -24,57 +29,119 @@ def run_stage(
     Raises ValueError for a person's mistakes. Nothing that existed is overwritten when it fails.
     """
     settings = load(params)
-    module = importlib.import_module(f"pipeline.stages.{stage}")
+    if stage == "prepare":  # the first: what would be refused hours later is refused now
+        check_model(settings.model)
+    root = project_root(Path.cwd())
+    with _cluster(root, settings) if curve else nullcontext() as cluster:
+        module = importlib.import_module(f"pipeline.stages.{stage}")
+        info = _stage_info(stage, module, root, params, arguments, trains=curve is not None)
+        with _alone(info), tracking.stage_run(info) as run:
+            if curve is None:
+                with busy(info.name):
+                    found = module.run(settings, **arguments)
+            else:
+                found = _train(module, settings, arguments, run, curve, cluster)
+            atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
+            tracking.log_metrics(run, found)
+            if stage == "finetune_classifier":
+                out = arguments["out"]
+                tracking.register_model(run, out, f"headstart-classifier-{out.name}", "current", {})
+
+
+def project_root(folder: Path) -> Path:
+    """Where services, checkpoints and runs are kept.
+
+    `dvc exp run --temp` and `--queue` work in a copy, in `.dvc/tmp/exps`, that they remove: what has to
+    last goes to the project that they were called in.
+    """
+    for copy in (folder, *folder.parents):
+        if copy.parts[-4:-1] == (".dvc", "tmp", "exps"):
+            return copy.parents[3]
+    return folder
+
+
+def check_model(model: Model) -> None:
+    """Raises ValueError for an unknown family, or settings that it does not have."""
+    from pipeline.training.export import family_and_config
+
+    family_and_config(model)
+
+
+def _alone(info: tracking.StageInfo) -> AbstractContextManager[None]:
+    """One process of this checkout at a time trains a run: a killed `dvc` leaves its stage at work."""
+    if info.key is None:
+        return nullcontext()
+
+    def tell(holder: str) -> None:
+        log.warning("%s (%s) is being trained by %s; waiting for it to end", info.name, info.key, holder)
+
+    return only_one(info.root / ".headstart" / "locks" / info.key, tell)
+
+
+def _stage_info(
+    stage: str, module: Any, root: Path, params: Path, arguments: Mapping[str, Any], *, trains: bool
+) -> tracking.StageInfo:
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
-    section = selected(settings, [path.format(**texts) for path in module.SECTIONS])
-    inputs = {
-        name: identity.content_hash(path)
-        for name, path in arguments.items()
-        if isinstance(path, Path) and name != "out"
-    }
+    paths = {name: path for name, path in arguments.items() if isinstance(path, Path) and name != "out"}
+    sections = [path.format(**texts) for path in module.SECTIONS]
+    settings = load(params)
+    section = selected(settings.model_dump(), sections)
+    inputs = {name: identity.content_hash(path) for name, path in paths.items()}
+    if not identity.source_of(f"models.{settings.model.family}").is_file():
+        check_model(settings.model)
     code = identity.code_hash(f"pipeline.stages.{stage}", f"models.{settings.model.family}")
     key = identity.run_key(stage, {"arguments": texts, "params": section}, inputs, code)
-    trains = "session" in inspect.signature(module.run).parameters
-    root = Path.cwd()
-    info = tracking.StageInfo(
+    lock = LockFile(Path.cwd())
+    return tracking.StageInfo(
         root=root,
         stage=stage,
-        stages=pipeline_stages(root, settings),
+        stages=pipeline_stages(Path.cwd(), settings),
         params=section,
         inputs=inputs,
         key=key if trains else None,
+        recipe=lock.upcoming(selected(read_yaml(params), sections), paths.values()),
+        recipes=lock.recipes(),
     )
-    with tracking.stage_run(info) as run:
-        if curve is None:
-            found = module.run(settings, **arguments)
-        else:
-            found = _train(module, settings, arguments, run, key, curve)
-        atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
-        tracking.log_metrics(run, found)
-        if stage == "finetune_classifier":
-            out = arguments["out"]
-            tracking.register_model(run, out, f"headstart-classifier-{out.name}", "current", {})
+
+
+def _cluster(root: Path, settings: Params) -> AbstractContextManager[Cluster | None]:
+    """Ray for a training stage. Begun before all else, as it takes the longest."""
+    workers = settings.run.workers
+    if workers == 0:
+        return nullcontext()
+    address = services.ray_address(root)
+    return Cluster(
+        address=address,
+        environment=services.join_environment() if address else {},
+        imports=("ray.train.torch", "pipeline.launch"),
+        num_processes=1 + (1 if workers == "auto" else workers),  # Train's controller is one
+    )
 
 
 def _train(
-    module: Any, settings: Params, arguments: Mapping[str, Any], run: tracking.StageRun, key: str, curve: Path
+    module: Any,
+    settings: Params,
+    arguments: Mapping[str, Any],
+    run: tracking.StageRun,
+    curve: Path,
+    cluster: Cluster | None,
 ) -> dict[str, Any]:
     from pipeline.launch import Session
 
-    root = run.info.root
+    root, key = run.info.root, run.info.key
+    assert key is not None
     storage = settings.run.storage
     local = "://" not in storage
     folder = str((root / storage).resolve() / key) if local else f"{storage.rstrip('/')}/{key}"
     records = Path(folder) / "curve.jsonl" if local else root / ".headstart" / "curves" / f"{key}.jsonl"
     records.parent.mkdir(parents=True, exist_ok=True)
-    address = services.ray_address(root)
     session = Session(
         key=key,
         folder=folder,
         open_recorder=run.recorder(records).open,
         tracking_run=run.run_id,
-        ray_address=address,
-        environment=services.join_environment() if address else None,
+        anew=run.info.forced,
+        cluster=cluster,
     )
     with follow(records, run.info.name):
         found: dict[str, Any] = module.run(settings, **arguments, session=session)
@@ -93,11 +160,11 @@ def _write_curve(records: list[tracking.Record], path: Path) -> None:
             writer.writerow([record.step, *(record.metrics.get(name, "") for name in names)])
 
 
-def selected(params: Params, sections: list[str]) -> dict[str, Any]:
+def selected(params: Mapping[str, Any], sections: list[str]) -> dict[str, Any]:
     """The settings at some dotted paths, as {path: value or mapping}."""
     found: dict[str, Any] = {}
     for path in sections:
-        value: Any = params.model_dump()
+        value: Any = params
         for part in path.split("."):
             value = value[part]
         found[path] = value
@@ -106,8 +173,6 @@ def selected(params: Params, sections: list[str]) -> dict[str, Any]:
 
 def pipeline_stages(root: Path, params: Params) -> list[str]:
     """Names of all stages of dvc.yaml, as DVC calls them, a matrix drawn out; empty without dvc.yaml."""
-    from pipeline.params import read_yaml
-
     file = root / "dvc.yaml"
     if not file.exists():
         return []

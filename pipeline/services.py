@@ -125,7 +125,12 @@ def ray_address(root: Path) -> str | None:
 
 
 def join_environment() -> dict[str, str]:
-    """Environment variables that a process needs before it imports ray, to join what `up` started."""
+    """Environment variables that a process needs before it imports ray, to join what `up` started.
+
+    None for a cluster of RAY_ADDRESS: how that one is joined is its owner's to say.
+    """
+    if os.environ.get("RAY_ADDRESS"):
+        return {}
     return {
         "RAY_AUTH_MODE": "token",
         "RAY_USAGE_STATS_ENABLED": "0",

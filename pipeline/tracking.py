@@ -189,7 +189,14 @@ class StageInfo:
     params: Mapping[str, Any]  # nested; logged once
     inputs: Mapping[str, str] = field(default_factory=dict)  # name -> SHA-256
     key: str | None = None  # identity of a training; None: a run is never resumed
+    recipe: str | None = None  # of this stage, and of those that DVC has run: see `lockfile`
+    recipes: Mapping[str, str] = field(default_factory=dict)
     experiment: str = "headstart"
+
+    @property
+    def forced(self) -> bool:
+        """Whether DVC has this stage's output as it would be now: it was asked to run it all the same."""
+        return self.recipe is not None and self.recipes.get(self.name) == self.recipe
 
     @property
     def name(self) -> str:
@@ -356,7 +363,7 @@ def _open(client: MlflowClient, uri: str, info: StageInfo) -> tuple[str, str]:
     else:
         run_id = client.create_run(experiment, tags=tags, run_name=info.name).info.run_id
         _log_params(client, run_id, info.params)
-    _link_stages(client, parent_id, info.name, info.stages, finished=False)
+    _link_stages(client, parent_id, info.name, info.stages, info.recipes, finished=False)
     return run_id, parent_id
 
 
@@ -434,6 +441,8 @@ def _stage_tags(info: StageInfo, parent_id: str) -> dict[str, str]:
     }
     if info.key is not None:
         tags["headstart.key"] = info.key
+    if info.recipe is not None:
+        tags["headstart.recipe"] = info.recipe
     return {_name(key): redact(value)[:TAG_CHARACTERS] for key, value in tags.items()}
 
 
@@ -526,6 +535,7 @@ class _Outcome:
     time_ms: int
     metrics: dict[str, float]
     curves: list[str]
+    recipes: dict[str, str] = field(default_factory=dict)
 
 
 def _close(run: StageRun, error: BaseException | None) -> None:
@@ -546,6 +556,7 @@ def _close(run: StageRun, error: BaseException | None) -> None:
         time_ms=_now_ms(),
         metrics=run.metrics,
         curves=[str(path) for path in run.curves],
+        recipes=dict(run.info.recipes),
     )
     try:
         with _lock(run.info.root):
@@ -574,7 +585,8 @@ def _conclude(client: MlflowClient, uri: str, outcome: _Outcome) -> None:
     if outcome.error is not None:
         client.set_tag(outcome.run_id, "headstart.error", outcome.error)
     client.set_terminated(outcome.run_id, outcome.status, outcome.time_ms)
-    _link_stages(client, outcome.parent_id, outcome.stage, outcome.stages, outcome.status == "FINISHED")
+    finished = outcome.status == "FINISHED"
+    _link_stages(client, outcome.parent_id, outcome.stage, outcome.stages, outcome.recipes, finished)
     _settle_parent(client, outcome.parent_id)
 
 
@@ -616,9 +628,15 @@ def _settle_parent(client: MlflowClient, parent_id: str) -> None:
 
 
 def _link_stages(
-    client: MlflowClient, parent_id: str, stage: str, stages: Sequence[str], finished: bool
+    client: MlflowClient,
+    parent_id: str,
+    stage: str,
+    stages: Sequence[str],
+    recipes: Mapping[str, str],
+    finished: bool,
 ) -> None:
-    """Set the parent's links to the run of each stage: its own, or for a cached stage the newest finished.
+    """Set the parent's links to the run of each stage: its own, or for a cached stage the one that made
+    what DVC kept: the newest that finished with the recipe that dvc.lock records, if it records one.
 
     Until `stage` has finished, the later ones may still run: they are linked once they have run, or once
     this one has finished without them.
@@ -630,7 +648,8 @@ def _link_stages(
     links = dict(own)
     cached = []
     for name in names if finished else names[:place]:
-        earlier = None if name in own else _newest_finished(client, parent.info.experiment_id, name)
+        experiment, recipe = parent.info.experiment_id, recipes.get(name)
+        earlier = None if name in own else _newest_finished(client, experiment, name, recipe)
         if earlier:
             links[name] = earlier
             cached.append(name)
@@ -644,8 +663,9 @@ def _link_stages(
             client.delete_tag(parent_id, key)
 
 
-def _newest_finished(client: MlflowClient, experiment: str, stage: str) -> Run | None:
-    finished = f"attributes.status = 'FINISHED' and {_having({'headstart.stage': stage})}"
+def _newest_finished(client: MlflowClient, experiment: str, stage: str, recipe: str | None) -> Run | None:
+    tags = {"headstart.stage": stage} | ({"headstart.recipe": recipe} if recipe else {})
+    finished = f"attributes.status = 'FINISHED' and {_having(tags)}"
     return next(iter(_search(client, experiment, finished, limit=1)), None)
 
 

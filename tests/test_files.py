@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 
 import pytest
 
-from pipeline.files import atomic_folder, atomic_write_text, sha256_of
+from pipeline.files import atomic_folder, atomic_write_text, only_one, sha256_of
 
 
 def test_a_folder_replaces_the_old_one_whole(tmp_path):
@@ -31,6 +34,36 @@ def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path):
         fail()
     assert [file.name for file in out.iterdir()] == ["old"]
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from pipeline.files import only_one
+with only_one(Path(sys.argv[1]), print):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_lock_is_waited_for_names_its_holder_and_falls_with_it(tmp_path):
+    lock = tmp_path / "locks" / "run"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    told = []
+
+    def tell(holding: str) -> None:
+        told.append(holding)
+        holder.kill()
+
+    with only_one(lock, tell):
+        pass
+    assert told == [f"process {holder.pid}"]
+    holder.wait()
+    with only_one(lock, tell):  # free: nobody is told
+        assert lock.read_text() == f"process {os.getpid()}"
+    assert len(told) == 1
 
 
 def test_text_is_written_whole_and_hashed(tmp_path):

@@ -28,15 +28,19 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
+ANY_DEVICE: dict[str, Any] = {"device": "auto"}
+
+
 def run_of(**changes: Any) -> Run:
     return Run(**(RUN | changes))
 
 
-def cluster(cpus: int, gpus: int = 0, nodes: int = 1) -> dict[str, float]:
-    """As `ray.cluster_resources` tells it."""
-    found = {"CPU": float(cpus), "memory": 1e9, "node:__internal_head__": 1.0}
-    found |= {f"node:10.0.0.{number}": 1.0 for number in range(nodes)}
-    return found | ({"GPU": float(gpus)} if gpus else {})
+def cluster(*cpus: int, gpus: tuple[int, ...] = ()) -> list[dict[str, float]]:
+    """Nodes as `ray.nodes` tells of their resources."""
+    nodes = [{"CPU": float(number), "memory": 1e9, "node:10.0.0.1": 1.0} for number in cpus]
+    for node, number in zip(nodes, gpus, strict=False):
+        node["GPU"] = float(number)
+    return nodes
 
 
 @pytest.mark.parametrize(
@@ -44,15 +48,20 @@ def cluster(cpus: int, gpus: int = 0, nodes: int = 1) -> dict[str, float]:
     [
         # auto without a GPU: a worker a node, with all CPUs of it
         ({"workers": "auto"}, cluster(2), Placement(1, 2, False)),
-        ({"workers": "auto"}, cluster(32, nodes=4), Placement(4, 8, False)),
+        ({"workers": "auto"}, cluster(8, 8, 8, 8), Placement(4, 8, False)),
+        # nodes of several sizes: what fits on each of them
+        ({"workers": "auto"}, cluster(4, 8), Placement(2, 4, False)),
+        ({"workers": 4}, cluster(4, 8), Placement(4, 2, False)),
+        # a head without a GPU lends the GPU node none of its CPUs
+        ({"workers": "auto"} | ANY_DEVICE, cluster(8, 32, gpus=(1,)), Placement(1, 8, True)),
         # auto with GPUs: a worker a GPU, unless the CPU is asked for
-        ({"workers": "auto", "device": "auto"}, cluster(16, gpus=4), Placement(4, 4, True)),
-        ({"workers": "auto", "device": "cuda"}, cluster(16, gpus=1), Placement(1, 16, True)),
-        ({"workers": "auto", "device": "cpu"}, cluster(16, gpus=4), Placement(1, 16, False)),
+        ({"workers": "auto"} | ANY_DEVICE, cluster(16, gpus=(4,)), Placement(4, 4, True)),
+        ({"workers": "auto", "device": "cuda"}, cluster(16, gpus=(1,)), Placement(1, 16, True)),
+        ({"workers": "auto", "device": "cpu"}, cluster(16, gpus=(4,)), Placement(1, 16, False)),
         # as many as asked for
         ({"workers": 2}, cluster(2), Placement(2, 1, False)),
         ({"workers": 3}, cluster(8), Placement(3, 2, False)),
-        ({"workers": 2, "device": "auto"}, cluster(8, gpus=4), Placement(2, 4, True)),
+        ({"workers": 2} | ANY_DEVICE, cluster(8, gpus=(4,)), Placement(2, 4, True)),
         ({"workers": 2, "threads_per_worker": 3}, cluster(8), Placement(2, 3, False)),
     ],
 )
@@ -65,9 +74,15 @@ def test_placement(settings, resources, wanted):
     ("settings", "resources", "message"),
     [
         ({"workers": 3}, cluster(2), r"run\.workers is 3, but the Ray cluster offers 2 CPUs"),
-        ({"workers": 3, "device": "auto"}, cluster(8, gpus=2), r"run\.workers is 3, .* offers 2 GPUs"),
+        ({"workers": 3} | ANY_DEVICE, cluster(8, gpus=(2,)), r"run\.workers is 3, .* offers 2 GPUs"),
+        (
+            {"workers": 2} | ANY_DEVICE,
+            cluster(1, 8, gpus=(2,)),
+            r"run\.workers is 2, .* offers 1 GPUs, with a CPU",
+        ),
         ({"workers": 1, "device": "cuda"}, cluster(8), r"run\.device is cuda, but the Ray cluster offers no"),
-        ({"workers": 2, "threads_per_worker": 4}, cluster(6), r"need 8 CPUs, the Ray cluster has 6"),
+        ({"workers": 2, "threads_per_worker": 4}, cluster(6), r"of 6 CPUs, hold 1"),
+        ({"workers": 1, "threads_per_worker": 6}, cluster(4, 4), r"of 4, 4 CPUs, hold 0"),
     ],
 )
 def test_a_plan_that_could_only_wait_for_ever_is_refused(settings, resources, message):

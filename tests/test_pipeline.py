@@ -293,7 +293,8 @@ MAY_IMPORT = {
     "tracking": set[str](),
     "corpus": {"params", "files"},
     "training": {"params", "files", "corpus", "models"},
-    "launch": {"params", "training"},
+    "cluster": set[str](),
+    "launch": {"params", "training", "cluster"},
 }
 
 
@@ -316,7 +317,7 @@ def test_nothing_imports_a_stage():
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
-        ("ray", {"pipeline.launch"}),
+        ("ray", {"pipeline.cluster", "pipeline.launch"}),
         ("mlflow", {"pipeline.tracking", "pipeline.serving"}),
         ("torch", None),
     ],

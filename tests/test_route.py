@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.lockfile import LockFile
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -166,6 +168,8 @@ def test_the_execution_is_one_parent_run_with_a_finished_child_for_each_stage(pr
     assert steps[-1] == metrics(project, "pretrain_lm-forward")["steps"]
     key = pretraining.data.tags["headstart.key"]
     assert (project / ".headstart/runs" / key / "curve.jsonl").exists()
+    lock = LockFile(project).recipes()  # what DVC kept is what these runs made
+    assert {run.info.run_name: run.data.tags["headstart.recipe"] for run in children} == lock
     assert client.get_model_version_by_alias("headstart-classifier-forward", "current").version
 
 
@@ -257,11 +261,31 @@ def test_killed_and_started_again_a_training_ends_with_the_same_weights(project)
     steps = [json.loads(line)["step"] for line in (run / "curve.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     shutil.rmtree(run)
-    subprocess.run(pretrain("out/undisturbed"), cwd=project, env=environment, check=True)
-    killed, undisturbed = (
-        project / "out" / name / "tensors.safetensors" for name in ("killed", "undisturbed")
+    # As when `dvc repro` is killed, but not the stage that it ran, and typed again.
+    undisturbed = subprocess.Popen(pretrain("out/undisturbed"), cwd=project, env=environment)
+    while not (run / "curve.jsonl").exists():
+        assert undisturbed.poll() is None
+        time.sleep(0.02)
+    beside = subprocess.run(
+        pretrain("out/beside"), cwd=project, env=environment, check=True, capture_output=True, text=True
     )
-    assert killed.read_bytes() == undisturbed.read_bytes()
+    assert f"is being trained by process {undisturbed.pid}; waiting" in beside.stderr
+    assert undisturbed.wait() == 0
+    weights = [
+        (project / "out" / name / "tensors.safetensors").read_bytes()
+        for name in ("killed", "undisturbed", "beside")
+    ]
+    assert weights[0] == weights[1] == weights[2]
+
+
+def test_a_forced_repro_trains_again_and_ends_with_the_same_weights(project):
+    weights = project / "data/general_lm/forward/tensors.safetensors"
+    key = json.loads((weights.parent / "state.json").read_text())["key"]
+    curve = project / ".headstart/runs" / key / "curve.jsonl"
+    before, trained_at = weights.read_bytes(), curve.read_text()
+    command(project, "dvc", "repro", "--force", "--single-item", "pretrain_lm@forward")
+    assert weights.read_bytes() == before
+    assert curve.read_text() != trained_at  # other times of day
 
 
 def test_a_new_target_reruns_neither_tokenizer_nor_pretraining(project):

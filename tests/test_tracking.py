@@ -232,6 +232,19 @@ def test_cached_stages_are_linked_from_the_parent(root, client, monkeypatch):
     assert "headstart.cached.evaluate" not in tags
 
 
+def test_a_cached_stage_is_linked_to_the_run_that_made_what_dvc_kept(root, client, monkeypatch):
+    made = {}
+    for recipe in ("a", "b"):
+        with stage_run(info(root, "pretrain_lm", recipe=recipe)) as run:
+            made[recipe] = run.run_id
+    for kept in ("a", "b", "c"):
+        new_execution(monkeypatch)
+        with stage_run(info(root, "evaluate", recipes={"pretrain_lm": kept})) as run:
+            pass
+        tags = client.get_run(run.parent_id).data.tags
+        assert tags.get("headstart.stage.pretrain_lm") == made.get(kept)
+
+
 PIPELINE = """
 import subprocess, sys
 for stage in sys.argv[2:]:

@@ -181,10 +181,11 @@ class LanguageModelBatches:
     def _lengths(self, rng: np.random.Generator) -> np.ndarray:
         if not self._variable:
             return np.full(self._lane_length // self._bptt + 1, self._bptt)
-        num_draws = self._lane_length // 5 + 1
+        shortest = min(5, self._bptt)
+        num_draws = self._lane_length // shortest + 1
         base = np.where(rng.random(num_draws) < 0.95, self._bptt, self._bptt / 2)
         drawn = rng.normal(base, 5).astype(np.int64)
-        return drawn.clip(min(5, self._bptt), self._bptt + 20)
+        return drawn.clip(shortest, self._bptt + 20)
 
 
 def evaluation_batches(

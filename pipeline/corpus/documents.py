@@ -83,6 +83,7 @@ def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, fo
         sizes |= _divide(folder, wanted, settings.max_documents, seed, labels)
     else:
         labels.check(counts, wanted)  # again, without the rows that had no text
+    _check_splits(sizes, settings, labels)
     info = DocumentsInfo(
         label_names=source.label_names,
         splits={split: sizes[split] for split in SPLITS if split in sizes},
@@ -134,7 +135,24 @@ def read_documents(folder: Path, split: str) -> Iterator[Rows]:
         raise ValueError(f"{file}: damaged ({error}); run the stage `prepare` again") from error
 
 
-# Checks of the labels
+# Checks of the splits and labels
+
+
+def _check_splits(sizes: Mapping[str, SplitSize], settings: Corpus, labels: _LabelCheck) -> None:
+    """Refuse what a later stage, hours from now, could not do without."""
+    needed = ("validation",) if labels.names is None else ("validation", "test")
+    for split in needed:
+        if split in sizes:
+            continue
+        key = labels.key
+        if getattr(settings.source, split, None):
+            reason = f"no row of `{key}.source.{split}` has a text" + (
+                "" if labels.names is None else " and a label"
+            )
+        else:
+            reason = f"`{key}.split.{split}` is 0 and `{key}.source.{split}` names no file"
+        what = "models are judged on it" if split == "validation" else "the classifier is evaluated on it"
+        raise ValueError(f"`{key}`: there would be no {split} split, and {what}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -170,8 +188,9 @@ class _LabelCheck:
                 )
         missing = [name for label, name in enumerate(self.names or ()) if not train[label]]
         if missing:
+            names = _some(repr(_short(name)) for name in missing)
             raise ValueError(
-                f"`{self.key}`: no training row has the label {', '.join(map(repr, missing))}; remove it "
+                f"`{self.key}`: no training row has the label {names}; remove it "
                 f"from `{self.key}.source.label_names`, add rows, or raise `{self.key}.max_documents`"
             )
 
@@ -182,12 +201,24 @@ class _LabelCheck:
             raise ValueError(
                 f"`{self.key}.split`: {', '.join(('train', *wanted))} need a row of each class, {needed} in "
                 f"all; fewer have {self._named(few)}. Add rows, merge classes, raise "
-                f"`{self.key}.max_documents`, or set the fractions that are not needed to 0"
+                f"`{self.key}.max_documents`, or give files for the splits. Is "
+                f"`{self.key}.source.label_column` the right column?"
             )
 
     def _named(self, counts: Mapping[int, int]) -> str:
         assert self.names is not None
-        return ", ".join(f"{self.names[label]!r} ({count:,})" for label, count in sorted(counts.items()))
+        return _some(f"{_short(self.names[label])!r} ({count:,})" for label, count in sorted(counts.items()))
+
+
+def _some(items: Iterable[str], most: int = 5) -> str:
+    """The first few of many."""
+    listed = list(items)
+    more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return ", ".join(listed[:most]) + more
+
+
+def _short(text: str, most: int = 40) -> str:
+    return text if len(text) <= most else text[:most] + "…"
 
 
 def _wanted_fractions(source: Source, settings: Corpus) -> dict[str, float]:
@@ -318,11 +349,15 @@ def _keys_and_classes(folder: Path, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(keys, dtype=np.uint64), np.frombuffer(classes, dtype=np.int32)
 
 
-def hash_keys(texts: Iterable[str], seed: int) -> Iterator[int]:
-    """A uniform 64-bit number for each text, from the seed and the text alone."""
+def hash_keys(texts: Iterable[str], seed: int, purpose: str = "") -> Iterator[int]:
+    """A uniform 64-bit number for each text, from the seed, the purpose and the text alone.
+
+    Two draws from the same texts need two purposes: what one has left would else be the other's extremes.
+    """
     secret = seed.to_bytes(16, "little")
     for text in texts:
-        digest = blake2b(text.encode("utf-8"), digest_size=8, key=secret).digest()
+        encoded = text.encode("utf-8")
+        digest = blake2b(encoded, digest_size=8, key=secret, person=purpose.encode()).digest()
         yield int.from_bytes(digest, "little")
 
 
@@ -348,7 +383,7 @@ def _assign(
         if len(rows) < len(splits):
             raise ValueError(
                 f"`{key}`: {len(rows)} documents for the splits {', '.join(splits)}, each needs one; "
-                f"raise `{key}.max_documents`, add rows, or set fractions in `{key}.split` to 0"
+                f"raise `{key}.max_documents`, add rows, or give files for the splits"
             )
         ranked = rows[np.argsort(keys[rows], kind="stable")]
         end = len(ranked)

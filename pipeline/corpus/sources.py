@@ -29,6 +29,10 @@ SPLITS = ("train", "validation", "test", "unlabelled")
 # Stands for an undecodable byte in a repaired copy of a file: a noncharacter, which no real text holds.
 _UNDECODABLE = "\ufdd0"
 _REPLACEMENT = "\ufffd"
+_FORMATS = {
+    ".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".txt": "text",
+}  # fmt: skip
+_MINUS_ONE = ("-1", "-1.0")
 _INTEGER = re.compile(r"-?\d+(?:\.0+)?")
 
 
@@ -97,17 +101,13 @@ class Files:
     repaired: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        if self.settings.format == "text" and self.settings.label_column is not None:
-            raise ValueError(
-                f"`{self.key}.label_column` is {self.settings.label_column!r}, but a plain text file has no "
-                "columns: set it to null, or use format csv, ndjson or parquet"
-            )
         self._repairs = tempfile.TemporaryDirectory(prefix="headstart-utf8-")
         self._files = {split: self._resolve(split) for split in SPLITS if getattr(self.settings, split)}
         self.splits = tuple(self._files)
-        for files in self._files.values():
+        for split, files in self._files.items():
             for file in files:
-                self._check_columns(file)
+                self._check_columns(file, split)
+        self._check_apart()
         self._values = {split: self._label_values(split) for split in self.splits}
         self._label_ids, self.label_names = self._map_labels()
 
@@ -122,7 +122,7 @@ class Files:
     def rows(self, split: str) -> Iterator[Rows]:
         for file in self._files[split]:
             with _explained(file.name, self.key):
-                for batch in self._batches(file.scan):
+                for batch in self._batches(file.scan, self._label_column(split)):
                     yield self._usable(batch, file.name)
 
     # Finding and opening files
@@ -145,24 +145,35 @@ class Files:
         return matches
 
     def _open(self, name: str) -> _File:
-        path = name
-        if self.settings.format != "parquet" and not _is_remote(name):
+        path, form = name, self._format_of(name)
+        if form != "parquet" and not _is_remote(name):
             path = self._decodable(name)
         with _explained(name, self.key):
-            scan = self._scan(path)
-            return _File(name, scan, dict(scan.collect_schema()))
+            scan = self._scan(path, form)
+            return _File(name, form, scan, dict(scan.collect_schema()))
 
-    def _scan(self, path: str) -> pl.LazyFrame:
+    def _format_of(self, name: str) -> str:
+        if self.settings.format != "auto":
+            return self.settings.format
+        suffix = Path(name.partition("?")[0]).suffix.lower()
+        if suffix not in _FORMATS:
+            raise ValueError(
+                f"{name}: the ending {suffix!r} tells no format, as {', '.join(_FORMATS)} do; unpack it if "
+                f"it is packed, or set `{self.key}.format`"
+            )
+        return _FORMATS[suffix]
+
+    def _scan(self, path: str, form: str) -> pl.LazyFrame:
         import polars as pl
 
-        match self.settings.format:
+        match form:
             case "parquet":
                 return pl.scan_parquet(path)
             case "csv":
                 return pl.scan_csv(path, infer_schema=False)  # every column as written
             case "ndjson":
                 return self._scan_ndjson(path)
-            case "text":
+            case _:
                 return pl.scan_lines(path, name=self.settings.text_column)
 
     def _scan_ndjson(self, path: str) -> pl.LazyFrame:
@@ -192,13 +203,34 @@ class Files:
                 target.write(_marked(line_bytes))
         return str(copy)
 
+    def _check_apart(self) -> None:
+        """What is trained on must not be what is tested on. (Unlabelled text may be: it has no labels.)"""
+        seen: dict[str, str] = {}
+        for split in ("train", "validation", "test"):
+            for file in self._files.get(split, []):
+                name = file.name if _is_remote(file.name) else str(Path(file.name).resolve())
+                if seen.setdefault(name, split) != split:
+                    raise ValueError(
+                        f"{file.name} is in both `{self.key}.{seen[name]}` and `{self.key}.{split}`; name it "
+                        f"once: without files of its own a split is drawn from train (`split.{split}`)"
+                    )
+
     # Columns
 
-    def _check_columns(self, file: _File) -> None:
+    def _label_column(self, split: str) -> str | None:
+        """Unlabelled text needs no label column, and labels that it has mean nothing."""
+        return None if split == "unlabelled" else self.settings.label_column
+
+    def _check_columns(self, file: _File, split: str) -> None:
         import polars as pl
 
-        for setting in ("text_column", "label_column"):
-            column = getattr(self.settings, setting)
+        label_column = self._label_column(split)
+        if file.format == "text" and label_column is not None:
+            raise ValueError(
+                f"{file.name}: `{self.key}.label_column` is {label_column!r}, but a plain text file has no "
+                "columns: set it to null, or use csv, ndjson or parquet"
+            )
+        for setting, column in (("text_column", self.settings.text_column), ("label_column", label_column)):
             if column is not None and column not in file.columns:
                 raise ValueError(
                     f"{file.name}: no column {column!r} (`{self.key}.{setting}`); "
@@ -218,9 +250,10 @@ class Files:
         import polars as pl
 
         values: Counter[str | None] = Counter()
-        if self.settings.label_column is None:
+        column = self._label_column(split)
+        if column is None:
             return values
-        label = pl.col(self.settings.label_column).cast(pl.String).alias("label")
+        label = pl.col(column).cast(pl.String).alias("label")
         for file in self._files[split]:
             with _explained(file.name, self.key):
                 counted = file.scan.select(label).group_by("label").agg(pl.len()).collect(engine="streaming")
@@ -231,7 +264,7 @@ class Files:
     def _map_labels(self) -> tuple[dict[str | None, int | None], tuple[str, ...] | None]:
         """Give each value of the label column its class, or None for unlabelled."""
         values = {value for counts in self._values.values() for value in counts}
-        unlabelled = {value for value in values if value is None or value.strip() in ("", "-1", "-1.0")}
+        unlabelled = {value for value in values if value is None or self._means_unlabelled(value)}
         written = {value for value in values - unlabelled if value is not None}
         if self.settings.label_column is None or (not written and self.settings.label_names is None):
             return dict.fromkeys(values), None
@@ -246,9 +279,21 @@ class Files:
         ids.update(classes)
         return ids, names
 
+    def _means_unlabelled(self, value: str) -> bool:
+        if value.strip() not in _MINUS_ONE:
+            return not value.strip()
+        names = self.settings.label_names
+        if names is None:
+            raise ValueError(
+                f"{self._files_with(value)}: column {self.settings.label_column!r} holds {value}, which is a "
+                f"class in some corpora and stands for no label in others; set `{self.key}.label_names`: to "
+                "the classes without it for no label, with it for a class"
+            )
+        return "-1" not in names
+
     def _class_of(self, value: str, written: set[str], names: tuple[str, ...]) -> int:
-        # Names such as "1", "2" in a column of text are names; integers are positions.
-        if written <= set(names) and not self._labels_are_integers():
+        # Names such as "1", "2" in a column of text are names; integers are positions, of which -1 is none.
+        if written <= set(names) and ("-1" in names or not self._labels_are_integers()):
             return names.index(value)
         if _INTEGER.fullmatch(value) and 0 <= int(float(value)) < len(names):
             return int(float(value))
@@ -261,8 +306,11 @@ class Files:
         )
 
     def _labels_are_integers(self) -> bool:
-        column = self.settings.label_column or ""
-        return any(file.columns[column].is_numeric() for files in self._files.values() for file in files)
+        column = self.settings.label_column
+        labelled = [
+            file for split, files in self._files.items() if self._label_column(split) for file in files
+        ]
+        return any(file.columns[column].is_numeric() for file in labelled if column)
 
     def _files_with(self, value: str) -> str:
         split = next(split for split, counts in self._values.items() if value in counts)
@@ -270,12 +318,12 @@ class Files:
 
     # Rows
 
-    def _batches(self, scan: pl.LazyFrame) -> Iterator[pl.DataFrame]:
+    def _batches(self, scan: pl.LazyFrame, label_column: str | None) -> Iterator[pl.DataFrame]:
         import polars as pl
 
         columns = [pl.col(self.settings.text_column).alias("text")]
-        if self.settings.label_column is not None:
-            columns.append(pl.col(self.settings.label_column).cast(pl.String).alias("label"))
+        if label_column is not None:
+            columns.append(pl.col(label_column).cast(pl.String).alias("label"))
         rows = scan.select(columns)
         return iter(rows.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"))
 
@@ -322,6 +370,7 @@ class Files:
 @dataclass(frozen=True)
 class _File:
     name: str  # as in the settings
+    format: str
     scan: pl.LazyFrame
     columns: dict[str, Any]
 

@@ -9,11 +9,13 @@ of a space).
 from __future__ import annotations
 
 import hashlib
+import heapq
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +42,9 @@ class Sample:
 
 
 def draw_sample(documents: Path, sample_mb: float, seed: int) -> Sample:
-    """Draw whole documents of the training split, each with the same probability, up to the limit.
+    """Draw whole documents of the training split, those of lowest key that the limit holds, in their order.
+
+    A document's key is a hash of seed and text, so each has the same chance wherever it stands.
 
     Raises:
         ValueError: the folder has no training documents.
@@ -49,21 +53,25 @@ def draw_sample(documents: Path, sample_mb: float, seed: int) -> Sample:
     if "train" not in info.splits:
         raise ValueError(f"{documents}: no train split for a tokenizer; it has {', '.join(info.splits)}")
     total, limit = info.splits["train"], sample_mb * MEGABYTE
-    share = limit / max(1, total.num_bytes)
-    texts: list[str] = []
-    num_bytes = 0
-    for text, key in _keyed(documents, seed):
+    drawn: list[tuple[int, int, int, str]] = []  # a heap, the highest key first: -key, place, bytes, text
+    num_bytes, lowest_left_out = 0, 2**64
+    for place, (text, key) in enumerate(_keyed(documents, seed)):
+        if key > lowest_left_out:
+            continue
         size = len(text.encode("utf-8"))
-        # The share holds on average only: the second condition makes it a bound.
-        if key < share * 2**64 and num_bytes + size <= limit:
-            texts.append(text)
-            num_bytes += size
+        heapq.heappush(drawn, (-key, place, size, text))
+        num_bytes += size
+        while num_bytes > limit:
+            negative_key, _, left_out, _ = heapq.heappop(drawn)
+            num_bytes -= left_out
+            lowest_left_out = -negative_key
+    texts = [text for _, _, _, text in sorted(drawn, key=itemgetter(1))]
     return Sample(texts, num_bytes, total.num_documents, total.num_bytes)
 
 
 def _keyed(documents: Path, seed: int) -> Iterator[tuple[str, int]]:
     for rows in read_documents(documents, "train"):
-        yield from zip(rows.texts, hash_keys(rows.texts, seed), strict=True)
+        yield from zip(rows.texts, hash_keys(rows.texts, seed, "tokenizer"), strict=True)
 
 
 def train(texts: Iterable[str], settings: TokenizerSettings) -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.tokenizer import MODEL_FILE
+from pipeline.corpus.tokenizer import MODEL_FILE, Tokenizer
 from pipeline.launch import Session, fit, model_tensors
 from pipeline.params import Direction, Params
 from pipeline.training.export import export_model
@@ -40,6 +40,11 @@ def run(
         direction=direction,
         seed=params.run.seed,
     )
+    if Tokenizer.load(tokenizer).sha256 != job.card.tokenizer_sha256:
+        raise ValueError(
+            f"{tokens} was encoded with another tokenizer than {tokenizer}: predictions would mean nothing; "
+            "run the stage `encode` again"
+        )
     done = fit(job, params.run, session)
     export_model(out, model_tensors(done), replace(job.card, key=session.key), [tokenizer / MODEL_FILE])
     last = done.state["evaluations"][-1]["metrics"]

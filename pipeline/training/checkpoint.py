@@ -66,6 +66,11 @@ class CheckpointStore:
                 self._warn(f"checkpoint {self._address}/{name} is passed over: {error}")
         return None
 
+    def clear(self) -> None:
+        """Remove all."""
+        for name in self._names():
+            self._remove(name)
+
     def _load(self, name: str) -> Checkpoint:
         if self._is_local:
             tensors, state = read_folder(Path(self._address) / name)

@@ -30,7 +30,7 @@ from pipeline.training.export import (
     load_model,
 )
 from pipeline.training.objectives import ClassifierTask, LanguageModelTask, Task, evenly
-from pipeline.training.schedules import make_plan
+from pipeline.training.schedules import check_unfreezing, make_plan
 
 
 class Job(Protocol):
@@ -113,6 +113,7 @@ def make_language_model_job(
         raise ValueError(f"{tokens} has no train split to learn a language model from")
     if start is not None:
         check_match(load_model(start)[1], card, start)
+    _check_unfreezing(settings, card)
     return LanguageModelJob(settings, card, tokens.resolve(), splits, start and start.resolve(), seed)
 
 
@@ -199,7 +200,24 @@ def make_classifier_job(
     if start is not None:
         verify_folder(start)
         check_match(load_model(start)[1], card, start)
+    _check_unfreezing(settings, card)
     return ClassifierJob(settings, card, tokens.resolve(), start and start.resolve(), seed)
+
+
+def _check_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card: ModelCard) -> None:
+    with torch.device("meta"):  # shapes, without weights
+        encoder, encoder_groups = build_encoder(card)
+        if card.head is None:
+            groups = language_model_groups(build_language_model(encoder, card), encoder_groups)
+        else:
+            groups = classifier_groups(build_classifier(encoder, card.head), encoder_groups)
+    check_unfreezing(
+        settings.unfreeze,
+        len(groups),
+        epochs=settings.epochs,
+        epochs_per_unfreezing=settings.epochs_per_unfreezing,
+        section=card.stage,
+    )
 
 
 def chosen_documents(shard: TokenShard, max_labels: int | None, seed: int) -> np.ndarray:

@@ -114,6 +114,19 @@ def make_plan(
     return Plan(tuple(phases) or (Phase(0, 0, tuple(range(num_groups))),), peaks, schedule)
 
 
+def check_unfreezing(
+    unfreeze: Unfreezing, num_groups: int, *, epochs: float, epochs_per_unfreezing: float, section: str
+) -> None:
+    """Refuse a run that is over before each group has had its turn. Raises ValueError."""
+    needed = (len(_unfreezing(unfreeze, num_groups)) - 1) * epochs_per_unfreezing
+    if epochs <= needed:
+        raise ValueError(
+            f"{section}.epochs is {epochs}, but with {section}.unfreeze: {unfreeze} over {num_groups} layer "
+            f"groups, and epochs_per_unfreezing: {epochs_per_unfreezing}, the last of them would join after "
+            f"{needed:g}; raise epochs, lower epochs_per_unfreezing, or set unfreeze to full"
+        )
+
+
 def _unfreezing(unfreeze: Unfreezing, num_groups: int) -> Sequence[tuple[int, ...]]:
     everything = tuple(range(num_groups))
     if unfreeze == "full":

@@ -156,6 +156,15 @@ def test_variable_lengths_are_as_in_the_paper():
         assert batch.length_ratio == pytest.approx(length / bptt)
 
 
+@pytest.mark.parametrize("bptt", [2, 3, 4])
+def test_short_variable_lengths_stay_bounded_to_the_end(bptt):
+    batches = batches_of([shard_of([20_000])], bptt=bptt, variable=True, num_rows=1)
+    lengths = [batches.at(step, slice(0, 1)).ids_BT.shape[1] for step in range(batches.num_steps(1))]
+    assert sum(lengths) == batches.tokens_per_epoch
+    assert max(lengths) <= bptt + 20
+    assert min(lengths[:-1]) >= bptt
+
+
 def test_fixed_lengths_are_all_bptt_but_the_last():
     batches = batches_of([shard_of([ROWS * 30 + 1])], bptt=7)
     lengths = [batches.at(step, WHOLE).ids_BT.shape[1] for step in range(batches.num_steps(1))]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 
 import pytest
@@ -35,6 +36,11 @@ def _rows(folder, split):
 def _csv(file, rows):
     file.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
     return [str(file)]
+
+
+def _copy(files):
+    (name,) = files
+    return [shutil.copyfile(name, f"{name}.copy.csv")]
 
 
 def test_split_is_stratified_disjoint_and_complete(prepare, labelled_csv, sentences):
@@ -88,7 +94,8 @@ def test_a_label_in_test_that_train_lacks_is_refused(prepare, labelled_csv, tmp_
 
 def test_max_documents_is_a_seeded_subset_that_grows(prepare, labelled_csv):
     def train(count, **settings):
-        return set(prepare(train=[str(labelled_csv)], max_documents=count, **settings)[0]["train"])
+        splits, _ = prepare(train=[str(labelled_csv)], max_documents=count, fractions=(0.1, 0.1), **settings)
+        return {pair for rows in splits.values() for pair in rows}
 
     assert len(train(50)) == 50
     assert train(50) < train(100)
@@ -102,7 +109,8 @@ def test_skipped_rows_are_counted_exactly_and_unlabelled_rows_kept_apart(prepare
     file.write_text(
         'text,label\na text,x\n,x\n"",y\n"  <br />\x01",y\nb text,y\nc text,\nd text,-1\ne text,x\n'
     )
-    splits, info = prepare(train=[str(file)])
+    judged = _csv(tmp_path / "judged.csv", [("another text", "x")])
+    splits, info = prepare(train=[str(file)], validation=judged, test=_copy(judged), label_names=["x", "y"])
     assert splits["train"] == [("a text", 0), ("b text", 1), ("e text", 0)]
     assert splits["unlabelled"] == [("c text", None), ("d text", None)]
     assert info.skipped == {"null_text": 1, "empty_text": 2}
@@ -110,7 +118,9 @@ def test_skipped_rows_are_counted_exactly_and_unlabelled_rows_kept_apart(prepare
 
 def test_text_is_normalised(prepare, tmp_path):
     train = _csv(tmp_path / "train.csv", [("cafe\u0301<br />  bar", "x"), ("b", "y")])
-    assert prepare(train=train)[0]["train"][0] == ("caf\u00e9 bar", 0)
+    judged = _csv(tmp_path / "judged.csv", [("another text", "x")])
+    splits, _ = prepare(train=train, validation=judged, test=_copy(judged))
+    assert splits["train"][0] == ("caf\u00e9 bar", 0)
 
 
 def test_a_corpus_without_labels_is_split_too(prepare, labelled_csv):
@@ -119,7 +129,43 @@ def test_a_corpus_without_labels_is_split_too(prepare, labelled_csv):
     assert info.label_names is None
 
 
+def test_unlabelled_text_needs_no_labels_and_what_it_has_means_nothing(prepare, labelled_csv, tmp_path):
+    plain = tmp_path / "plain.csv"
+    plain.write_text("text,id\nno label here,1\n")
+    other = _csv(tmp_path / "other.csv", [("labelled otherwise", "perhaps"), ("and so", "-1")])
+    splits, info = prepare(train=[str(labelled_csv)], unlabelled=[str(plain), *other], fractions=(0.1, 0.1))
+    assert [text for text, _ in splits["unlabelled"]] == ["no label here", "labelled otherwise", "and so"]
+    assert info.label_names == ("no", "yes")
+
+
 # Bad input
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fractions": (0.1, 0.0)}, r"no test split.* `corpus\.target\.split\.test` is 0"),
+        ({"fractions": (0.0, 0.1)}, r"no validation split.* `corpus\.target\.split\.validation` is 0"),
+        ({"fractions": (0.0, 0.0), "label_column": None}, r"no validation split"),
+    ],
+)
+def test_a_corpus_without_what_it_is_judged_on_is_refused(prepare, labelled_csv, settings, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(train=[str(labelled_csv)], **settings)
+
+
+def test_a_test_file_without_a_label_is_refused(prepare, labelled_csv, tmp_path):
+    test = _csv(tmp_path / "test.csv", [("a text", ""), ("another", "")])
+    with pytest.raises(ValueError, match=r"no row of `corpus\.target\.source\.test` has a text and a label"):
+        prepare(train=[str(labelled_csv)], test=test, fractions=(0.1, 0.0))
+
+
+def test_a_column_of_texts_as_labels_is_refused_in_few_words(prepare, labelled_csv):
+    with pytest.raises(
+        ValueError, match=r"and 295 more.*`corpus\.target\.source\.label_column` the right"
+    ) as told:
+        prepare(train=[str(labelled_csv)], label_column="text", fractions=(0.1, 0.1))
+    assert len(str(told.value)) < 700
 
 
 def test_one_class_only_is_refused(prepare, tmp_path):

@@ -122,7 +122,9 @@ def test_an_address_with_nothing_behind_is_named(tmp_path, make_source, web_addr
     ("labels", "names", "expected", "expected_names"),
     [
         ([0, 1, -1, None], ["no", "yes"], [0, 1, None, None], ("no", "yes")),
-        ([10, 9, 10, -1], None, [1, 0, 1, None], ("9", "10")),
+        ([10, 9, 10, None], None, [1, 0, 1, None], ("9", "10")),
+        ([-1, 1, 1, -1], ["-1", "1"], [0, 1, 1, 0], ("-1", "1")),  # named: a class
+        (["-1", "1", "1", None], ["1", "-1"], [1, 0, 0, None], ("1", "-1")),
         (["yes", "no", None, "yes"], ["no", "yes"], [1, 0, None, 1], ("no", "yes")),
         (["1", "2", "1", "2"], ["1", "2"], [0, 1, 0, 1], ("1", "2")),  # text: names
         ([1, 0, 1, 0], ["1", "2"], [1, 0, 1, 0], ("1", "2")),  # integers: positions
@@ -135,6 +137,34 @@ def test_labels_are_names_or_positions(tmp_path, make_source, labels, names, exp
     _, found, source = _read(make_source(format="parquet", train=[str(file)], label_names=names))
     assert found == expected
     assert source.label_names == expected_names
+
+
+@pytest.mark.parametrize("labels", [[-1, 0, 1, 0], [-1, 1, -1, 1], ["-1", "x", "y", "x"]])
+def test_minus_one_without_names_is_asked_about(tmp_path, make_source, labels):
+    file = _write(tmp_path, "parquet", labels=labels)
+    with pytest.raises(ValueError, match=r"train\.parquet: .*holds -1, which is a class .*label_names`"):
+        _read(make_source(format="parquet", train=[str(file)]))
+
+
+def test_auto_goes_by_each_files_ending(tmp_path, make_source):
+    settings = make_source(
+        format="auto",
+        train=[str(_write(tmp_path, "csv"))],
+        test=[str(_write(tmp_path, "ndjson"))],
+        unlabelled=[str(_write(tmp_path, "text").rename(tmp_path / "more.txt"))],
+    )
+    assert _read(settings)[:2] == (TEXTS, [1, 0, 1, 0])
+    assert _read(settings, "test")[:2] == (TEXTS, [1, 0, 1, 0])
+    assert _read(settings, "unlabelled")[:2] == (TEXTS, [None] * 4)
+    packed = _write(tmp_path, "csv").rename(tmp_path / "train.csv.gz")
+    with pytest.raises(ValueError, match=r"train\.csv\.gz: the ending '\.gz' tells no format"):
+        _read(make_source(format="auto", train=[str(packed)]))
+
+
+def test_a_file_that_is_trained_and_tested_on_is_refused(tmp_path, make_source):
+    file = _write(tmp_path, "csv")
+    with pytest.raises(ValueError, match=r"train\.csv is in both `.*source\.train` and `.*source\.test`"):
+        _read(make_source(train=[str(file)], test=[str(tmp_path / "*.csv")]))
 
 
 @pytest.mark.parametrize("label", ["2", "maybe"])

@@ -5,7 +5,9 @@ import pytest
 
 from pipeline.corpus import tokenizer as tokenizers
 from pipeline.corpus import vocabulary
-from pipeline.corpus.tokenizer import Tokenizer, split_lines
+from pipeline.corpus.documents import read_documents, read_documents_info, write_documents
+from pipeline.corpus.sources import open_source
+from pipeline.corpus.tokenizer import MEGABYTE, Tokenizer, draw_sample, split_lines
 
 SIZES = {"unigram": 330, "bpe": 330, "word": 300, "char": 283}
 UNSEEN = "the Ünknown 😀 text: 日本 of words"
@@ -33,6 +35,28 @@ def test_byte_fallback_gives_any_text_back(kind, train, sentences):
         assert pieces.unk_id not in tokens
     assert any(pieces.is_byte(token) for token in encoded[0])
     assert not pieces.is_byte(pieces.bos_id)
+
+
+def test_the_sample_is_drawn_from_all_of_the_corpus(tmp_path, make_corpus):
+    """Also from what a draw with the same seed has left of a larger one."""
+    file = tmp_path / "lines.txt"
+    file.write_text("".join(f"line {number} of many\n" for number in range(20_000)))
+    corpus = make_corpus(
+        format="text", train=[str(file)], label_column=None, fractions=(0.3, 0.3), max_documents=15_000
+    )
+    folder = tmp_path / "documents"
+    folder.mkdir()
+    write_documents(open_source(corpus.source, "s"), corpus, seed=5, key="corpus.general", folder=folder)
+    kept = [int(text.split()[1]) for rows in read_documents(folder, "train") for text in rows.texts]
+    info = read_documents_info(folder).splits["train"]
+    sample = draw_sample(folder, info.num_bytes / 4 / MEGABYTE, seed=5)
+    drawn = [int(text.split()[1]) for text in sample.texts]
+    assert sample.num_bytes <= info.num_bytes / 4
+    assert len(drawn) == pytest.approx(len(kept) / 4, rel=0.1)
+    # A tenth of the corpus each holds about a tenth of the sample: 150 of 1,500, deviation 12.
+    counts, _ = np.histogram(drawn, bins=10, range=(0, 20_000))
+    assert counts.min() > 90
+    assert counts.max() < 210
 
 
 def test_without_byte_fallback_the_unknown_is_unknown(train):

@@ -226,7 +226,7 @@ def test_the_curve_is_durable_before_a_checkpoint_covers_it(tokens, tmp_path):
 
     context = context_of(tmp_path / "run", curve)
     context.store = Store(str(tmp_path / "run"), keep=2)
-    train(language_model_job(tokens, epochs=1.0).task(context), context)
+    train(language_model_job(tokens, epochs=1.5).task(context), context)
     assert saved == list(range(1, max(curve.records) + 1))
 
 
@@ -253,6 +253,13 @@ def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, tmp_path)
     metrics = train(task, context)
     again = task.evaluate(context)
     assert again == metrics  # the last evaluation was of the average, and so is what training leaves behind
+
+
+def test_a_layer_that_would_never_train_is_refused_before_training(tokens):
+    with pytest.raises(ValueError, match=r"pretrain_lm\.epochs is 1\.0, .* over 3 layer groups"):
+        language_model_job(tokens, epochs=1.0)
+    with pytest.raises(ValueError, match=r"finetune_classifier\.epochs is 1\.0, .* over 4 layer groups"):
+        classifier_job(tokens, epochs=1.0)
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_others(tokens, tmp_path):

@@ -11,6 +11,7 @@ from pipeline.params import LanguageModelTraining, Optimizer, Schedule
 from pipeline.training.schedules import (
     Plan,
     Unfreezing,
+    check_unfreezing,
     make_plan,
     range_test_plan,
     rate_fraction,
@@ -62,6 +63,19 @@ def test_slanted_triangular_stays_within_its_bounds_for_any_length(num_steps, cu
     assert rates[: peak + 1] == sorted(rates[: peak + 1])
     assert rates[peak:] == sorted(rates[peak:], reverse=True)
     assert num_steps == 1 or max(rates) == 1
+
+
+@pytest.mark.parametrize(("unfreeze", "needed"), [("full", 0), ("gradual", 3), ("chain_thaw", 4)])
+def test_a_run_that_ends_before_all_groups_had_their_turn_is_refused(unfreeze, needed):
+    settings: dict[str, Any] = {"epochs_per_unfreezing": 1.0, "section": "finetune_classifier"}
+    check_unfreezing(unfreeze, 4, epochs=needed + 0.5, **settings)
+    turns = {group for phase in plan_of(unfreeze, steps=10 * needed + 5).phases for group in phase.groups}
+    assert turns == {0, 1, 2, 3}
+    if needed:
+        with pytest.raises(
+            ValueError, match=rf"finetune_classifier\.epochs is {needed}\.0, .* after {needed};"
+        ):
+            check_unfreezing(unfreeze, 4, epochs=float(needed), **settings)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear"])
