@@ -132,7 +132,7 @@ class Files:
         return [self._open(name) for name in names]
 
     def _expand(self, entry: str, split: str) -> list[str]:
-        if _is_remote(entry) or Path(entry).is_file():
+        if is_remote(entry) or Path(entry).is_file():
             return [entry]
         if Path(entry).is_dir():
             raise ValueError(
@@ -146,7 +146,7 @@ class Files:
 
     def _open(self, name: str) -> _File:
         path, form = name, self._format_of(name)
-        if form != "parquet" and not _is_remote(name):
+        if form != "parquet" and not is_remote(name):
             path = self._decodable(name)
         with _explained(name, self.key):
             scan = self._scan(path, form)
@@ -208,7 +208,7 @@ class Files:
         seen: dict[str, str] = {}
         for split in ("train", "validation", "test"):
             for file in self._files.get(split, []):
-                name = file.name if _is_remote(file.name) else str(Path(file.name).resolve())
+                name = file.name if is_remote(file.name) else str(Path(file.name).resolve())
                 if seen.setdefault(name, split) != split:
                     raise ValueError(
                         f"{file.name} is in both `{self.key}.{seen[name]}` and `{self.key}.{split}`; name it "
@@ -375,7 +375,7 @@ class _File:
     columns: dict[str, Any]
 
 
-def _is_remote(entry: str) -> bool:
+def is_remote(entry: str) -> bool:
     return "://" in entry
 
 
@@ -430,7 +430,7 @@ def _explained(name: str, key: str) -> Iterator[None]:
                 "remote files and parquet strings are decoded strictly: convert the file or make a local "
                 f"copy (parquet: store the column as binary), then `{key}.encoding_errors` applies"
             )
-        elif _is_remote(name):
+        elif is_remote(name):
             hint = "check the address, the network and, for private data, the credentials"
         else:
             hint = f"check that the file is whole and of the format that `{key}.format` says"

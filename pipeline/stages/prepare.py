@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.documents import write_documents
-from pipeline.corpus.sources import open_source
+from pipeline.corpus.sources import SPLITS, is_remote, open_source
 from pipeline.files import atomic_folder
-from pipeline.params import Params
+from pipeline.params import FilesSource, Params, PydocsSource
+
+log = logging.getLogger(__name__)
 
 SECTIONS = ("run.seed", "corpus.{corpus}")
 
@@ -24,6 +28,7 @@ def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
         raise ValueError(f"corpus is {corpus!r}: it must be general or target")
     settings = getattr(params.corpus, corpus)
     key = f"corpus.{corpus}"
+    _tell_unwatched(settings.source, Path("sources") / corpus)
     source = open_source(settings.source, f"{key}.source")
     with atomic_folder(out) as folder:
         info = write_documents(source, settings, seed=params.run.seed, key=key, folder=folder)
@@ -33,3 +38,20 @@ def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
         "skipped": dict(info.skipped),
         "repaired": dict(info.repaired),
     }
+
+
+def _tell_unwatched(source: FilesSource | PydocsSource, watched: Path) -> None:
+    """Say which local files DVC does not depend on: changed, they would not be noticed."""
+    if isinstance(source, PydocsSource):
+        return
+    entries = [entry for split in SPLITS for entry in getattr(source, split) if not is_remote(entry)]
+    # Without following links: DVC does that when it hashes the folder.
+    outside = [
+        entry for entry in entries if not Path(os.path.abspath(entry)).is_relative_to(watched.absolute())
+    ]
+    if outside:
+        log.warning(
+            "%s: not below %s, so DVC will not notice when they change; copy or link them there",
+            ", ".join(outside),
+            watched,
+        )
