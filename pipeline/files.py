@@ -15,11 +15,12 @@ from pathlib import Path
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty sibling folder that takes the place of `path` when the block succeeds.
 
-    When the block raises, the sibling is removed and whatever stood at `path` is untouched.
+    When the block raises, the sibling is removed and whatever stood at `path` is untouched. What killed
+    processes left beside it is cleared away.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    _clear_leftovers(path)
     partial = _sibling(path, "partial")
-    shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
         yield partial
@@ -72,6 +73,29 @@ def sha256_of(path: Path) -> str:
 def _sibling(path: Path, purpose: str) -> Path:
     # Beside `path`, so that the rename stays within one file system.
     return path.with_name(f".{path.name}.{purpose}-{os.getpid()}")
+
+
+def _clear_leftovers(path: Path) -> None:
+    for left in path.parent.glob(f".{path.name}.*-*"):
+        purpose, _, pid = left.name.removeprefix(f".{path.name}.").rpartition("-")
+        if purpose not in ("partial", "old") or not pid.isdigit() or _is_alive(int(pid)):
+            continue
+        if purpose == "old" and not path.exists():  # killed between the two renames
+            left.rename(path)
+        else:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # our own, from before
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _replace(new: Path, path: Path) -> None:

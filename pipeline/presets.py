@@ -34,12 +34,18 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
     if write and changes:
         yaml = YAML()  # keeps comments
         yaml.width = 120
+        yaml.representer.add_representer(type(None), _null)
         tree = yaml.load(params.read_text(encoding="utf-8"))
         _lay(tree, after)
         text = StringIO()
         yaml.dump(tree, text)
         atomic_write_text(params, text.getvalue())
     return changes
+
+
+def _null(representer: Any, value: None) -> Any:
+    """ruamel would write nothing, and so change lines that nobody changed."""
+    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
 def find(name: str) -> Path:

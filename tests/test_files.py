@@ -20,6 +20,19 @@ def test_a_folder_replaces_the_old_one_whole(tmp_path):
     assert [file.name for file in out.parent.iterdir()] == ["out"]
 
 
+def test_what_a_killed_process_left_is_cleared_away(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    pid = gone.pid
+    for name in (f".out.partial-{pid}", f".out.old-{pid}", ".out.partial-1", ".out.bak-x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / f".out.old-{pid}" / "kept").touch()  # killed between the two renames: nothing stands at `out`
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "out"):
+        raise RuntimeError
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["kept"]
+    assert {path.name for path in tmp_path.iterdir()} == {"out", ".out.partial-1", ".out.bak-x"}
+
+
 def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path):
     out = tmp_path / "out"
     with atomic_folder(out) as folder:

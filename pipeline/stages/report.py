@@ -96,6 +96,15 @@ def _vocabulary(general: dict[str, Any], target: dict[str, Any]) -> str:
 
 
 def _corpora(general: dict[str, Any], target: dict[str, Any]) -> str:
+    def counts(what: str) -> str:
+        found = [
+            f"{corpus}: {count:,} rows {reason.replace('_', ' ')}"
+            for corpus, metrics in (("general", general), ("target", target))
+            for reason, count in metrics[what].items()
+            if count
+        ]
+        return "; ".join(found) or "nothing"
+
     rows = [
         [
             f"{corpus}, {split}",
@@ -106,13 +115,7 @@ def _corpora(general: dict[str, Any], target: dict[str, Any]) -> str:
         for corpus, metrics in (("general", general), ("target", target))
         for split, size in metrics["splits"].items()
     ]
-    skipped = [
-        f"{corpus}: {count:,} rows {reason.replace('_', ' ')}"
-        for corpus, metrics in (("general", general), ("target", target))
-        for reason, count in metrics["skipped"].items()
-        if count
-    ]
-    lines = ["", f"Left out: {'; '.join(skipped) or 'nothing'}.", ""]
+    lines = ["", f"Left out: {counts('skipped')}. Repaired: {counts('repaired')}.", ""]
     return "## Corpora\n\n" + _table(["", "documents", "words", "MB"], rows) + "\n".join(lines)
 
 
