@@ -42,6 +42,7 @@ class Cluster:
     num_processes: int = 2
     imports: tuple[str, ...] = ()
     _joining: Future[list[Any]] | None = field(default=None, repr=False)
+    _thread: ThreadPoolExecutor | None = field(default=None, repr=False)
 
     def begin(self) -> None:
         """Join, or start, in the background."""
@@ -52,9 +53,9 @@ class Cluster:
         os.environ.update(self.environment)
         import ray  # noqa: F401  here: two threads that import the same modules can get in each other's way
 
-        executor = ThreadPoolExecutor(1, thread_name_prefix="ray")
-        self._joining = executor.submit(self._join)
-        executor.shutdown(wait=False)
+        # The thread has to live as long as Ray: what it starts dies with it (Linux: PR_SET_PDEATHSIG).
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
+        self._joining = self._thread.submit(self._join)
 
     def nodes(self) -> list[dict[str, float]]:
         """What each node offers, as soon as the Ray is there.
@@ -79,14 +80,15 @@ class Cluster:
             ray.wait(warm, num_returns=len(warm), timeout=_LONGEST_WARM_UP_S)
 
     def close(self) -> None:
-        if self._joining is None:
+        if self._joining is None or self._thread is None:
             return
         failed = self._joining.exception()
-        self._joining = None
         if failed is None:
             import ray
 
             ray.shutdown()
+        self._thread.shutdown()
+        self._joining = self._thread = None
 
     def __enter__(self) -> Self:
         self.begin()

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Session:
     """What a training stage is given of the run around it. Crosses over to the workers, without `cluster`.
 
-    `open_recorder` is given the number of steps done and returns where rank 0's curve goes.
+    `open_recorder` is given the step resumed from (-1: a fresh start), and returns where the curve goes.
     """
 
     key: str

@@ -704,7 +704,7 @@ class RecorderConfig:
     path: Path  # the JSON-lines file
 
     def open(self, resume_step: int) -> Recorder:
-        """Go on after `resume_step`, the last one that the restored checkpoint covers (0: a fresh start)."""
+        """Go on after `resume_step`, the last one that the restored checkpoint covers (-1: a fresh start)."""
         return Recorder(self, resume_step)
 
 

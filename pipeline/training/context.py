@@ -61,7 +61,9 @@ class Context:
     all_reduce: Callable[[Tensor], Tensor] = _no_sum  # sums over workers, in place
     report: Callable[[Mapping[str, float]], None] = _no_report  # all ranks, equally often
     store: CheckpointStore | None = None
-    open_recorder: Callable[[int], CurveRecorder] = _no_recorder  # rank 0's, given the steps done
+    open_recorder: Callable[[int], CurveRecorder] = (
+        _no_recorder  # rank 0's, given the step resumed from; -1 without one
+    )
     checkpoint_minutes: float = 1e9
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the run, kept in its checkpoints
     log_steps: int = 10  # between two records, and between two chances of a checkpoint

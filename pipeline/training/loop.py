@@ -30,8 +30,8 @@ def train(task: Task, context: Context) -> dict[str, float]:
     does the last checkpoint. Returns the metrics of the last evaluation.
     """
     training = Training(task, context)
-    training.restore()
-    recorder = context.open_recorder(training.step) if context.is_first else None
+    restored = training.restore()
+    recorder = context.open_recorder(training.step if restored else -1) if context.is_first else None
     clock = _Clock()
     try:
         if training.step == 0:
@@ -191,11 +191,11 @@ class Training:
             **self.context.facts,
         }
 
-    def restore(self) -> None:
-        """Go on from the newest checkpoint that is whole, if there is one."""
+    def restore(self) -> bool:
+        """Go on from the newest checkpoint that is whole; whether there was one."""
         checkpoint = self.context.store.newest() if self.context.store is not None else None
         if checkpoint is None:
-            return
+            return False
         tensors, state = checkpoint.tensors, checkpoint.state
         self.step, self.evaluations = state["step"], state["evaluations"]
         self.model.load_state_dict(_part(tensors, "model."))
@@ -207,6 +207,7 @@ class Training:
         rows, _ = self.task.lanes(self.context)
         lanes = _part(tensors, "lanes.")
         self.state = tuple(lanes[str(number)][rows].to(device) for number in range(len(lanes)))
+        return True
 
     def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
         for name, parameter in self.model.named_parameters():

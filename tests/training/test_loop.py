@@ -199,7 +199,7 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     assert curve.records == whole_curve.records
     assert sorted(curve.records) == list(range(plan.num_steps + 1))
     # Each start but the first went on from the step before the last stop.
-    assert curve.opened_at == [0, *range(1, plan.num_steps)]
+    assert curve.opened_at == [-1, *range(1, plan.num_steps)]
 
 
 def test_a_run_stopped_between_checkpoints_replays_and_ends_alike(tokens, tmp_path):
