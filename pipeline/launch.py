@@ -144,7 +144,6 @@ def _train_on_ray(job: Job, run: Run, session: Session) -> None:
                 failure_config=FailureConfig(max_failures=run.max_worker_failures),
             ),
         )
-        cluster.wait_until_warm()
         try:
             trainer.fit()
         except WorkerGroupError as error:

@@ -106,16 +106,10 @@ def _stage_info(
 
 def _cluster(root: Path, settings: Params) -> AbstractContextManager[Cluster | None]:
     """Ray for a training stage. Begun before all else, as it takes the longest."""
-    workers = settings.run.workers
-    if workers == 0:
+    if settings.run.workers == 0:
         return nullcontext()
     address = services.ray_address(root)
-    return Cluster(
-        address=address,
-        environment=services.join_environment() if address else {},
-        imports=("ray.train.torch", "pipeline.launch"),
-        num_processes=1 + (1 if workers == "auto" else workers),  # Train's controller is one
-    )
+    return Cluster(address, services.join_environment() if address else {})
 
 
 def _train(
