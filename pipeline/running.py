@@ -108,6 +108,9 @@ def _cluster(root: Path, settings: Params) -> AbstractContextManager[Cluster | N
     """Ray for a training stage. Begun before all else, as it takes the longest."""
     if settings.run.workers == 0:
         return nullcontext()
+    # Ray says so when it is joined from a thread. The stage run has a handler of its own.
+    hush = logging.getLogger("ray._private.worker")
+    hush.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
     address = services.ray_address(root)
     return Cluster(address, services.join_environment() if address else {})
 
