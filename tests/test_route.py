@@ -208,8 +208,8 @@ def test_predict_refuses_an_altered_model_in_one_line(project, tmp_path):
 def test_lr_find_draws_and_suggests(project):
     out = command(project, "headstart", "lr-find", "finetune_lm", "--steps", "60").stdout
     assert "suggested finetune_lm.optimizer.lr" in out
-    assert (project / "reports/lr_find/finetune_lm.png").stat().st_size > 5000
-    rows = (project / "reports/lr_find/finetune_lm.csv").read_text(encoding="utf-8").splitlines()
+    assert (project / "reports/lr_find/finetune_lm-forward.png").stat().st_size > 5000
+    rows = (project / "reports/lr_find/finetune_lm-forward.csv").read_text(encoding="utf-8").splitlines()
     rates = [float(row.split(",")[0]) for row in rows[1:]]
     assert rates == sorted(rates)
 
