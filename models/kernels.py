@@ -116,26 +116,21 @@ class _TimeBatchedLSTM(torch.autograd.Function):
         T, B, H = tanh_cells.shape
         dtype = x.dtype
         d_gates = torch.empty(T, B, 4 * H, dtype=dtype)
-        # One token's at a time: they stay in the cache, where all tokens' would be read from memory.
-        d_gate, d_tanh_cell = torch.empty(B, 4 * H), torch.empty(B, H)
-        d_i, d_f, d_g, d_o = d_gate.chunk(4, dim=1)
-        d_hidden, d_cell = d_last_hidden.clone(), d_last_cell.clone()
+        # What does not depend on the gradient of the token behind, for all tokens at once.
+        i, f, g, o = gates.chunk(4, dim=2)
+        cell_factor = o * (1 - tanh_cells.square())  # d hidden / d cell
+        by_cell = torch.cat([g * i * (1 - i), cells[:-1] * f * (1 - f), i * (1 - g.square())], dim=2)
+        by_hidden = tanh_cells * o * (1 - o)
+        d_hidden = d_last_hidden.clone()
+        d_cell = d_last_cell.clone()
         for t in range(T - 1, -1, -1):
-            gate, tanh_cell = gates[t], tanh_cells[t]
-            i, f, g, o = gate.chunk(4, dim=1)
             d_hidden += d_outputs[t]
-            torch.mul(d_hidden, o, out=d_tanh_cell)
-            d_cell += _tanh_backward(d_tanh_cell, tanh_cell)
-            torch.mul(d_cell, g, out=d_i)
-            torch.mul(d_cell, cells[t], out=d_f)
-            torch.mul(d_cell, i, out=d_g)
-            torch.mul(d_hidden, tanh_cell, out=d_o)
-            d_cell *= f
-            _sigmoid_backward(d_gate[:, : 2 * H], gate[:, : 2 * H])
-            _tanh_backward(d_g, g)
-            _sigmoid_backward(d_o, o)
-            d_gates[t] = d_gate
-            d_hidden = (d_gates[t] @ w_hh).float()
+            d_cell.addcmul_(d_hidden, cell_factor[t])
+            d_gate = d_gates[t]
+            torch.mul(by_cell[t].view(B, 3, H), d_cell[:, None], out=d_gate[:, : 3 * H].view(B, 3, H))
+            torch.mul(by_hidden[t], d_hidden, out=d_gate[:, 3 * H :])
+            d_hidden = (d_gate @ w_hh).float()
+            d_cell = d_cell * f[t]
         flat = d_gates.view(T * B, 4 * H)
         d_x = (flat @ w_ih).float().view(T, B, x.shape[2]) if ctx.needs_input_grad[0] else None
         d_w_ih = (flat.t() @ x.reshape(T * B, x.shape[2])).float() if ctx.needs_input_grad[3] else None
@@ -145,16 +140,6 @@ class _TimeBatchedLSTM(torch.autograd.Function):
         if ctx.needs_input_grad[5]:
             d_bias = flat.sum(0, dtype=torch.float32)
         return d_x, d_hidden, d_cell, d_w_ih, d_w_hh, d_bias, None
-
-
-def _sigmoid_backward(grad: Tensor, output: Tensor) -> Tensor:
-    """`grad * output * (1 - output)`, in place."""
-    return torch.ops.aten.sigmoid_backward.grad_input(grad, output, grad_input=grad)
-
-
-def _tanh_backward(grad: Tensor, output: Tensor) -> Tensor:
-    """`grad * (1 - output ** 2)`, in place."""
-    return torch.ops.aten.tanh_backward.grad_input(grad, output, grad_input=grad)
 
 
 def cross_entropy_plain(x_NF: Tensor, weight_VF: Tensor, bias_V: Tensor, targets_N: Tensor) -> Tensor:

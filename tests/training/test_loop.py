@@ -352,9 +352,9 @@ def process(rank: int, num_processes: int, folder: Path) -> None:
 
 def several_jobs(tokens: Path) -> dict[str, Job]:
     return {
-        "lm": language_model_job(tokens, epochs=1.0),
-        "nt_asgd": language_model_job(tokens, kind="nt_asgd", epochs=1.0, rate={"lr": 10.0}),
-        "classifier": classifier_job(tokens, epochs=1.5),
+        "lm": language_model_job(tokens, epochs=1.5),
+        "nt_asgd": language_model_job(tokens, kind="nt_asgd", epochs=1.5, rate={"lr": 10.0}),
+        "classifier": classifier_job(tokens, epochs=2.0),
     }
 
 
