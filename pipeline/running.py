@@ -34,7 +34,9 @@ def run_stage(
     root = project_root(Path.cwd())
     with _cluster(root, settings) if curve else nullcontext() as cluster:
         module = importlib.import_module(f"pipeline.stages.{stage}")
-        info = _stage_info(stage, module, root, params, arguments, trains=curve is not None)
+        info = _stage_info(
+            stage, module, root, settings, read_yaml(params), arguments, trains=curve is not None
+        )
         with _alone(info), tracking.stage_run(info) as run:
             if curve is None:
                 with busy(info.name):
@@ -79,12 +81,19 @@ def _alone(info: tracking.StageInfo) -> AbstractContextManager[None]:
 
 
 def _stage_info(
-    stage: str, module: Any, root: Path, params: Path, arguments: Mapping[str, Any], *, trains: bool
+    stage: str,
+    module: Any,
+    root: Path,
+    settings: Params,
+    written: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    *,
+    trains: bool,
 ) -> tracking.StageInfo:
+    """`written` are the settings as params.yaml has them, and DVC records them."""
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
     paths = {name: path for name, path in arguments.items() if isinstance(path, Path) and name != "out"}
     sections = [path.format(**texts) for path in module.SECTIONS]
-    settings = load(params)
     section = selected(settings.model_dump(), sections)
     inputs = {name: identity.content_hash(path) for name, path in paths.items()}
     if not identity.source_of(f"models.{settings.model.family}").is_file():
@@ -99,7 +108,7 @@ def _stage_info(
         params=section,
         inputs=inputs,
         key=key if trains else None,
-        recipe=lock.upcoming(selected(read_yaml(params), sections), paths.values()),
+        recipe=lock.upcoming(selected(written, sections), paths.values()),
         recipes=lock.recipes(),
     )
 
