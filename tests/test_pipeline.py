@@ -16,6 +16,7 @@ import pytest
 
 from pipeline import identity, presets
 from pipeline.params import Params, load, overlay, read_yaml, typed
+from pipeline.running import project_root
 from pipeline.training.export import family_and_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -393,3 +394,23 @@ def test_a_stage_with_bad_params_ends_with_one_message_and_code_2(tmp_path, cont
     assert message in done.stderr
     assert (out / "kept").read_text() == "old"
     assert not metrics.exists()
+
+
+@pytest.mark.parametrize("below", ["", "data/deep"])
+def test_what_an_experiment_elsewhere_records_is_kept_in_the_project(tmp_path, below):
+    assert project_root(tmp_path / ".dvc/tmp/exps/tmpabc" / below) == tmp_path
+    assert project_root(tmp_path / below) == tmp_path / below
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [("{family: awd-lstm}", "did you mean `awd_lstm`"), ("{config: {hidden_dims: 3}}", "hidden_dims")],
+)
+def test_an_overlay_with_a_model_that_is_none_is_refused_and_nothing_written(tmp_path, model, message):
+    params = tmp_path / "params.yaml"
+    params.write_text((ROOT / "params.yaml").read_text())
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"model: {model}\n")
+    with pytest.raises(ValueError, match=message):
+        presets.use(str(mine), params, write=True)
+    assert params.read_text() == (ROOT / "params.yaml").read_text()
