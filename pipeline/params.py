@@ -161,6 +161,7 @@ class ClassifierTraining(Section):
     pooling: Literal["concat", "last", "mean"]
     label_smoothing: Fraction
     evaluations_per_epoch: Count
+    patience: Count | None  # evaluations without a lower loss until training stops; null: never
 
 
 class Evaluate(Section):
@@ -168,6 +169,48 @@ class Evaluate(Section):
     confidence: Annotated[float, Field(gt=0, lt=1)]
     calibration_bins: Count
     baseline_tfidf: bool
+
+
+class Leakage(Section):
+    """What is done about test documents that were trained on."""
+
+    action: Literal["label", "drop", "stop"]  # say so beside the result, leave them out of it, or refuse
+    ngram_words: Annotated[int, Field(ge=2)]
+    containment: Annotated[float, Field(gt=0, le=1)]  # of a document's n-grams, to count as a near duplicate
+    examples: Annotated[int, Field(ge=0)]
+
+
+class Trials(Section):
+    """What each training of `tune`, `sample_efficiency` or `ablate` gets of the cluster."""
+
+    cpus: Count  # and as many threads
+    gpus: NonNegative  # a fraction shares one
+    at_once: Count | None  # at most so many; null: as many as the cluster holds
+
+
+Arm = Literal["ulmfit", "general_lm", "target_lm", "scratch", "bidirectional", "tfidf"]
+
+
+class SampleEfficiency(Section):
+    arms: Annotated[list[Arm], Field(min_length=1)]  # the first is compared with the others
+    labels: Annotated[list[Count], Field(min_length=1)]
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    held_out: Annotated[float, Field(gt=0, lt=1)]  # of the labels, to stop early by
+    min_steps: Count
+    evaluations: Count
+    classifier: dict[str, Any]  # laid over finetune_classifier
+    scratch: dict[str, Any]  # laid over that for the arm without a language model
+    test_documents: Count | None  # a seeded sample of so many; null: all
+    bootstrap_samples: Count
+    confidence: Annotated[float, Field(gt=0, lt=1)]
+
+    @model_validator(mode="after")
+    def _nothing_twice(self) -> SampleEfficiency:
+        for name in ("arms", "labels", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) != len(values):
+                raise ValueError(f"{name} names one twice: {values}")
+        return self
 
 
 class Params(Section):
@@ -180,7 +223,10 @@ class Params(Section):
     pretrain_lm: LanguageModelTraining
     finetune_lm: LanguageModelTraining
     finetune_classifier: ClassifierTraining
+    leakage: Leakage
     evaluate: Evaluate
+    trials: Trials
+    sample_efficiency: SampleEfficiency
 
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,19 @@ def busy(title: str) -> Iterator[None]:
     with Progress(*columns, console=console, transient=True) as bar:
         bar.add_task(title, total=None)
         yield
+
+
+@contextlib.contextmanager
+def counted(total: int, title: str) -> Iterator[Callable[[], None]]:
+    """A bar of things done, advanced by what is yielded; nothing off a terminal."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda: bar.advance(task)
 
 
 def stepwise(num_steps: int, title: str) -> Iterator[int]:

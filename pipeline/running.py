@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from pipeline.params import Model, Params, load, read_yaml
 from pipeline.progress import busy, follow
 
 log = logging.getLogger(__name__)
+
+_SWEEPS = ("sample_efficiency",)  # stages of many trainings
 
 
 def run_stage(
@@ -32,13 +35,16 @@ def run_stage(
     if stage == "prepare":  # the first: what would be refused hours later is refused now
         check_model(settings.model)
     root = project_root(Path.cwd())
-    with _cluster(root, settings) if curve else nullcontext() as cluster:
+    sweeps = stage in _SWEEPS
+    with _cluster(root, settings) if curve or sweeps else nullcontext() as cluster:
         module = importlib.import_module(f"pipeline.stages.{stage}")
         info = _stage_info(
-            stage, module, root, settings, read_yaml(params), arguments, trains=curve is not None
+            stage, module, root, settings, read_yaml(params), arguments, trains=sweeps or curve is not None
         )
         with _alone(info), tracking.stage_run(info) as run:
-            if curve is None:
+            if sweeps:
+                found = _sweep(module, settings, arguments, run, cluster)
+            elif curve is None:
                 with busy(info.name):
                     found = module.run(settings, **arguments)
             else:
@@ -134,13 +140,9 @@ def _train(
 ) -> dict[str, Any]:
     from pipeline.launch import Session
 
-    root, key = run.info.root, run.info.key
+    key = run.info.key
     assert key is not None
-    storage = settings.run.storage
-    local = "://" not in storage
-    folder = str((root / storage).resolve() / key) if local else f"{storage.rstrip('/')}/{key}"
-    records = Path(folder) / "curve.jsonl" if local else root / ".headstart" / "curves" / f"{key}.jsonl"
-    records.parent.mkdir(parents=True, exist_ok=True)
+    folder, records = _places(run.info.root, settings.run.storage, key)
     session = Session(
         key=key,
         folder=folder,
@@ -152,6 +154,41 @@ def _train(
     with follow(records, run.info.name):
         found: dict[str, Any] = module.run(settings, **arguments, session=session)
     _write_curve(tracking.read_records(records), curve)
+    return found
+
+
+def _places(root: Path, storage: str, key: str) -> tuple[str, Path]:
+    """Of a run: its folder in run.storage, and the file on this machine that its curve goes to."""
+    if "://" in storage:
+        folder, records = f"{storage.rstrip('/')}/{key}", root / ".headstart" / "curves" / f"{key}.jsonl"
+    else:
+        folder = str((root / storage).resolve() / key)
+        records = Path(folder) / "curve.jsonl"
+    records.parent.mkdir(parents=True, exist_ok=True)
+    return folder, records
+
+
+def _sweep(
+    module: Any,
+    settings: Params,
+    arguments: Mapping[str, Any],
+    run: tracking.StageRun,
+    cluster: Cluster | None,
+) -> dict[str, Any]:
+    """Run a stage of many trainings."""
+    from pipeline.sweep import Sweep
+
+    sweep = Sweep(
+        run=settings.run,
+        room=settings.trials,
+        cluster=cluster,
+        inputs=run.info.inputs,
+        code=identity.code_hash("pipeline.points", f"models.{settings.model.family}"),
+        places=partial(_places, run.info.root, settings.run.storage),
+        open_run=partial(tracking.trial_run, run),
+        log_points=partial(tracking.log_points, run),
+    )
+    found: dict[str, Any] = module.run(settings, **arguments, sweep=sweep)
     return found
 
 

@@ -244,12 +244,7 @@ def stage_run(info: StageInfo) -> Iterator[StageRun]:
 
 def log_metrics(run: StageRun, metrics: Mapping[str, Any]) -> None:
     """Final metrics, nested: the numbers among them, under dotted names. Sent when the stage run ends."""
-    flat = _flatten(metrics)
-    run.metrics |= {
-        _name(key): float(value)
-        for key, value in flat.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
+    run.metrics |= _numbers(metrics)
 
 
 def log_artifact(run: StageRun, path: Path) -> None:
@@ -325,6 +320,80 @@ def _write_model(folder: Path, path: Path) -> None:
     )
 
 
+# -------------------------------------------------------------------------------------- trial runs
+
+
+@dataclass
+class TrialRun:
+    """The run of a trial, below its stage's. `run_id` is None while MLflow could not be reached."""
+
+    root: Path
+    name: str
+    uri: str = field(repr=False)
+    run_id: str | None
+    curves: list[Path] = field(default_factory=list)
+
+    def recorder(self, path: Path) -> RecorderConfig:
+        """Settings for a `Recorder` in the trial; what it could not send is sent when the run is closed."""
+        self.curves.append(path.resolve())
+        return RecorderConfig(self.uri, self.run_id, path.resolve())
+
+    def close(self, metrics: Mapping[str, Any], error: Exception | None) -> None:
+        """Send what is missing of its curve, its final metrics and its end."""
+        if self.run_id is None:
+            return
+        outcome = _Outcome(
+            run_id=self.run_id,
+            parent_id=None,
+            stage=self.name,
+            stages=[],
+            status="FINISHED" if error is None else "FAILED",
+            error=None if error is None else _line(error),
+            time_ms=_now_ms(),
+            metrics=_numbers(metrics),
+            curves=[str(path) for path in self.curves],
+        )
+        _tell(self.root, self.uri, outcome)
+
+
+def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -> TrialRun:
+    """Open the run of a trial: that of an earlier attempt which did not end, else a new one."""
+    trial = TrialRun(stage.info.root, name, stage.uri, None)
+    with _outage_is_told(f"{name} has no run"):
+        client, parent_id = _client(stage.uri), _reached(stage)
+        experiment = client.get_run(parent_id).info.experiment_id
+        tags = {
+            "mlflow.parentRunId": parent_id,
+            "headstart.kind": "trial",
+            "headstart.sweep": _name(stage.info.name),
+            "headstart.key": key,
+            **_owner(psutil.Process()).tags,
+        }
+        earlier = _unfinished(client, experiment, {"headstart.key": key, "headstart.kind": "trial"})
+        if earlier:
+            _reopen(client, earlier, tags)
+            trial.run_id = earlier
+        else:
+            trial.run_id = client.create_run(experiment, tags=tags, run_name=_name(name)).info.run_id
+            _log_params(client, trial.run_id, params)
+    return trial
+
+
+def log_points(run: StageRun, points: Mapping[str, Mapping[int, float]]) -> None:
+    """Curves that are known whole: name -> step -> value. In an outage warn and go on."""
+    from mlflow.entities import Metric
+
+    metrics = [
+        Metric(_name(name), value, _now_ms(), step)
+        for name, values in points.items()
+        for step, value in sorted(values.items())
+    ]
+    with _outage_is_told("the curve is in the metrics file only"):
+        client, run_id = _client(run.uri), _reached(run)
+        for batch in _batches(metrics, METRICS_PER_CALL):
+            client.log_batch(run_id, metrics=batch)
+
+
 # ----------------------------------------------------------------------------------- opening a run
 
 
@@ -390,7 +459,10 @@ def _resumable(client: MlflowClient, experiment: str, info: StageInfo) -> str | 
     """The newest unfinished run with this key, unless a process on this host is still at it."""
     if info.key is None:
         return None
-    tags = {"headstart.key": info.key, "headstart.stage": _name(info.name)}
+    return _unfinished(client, experiment, {"headstart.key": info.key, "headstart.stage": _name(info.name)})
+
+
+def _unfinished(client: MlflowClient, experiment: str, tags: Mapping[str, str]) -> str | None:
     for run in _search(client, experiment, _having(tags)):
         if run.info.status != "FINISHED" and not (run.info.status == "RUNNING" and _owner_lives_here(run)):
             return str(run.info.run_id)
@@ -527,7 +599,7 @@ class _Outcome:
     """How a stage run ended: all that MLflow has to be told, now or at the next stage run."""
 
     run_id: str
-    parent_id: str
+    parent_id: str | None  # the execution's; None for a trial, whose stage settles that
     stage: str
     stages: list[str]
     status: str  # FINISHED or FAILED
@@ -558,13 +630,18 @@ def _close(run: StageRun, error: BaseException | None) -> None:
         curves=[str(path) for path in run.curves],
         recipes=dict(run.info.recipes),
     )
+    _tell(run.info.root, run.uri, outcome)
+
+
+def _tell(root: Path, uri: str, outcome: _Outcome) -> None:
+    """Tell MLflow how a run ended; in an outage keep it for the next stage run."""
     try:
-        with _lock(run.info.root):
-            _conclude(_client(run.uri), run.uri, outcome)
+        with _lock(root):
+            _conclude(_client(uri), uri, outcome)
     except Exception as failure:
-        if not _is_outage(failure) and error is None:
+        if not _is_outage(failure) and outcome.error is None:
             raise
-        path = _keep(run.info.root, outcome)
+        path = _keep(root, outcome)
         log.warning("MLflow was not told how %s ended: %s; kept in %s", outcome.stage, _line(failure), path)
 
 
@@ -585,6 +662,8 @@ def _conclude(client: MlflowClient, uri: str, outcome: _Outcome) -> None:
     if outcome.error is not None:
         client.set_tag(outcome.run_id, "headstart.error", outcome.error)
     client.set_terminated(outcome.run_id, outcome.status, outcome.time_ms)
+    if outcome.parent_id is None:
+        return
     finished = outcome.status == "FINISHED"
     _link_stages(client, outcome.parent_id, outcome.stage, outcome.stages, outcome.recipes, finished)
     _settle_parent(client, outcome.parent_id)
@@ -918,6 +997,15 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among nested figures, under dotted names."""
+    return {
+        _name(key): float(value)
+        for key, value in _flatten(metrics).items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
 
 
 def _name(text: str) -> str:

@@ -266,6 +266,7 @@ def test_the_command_of_dvc_has_the_flags_of_the_stage(stage):
     wanted = {arg.arg for arg in run.args.kwonlyargs} | {"metrics"}
     if "session" in wanted:
         wanted = wanted - {"session"} | {"curve"}
+    wanted -= {"sweep"}
     command = DVC[stage]["cmd"].split()
     assert command[:2] == ["headstart", stage]
     assert {flag.removeprefix("--").replace("-", "_") for flag in command if flag.startswith("--")} == wanted
@@ -296,6 +297,8 @@ MAY_IMPORT = {
     "training": {"params", "files", "corpus", "models"},
     "cluster": set[str](),
     "launch": {"params", "training", "cluster"},
+    "trials": {"params", "training", "cluster", "launch"},
+    "label_curve": set[str](),
 }
 
 
@@ -318,7 +321,7 @@ def test_nothing_imports_a_stage():
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
-        ("ray", {"pipeline.cluster", "pipeline.launch"}),
+        ("ray", {"pipeline.cluster", "pipeline.launch", "pipeline.trials"}),
         ("mlflow", {"pipeline.tracking", "pipeline.serving"}),
         ("torch", None),
     ],

@@ -135,6 +135,11 @@ def read_documents(folder: Path, split: str) -> Iterator[Rows]:
         raise ValueError(f"{file}: damaged ({error}); run the stage `prepare` again") from error
 
 
+def read_texts(folder: Path, split: str) -> list[str]:
+    """All texts of a split in their order, in memory."""
+    return [text for rows in read_documents(folder, split) for text in rows.texts]
+
+
 # Checks of the splits and labels
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from pipeline import evaluation
-from pipeline.corpus.documents import read_documents
+from pipeline.corpus.documents import read_texts
+from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.files import atomic_folder
 from pipeline.params import Direction, Params
@@ -19,17 +20,22 @@ from pipeline.training.export import load_classifier
 from pipeline.training.jobs import chosen_documents
 from pipeline.training.objectives import predict_logits
 
-SECTIONS = ("run.seed", "run.directions", "evaluate", "finetune_classifier.max_labels")
+SECTIONS = ("run.seed", "run.directions", "evaluate", "finetune_classifier.max_labels", "leakage.action")
 
 
-def run(params: Params, *, tokens: Path, documents: Path, classifiers: Path, out: Path) -> dict[str, Any]:
+def run(
+    params: Params, *, tokens: Path, documents: Path, classifiers: Path, leaks: Path, out: Path
+) -> dict[str, Any]:
     """Evaluate on the labelled test documents; write tables for plots into the folder `out`.
 
     Raises:
         ValueError: there is no test split, or a classifier does not match the tokens.
     """
     test = open_shard(tokens, "test")
+    leaked = leaked_documents(leaks)
     chosen = np.flatnonzero(test.labels != UNLABELLED)
+    if params.leakage.action == "drop":
+        chosen = np.setdiff1d(chosen, leaked)
     labels = test.labels[chosen].astype(np.int64)
     names = read_info(tokens).label_names
     if not len(chosen) or names is None:
@@ -49,6 +55,10 @@ def run(params: Params, *, tokens: Path, documents: Path, classifiers: Path, out
             direction: evaluation.classification_metrics(labels, each, settings, seed)
             for direction, each in by_direction.items()
         }
+    unseen = ~np.isin(chosen, leaked)
+    metrics["leakage"] = {"num_leaked": int((~unseen).sum()), "action": params.leakage.action}
+    if unseen.any() and not unseen.all():
+        metrics["leakage"]["error_without"] = float((probs.argmax(1) != labels)[unseen].mean())
     majority = np.bincount(open_shard(tokens, "train").labels.clip(0), minlength=len(names)).argmax()
     metrics["baselines"] = {"majority_class": {"error": float((labels != majority).mean())}}
     if settings.baseline_tfidf:
@@ -78,7 +88,7 @@ def _tfidf(
     """The baseline, trained on the same labelled documents as the classifier."""
     train = open_shard(tokens, "train")
     chosen = chosen_documents(train, params.finetune_classifier.max_labels, params.run.seed)
-    train_texts, test_texts = _texts(documents, "train"), _texts(documents, "test")
+    train_texts, test_texts = read_texts(documents, "train"), read_texts(documents, "test")
     return evaluation.tfidf_probabilities(
         [train_texts[k] for k in chosen],
         train.labels[chosen].astype(np.int64),
@@ -86,10 +96,6 @@ def _tfidf(
         num_classes,
         params.run.seed,
     )
-
-
-def _texts(documents: Path, split: str) -> list[str]:
-    return [text for rows in read_documents(documents, split) for text in rows.texts]
 
 
 def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

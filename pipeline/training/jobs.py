@@ -118,12 +118,26 @@ def make_language_model_job(
 
 
 @dataclass(frozen=True)
+class FewLabels:
+    """A classifier that has a subset of the labels and nothing else, not even to validate on.
+
+    Its epochs are short: it takes at least `min_steps`, and is evaluated `num_evaluations` times.
+    """
+
+    num_labels: int
+    held_out: float  # fraction of these that are not trained on, but validated on
+    min_steps: int
+    num_evaluations: int
+
+
+@dataclass(frozen=True)
 class ClassifierJob:
     settings: ClassifierTraining
     card: ModelCard
     tokens: Path
     start: Path | None  # a language model, or None: from scratch
     seed: int
+    few_labels: FewLabels | None = None
 
     def task(self, context: Context) -> ClassifierTask:
         settings, card = self.settings, self.card
@@ -135,10 +149,11 @@ class ClassifierJob:
         if self.start is not None:
             encoder.load_state_dict(encoder_tensors(load_model(self.start)[0]))
         groups = classifier_groups(model, encoder_groups)
-        shard = open_shard(self.tokens, "train")
+        train = open_shard(self.tokens, "train")
+        documents, validation, held_out = self._documents(train)
         batches = ClassifierBatches(
-            shard,
-            documents=chosen_documents(shard, settings.max_labels, self.seed),
+            train,
+            documents=documents,
             num_rows=settings.batch_rows,
             max_tokens=settings.max_tokens,
             direction=card.direction,
@@ -146,28 +161,43 @@ class ClassifierJob:
             pad_id=card.pad_id,
         )
         num_steps = max(1, round(settings.epochs * batches.steps_per_epoch))
+        num_evaluations = round(settings.epochs * settings.evaluations_per_epoch)
+        if self.few_labels is not None:
+            num_steps = max(num_steps, self.few_labels.min_steps)
+            num_evaluations = self.few_labels.num_evaluations
         plan = make_plan(
             settings.optimizer,
             settings.schedule,
             settings.unfreeze,
             num_groups=len(groups),
             num_steps=num_steps,
-            steps_per_unfreezing=max(1, round(settings.epochs_per_unfreezing * batches.steps_per_epoch)),
+            steps_per_unfreezing=max(1, round(settings.epochs_per_unfreezing / settings.epochs * num_steps)),
         )
         return ClassifierTask(
             model=model,
             groups=groups,
             plan=plan,
             optimizer=settings.optimizer,
-            evaluation_steps=evenly(num_steps, round(settings.epochs * settings.evaluations_per_epoch)),
+            evaluation_steps=evenly(num_steps, num_evaluations),
+            patience=settings.patience,
             batches=batches,
-            validation=open_shard(self.tokens, "validation"),
+            validation=validation,
+            validation_documents=held_out,
             direction=card.direction,
             max_tokens=settings.max_tokens,
             pad_id=card.pad_id,
             label_smoothing=settings.label_smoothing,
             seed=self.seed,
         )
+
+    def _documents(self, train: TokenShard) -> tuple[np.ndarray, TokenShard, np.ndarray]:
+        """Training documents; validation shard and the documents of it."""
+        if self.few_labels is not None:
+            documents, held_out = split_labels(train, self.few_labels, self.seed)
+            return documents, train, held_out
+        validation = open_shard(self.tokens, "validation")
+        documents = chosen_documents(train, self.settings.max_labels, self.seed)
+        return documents, validation, np.flatnonzero(validation.labels != UNLABELLED)
 
 
 def make_classifier_job(
@@ -179,14 +209,19 @@ def make_classifier_job(
     start: Path | None,
     direction: Direction,
     seed: int,
+    few_labels: FewLabels | None = None,
 ) -> ClassifierJob:
     """Check data, settings and starting model against one another. Raises ValueError."""
     info = read_info(tokens)
     if info.label_names is None:
         raise ValueError(f"{tokens} has no labels: set corpus.target.source.label_column")
     shard = open_shard(tokens, "train")
-    open_shard(tokens, "validation")
-    chosen_documents(shard, settings.max_labels, seed)
+    if few_labels is not None:
+        split_labels(shard, few_labels, seed)
+    else:
+        if not (open_shard(tokens, "validation").labels != UNLABELLED).any():
+            raise ValueError(f"{tokens} has no labelled validation documents; label some, or split some off")
+        chosen_documents(shard, settings.max_labels, seed)
     head = HeadCard(
         label_names=info.label_names,
         pooling=settings.pooling,
@@ -201,7 +236,7 @@ def make_classifier_job(
         verify_folder(start)
         check_match(load_model(start)[1], card, start)
     _check_unfreezing(settings, card)
-    return ClassifierJob(settings, card, tokens.resolve(), start and start.resolve(), seed)
+    return ClassifierJob(settings, card, tokens.resolve(), start and start.resolve(), seed, few_labels)
 
 
 def _check_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card: ModelCard) -> None:
@@ -220,17 +255,29 @@ def _check_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card
     )
 
 
-def chosen_documents(shard: TokenShard, max_labels: int | None, seed: int) -> np.ndarray:
-    """Indices of the labelled documents to train on. Raises ValueError where there are too few."""
+def chosen_documents(
+    shard: TokenShard, max_labels: int | None, seed: int, key: str = "finetune_classifier.max_labels"
+) -> np.ndarray:
+    """Indices of the labelled documents to train on. Raises ValueError, naming `key`, for too many or few."""
     labelled = np.flatnonzero(shard.labels != UNLABELLED)
     if max_labels is None:
         return labelled
     if max_labels > len(labelled):
         raise ValueError(
-            f"finetune_classifier.max_labels is {max_labels:,}, but there are {len(labelled):,} labels; "
-            "lower it, or set it to null for all"
+            f"{key} is {max_labels:,}, but there are {len(labelled):,} labels; lower it, or take all"
         )
     return labelled[stratified_subset(shard.labels[labelled], max_labels, seed)]
+
+
+def split_labels(shard: TokenShard, few: FewLabels, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Documents to train on and to validate on, of a subset of the labels.
+
+    Each class is trained on, if with one document. Raises ValueError where that cannot be.
+    """
+    subset = chosen_documents(shard, few.num_labels, seed, "sample_efficiency.labels")
+    num_held_out = max(1, round(few.held_out * few.num_labels))
+    trained = stratified_subset(shard.labels[subset], few.num_labels - num_held_out, seed)
+    return subset[trained], np.delete(subset, trained)
 
 
 def _card(model: Model, info: TokensInfo, kind: str, stage: str, direction: Direction) -> ModelCard:

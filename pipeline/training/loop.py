@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +21,21 @@ from models.family import State
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import Context, CurveRecorder, all_gather_rows
 from pipeline.training.objectives import StepLoss, Task
-from pipeline.training.optim import NonMonotoneAverage, check_groups, freeze, make_optimizer, set_rates
+from pipeline.training.optim import (
+    EarlyStop,
+    NonMonotoneAverage,
+    check_groups,
+    freeze,
+    make_optimizer,
+    set_rates,
+)
 
 
 def train(task: Task, context: Context) -> dict[str, float]:
     """Train from the newest checkpoint, or the start, to the end of the plan.
 
-    When it returns, the model holds the finished weights (the average, if NT-ASGD began one), and so
-    does the last checkpoint. Returns the metrics of the last evaluation.
+    When it returns, the model holds the finished weights (the average, if NT-ASGD began one; those of the
+    best evaluation, if the task has patience), and so does the last checkpoint. Returns their metrics.
     """
     training = Training(task, context)
     restored = training.restore()
@@ -36,14 +44,14 @@ def train(task: Task, context: Context) -> dict[str, float]:
     try:
         if training.step == 0:
             _record(context, recorder, 0, training.evaluate())
-        while training.step < task.plan.num_steps:
+        while not training.finished:
             training.train_step()
-            due = training.step % context.log_steps == 0 or training.step == task.plan.num_steps
+            with clock.stopped():
+                evaluated = training.evaluate() if training.step in task.evaluation_steps else {}
+            finished = training.finished
+            due = training.step % context.log_steps == 0 or finished
             curve = training.curve(clock) if due else {}
-            if training.step in task.evaluation_steps:
-                curve |= training.evaluate()
-            _record(context, recorder, training.step, curve)
-            finished = training.step == task.plan.num_steps
+            _record(context, recorder, training.step, curve | evaluated)
             if due and (finished or context.agreed(clock.minutes_since_save() >= context.checkpoint_minutes)):
                 if recorder:
                     recorder.flush()
@@ -52,7 +60,7 @@ def train(task: Task, context: Context) -> dict[str, float]:
     finally:
         if recorder:
             recorder.close()
-    return training.evaluations[-1]["metrics"] if training.evaluations else {}
+    return training.kept_metrics
 
 
 def _record(
@@ -90,8 +98,22 @@ class Training:
         self.optimizer = make_optimizer(self.task.optimizer, self.task.groups)
         self.average = NonMonotoneAverage(self.task.optimizer.nonmonotone_interval)
         self._averages = self.task.optimizer.kind == "nt_asgd"
+        self.early_stop = EarlyStop(self.task.patience)
         self._sums = _Sums()
         self._grad_norm = torch.zeros(())
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.task.plan.num_steps or self.early_stop.due
+
+    @property
+    def kept_metrics(self) -> dict[str, float]:
+        """Of the evaluation whose weights are kept."""
+        if not self.evaluations:
+            return {}
+        since = 0 if self.task.patience is None else self.early_stop.num_since
+        metrics: dict[str, float] = self.evaluations[-1 - since]["metrics"]
+        return metrics
 
     def train_step(self) -> StepLoss:
         """Forward, backward, sum over workers, clip, update."""
@@ -148,6 +170,8 @@ class Training:
         if self.average.started:
             self.average.exchange(self.model)
         metrics = self.task.evaluate(self.context)
+        if self.step > 0 and self.task.patience is not None:
+            self.early_stop.observe(metrics[self.task.watched], self.model)
         if self.average.started:
             self.average.exchange(self.model)
         if self._averages and self.step > 0:
@@ -157,7 +181,9 @@ class Training:
 
     def save(self, finished: bool) -> None:
         """Publish a checkpoint; all workers take part, rank 0 writes."""
-        if finished and self.average.started:
+        if finished and self.early_stop.weights:
+            self.early_stop.restore(self.model)
+        elif finished and self.average.started:
             self.average.exchange(self.model)
         lanes = self._gathered_lanes()
         if self.context.store is not None and self.context.is_first:
@@ -171,6 +197,7 @@ class Training:
     def _tensors(self, lanes: list[Tensor]) -> dict[str, Tensor]:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"average.{name}": tensor for name, tensor in self.average.weights.items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.early_stop.weights.items()}
         tensors |= {f"lanes.{number}": tensor for number, tensor in enumerate(lanes)}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
@@ -185,6 +212,9 @@ class Training:
             "phase": self.task.plan.at(max(0, self.step - 1)).phase,
             "finished": finished,
             "evaluations": self.evaluations,
+            "kept_metrics": self.kept_metrics,
+            "best_loss": self.early_stop.loss if self.early_stop.weights else None,
+            "evaluations_since_best": self.early_stop.num_since,
             "nonmonotone_losses": self.average.losses,
             "num_averaged": self.average.num_averaged,
             "averaging": self.average.started,
@@ -204,6 +234,10 @@ class Training:
         self.average.num_averaged, self.average.started = state["num_averaged"], state["averaging"]
         device = self.context.device
         self.average.weights = {k: v.to(device) for k, v in _part(tensors, "average.").items()}
+        self.early_stop.weights = {k: v.to(device) for k, v in _part(tensors, "best.").items()}
+        self.early_stop.num_since = state["evaluations_since_best"]
+        if state["best_loss"] is not None:
+            self.early_stop.loss = state["best_loss"]
         rows, _ = self.task.lanes(self.context)
         lanes = _part(tensors, "lanes.")
         self.state = tuple(lanes[str(number)][rows].to(device) for number in range(len(lanes)))
@@ -226,6 +260,13 @@ class _Clock:
         now = time.monotonic()
         seconds, self._lap = now - self._lap, now
         return max(seconds, 1e-9)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Laps go on without the time of the block."""
+        start = time.monotonic()
+        yield
+        self._lap += time.monotonic() - start
 
     def minutes_since_save(self) -> float:
         return (time.monotonic() - self._save) / 60

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -53,7 +53,8 @@ class Task(Protocol):
     plan: Plan
     optimizer: Optimizer
     evaluation_steps: frozenset[int]  # evaluate once so many steps are done
-    watched: str  # the validation metric by which NT-ASGD decides; lower is better
+    watched: str  # the validation metric by which NT-ASGD and early stopping decide; lower is better
+    patience: int | None  # evaluations without a better one after which to stop; None: never
 
     @property
     def model(self) -> nn.Module: ...
@@ -95,6 +96,7 @@ class LanguageModelTask:
     tar_beta: float
     seed: int
     watched: str = "validation/loss"
+    patience: int | None = None
 
     def lanes(self, context: Context) -> tuple[slice, int]:
         num_rows = self.batches.num_rows
@@ -197,13 +199,15 @@ class ClassifierTask:
     optimizer: Optimizer
     evaluation_steps: frozenset[int]
     batches: ClassifierBatches
-    validation: TokenShard | None
+    validation: TokenShard
+    validation_documents: np.ndarray  # indices into it
     direction: Direction
     max_tokens: int
     pad_id: int
     label_smoothing: float
     seed: int
-    watched: str = field(default="validation/loss")
+    watched: str = "validation/loss"
+    patience: int | None = None
 
     def lanes(self, context: Context) -> tuple[slice, int]:
         return slice(0, 0), 0
@@ -222,9 +226,7 @@ class ClassifierTask:
 
     def evaluate(self, context: Context) -> dict[str, float]:
         """Log loss in nats, and accuracy, on the validation documents."""
-        if self.validation is None:
-            return {}
-        mine = np.arange(len(self.validation))[context.rank :: context.world]
+        mine = self.validation_documents[context.rank :: context.world]
         logits = predict_logits(
             self.model,
             [self.validation.document(int(k)) for k in mine],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -89,3 +90,32 @@ class NonMonotoneAverage:
                 held = parameter.detach().clone()
                 parameter.copy_(self.weights[name])
                 self.weights[name].copy_(held)
+
+
+@dataclass
+class EarlyStop:
+    """The weights of the best evaluation, and when enough others have failed to beat it."""
+
+    patience: int | None  # evaluations; None: train to the end, and keep the last weights
+    loss: float = math.inf
+    num_since: int = 0  # evaluations since the best
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def due(self) -> bool:
+        return self.patience is not None and self.num_since >= self.patience
+
+    @torch.no_grad()
+    def observe(self, loss: float, model: nn.Module) -> None:
+        """Take note of an evaluation. Buffers are kept too: batch normalisation evaluates with them."""
+        if self.patience is None:
+            return
+        if loss < self.loss:
+            self.loss, self.num_since = loss, 0
+            self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        else:
+            self.num_since += 1
+
+    def restore(self, model: nn.Module) -> None:
+        if self.weights:
+            model.load_state_dict(self.weights)

@@ -1,0 +1,91 @@
+"""Stage: documents -> the test documents among them that were trained on, word for word or nearly so."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from pipeline.corpus.documents import read_documents, read_documents_info, read_texts
+from pipeline.corpus.leakage import LEAKS_FILE, Leak, LeakFinder
+from pipeline.files import atomic_folder
+from pipeline.params import Params
+
+SECTIONS = ("leakage",)
+
+_EXCERPT_CHARACTERS = 300
+
+
+def run(params: Params, *, target: Path, general: Path, out: Path) -> dict[str, Any]:
+    """Hold the target's test documents against all that any stage trains on or chooses by.
+
+    Raises ValueError where there are leaks and `leakage.action` is stop.
+    """
+    settings = params.leakage
+    test = read_texts(target, "test") if "test" in read_documents_info(target).splits else []
+    finder = LeakFinder(test, ngram_words=settings.ngram_words, least=settings.containment)
+    found = {
+        (corpus, split): finder.leaks(rows.texts for rows in read_documents(folder, split))
+        for corpus, folder in (("target", target), ("general", general))
+        for split in read_documents_info(folder).splits
+        if (corpus, split) != ("target", "test")
+    }
+    leaked = {leak.test for leaks in found.values() for leak in leaks}
+    exact = {leak.test for leaks in found.values() for leak in leaks if leak.exact}
+    folders = {"target": target, "general": general}
+    sources = {f"{corpus} {split}": _counts(leaks) for (corpus, split), leaks in found.items()}
+    metrics = {
+        "num_test_documents": len(test),
+        "num_leaked": len(leaked),
+        "num_exact": len(exact),
+        "num_near": len(leaked - exact),
+        "share": len(leaked) / len(test) if test else 0.0,
+        "sources": sources,
+        "examples": [
+            example
+            for (corpus, split), leaks in found.items()
+            for example in _examples(
+                leaks[: settings.examples], test, folders[corpus], split, f"{corpus} {split}"
+            )
+        ],
+    }
+    if leaked and settings.action == "stop":
+        where = ", ".join(f"{name} {each['num_leaked']:,}" for name, each in sources.items())
+        raise ValueError(
+            f"{len(leaked):,} of {len(test):,} test documents were trained on, {len(exact):,} word for word "
+            f"({where}); remove them from the source, or set leakage.action to drop or label"
+        )
+    with atomic_folder(out) as folder, (folder / LEAKS_FILE).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["test", "corpus", "split", "document", "containment", "exact"])
+        for (corpus, split), leaks in found.items():
+            for leak in leaks:
+                writer.writerow(
+                    [leak.test, corpus, split, leak.other, round(leak.containment, 3), leak.exact]
+                )
+    return metrics
+
+
+def _counts(leaks: Sequence[Leak]) -> dict[str, int]:
+    num_exact = sum(leak.exact for leak in leaks)
+    return {"num_leaked": len(leaks), "num_exact": num_exact, "num_near": len(leaks) - num_exact}
+
+
+def _examples(
+    leaks: Sequence[Leak], test: Sequence[str], folder: Path, split: str, source: str
+) -> list[Mapping[str, Any]]:
+    wanted = {leak.other: leak for leak in leaks}
+    texts = (text for rows in read_documents(folder, split) for text in rows.texts)
+    last = max(wanted, default=-1)
+    return [
+        {
+            "source": source,
+            "containment": round(wanted[place].containment, 3),
+            "test_text": test[wanted[place].test][:_EXCERPT_CHARACTERS],
+            "training_text": text[:_EXCERPT_CHARACTERS],
+        }
+        for place, text in enumerate(islice(texts, last + 1))
+        if place in wanted
+    ]

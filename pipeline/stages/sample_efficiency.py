@@ -1,0 +1,344 @@
+"""Stage: labelled token shards and language models -> error against number of labels, arm by arm."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pipeline import label_curve
+from pipeline.corpus.leakage import leaked_documents
+from pipeline.corpus.tokens import open_shard, read_info
+from pipeline.files import atomic_folder
+from pipeline.launch import Session
+from pipeline.params import Arm, ClassifierTraining, Direction, Params, overlay, typed
+from pipeline.points import (
+    ClassifierPoint,
+    LanguageModelPoint,
+    TfidfPoint,
+    probabilities_of,
+    test_sample,
+)
+from pipeline.sweep import Spec, Sweep
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.jobs import FewLabels, chosen_documents, make_classifier_job, make_language_model_job
+from pipeline.trials import Trial
+
+SECTIONS = (
+    "run.seed",
+    "run.precision",
+    "run.directions",
+    "model",
+    "pretrain_lm",
+    "finetune_lm.epochs",
+    "finetune_classifier",
+    "corpus.target.normalise",
+    "leakage.action",
+    "trials",
+    "sample_efficiency",
+)
+
+Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch"]
+# What a network's weights come from; tfidf has none.
+STARTS: dict[Arm, Start] = {
+    "ulmfit": "target_lm",
+    "bidirectional": "target_lm",
+    "general_lm": "general_lm",
+    "target_lm": "target_lm_alone",
+    "scratch": "scratch",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A point of the curve."""
+
+    arm: Arm
+    num_labels: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Inputs:
+    tokens: Path
+    documents: Path
+    general_lm: Path
+    target_lm: Path
+    target_lm_alone: Path  # trained here
+
+    def start(self, start: Start, direction: Direction) -> Path | None:
+        return None if start == "scratch" else Path(getattr(self, start)) / direction
+
+
+def run(
+    params: Params,
+    *,
+    tokens: Path,
+    documents: Path,
+    general_lm: Path,
+    target_lm: Path,
+    leaks: Path,
+    out: Path,
+    sweep: Sweep,
+) -> dict[str, Any]:
+    """Train every arm at every number of labels and seed that was not trained before; draw the curve.
+
+    The subsets of the labels are nested, stratified and the same for all arms; a part of each is held out
+    to stop early by. Raises ValueError where labels, arms and models do not go together.
+    """
+    settings = params.sample_efficiency
+    inputs = Inputs(tokens, documents, general_lm, target_lm, out.with_name(f"{out.name}_models"))
+    places = [
+        Place(arm, count, seed)
+        for count in sorted(settings.labels)
+        for seed in settings.seeds
+        for arm in settings.arms
+    ]
+    _check(params, inputs)
+    sweep.outcomes(_language_models(params, inputs))
+    specs = {place: _specs(place, params, inputs) for place in places}
+    # Two arms may share a training: the forward half of `bidirectional` is `ulmfit`.
+    found = sweep.outcomes(list({spec.name: spec for each in specs.values() for spec in each}.values()))
+    test = open_shard(tokens, "test")
+    tested = test_sample(test, params.sample_efficiency.test_documents)
+    labels_N = test.labels[tested]
+    kept_N = np.ones(len(labels_N), bool)
+    if params.leakage.action == "drop":
+        kept_N = ~np.isin(tested, leaked_documents(leaks))
+    points = [
+        _figures(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
+    ]
+    metrics = _metrics(points, params)
+    sweep.log_points(
+        {f"error/{arm}": {int(count): each["error"] for count, each in curve.items()}
+         for arm, curve in metrics["curve"].items()}
+    )  # fmt: skip
+    with atomic_folder(out) as folder:
+        _write_csv(folder / "points.csv", [_row(point) for point in points])
+        _write_csv(folder / "curve.csv", _curve_rows(metrics["curve"]))
+    return metrics
+
+
+# ------------------------------------------------------------------------------------------- trials
+
+
+def _check(params: Params, inputs: Inputs) -> None:
+    settings = params.sample_efficiency
+    if "bidirectional" in settings.arms and len(params.run.directions) < 2:
+        raise ValueError(
+            "sample_efficiency.arms names bidirectional, but run.directions is "
+            f"{params.run.directions}; add backward there, or leave the arm out"
+        )
+    test = open_shard(inputs.tokens, "test")
+    if read_info(inputs.tokens).label_names is None or not len(test_sample(test, None)):
+        raise ValueError(
+            f"{inputs.tokens} has no labelled test documents; set corpus.target.split.test above 0"
+        )
+    for count in settings.labels:
+        chosen_documents(open_shard(inputs.tokens, "train"), count, 0, "sample_efficiency.labels")
+
+
+def _language_models(params: Params, inputs: Inputs) -> list[Spec]:
+    """The one of the target text alone, if an arm starts from it: trained as the general one is, for as
+    many epochs as the general one is fine-tuned."""
+    if "target_lm" not in params.sample_efficiency.arms:
+        return []
+    settings = params.pretrain_lm.model_copy(update={"epochs": params.finetune_lm.epochs})
+    out = inputs.target_lm_alone / "forward"
+
+    def build(session: Session) -> Trial:
+        job = make_language_model_job(
+            settings,
+            params.model,
+            stage="pretrain_lm",
+            tokens=inputs.tokens,
+            start=None,
+            direction="forward",
+            seed=params.run.seed,
+        )
+        return LanguageModelPoint("target_lm_alone", session.folder, job, params.run, session, out)
+
+    identity = {"seed": params.run.seed, "model": params.model.model_dump(), "lm": settings.model_dump()}
+    return [Spec("target_lm_alone", identity, ("tokens",), build)]
+
+
+def _specs(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
+    """The trainings of a point: one, or one for each direction."""
+    if place.arm == "tfidf":
+        return [_tfidf(place, params.sample_efficiency.test_documents, inputs)]
+    directions: list[Direction] = params.run.directions if place.arm == "bidirectional" else ["forward"]
+    return [_classifier(place, direction, params, inputs) for direction in directions]
+
+
+def _tfidf(place: Place, test_documents: int | None, inputs: Inputs) -> Spec:
+    name = f"tfidf {place.num_labels} labels, seed {place.seed}"
+
+    def build(session: Session) -> Trial:
+        return TfidfPoint(
+            name,
+            session.folder,
+            inputs.tokens.resolve(),
+            inputs.documents.resolve(),
+            place.num_labels,
+            place.seed,
+            test_documents,
+        )
+
+    return Spec(
+        name,
+        {
+            "arm": "tfidf",
+            "labels": place.num_labels,
+            "seed": place.seed,
+            "test_documents": test_documents,
+        },
+        ("tokens", "documents"),
+        build,
+    )
+
+
+def _classifier(place: Place, direction: Direction, params: Params, inputs: Inputs) -> Spec:
+    settings = params.sample_efficiency
+    start = STARTS[place.arm]
+    few = FewLabels(place.num_labels, settings.held_out, settings.min_steps, settings.evaluations)
+    classifier = _classifier_settings(params, start)
+    name = f"{start} {direction} {place.num_labels} labels, seed {place.seed}"
+
+    def build(session: Session) -> Trial:
+        job = make_classifier_job(
+            classifier,
+            params.model,
+            params.corpus.target.normalise,
+            tokens=inputs.tokens,
+            start=inputs.start(start, direction),
+            direction=direction,
+            seed=place.seed,
+            few_labels=few,
+        )
+        return ClassifierPoint(name, session.folder, job, params.run, session, settings.test_documents)
+
+    identity: dict[str, Any] = {
+        "start": start,
+        "direction": direction,
+        "labels": place.num_labels,
+        "seed": place.seed,
+        "test_documents": settings.test_documents,
+        "held_out": few.held_out,
+        "min_steps": few.min_steps,
+        "evaluations": few.num_evaluations,
+        "model": params.model.model_dump(),
+        "normalise": params.corpus.target.normalise.model_dump(),
+        "classifier": classifier.model_dump(exclude={"start", "max_labels"}),
+    }
+    of_start = {"target_lm": ("target_lm",), "general_lm": ("general_lm",)}
+    if start == "target_lm_alone":
+        identity["lm"] = _language_models(params, inputs)[0].settings
+    return Spec(name, identity, ("tokens", *of_start.get(start, ())), build)
+
+
+def _classifier_settings(params: Params, start: Start) -> ClassifierTraining:
+    """Raises ValueError for a key that finetune_classifier does not have."""
+    settings = params.sample_efficiency
+    where, prefix = "params.yaml", "sample_efficiency.classifier."
+    merged = overlay(params.finetune_classifier.model_dump(), settings.classifier)
+    found = typed(ClassifierTraining, merged, where=where, prefix=prefix)
+    if start == "scratch":
+        merged, prefix = overlay(merged, settings.scratch), "sample_efficiency.scratch."
+        found = typed(ClassifierTraining, merged, where=where, prefix=prefix)
+    return found
+
+
+# ------------------------------------------------------------------------------------------ figures
+
+
+@dataclass(frozen=True)
+class Figures:
+    place: Place
+    wrong_N: np.ndarray | None  # None where the point failed
+    failure: str
+    seconds: float = 0.0
+    core_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+
+
+def _figures(
+    place: Place, outcomes: Sequence[Checkpoint | Exception], labels_N: np.ndarray, kept_N: np.ndarray
+) -> Figures:
+    whole = [outcome for outcome in outcomes if isinstance(outcome, Checkpoint)]
+    failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    if failed:
+        return Figures(place, None, str(failed[0]))
+    wrong = (probabilities_of(whole).argmax(1) != labels_N)[kept_N].astype(np.float64)
+    costs = {
+        name: sum(outcome.state[name] for outcome in whole)
+        for name in ("seconds", "core_seconds", "gpu_seconds")
+    }
+    return Figures(place, wrong, "", **costs)
+
+
+def _metrics(points: Sequence[Figures], params: Params) -> dict[str, Any]:
+    settings = params.sample_efficiency
+    by_place: dict[str, dict[int, list[np.ndarray]]] = {}
+    for point in points:
+        if point.wrong_N is not None:
+            arm = by_place.setdefault(point.place.arm, {})
+            arm.setdefault(point.place.num_labels, []).append(point.wrong_N)
+    wrong = {
+        arm: {count: np.stack(rows) for count, rows in counts.items()} for arm, counts in by_place.items()
+    }
+    bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
+    drawn = label_curve.errors_drawn(wrong, bootstrap)
+    base = settings.arms[0]
+    compared = base in wrong
+    costs = {
+        arm: {
+            name: sum(getattr(point, name) for point in points if point.place.arm == arm)
+            for name in ("seconds", "core_seconds", "gpu_seconds")
+        }
+        for arm in settings.arms
+    }
+    return {
+        "base": base,
+        "confidence": settings.confidence,
+        "num_test_documents": len(next(iter(next(iter(wrong.values())).values()))[0]),
+        "curve": label_curve.curve(wrong, drawn, bootstrap),
+        "above_base": label_curve.comparisons(wrong, drawn, base, bootstrap) if compared else {},
+        "labels_needed": label_curve.labels_saved(wrong, drawn, base, bootstrap) if compared else {},
+        "cost": costs,
+        "failed": {
+            f"{point.place.arm} {point.place.num_labels} labels, seed {point.place.seed}": point.failure
+            for point in points
+            if point.failure
+        },
+    }
+
+
+def _row(point: Figures) -> dict[str, Any]:
+    return {
+        "arm": point.place.arm,
+        "labels": point.place.num_labels,
+        "seed": point.place.seed,
+        "error": "" if point.wrong_N is None else point.wrong_N.mean(),
+        "seconds": round(point.seconds, 1),
+        "core_seconds": round(point.core_seconds, 1),
+        "failure": point.failure,
+    }
+
+
+def _curve_rows(curve: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    return [
+        {"arm": arm, "labels": int(count), **figures}
+        for arm, counts in curve.items()
+        for count, figures in counts.items()
+    ]
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)

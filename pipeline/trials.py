@@ -1,0 +1,143 @@
+"""Many trainings at once, each a trial of Ray Tune. With `launch` and `cluster`, the only import of ray.
+
+A trial runs its training loop itself, on some CPUs or a GPU of the cluster. What came of it is kept below
+its key in `run.storage`: one that has an outcome is never run again, one that was killed goes on from its
+last checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from pipeline.cluster import Cluster
+from pipeline.launch import prepare_torch, refusal_among
+from pipeline.params import Run, Trials
+from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+
+log = logging.getLogger(__name__)
+
+# Tune's own records of a trial: ours are in MLflow and in `run.storage`.
+_SETTINGS = {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
+
+
+class Trial(Protocol):
+    """A training, and what is measured of it. Crosses over to another process."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def folder(self) -> str:
+        """Of this trial, in run.storage: absolute, or an address."""
+        ...
+
+    def run(self) -> Checkpoint:
+        """Train, or go on training, and measure: arrays and figures. Raises ValueError for unusable input."""
+        ...
+
+
+Ended = Callable[[Trial, Exception | None], None]
+
+
+def outcome_of(trial: Trial) -> Checkpoint | None:
+    """What came of a trial, or None where it has not ended."""
+    return _outcomes(trial).newest()
+
+
+def run_trials(
+    trials: Sequence[Trial], run: Run, room: Trials, cluster: Cluster | None, folder: str, ended: Ended
+) -> None:
+    """Run those that have no outcome yet, as many at a time as the cluster holds.
+
+    `ended` is told of each in this process, with what it failed of; the others go on.
+    Raises ValueError for a plan that could only wait for ever.
+    """
+    waiting = [trial for trial in trials if outcome_of(trial) is None]
+    if not waiting:
+        return
+    if run.workers == 0:
+        for trial in waiting:
+            ended(trial, _failure_of(trial, room.cpus))
+        return
+    with cluster or Cluster() as joined:
+        at_once = trials_at_once(room, joined.nodes())
+        _run_on_ray(waiting, room, at_once, folder, ended)
+
+
+def trials_at_once(room: Trials, nodes: Sequence[Mapping[str, float]]) -> int:
+    """How many trials the nodes hold. Raises ValueError where they hold none."""
+    each = {"CPU": float(room.cpus), "GPU": room.gpus}
+    wanted = {name: amount for name, amount in each.items() if amount > 0}
+    held = sum(min(int(node.get(name, 0) / amount) for name, amount in wanted.items()) for node in nodes)
+    if held == 0:
+        sizes = "; ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
+        raise ValueError(
+            f"a trial takes trials.cpus: {room.cpus} and trials.gpus: {room.gpus:g}, but no node of the Ray "
+            f"cluster has them ({sizes}); lower them, or add nodes"
+        )
+    return min(held, room.at_once or held)
+
+
+def _outcomes(trial: Trial) -> CheckpointStore:
+    return CheckpointStore(f"{trial.folder}/outcome", keep=1, warn=log.warning)
+
+
+def _perform(trial: Trial, num_threads: int) -> None:
+    prepare_torch(num_threads)
+    outcome = trial.run()
+    _outcomes(trial).save(outcome)
+
+
+def _failure_of(trial: Trial, num_threads: int) -> Exception | None:
+    before = torch.get_num_threads()
+    try:
+        _perform(trial, num_threads)
+    except (ValueError, RuntimeError, OSError) as error:  # of a training; a mistake of ours goes on up
+        return error
+    finally:
+        torch.set_num_threads(before)
+    return None
+
+
+def _run_on_ray(trials: Sequence[Trial], room: Trials, at_once: int, folder: str, ended: Ended) -> None:
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    from ray import tune
+
+    class Listener(tune.Callback):
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
+            ended(waiting[trial.config["trial"]], None)
+
+        def __reduce__(self) -> tuple[type, tuple[()]]:
+            return tune.Callback, ()  # Tune saves its callbacks; this one hangs on the driver
+
+    waiting = list(trials)
+    resources = {"CPU": room.cpus} | ({"GPU": room.gpus} if room.gpus else {})
+    trainable = tune.with_parameters(_ray_trial, trials=waiting, num_threads=room.cpus)
+    tuner = tune.Tuner(
+        tune.with_resources(trainable, resources),
+        param_space={"trial": tune.grid_search(list(range(len(waiting))))},
+        tune_config=tune.TuneConfig(max_concurrent_trials=at_once, reuse_actors=True),
+        run_config=tune.RunConfig(
+            storage_path=folder,
+            verbose=0,
+            callbacks=[Listener()],
+            failure_config=tune.FailureConfig(max_failures=0),
+        ),
+    )
+    results = tuner.fit()
+    for result in (results[index] for index in range(len(results))):
+        if result.error is not None:
+            ended(waiting[(result.config or {})["trial"]], refusal_among([result.error]) or result.error)
+
+
+def _ray_trial(config: Mapping[str, int], trials: Sequence[Trial], num_threads: int) -> None:
+    from ray import tune
+
+    _perform(trials[config["trial"]], num_threads)
+    tune.report({"done": 1})
