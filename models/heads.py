@@ -91,7 +91,8 @@ class Classifier(nn.Module):
         for start in range(0, ids_BT.shape[1], self.bptt):
             part = slice(start, start + self.bptt)
             encoded = self.encoder(ids_BT[:, part], mask_BT[:, part], state, batch)
-            state = tuple(tensor.detach() for tensor in encoded.state)
+            # Without dropout a gradient is asked for to explain, and then it is that of the whole text.
+            state = encoded.state if batch is None else tuple(tensor.detach() for tensor in encoded.state)
             chunks.append(encoded.features)
         return torch.cat(chunks, dim=1)
 

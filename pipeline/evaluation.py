@@ -5,6 +5,7 @@ Shapes: N documents, C classes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,6 +75,30 @@ def _calibration_error(labels: np.ndarray, probs: np.ndarray, num_bins: int) -> 
             n_bins=num_bins,
         )
     )
+
+
+class Cost:
+    """Time from here on, by the clock and by the processors."""
+
+    def __init__(self) -> None:
+        self._wall, self._cores = time.monotonic(), time.process_time()
+
+    def spent(self) -> dict[str, float]:
+        """Seconds by the clock, of all cores of this process, and of its GPU."""
+        import torch
+
+        wall = time.monotonic() - self._wall
+        return {
+            "seconds": wall,
+            "core_seconds": time.process_time() - self._cores,
+            "gpu_seconds": wall if torch.cuda.is_initialized() else 0.0,
+        }
+
+
+def confident_errors(labels: np.ndarray, probs: np.ndarray, count: int) -> list[int]:
+    """The wrong predictions with the highest probabilities, highest first."""
+    wrong = np.flatnonzero(probs.argmax(1) != labels)
+    return [int(place) for place in wrong[np.argsort(-probs[wrong].max(1), kind="stable")][:count]]
 
 
 def confusion(labels: np.ndarray, probs: np.ndarray, names: Sequence[str]) -> list[dict[str, str]]:

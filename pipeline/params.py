@@ -169,6 +169,7 @@ class Evaluate(Section):
     confidence: Annotated[float, Field(gt=0, lt=1)]
     calibration_bins: Count
     baseline_tfidf: bool
+    confident_errors: Annotated[int, Field(ge=0)]  # shown with their texts and what moved the classifier
 
 
 class Leakage(Section):

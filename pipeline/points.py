@@ -5,7 +5,6 @@ Shapes: N test documents, C classes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import torch
 from pipeline.corpus.batches import stratified_subset
 from pipeline.corpus.documents import read_texts
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
-from pipeline.evaluation import tfidf_probabilities
+from pipeline.evaluation import Cost, tfidf_probabilities
 from pipeline.launch import Session, device_of, fit, model_tensors
 from pipeline.params import Run
 from pipeline.training.checkpoint import Checkpoint
@@ -48,7 +47,7 @@ class ClassifierPoint:
     test_documents: int | None
 
     def run(self) -> Checkpoint:
-        cost = _Cost()
+        cost = Cost()
         done = fit(self.job, replace_workers(self.settings), self.session)
         card = self.job.card
         assert card.head is not None
@@ -80,7 +79,7 @@ class TfidfPoint:
     test_documents: int | None
 
     def run(self) -> Checkpoint:
-        cost = _Cost()
+        cost = Cost()
         train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
         chosen = chosen_documents(train, self.num_labels, self.seed, "sample_efficiency.labels")
         train_texts, test_texts = read_texts(self.documents, "train"), read_texts(self.documents, "test")
@@ -106,7 +105,7 @@ class LanguageModelPoint:
     out: Path
 
     def run(self) -> Checkpoint:
-        cost = _Cost()
+        cost = Cost()
         done = fit(self.job, replace_workers(self.settings), self.session)
         export_model(self.out, model_tensors(done), replace(self.job.card, key=self.session.key))
         return Checkpoint(done.step, {}, {"metrics": done.state["kept_metrics"], **cost.spent()})
@@ -130,20 +129,5 @@ def probabilities_of(outcomes: Sequence[Checkpoint]) -> np.ndarray:
     return np.mean([outcome.tensors["probabilities"].double().numpy() for outcome in outcomes], axis=0)
 
 
-class _Cost:
-    """Time from here on, by the clock and by the processors."""
-
-    def __init__(self) -> None:
-        self._wall, self._cores = time.monotonic(), time.process_time()
-
-    def spent(self) -> dict[str, float]:
-        wall = time.monotonic() - self._wall
-        return {
-            "seconds": wall,
-            "core_seconds": time.process_time() - self._cores,
-            "gpu_seconds": wall if torch.cuda.is_initialized() else 0.0,
-        }
-
-
-def _outcome(steps: int, probs_NC: torch.Tensor, cost: _Cost, validation: dict[str, float]) -> Checkpoint:
+def _outcome(steps: int, probs_NC: torch.Tensor, cost: Cost, validation: dict[str, float]) -> Checkpoint:
     return Checkpoint(steps, {"probabilities": probs_NC.float()}, {"validation": validation, **cost.spent()})

@@ -8,7 +8,9 @@ import pytest
 from pipeline.evaluation import calibration_table, classification_metrics, confusion, tfidf_probabilities
 from pipeline.params import Evaluate
 
-SETTINGS = Evaluate(bootstrap_samples=200, confidence=0.9, calibration_bins=10, baseline_tfidf=True)
+SETTINGS = Evaluate(
+    bootstrap_samples=200, confidence=0.9, calibration_bins=10, baseline_tfidf=True, confident_errors=3
+)
 
 
 @pytest.fixture

@@ -195,6 +195,15 @@ class Tokenizer:
         # Spaces that were encoded as bytes come back as sentencepiece's mark.
         return text.removeprefix(_SPACE).replace(_SPACE, " ")
 
+    def pieces(self, tokens: Sequence[int] | np.ndarray) -> list[str]:
+        """The text of each token, with its spaces; nothing for a special one."""
+        return [
+            ""
+            if token in (self.bos_id, self.eos_id, self.pad_id)
+            else self._processor.id_to_piece(int(token)).replace(_SPACE, " ")
+            for token in tokens
+        ]
+
     def is_byte(self, token: int) -> bool:
         """Whether a token stands for one byte of a character that the vocabulary lacks."""
         return bool(self.byte_mask[token])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ import numpy as np
 import torch
 
 from pipeline import evaluation
+from pipeline.attribution import token_attributions
+from pipeline.corpus.batches import clip
 from pipeline.corpus.documents import read_texts
 from pipeline.corpus.leakage import leaked_documents
+from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
+from pipeline.evaluation import Cost
 from pipeline.files import atomic_folder
 from pipeline.params import Direction, Params
 from pipeline.training.export import load_classifier
@@ -62,14 +67,44 @@ def run(
     majority = np.bincount(open_shard(tokens, "train").labels.clip(0), minlength=len(names)).argmax()
     metrics["baselines"] = {"majority_class": {"error": float((labels != majority).mean())}}
     if settings.baseline_tfidf:
+        cost = Cost()
         baseline = _tfidf(params, tokens, documents, len(names), chosen)
-        metrics["baselines"]["tfidf"] = evaluation.classification_metrics(labels, baseline, settings, seed)
+        metrics["baselines"]["tfidf"] = cost.spent() | evaluation.classification_metrics(
+            labels, baseline, settings, seed
+        )
+    wrong = evaluation.confident_errors(labels, probs, settings.confident_errors)
+    errors = [
+        {
+            "actual": names[labels[place]],
+            "predicted": names[probs[place].argmax()],
+            "confidence": float(probs[place].max()),
+            "leaked": bool(~unseen[place]),
+            "tokens": _tokens(
+                test.document(int(chosen[place])),
+                int(probs[place].argmax()),
+                classifiers / params.run.directions[0],
+            ),
+        }
+        for place in wrong
+    ]
     with atomic_folder(out) as folder:
         _write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, names))
         table = evaluation.calibration_table(labels, probs, settings.calibration_bins)
         _write_csv(folder / "calibration.csv", table)
         np.save(folder / "probabilities.npy", probs.astype(np.float32))
+        (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
     return metrics
+
+
+def _tokens(document: np.ndarray, label: int, folder: Path) -> list[tuple[str, float]]:
+    """Pieces of the text that the classifier read, and by how much each spoke for `label`."""
+    model, card, head = load_classifier(folder)
+    ids = clip(document, head.max_tokens, card.direction)
+    moved = token_attributions(model, ids, label)
+    if card.direction == "backward":
+        ids, moved = ids[::-1], moved[::-1]
+    pieces = Tokenizer.load(folder).pieces(ids)
+    return [(piece, round(float(value), 4)) for piece, value in zip(pieces, moved, strict=True)]
 
 
 def _probabilities(folder: Path, shard: TokenShard, chosen: np.ndarray, tokens: Path) -> np.ndarray:

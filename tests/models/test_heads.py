@@ -107,18 +107,23 @@ def test_classifier_against_a_plain_reference():
 
 
 def test_the_state_is_carried_between_chunks_but_not_its_gradient():
-    ids, mask = texts([6], 6)
+    ids, mask = texts([6, 6, 6, 6], 6)
+    ids[0] = torch.arange(6)
+    ids[1:] = torch.arange(6, 9)[:, None]
 
-    def gradient(bptt: int) -> Tensor:
+    def gradient(bptt: int, batch: GlobalBatch | None) -> Tensor:
         model = classifier_of(bptt, pooling="last")
-        (grad,) = torch.autograd.grad(model(ids, mask).square().sum(), model.encoder.embedding.weight)
+        logits = model(ids, mask, batch)
+        (grad,) = torch.autograd.grad(logits.square().sum(), model.encoder.embedding.weight)
         return grad.abs().sum(1)
 
-    ids[0] = torch.arange(6)
-    assert bool((gradient(6)[:6] > 0).all())
-    chunked = gradient(3)
+    training = GlobalBatch(0, 0, 4, slice(0, 4), torch.device("cpu"), lambda x: x)
+    assert bool((gradient(6, training)[:3] > 0).any())  # dropout drops some words
+    chunked = gradient(3, training)
     assert bool((chunked[:3] == 0).all())
-    assert bool((chunked[3:6] > 0).all())
+    assert bool((chunked[3:6] > 0).any())
+    # To explain a prediction it goes through the whole text.
+    assert bool((gradient(3, None)[:6] > 0).all())
 
 
 def test_head_with_a_batch_drops_features_of_whole_texts_alike_for_one_step():

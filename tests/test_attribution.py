@@ -1,0 +1,46 @@
+"""Integrated gradients by their defining property: they add up to what they explain."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from models import awd_lstm
+from models.heads import Classifier
+from pipeline.attribution import token_attributions
+
+
+def classifier() -> Classifier:
+    torch.manual_seed(0)
+    config = awd_lstm.Config(
+        embedding_dim=6, hidden_dim=8, num_layers=2, tie_weights=True, embedding_dropout=0.1,
+        input_dropout=0.1, hidden_dropout=0.1, output_dropout=0.1, weight_dropout=0.1,
+    )  # fmt: skip
+    encoder = awd_lstm.AWDLSTM(config, vocab_size=20)
+    with torch.no_grad():
+        encoder.embedding.weight.mul_(20)
+    return Classifier(encoder, 3, pooling="concat", head_hidden=5, head_dropout=[0.1, 0.1], bptt=4).eval()
+
+
+@pytest.mark.parametrize("label", [0, 2])
+def test_attributions_add_up_to_the_logit_less_that_of_the_baseline(label):
+    model = classifier()
+    ids = np.array([3, 7, 7, 1, 19, 4])
+    found = token_attributions(model, ids, label, num_steps=400)
+    assert found.shape == (6,)
+    mask = torch.ones(1, 6, dtype=torch.bool)
+    with torch.no_grad():
+        logit = model(torch.from_numpy(ids)[None], mask)[0, label]
+        model.encoder.embedding.weight.zero_()
+        baseline = model(torch.from_numpy(ids)[None], mask)[0, label]
+    assert found.sum() == pytest.approx(float(logit - baseline), abs=1e-4)
+    assert abs(found.sum()) > 1e-3
+
+
+def test_the_model_is_left_as_it_was():
+    model = classifier()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    token_attributions(model, np.array([1, 2, 3]), 1)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert model.encoder.embedding.weight.grad is None
