@@ -36,7 +36,8 @@ def _stage_command(name: str) -> tuple[Callable[..., None], str]:
     run = next(node for node in source.body if isinstance(node, ast.FunctionDef) and node.name == "run")
     kinds = {arg.arg: ast.unparse(arg.annotation or arg) for arg in run.args.kwonlyargs}
     trains = kinds.pop("session", None) is not None
-    kinds.pop("sweep", None)
+    for given_by_running in ("sweep", "provenance"):
+        kinds.pop(given_by_running, None)
     flags: dict[str, type] = {arg: Path if kind == "Path" else str for arg, kind in kinds.items()}
     flags |= {"metrics": Path} | ({"curve": Path} if trains else {})
 

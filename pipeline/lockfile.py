@@ -28,6 +28,10 @@ class LockFile:
         """Of each stage that DVC has run, by its name."""
         return {name: self._recorded(stage) for name, stage in self._stages.items()}
 
+    def outputs(self) -> dict[str, str]:
+        """The hash of each output that DVC knows."""
+        return {path: digest for path, digest in sorted(self._outputs.items()) if digest}
+
     def upcoming(self, params: Mapping[str, Any], inputs: Iterable[Path]) -> str:
         """The recipe of a stage that is about to run: its values of params.yaml, by dotted path."""
         known = {str(path): self._outputs[str(path)] for path in inputs if str(path) in self._outputs}

@@ -6,6 +6,7 @@ import csv
 import importlib
 import json
 import logging
+import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -45,8 +46,9 @@ def run_stage(
             if sweeps:
                 found = _sweep(module, settings, arguments, run, cluster)
             elif curve is None:
+                more = {"provenance": _provenance(run)} if stage == "report" else {}
                 with busy(info.name):
-                    found = module.run(settings, **arguments)
+                    found = module.run(settings, **arguments, **more)
             else:
                 found = _train(module, settings, arguments, run, curve, cluster)
             atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
@@ -98,7 +100,8 @@ def _stage_info(
 ) -> tracking.StageInfo:
     """`written` are the settings as params.yaml has them, and DVC records them."""
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
-    paths = {name: path for name, path in arguments.items() if isinstance(path, Path) and name != "out"}
+    made = getattr(module, "OUTPUTS", ("out",))
+    paths = {name: path for name, path in arguments.items() if isinstance(path, Path) and name not in made}
     sections = [path.format(**texts) for path in module.SECTIONS]
     section = selected(settings.model_dump(), sections)
     inputs = {name: identity.content_hash(path) for name, path in paths.items()}
@@ -193,6 +196,21 @@ def _sweep(
     )
     found: dict[str, Any] = module.run(settings, **arguments, sweep=sweep)
     return found
+
+
+def _provenance(run: tracking.StageRun) -> Any:
+    """For the report: what was run, on what, and where that is recorded."""
+    from importlib.metadata import version
+
+    from pipeline.report.page import Provenance
+
+    facts = {"commit": tracking.commit(run.info.root) or "not in a git repository"}
+    facts |= {name: version(name) for name in ("headstart", "torch", "ray", "mlflow", "dvc")}
+    return Provenance(
+        facts=facts | {"python": platform.python_version(), "machine": platform.platform()},
+        data=LockFile(Path.cwd()).outputs(),
+        runs=tracking.linked_runs(run),
+    )
 
 
 def _write_curve(records: list[tracking.Record], path: Path) -> None:

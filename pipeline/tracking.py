@@ -320,6 +320,43 @@ def _write_model(folder: Path, path: Path) -> None:
     )
 
 
+def commit(root: Path) -> str | None:
+    """The git commit, and whether tracked files differ from it."""
+    tags = _git_tags(root)
+    if not tags:
+        return None
+    changed = tags["headstart.git.dirty"] == "true"
+    return tags["mlflow.source.git.commit"] + (", with changes" if changed else "")
+
+
+def linked_runs(run: StageRun) -> list[dict[str, str]]:
+    """The run of each stage of this execution, cached ones among them; none in an outage."""
+    with _outage_is_told("the report links no runs"):
+        client = _client(run.uri)
+        _reached(run)
+        assert run.parent_id is not None
+        parent = client.get_run(run.parent_id)
+        prefix = "headstart.stage."
+        return [
+            {
+                "stage": name.removeprefix(prefix),
+                "run_id": run_id,
+                "url": _page_of(run.uri, parent.info.experiment_id, run_id),
+                "cached": "cached" if name.replace("stage", "cached", 1) in parent.data.tags else "",
+            }
+            for name, run_id in sorted(parent.data.tags.items())
+            if name.startswith(prefix)
+        ]
+    return []
+
+
+def _page_of(uri: str, experiment: str, run_id: str) -> str:
+    """The run's page in the MLflow UI, where there is a server; without credentials."""
+    if not uri.startswith("http"):
+        return ""
+    return re.sub(r"//[^/@]*@", "//", f"{uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}")
+
+
 # -------------------------------------------------------------------------------------- trial runs
 
 

@@ -266,7 +266,7 @@ def test_the_command_of_dvc_has_the_flags_of_the_stage(stage):
     wanted = {arg.arg for arg in run.args.kwonlyargs} | {"metrics"}
     if "session" in wanted:
         wanted = wanted - {"session"} | {"curve"}
-    wanted -= {"sweep"}
+    wanted -= {"sweep", "provenance"}
     command = DVC[stage]["cmd"].split()
     assert command[:2] == ["headstart", stage]
     assert {flag.removeprefix("--").replace("-", "_") for flag in command if flag.startswith("--")} == wanted

@@ -303,6 +303,7 @@ def _metrics(points: Sequence[Figures], params: Params) -> dict[str, Any]:
     }
     return {
         "base": base,
+        "arms": settings.arms,
         "confidence": settings.confidence,
         "num_test_documents": len(next(iter(next(iter(wrong.values())).values()))[0]),
         "curve": label_curve.curve(wrong, drawn, bootstrap),

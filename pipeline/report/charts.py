@@ -1,0 +1,208 @@
+"""The report's charts, by altair. Each is given rows and returns a chart; none reads a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.report.figures import Row
+
+# Told apart by the colour-blind too (Okabe & Ito 2008), and legible on white and on near black.
+PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"]
+
+
+def label_curve(rows: Sequence[Row], confidence: float) -> Any:
+    import altair as alt
+
+    base = alt.Chart(_data(rows)).encode(
+        x=alt.X("labels:Q", scale=alt.Scale(type="log", nice=False, padding=20), title="labels, logarithmic"),
+        color=_colour("arm:N", ""),
+    )
+    error = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    tips = [
+        alt.Tooltip("arm:N"),
+        alt.Tooltip("labels:Q", format=","),
+        alt.Tooltip("error:Q", format=".1%"),
+        alt.Tooltip("error_low:Q", format=".1%", title=f"low, {confidence:.0%}"),
+        alt.Tooltip("error_high:Q", format=".1%", title=f"high, {confidence:.0%}"),
+    ]
+    band = base.mark_area(opacity=0.18).encode(y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q")
+    line = base.mark_line().encode(y=error)
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(
+        y=error, shape=alt.Shape("arm:N", legend=None), tooltip=tips
+    )
+    return _sized(alt.layer(band, line, points))
+
+
+def language_models(rows: Sequence[Row]) -> Any:
+    import altair as alt
+
+    base = alt.Chart(_data([{**row, "what": f"{row['stage']}, {row['text']}"} for row in rows])).encode(
+        x=alt.X("step:Q", title="optimizer step of the stage"),
+        y=alt.Y("bits_per_byte:Q", title="bits per byte", scale=alt.Scale(zero=False)),
+        color=_colour("stage:N", ""),
+        detail="direction:N",
+        tooltip=["stage:N", "text:N", "step:Q", alt.Tooltip("bits_per_byte:Q", format=".3f")],
+    )
+    train = base.transform_filter("datum.text == 'training'").mark_line(opacity=0.5)
+    validation = base.transform_filter("datum.text == 'validation'")
+    return _sized(
+        alt.layer(train, validation.mark_line(strokeDash=[4, 3]), validation.mark_point(filled=True, size=70))
+    )
+
+
+def rates(rows: Sequence[Row]) -> Any:
+    import altair as alt
+
+    return _sized(
+        alt.Chart(_data(rows))
+        .mark_line()
+        .encode(
+            x=alt.X("step:Q", title="optimizer step"),
+            y=alt.Y("rate:Q", title="learning rate"),
+            color=_colour("group:N", "layer group, 0 the lowest"),
+            tooltip=["step:Q", "group:N", alt.Tooltip("rate:Q", format=".2e")],
+        ),
+        height=180,
+    )
+
+
+def confusion(rows: Sequence[Row]) -> Any:
+    import altair as alt
+
+    base = alt.Chart(_data(rows)).encode(
+        x=alt.X("predicted:N", title="predicted"),
+        y=alt.Y("actual:N", title="actual"),
+        tooltip=["actual:N", "predicted:N", "documents:Q", alt.Tooltip("share:Q", format=".1%")],
+    )
+    squares = base.mark_rect().encode(
+        color=alt.Color("share:Q", scale=alt.Scale(scheme="blues", domain=[0, 1]), legend=None)
+    )
+    numbers = base.mark_text(fontSize=10).encode(
+        text="documents:Q",
+        color=alt.condition("datum.share > 0.5", alt.value("white"), alt.value("#222")),
+    )
+    num_labels = len({row["actual"] for row in rows})
+    return _sized(alt.layer(squares, numbers), height=max(160, 26 * num_labels))
+
+
+def calibration(rows: Sequence[Row]) -> Any:
+    import altair as alt
+
+    ideal = (
+        alt.Chart(_data([{"confidence": 0.0, "accuracy": 0.0}, {"confidence": 1.0, "accuracy": 1.0}]))
+        .mark_line(strokeDash=[4, 4], color="#888888")
+        .encode(x="confidence:Q", y="accuracy:Q")
+    )
+    base = alt.Chart(_data(rows)).encode(
+        x=alt.X(
+            "confidence:Q", title="confidence", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
+        ),
+        y=alt.Y("accuracy:Q", title="right", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+        tooltip=[
+            alt.Tooltip("confidence:Q", format=".1%"),
+            alt.Tooltip("accuracy:Q", format=".1%"),
+            "num_documents:Q",
+        ],
+    )
+    line = base.mark_line(color=PALETTE[0])
+    points = base.mark_point(filled=True, color=PALETTE[0], opacity=1).encode(
+        size=alt.Size("num_documents:Q", title="documents", scale=alt.Scale(range=[20, 400]))
+    )
+    return _sized(alt.layer(ideal, line, points))
+
+
+def slices(rows: Sequence[Row], key: str, logarithmic: bool, measure: str) -> Any:
+    """A setting against what the search measured, trial by trial."""
+    import altair as alt
+
+    scale = alt.Scale(type="log") if logarithmic else alt.Scale(zero=False)
+    number = all(isinstance(row[key], int | float) for row in rows)
+    x = alt.X(f"{_field(key)}:{'Q' if number else 'N'}", title=key, scale=scale if number else alt.Undefined)
+    return _sized(
+        alt.Chart(_data(rows))
+        .mark_point(filled=True, size=60, opacity=0.8)
+        .encode(
+            x=x,
+            y=alt.Y("value:Q", title=measure, scale=alt.Scale(zero=False)),
+            color=_colour("state:N", ""),
+            tooltip=["trial:Q", alt.Tooltip("value:Q", format=".4f"), "state:N"],
+        ),
+        height=180,
+    )
+
+
+def parallel(rows: Sequence[Row], keys: Sequence[str], measure: str) -> Any:
+    """Every trial as a line through its settings, each on a scale of its own from its least to its most."""
+    import altair as alt
+
+    axes = [*keys, measure]
+    places = []
+    for row in rows:
+        values = {**{key: row[key] for key in keys}, measure: row["value"]}
+        for axis in axes:
+            column = [each["value"] if axis == measure else each[axis] for each in rows]
+            places.append({
+                "trial": row["trial"], "axis": axis, "place": _place(values[axis], column),
+                "shown": values[axis], "value": row["value"],
+            })  # fmt: skip
+    return _sized(
+        alt.Chart(_data(places))
+        .mark_line(opacity=0.7, point=True)
+        .encode(
+            x=alt.X("axis:N", sort=axes, title=None, axis=alt.Axis(labelAngle=-20)),
+            y=alt.Y("place:Q", title="from the least to the most", axis=alt.Axis(labels=False, ticks=False)),
+            detail="trial:Q",
+            color=alt.Color("value:Q", title=measure, scale=alt.Scale(scheme="viridis", reverse=True)),
+            tooltip=["trial:Q", "axis:N", "shown:N", alt.Tooltip("value:Q", format=".4f")],
+        )
+    )
+
+
+def ledger(rows: Sequence[Row], measure: str) -> Any:
+    """What each trick changes when it is switched off, with its interval."""
+    import altair as alt
+
+    base = alt.Chart(_data(rows)).encode(y=alt.Y("trick:N", sort=None, title=None))
+    bars = base.mark_rule(strokeWidth=2, color=PALETTE[0]).encode(
+        x=alt.X("difference_low:Q", title=f"{measure}: without it less with it"), x2="difference_high:Q"
+    )
+    points = base.mark_point(filled=True, size=70, color=PALETTE[0], opacity=1).encode(
+        x="difference:Q",
+        tooltip=[
+            "trick:N",
+            *(alt.Tooltip(f"difference{end}:Q", format=".4f") for end in ("", "_low", "_high")),
+        ],
+    )
+    zero = alt.Chart(_data([{"x": 0}])).mark_rule(strokeDash=[4, 4], color="#888888").encode(x="x:Q")
+    return _sized(alt.layer(zero, bars, points), height=max(120, 24 * len(rows)))
+
+
+def _place(value: Any, column: Sequence[Any]) -> float:
+    if not all(isinstance(each, int | float) for each in column):
+        kinds = sorted({str(each) for each in column})
+        return kinds.index(str(value)) / max(1, len(kinds) - 1)
+    low, high = min(column), max(column)
+    return 0.5 if high == low else float((value - low) / (high - low))
+
+
+def _field(key: str) -> str:
+    """A dotted key as one field's name: to Vega a dot goes into an object."""
+    return key.replace(".", "\\.")
+
+
+def _data(rows: Sequence[Row]) -> Any:
+    import altair as alt
+
+    return alt.Data(values=[dict(row) for row in rows])
+
+
+def _colour(field: str, title: str) -> Any:
+    import altair as alt
+
+    legend = alt.Legend(title=title or None, orient="bottom", columns=1, labelLimit=400, symbolOpacity=1)
+    return alt.Color(field, scale=alt.Scale(range=PALETTE), legend=legend, sort=None)
+
+
+def _sized(chart: Any, height: int = 280) -> Any:
+    return chart.properties(width="container", height=height)

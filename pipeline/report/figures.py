@@ -1,0 +1,300 @@
+"""What the report knows: the metrics files, curves and tables of the stages, as they are on disk."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]
+
+TRAININGS = ("pretrain_lm", "finetune_lm", "finetune_classifier")
+NAMES = {
+    "ulmfit": "ULMFiT",
+    "general_lm": "general language model only",
+    "target_lm": "target language model only",
+    "scratch": "from scratch",
+    "bidirectional": "both directions",
+    "tfidf": "TF-IDF, logistic regression",
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Metrics by the name of their file. Those of `tune` and `ablate` are there once somebody ran them."""
+
+    directions: tuple[str, ...]
+    metrics: Mapping[str, Mapping[str, Any]]
+    curves: Mapping[str, Sequence[Row]]  # of each training, by stage and direction
+    confusion: Sequence[Row]  # actual, predicted
+    calibration: Sequence[Row]
+    errors: Sequence[Mapping[str, Any]]
+
+    def __getitem__(self, name: str) -> Mapping[str, Any]:
+        return self.metrics[name]
+
+    def get(self, name: str) -> Mapping[str, Any] | None:
+        return self.metrics.get(name)
+
+
+def read(metrics: Path, curves: Path, evaluation: Path, directions: Sequence[str]) -> Figures:
+    """Raises ValueError where a file is missing or damaged."""
+    needed = ["prepare-general", "prepare-target", "encode-general", "encode-target"]
+    needed += [f"{stage}-{direction}" for stage in TRAININGS for direction in directions]
+    needed += ["find_leaks", "evaluate", "sample_efficiency"]
+    found = {name: _json(metrics / f"{name}.json") for name in needed}
+    found |= {
+        name: _json(metrics / f"{name}.json")
+        for name in ("tune", "ablate")
+        if (metrics / f"{name}.json").exists()
+    }
+    return Figures(
+        directions=tuple(directions),
+        metrics=found,
+        curves={
+            f"{stage}-{direction}": _csv(curves / f"{stage}-{direction}.csv")
+            for stage in TRAININGS
+            for direction in directions
+        },
+        confusion=_csv(evaluation / "confusion.csv"),
+        calibration=_csv(evaluation / "calibration.csv"),
+        errors=_json(evaluation / "errors.json"),
+    )
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{file}: no such file; run `dvc repro` first") from error
+    except ValueError as error:
+        raise ValueError(f"{file} is not valid JSON: {error}; rerun the stage that wrote it") from error
+
+
+def _csv(file: Path) -> list[Row]:
+    try:
+        with file.open(newline="", encoding="utf-8") as lines:
+            return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(lines)]
+    except FileNotFoundError as error:
+        raise ValueError(f"{file}: no such file; run `dvc repro` first") from error
+
+
+def _value(text: str) -> float | str | None:
+    if text == "":
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else None
+
+
+# ------------------------------------------------------------------------------------- rows to draw
+
+
+def label_curve(figures: Figures) -> list[Row]:
+    """Error and interval, by arm and number of labels."""
+    return [
+        {"arm": NAMES[arm], "labels": count, **point}
+        for arm, points in _by_arm(figures, "curve").items()
+        for count, point in points.items()
+    ]
+
+
+def labels_needed(figures: Figures) -> list[Row]:
+    """What each other arm takes for the error of the first at each number of labels."""
+    return [
+        {"arm": NAMES[arm], "base_labels": count, **needed}
+        for arm, by_count in _by_arm(figures, "labels_needed").items()
+        for count, needed in by_count.items()
+    ]
+
+
+def _by_arm(figures: Figures, name: str) -> dict[str, dict[int, Any]]:
+    """A table of the label curve in the order of the settings: JSON's is that of the alphabet."""
+    metrics = figures["sample_efficiency"]
+    return {
+        arm: {int(count): metrics[name][arm][count] for count in sorted(metrics[name][arm], key=int)}
+        for arm in metrics["arms"]
+        if arm in metrics[name]
+    }
+
+
+def language_model_curves(figures: Figures) -> list[Row]:
+    """Bits per byte by optimizer step: of the training text as it went by, and of the validation text."""
+    rows: list[Row] = []
+    for stage, corpus in (("pretrain_lm", "general"), ("finetune_lm", "target")):
+        bytes_per_token = figures[f"encode-{corpus}"]["vocabulary"]["bytes_per_token"]
+        for direction in figures.directions:
+            for row in figures.curves[f"{stage}-{direction}"]:
+                where = {"stage": stage, "direction": direction, "step": row["step"]}
+                if row.get("train_loss") is not None:
+                    bits = row["train_loss"] / math.log(2) / bytes_per_token
+                    rows.append(where | {"text": "training", "bits_per_byte": bits})
+                if row.get("validation_bits_per_byte") is not None:
+                    rows.append(
+                        where | {"text": "validation", "bits_per_byte": row["validation_bits_per_byte"]}
+                    )
+    return rows
+
+
+def rates(figures: Figures, stage: str) -> list[Row]:
+    """Learning rate of each layer group by step, as used."""
+    return [
+        {"step": row["step"], "group": f"group {name.removeprefix('lr_group_')}", "rate": value}
+        for row in figures.curves[f"{stage}-{figures.directions[0]}"]
+        for name, value in row.items()
+        if name.startswith("lr_group_") and value is not None
+    ]
+
+
+def confusion_counts(figures: Figures) -> list[Row]:
+    """Documents by actual and predicted label, and their share of the actual one."""
+    counts: dict[tuple[str, str], int] = {}
+    totals: dict[str, int] = {}
+    for row in figures.confusion:
+        pair = (str(row["actual"]), str(row["predicted"]))
+        counts[pair] = counts.get(pair, 0) + 1
+        totals[pair[0]] = totals.get(pair[0], 0) + 1
+    return [
+        {
+            "actual": actual,
+            "predicted": predicted,
+            "documents": counts.get((actual, predicted), 0),
+            "share": counts.get((actual, predicted), 0) / totals[actual],
+        }
+        for actual in sorted(totals)
+        for predicted in sorted({predicted for _, predicted in counts} | set(totals))
+    ]
+
+
+def vocabulary(figures: Figures) -> list[Row]:
+    from pipeline.corpus.vocabulary import compare
+
+    pairs = compare(figures["encode-general"]["vocabulary"], figures["encode-target"]["vocabulary"])
+    return [{"measure": name.replace("_", " "), **pair} for name, pair in pairs.items()]
+
+
+def corpora(figures: Figures) -> list[Row]:
+    return [
+        {"corpus": corpus, "split": split, **size}
+        for corpus in ("general", "target")
+        for split, size in figures[f"prepare-{corpus}"]["splits"].items()
+    ]
+
+
+def left_out(figures: Figures, what: str) -> str:
+    """Rows that `prepare` left out (`skipped`) or `repaired`, in words."""
+    found = [
+        f"{corpus}: {count:,} rows {reason.replace('_', ' ')}"
+        for corpus in ("general", "target")
+        for reason, count in figures[f"prepare-{corpus}"][what].items()
+        if count
+    ]
+    return "; ".join(found) or "nothing"
+
+
+def classifiers(figures: Figures) -> list[Row]:
+    """The classifier, each direction if there are two, and the baselines, with intervals."""
+    metrics = figures["evaluate"]
+    rows: list[Row] = [{"name": "classifier", **metrics}]
+    rows += [{"name": name, **each} for name, each in metrics.get("by_direction", {}).items()]
+    if "tfidf" in metrics["baselines"]:
+        rows.append({"name": NAMES["tfidf"], **metrics["baselines"]["tfidf"]})
+    rows.append({"name": "majority class", **metrics["baselines"]["majority_class"]})
+    return rows
+
+
+def language_models(figures: Figures) -> list[Row]:
+    rows: list[Row] = []
+    for direction in figures.directions:
+        general, target = figures[f"pretrain_lm-{direction}"], figures[f"finetune_lm-{direction}"]
+        rows += [
+            {"name": f"{direction}: general text, pretrained", **general["after"]},
+            {"name": f"{direction}: target text, before fine-tuning", **target["before"]},
+            {"name": f"{direction}: target text, fine-tuned", **target["after"]},
+        ]
+    return rows
+
+
+# ---------------------------------------------------------------------------------------- in words
+
+
+def verdict(figures: Figures) -> list[str]:
+    """The answers, shortest first: how good, against what, labels saved, at what cost."""
+    return [_error_in_words(figures), *_labels_in_words(figures), *_cost_in_words(figures)]
+
+
+def _error_in_words(figures: Figures) -> str:
+    metrics = figures["evaluate"]
+    said = (
+        f"{metrics['error']:.1%} of {metrics['num_documents']:,} held-out documents are labelled wrongly "
+        f"({metrics['error_low']:.1%} to {metrics['error_high']:.1%})."
+    )
+    tfidf = metrics["baselines"].get("tfidf")
+    if tfidf is not None:
+        apart = metrics["error_high"] < tfidf["error_low"] or metrics["error_low"] > tfidf["error_high"]
+        word = "better" if metrics["error"] < tfidf["error"] else "worse"
+        said += (
+            f" That is {abs(metrics['error'] - tfidf['error']):.1%} points {word} than TF-IDF with logistic "
+            f"regression on the same labels ({tfidf['error']:.1%}; the intervals "
+            f"{'do not overlap' if apart else 'overlap'})."
+        ).replace("% points", " points")
+    return said
+
+
+def _labels_in_words(figures: Figures) -> list[str]:
+    metrics = figures["sample_efficiency"]
+    base = metrics["base"]
+    said = []
+    for arm, by_count in _by_arm(figures, "labels_needed").items():
+        count, needed = max(by_count.items())
+        error = metrics["curve"][base][str(count)]["error"]
+        said.append(
+            f"With {count:,} labels, {NAMES[base]} gets {error:.1%} wrong; {NAMES[arm]} takes "
+            f"{in_words(needed)} labels for that."
+        )
+    return said
+
+
+def in_words(needed: Mapping[str, Any]) -> str:
+    """A number of labels, or the bound that is all that is known, with its interval."""
+
+    def end(side: str) -> str | None:
+        if needed[f"labels_{side}"] is not None:
+            return f"{needed[f'labels_{side}']:,.0f}"
+        beyond = needed[f"labels_{side}_more_than"]
+        return f"more than {beyond:,}" if beyond is not None else None
+
+    if needed["more_than"] is not None:
+        number = f"more than {needed['more_than']:,}"
+    elif needed["at_most"] is not None:
+        number = f"at most {needed['at_most']:,}"
+    else:
+        number = f"{needed['labels']:,.0f}"
+    low, high = end("low"), end("high")
+    if low == high and low == number:
+        return number
+    return f"{number} ({low or 'fewer than the fewest tried'} to {high or 'the fewest tried'})"
+
+
+def _cost_in_words(figures: Figures) -> list[str]:
+    trainings = {
+        f"{stage}-{direction}": figures[f"{stage}-{direction}"].get("seconds")
+        for stage in TRAININGS
+        for direction in figures.directions
+    }
+    known = {name: seconds for name, seconds in trainings.items() if seconds is not None}
+    if not known:
+        return []
+    parts = ", ".join(f"{name.split('-')[0]} {seconds / 60:.1f}" for name, seconds in known.items())
+    said = f"Training took {sum(known.values()) / 60:.1f} minutes ({parts})"
+    tfidf = figures["evaluate"]["baselines"].get("tfidf", {})
+    if "seconds" in tfidf:
+        said += f"; TF-IDF {tfidf['seconds'] / 60:.1f}"
+    cores = sum(cost["core_seconds"] for cost in figures["sample_efficiency"]["cost"].values())
+    return [f"{said}; the label curve {cores / 60:.1f} core minutes."]

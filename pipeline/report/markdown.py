@@ -1,0 +1,113 @@
+"""The report as Markdown, for the terminal and pull requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.report import figures as say
+from pipeline.report.figures import NAMES, Figures
+
+
+def summary(figures: Figures) -> str:
+    target = figures["prepare-target"]
+    metrics = figures["evaluate"]
+    parts = [
+        "".join(f"- {line}\n" for line in say.verdict(figures)),
+        f"## Classifier, on {metrics['num_documents']:,} test documents "
+        f"of {target['num_classes']} classes\n\n"
+        + _table(
+            ["", "error (interval)", "macro F1", "log loss, nats", "calibration error"],
+            [_classifier(row) for row in say.classifiers(figures)],
+        ),
+        "## Error by number of labels\n\n" + _label_curve(figures),
+        "## Language models, on validation text\n\n"
+        + _table(
+            ["", "bits per byte", "token perplexity", "word perplexity"],
+            [
+                [
+                    row["name"],
+                    f"{row['bits_per_byte']:.3f}",
+                    f"{row['perplexity']:.1f}",
+                    f"{row['word_perplexity']:,.0f}",
+                ]
+                for row in say.language_models(figures)
+            ],
+        ),
+        "## Test documents that were trained on\n\n" + leakage(figures) + "\n",
+        "## Vocabulary, trained on the general text\n\n"
+        + _table(
+            ["", "general", "target"],
+            [
+                [row["measure"], f"{row['general']:.3f}", f"{row['target']:.3f}"]
+                for row in say.vocabulary(figures)
+            ],
+        ),
+        "## Corpora\n\n"
+        + _table(
+            ["", "documents", "words", "MB"],
+            [
+                [
+                    f"{row['corpus']}, {row['split']}",
+                    f"{row['num_documents']:,}",
+                    f"{row['num_words']:,}",
+                    f"{row['num_bytes'] / 1e6:,.1f}",
+                ]
+                for row in say.corpora(figures)
+            ],
+        )
+        + f"\nLeft out: {say.left_out(figures, 'skipped')}. "
+        f"Repaired: {say.left_out(figures, 'repaired')}.\n",
+    ]
+    return "# Summary\n\n" + "\n".join(parts)
+
+
+def leakage(figures: Figures) -> str:
+    """One paragraph."""
+    found, metrics = figures["find_leaks"], figures["evaluate"]
+    if not found["num_leaked"]:
+        return f"None of {found['num_test_documents']:,}."
+    where = ", ".join(
+        f"{name} {each['num_leaked']:,}" for name, each in found["sources"].items() if each["num_leaked"]
+    )
+    said = (
+        f"{found['num_leaked']:,} of {found['num_test_documents']:,} ({found['share']:.1%}), "
+        f"{found['num_exact']:,} word for word, {found['num_near']:,} nearly ({where})."
+    )
+    if metrics["leakage"]["action"] == "drop":
+        return f"{said} They are left out of the figures."
+    if "error_without" in metrics["leakage"]:
+        said += f" Without them the classifier's error is {metrics['leakage']['error_without']:.1%}."
+    return said
+
+
+def _classifier(row: say.Row) -> list[str]:
+    if "error_low" not in row:
+        return [row["name"], f"{row['error']:.1%}", "", "", ""]
+    return [
+        row["name"],
+        _error(row),
+        f"{row['macro_f1']:.3f}",
+        f"{row['log_loss']:.3f}",
+        f"{row['calibration_error']:.3f}",
+    ]
+
+
+def _error(row: say.Row) -> str:
+    return f"{row['error']:.1%} ({row['error_low']:.1%} to {row['error_high']:.1%})"
+
+
+def _label_curve(figures: Figures) -> str:
+    metrics = figures["sample_efficiency"]
+    curve = {arm: metrics["curve"][arm] for arm in metrics["arms"] if arm in metrics["curve"]}
+    counts = sorted({int(count) for points in curve.values() for count in points})
+    rows = []
+    for arm, points in curve.items():
+        cells = [points.get(str(count)) for count in counts]
+        rows.append([NAMES[arm], *(_error(cell) if cell else "failed" for cell in cells)])
+    failed = "".join(f"\nFailed: {name}: {reason}\n" for name, reason in metrics["failed"].items())
+    return _table(["labels", *(f"{count:,}" for count in counts)], rows) + failed
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    ruler = ["---"] + ["---:"] * (len(header) - 1)
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ruler, *rows))
