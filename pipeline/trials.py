@@ -109,6 +109,8 @@ def _run_on_ray(trials: Sequence[Trial], room: Trials, at_once: int, folder: str
         os.environ.setdefault(name, value)
     from ray import tune
 
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # of a failure we tell ourselves, in a line
+
     class Listener(tune.Callback):
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
             ended(waiting[trial.config["trial"]], None)

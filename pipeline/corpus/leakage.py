@@ -50,7 +50,8 @@ class LeakFinder:
         self._wholes: dict[int, list[int]] = {}
         words = _Words(test)
         for index, whole in enumerate(words.wholes()):
-            self._wholes.setdefault(int(whole), []).append(index)
+            if words.counts[index]:  # a text without words is nobody's duplicate
+                self._wholes.setdefault(int(whole), []).append(index)
         grams, owners = words.ngrams(ngram_words)
         # Sorted by n-gram: to be found by bisection.
         self._grams, self._owners = _distinct(grams, owners)
@@ -116,23 +117,23 @@ class _Words:
         import polars as pl
 
         words = pl.Series(texts, dtype=pl.String).str.to_lowercase().str.extract_all(_WORD)
-        self._counts = words.list.len().to_numpy().astype(np.int64)
+        self.counts = words.list.len().to_numpy().astype(np.int64)
         flat = words.explode(empty_as_null=False)
         self._hashes_W = flat.hash(seed=1).to_numpy()
 
     def wholes(self) -> np.ndarray:
         """A hash of each text."""
-        starts = np.cumsum(self._counts) - self._counts
-        place = (np.arange(len(self._hashes_W)) - np.repeat(starts, self._counts)).astype(np.uint64)
+        starts = np.cumsum(self.counts) - self.counts
+        place = (np.arange(len(self._hashes_W)) - np.repeat(starts, self.counts)).astype(np.uint64)
         with np.errstate(over="ignore"):
             # A word's hash, bent by its place: the sum then tells orders apart.
             bent = _mixed(self._hashes_W + place * _BASE)
             sums = np.concatenate([[np.uint64(0)], np.cumsum(bent, dtype=np.uint64)])
-            return sums[starts + self._counts] - sums[starts] + self._counts.astype(np.uint64)
+            return sums[starts + self.counts] - sums[starts] + self.counts.astype(np.uint64)
 
     def ngrams(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Hashes of all n-grams, and the text of each."""
-        owners = np.repeat(np.arange(len(self._counts)), self._counts)
+        owners = np.repeat(np.arange(len(self.counts)), self.counts)
         size = len(self._hashes_W) - n + 1
         if size <= 0:
             return np.empty(0, np.uint64), np.empty(0, np.int64)

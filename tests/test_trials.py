@@ -1,0 +1,95 @@
+"""Trials: one after the other here, at once on a real Ray; what has an outcome is not run again."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeline.cluster import Cluster
+from pipeline.params import Run, Trials
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.trials import outcome_of, run_trials, trials_at_once
+
+ONE = Trials(cpus=1, gpus=0.0, at_once=None)
+
+
+@dataclass(frozen=True)
+class Square:
+    """Leaves a mark each time it is run; fails for a negative number."""
+
+    name: str
+    folder: str
+    number: int
+
+    def run(self) -> Checkpoint:
+        with Path(f"{self.folder}.runs").open("a") as file:
+            file.write("x")
+        if self.number < 0:
+            raise ValueError(f"{self.number} is negative")
+        return Checkpoint(0, {"square": torch.tensor([self.number**2])}, {"number": self.number})
+
+
+def settings(workers: int) -> Run:
+    return Run(
+        seed=1, workers=workers, threads_per_worker="auto", device="cpu", precision="fp32",
+        directions=["forward"], storage="runs", checkpoint_minutes=1.0, keep_checkpoints=2, log_steps=1,
+        max_worker_failures=0,
+    )  # fmt: skip
+
+
+def run_squares(folder: Path, numbers: list[int], workers: int) -> tuple[list[Square], dict[str, str]]:
+    trials = [Square(f"square {n}", str(folder / f"square{n}"), n) for n in numbers]
+    ended: dict[str, str] = {}
+
+    def tell(trial, error):
+        assert trial.name not in ended
+        ended[trial.name] = "" if error is None else str(error)
+
+    run_trials(trials, settings(workers), ONE, Cluster() if workers else None, str(folder / "ray"), tell)
+    return trials, ended
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.ray)])
+def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, monkeypatch, workers):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # Ray's processes
+    trials, ended = run_squares(tmp_path, [3, -2, 5], workers)
+    assert ended.keys() == {"square 3", "square -2", "square 5"}
+    assert ended["square 3"] == ended["square 5"] == ""
+    assert "-2 is negative" in ended["square -2"]
+    outcomes = [outcome_of(trial) for trial in trials]
+    assert outcomes[1] is None
+    assert [int(each.tensors["square"]) for each in outcomes if each] == [9, 25]
+    # Again, with one more: only what has no outcome is run.
+    _, again = run_squares(tmp_path, [3, -2, 5, 7], workers)
+    assert again.keys() == {"square -2", "square 7"}
+    runs = {n: (tmp_path / f"square{n}.runs").read_text() for n in (3, -2, 5, 7)}
+    assert runs == {3: "x", -2: "xx", 5: "x", 7: "x"}
+
+
+def node(cpus: float, gpus: float = 0) -> dict[str, float]:
+    return {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+
+
+@pytest.mark.parametrize(
+    ("room", "nodes", "number"),
+    [
+        (Trials(cpus=2, gpus=0.0, at_once=None), [node(8), node(3)], 5),
+        (Trials(cpus=2, gpus=0.0, at_once=3), [node(8), node(3)], 3),
+        (Trials(cpus=1, gpus=0.5, at_once=None), [node(8, 2), node(8)], 4),
+        (Trials(cpus=4, gpus=1.0, at_once=None), [node(8, 4)], 2),
+    ],
+)
+def test_as_many_at_once_as_the_nodes_hold(room, nodes, number):
+    assert trials_at_once(room, nodes) == number
+
+
+@pytest.mark.parametrize(
+    "room", [Trials(cpus=4, gpus=0.0, at_once=None), Trials(cpus=1, gpus=1.0, at_once=None)]
+)
+def test_a_plan_that_could_only_wait_is_refused(room):
+    with pytest.raises(ValueError, match=r"trials\.cpus: \d and trials\.gpus: \d, but no node"):
+        trials_at_once(room, [node(2), node(2)])
