@@ -35,8 +35,13 @@ class Session:
     cluster: Cluster | None = None  # None: a Ray on this machine, started for this job
 
 
-def fit(job: Job, run: Run, session: Session) -> Checkpoint:
+Report = Callable[[Mapping[str, float]], None]
+
+
+def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> Checkpoint:
     """Train a job to its end, from its last checkpoint if there is one; returns the finished state.
+
+    `report` is told of each record of the curve where the loop runs in this process.
 
     The checkpoint of the last step is the result, so a run that was killed between its last step and
     its export has only the export left to do.
@@ -48,7 +53,7 @@ def fit(job: Job, run: Run, session: Session) -> Checkpoint:
         done = None
     if done is None or not done.state["finished"]:
         if run.workers == 0:
-            _train_here(job, run, session)
+            _train_here(job, run, session, report)
         else:
             _train_on_ray(job, run, session)
         done = store.newest()
@@ -113,9 +118,10 @@ def prepare_torch(num_threads: int | None) -> None:
     torch.set_float32_matmul_precision("medium" if not torch.cuda.is_available() else "high")
 
 
-def _train_here(job: Job, run: Run, session: Session) -> None:
+def _train_here(job: Job, run: Run, session: Session, report: Report | None) -> None:
     prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
-    context = _context(job, run, session, device_of(run))
+    where = {} if report is None else {"report": report}
+    context = _context(job, run, session, device_of(run), **where)
     train(job.task(context), context)
 
 

@@ -8,6 +8,7 @@ comment behind a field.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
@@ -214,6 +215,51 @@ class SampleEfficiency(Section):
         return self
 
 
+class Range(Section):
+    """The values of a setting that a search tries: from low to high, or some choices."""
+
+    low: float | int | None = None
+    high: float | int | None = None
+    log: bool = False
+    steps: Annotated[int, Field(ge=2)] = 3  # of a grid
+    choices: list[float | int | str | bool] | None = None
+
+    @model_validator(mode="after")
+    def _not_empty(self) -> Range:
+        if self.choices is not None:
+            if not self.choices or self.low is not None or self.high is not None:
+                raise ValueError("give choices, at least one, or low and high")
+        elif self.low is None or self.high is None or self.low >= self.high:
+            raise ValueError(f"the range from {self.low} to {self.high} is empty; low must be below high")
+        elif self.log and self.low <= 0:
+            raise ValueError(f"a logarithmic range begins above 0, not at {self.low}")
+        return self
+
+    def points(self) -> list[Any]:
+        """The values of a grid: evenly spaced, or evenly in the logarithm."""
+        if self.choices is not None:
+            return list(self.choices)
+        assert self.low is not None
+        assert self.high is not None
+        low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
+        shares = [step / (self.steps - 1) for step in range(self.steps)]
+        found = [low + share * (high - low) for share in shares]
+        found = [math.exp(each) for each in found] if self.log else found
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        return sorted({round(each) for each in found}) if whole else found
+
+
+class Tune(Section):
+    stage: Literal["finetune_lm", "finetune_classifier"]  # by bits per byte, or by validation error
+    num_trials: Annotated[int, Field(ge=0)]  # 0: no search; of a grid all points are tried
+    search: Literal["optuna", "random", "grid"]
+    seed: Annotated[int, Field(ge=0)]
+    grace: Annotated[float, Field(gt=0, le=1)] | None  # of a training, before it may be stopped
+    reduction: Annotated[int, Field(ge=2)]  # of so many trials one goes on
+    overrides: dict[str, Any]  # laid over the section of the stage
+    space: dict[str, Range]
+
+
 class Params(Section):
     """The whole of params.yaml."""
 
@@ -227,6 +273,7 @@ class Params(Section):
     leakage: Leakage
     evaluate: Evaluate
     trials: Trials
+    tune: Tune
     sample_efficiency: SampleEfficiency
 
 

@@ -22,7 +22,7 @@ from pipeline.progress import busy, follow
 
 log = logging.getLogger(__name__)
 
-_SWEEPS = ("sample_efficiency",)  # stages of many trainings
+_SWEEPS = ("tune", "sample_efficiency")  # stages of many trainings
 
 
 def run_stage(
@@ -188,6 +188,7 @@ def _sweep(
         run=settings.run,
         room=settings.trials,
         cluster=cluster,
+        folder=_places(run.info.root, settings.run.storage, run.info.key or "")[0],
         inputs=run.info.inputs,
         code=identity.code_hash("pipeline.points", f"models.{settings.model.family}"),
         places=partial(_places, run.info.root, settings.run.storage),

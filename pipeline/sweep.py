@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,9 +15,12 @@ from pipeline.launch import CurveRecorder, Session
 from pipeline.params import Run, Trials
 from pipeline.progress import counted
 from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.context import no_recorder
 from pipeline.trials import Trial, outcome_of, run_trials
 
 log = logging.getLogger(__name__)
+
+_ALL_STEPS = 2**62  # more than any training has
 
 
 class Recording(Protocol):
@@ -44,6 +48,27 @@ class Spec:
     build: Callable[[Session], Trial]  # refuses unusable input with a ValueError
 
 
+Places = Callable[[str], tuple[str, Path]]  # key -> folder in run.storage, file of the curve
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The identities of trials that differ in some values. Crosses over to other processes."""
+
+    common: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    code: str
+    places: Places
+
+    def of(self, values: Mapping[str, Any]) -> str:
+        return identity.run_key("trial", {**self.common, **values}, self.inputs, self.code)
+
+    def session(self, values: Mapping[str, Any]) -> Session:
+        """Without a recorder: a search records what its trials report."""
+        key = self.of(values)
+        return Session(key, self.places(key)[0], no_recorder)
+
+
 @dataclass(frozen=True)
 class Sweep:
     """What a stage of many trainings is given of the run around it."""
@@ -51,9 +76,10 @@ class Sweep:
     run: Run
     room: Trials
     cluster: Cluster | None
+    folder: str  # of this stage's run, in run.storage
     inputs: Mapping[str, str]  # name -> SHA-256
     code: str  # hash of what trials are made of
-    places: Callable[[str], tuple[str, Path]]  # key -> folder in run.storage, file of the curve
+    places: Places
     open_run: Callable[[str, str, Mapping[str, Any]], TrialRun]
     log_points: Callable[[Mapping[str, Mapping[int, float]]], None]
 
@@ -70,7 +96,7 @@ class Sweep:
             runs[spec.name] = self.open_run(spec.name, self._key(spec), spec.settings)
             trials[spec.name] = spec.build(self._session(spec, runs[spec.name]))
         failures: dict[str, Exception] = {}
-        with counted(len(missing), "trials") as advance:
+        with _closed_at_the_end(runs), counted(len(missing), "trials") as advance:
 
             def ended(trial: Trial, error: Exception | None) -> None:
                 outcome = outcome_of(trial) if error is None else None
@@ -80,34 +106,85 @@ class Sweep:
                     failures[trial.name] = error
                 advance()
 
-            try:
-                waiting = [trials[spec.name] for spec in missing]
-                run_trials(waiting, self.run, self.room, self.cluster, f"{self.places('ray')[0]}", ended)
-            except BaseException as stopped:
-                for run in runs.values():
-                    run.close({}, RuntimeError(f"stopped: {type(stopped).__name__}"))
-                raise
+            waiting = [trials[spec.name] for spec in missing]
+            run_trials(waiting, self.run, self.room, self.cluster, f"{self.folder}/ray", ended)
         found = {name: failures.get(name) or outcome_of(trial) for name, trial in trials.items()}
         whole = {name: outcome for name, outcome in found.items() if outcome is not None}
         assert whole.keys() == trials.keys()
         if specs and len(failures) == len(specs):
-            raise ValueError(
-                f"none of {len(specs)} trials came to its end; {specs[0].name}: {failures[specs[0].name]}"
-            )
+            name, failure = next(iter(failures.items()))
+            raise ValueError(f"none of {len(specs)} trials came to its end; {name}: {failure}")
         return whole
 
+    def keys(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> Keys:
+        """Of trials that read these inputs and have these settings in common."""
+        common = {"precision": self.run.precision, **settings}
+        return Keys(common, {name: self.inputs[name] for name in inputs}, self.code, self.places)
+
     def _key(self, spec: Spec) -> str:
-        inputs = {name: self.inputs[name] for name in spec.inputs}
-        settings = {"precision": self.run.precision, **spec.settings}
-        return identity.run_key("trial", settings, inputs, self.code)
+        return self.keys(spec.settings, spec.inputs).of({})
 
     def _session(self, spec: Spec, run: TrialRun | None = None) -> Session:
         key = self._key(spec)
         folder, records = self.places(key)
-        if run is None:
-            return Session(key=key, folder=folder, open_recorder=_no_recorder)
+        if run is None:  # only to be checked
+            return Session(key, folder, no_recorder)
         return Session(key, folder, run.recorder(records).open, tracking_run=run.run_id)
 
 
-def _no_recorder(resume_step: int) -> CurveRecorder:
-    raise AssertionError("a trial that was only built to be checked does not train")
+@contextlib.contextmanager
+def _closed_at_the_end(runs: Mapping[str, TrialRun]) -> Iterator[None]:
+    """Those that are still open when something stops the block did not end by themselves."""
+    try:
+        yield
+    except BaseException as stopped:
+        for run in runs.values():
+            run.close({}, RuntimeError(f"stopped: {type(stopped).__name__}"))
+        raise
+
+
+@dataclass
+class SearchRuns:
+    """The runs of a search's trials in MLflow: opened and written to as Tune tells of them."""
+
+    sweep: Sweep
+    measure: str
+    keys: Keys
+    advance: Callable[[], None]
+    _open: dict[str, tuple[TrialRun, CurveRecorder]] = field(default_factory=dict)
+
+    def started(self, name: str, values: Mapping[str, Any]) -> None:
+        if name in self._open:  # paused, and taken up again
+            return
+        key = self.keys.of(values)
+        run = self.sweep.open_run(f"trial {name}", key, values)
+        # The file may hold what an attempt that was killed had reported; replays are left out.
+        recorder = run.recorder(self.sweep.places(key)[1]).open(_ALL_STEPS)
+        self._open[name] = (run, recorder)
+
+    def reported(self, name: str, percent: float, metrics: Mapping[str, float]) -> None:
+        self._open[name][1].record(round(percent), metrics)
+
+    def ended(self, name: str, value: float | None, failure: str) -> None:
+        run, recorder = self._open.pop(name)
+        recorder.close()
+        figures = {} if value is None else {self.measure: value}
+        run.close(figures, RuntimeError(failure) if failure else None)
+        if failure:
+            log.warning("trial %s failed: %s", name, failure)
+        self.advance()
+
+    def close(self) -> None:
+        for name in list(self._open):
+            self.ended(name, None, "stopped")
+
+
+@contextlib.contextmanager
+def search_runs(sweep: Sweep, measure: str, keys: Keys, num_trials: int) -> Iterator[SearchRuns]:
+    """Whatever ends the search, no run is left open."""
+    with counted(num_trials, "trials") as advance:
+        runs = SearchRuns(sweep, measure, keys, advance)
+        try:
+            yield runs
+        finally:
+            runs.close()

@@ -40,7 +40,7 @@ class _NoRecorder:
         return None
 
 
-def _no_recorder(resume_step: int) -> CurveRecorder:
+def no_recorder(resume_step: int) -> CurveRecorder:
     return _NoRecorder()
 
 
@@ -62,7 +62,7 @@ class Context:
     report: Callable[[Mapping[str, float]], None] = _no_report  # all ranks, equally often
     store: CheckpointStore | None = None
     open_recorder: Callable[[int], CurveRecorder] = (
-        _no_recorder  # rank 0's, given the step resumed from; -1 without one
+        no_recorder  # rank 0's, given the step resumed from; -1 without one
     )
     checkpoint_minutes: float = 1e9
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the run, kept in its checkpoints

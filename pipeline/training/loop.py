@@ -49,7 +49,7 @@ def train(task: Task, context: Context) -> dict[str, float]:
             with clock.stopped():
                 evaluated = training.evaluate() if training.step in task.evaluation_steps else {}
             finished = training.finished
-            due = training.step % context.log_steps == 0 or finished
+            due = training.step % context.log_steps == 0 or bool(evaluated) or finished
             curve = training.curve(clock) if due else {}
             _record(context, recorder, training.step, curve | evaluated)
             if due and (finished or context.agreed(clock.minutes_since_save() >= context.checkpoint_minutes)):

@@ -1,0 +1,247 @@
+"""A search over settings, by Ray Tune. With `cluster`, `launch` and `trials`, the only import of ray.
+
+Killed and started anew, a search with the same key goes on: trials that have ended are kept, those under way
+go on from their last checkpoint, the sampler from what it has seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pipeline.cluster import Cluster
+from pipeline.launch import Session, fit, prepare_torch, refusal_among
+from pipeline.params import Range, Run, Trials, Tune
+from pipeline.training.jobs import Job
+from pipeline.trials import trials_at_once
+
+log = logging.getLogger(__name__)
+
+_SETTINGS = {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
+
+Values = Mapping[str, Any]  # dotted path -> value
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a trial trains, and by what it is judged. Crosses over to other processes."""
+
+    make_job: Callable[[Values], Job]
+    make_session: Callable[[Values], Session]
+    run: Run
+    metric: str  # of an evaluation
+    of_metric: Callable[[float], float]  # to what is minimised
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A trial that ended: by itself, stopped early, or failed."""
+
+    number: int
+    values: Values
+    value: float | None  # what is minimised, at the last evaluation; None where it failed before any
+    percent: float  # of the training done
+    failure: str
+
+    @property
+    def state(self) -> str:
+        if self.failure:
+            return "failed"
+        return "finished" if self.percent >= 100 else "stopped early"
+
+
+class Watcher(Protocol):
+    """Told of each trial as it goes, in the driver."""
+
+    def started(self, name: str, values: Values) -> None: ...
+
+    def reported(self, name: str, percent: float, metrics: Mapping[str, float]) -> None: ...
+
+    def ended(self, name: str, value: float | None, failure: str) -> None: ...
+
+
+_watching: ContextVar[Watcher] = ContextVar("watching")
+
+
+def search(
+    objective: Objective, settings: Tune, room: Trials, cluster: Cluster | None, folder: str, watcher: Watcher
+) -> list[Tried]:
+    """Run the search to its end, or go on with one that was killed; `folder` is its own in run.storage.
+
+    Raises ValueError for a plan that could only wait for ever.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    with cluster or Cluster() as joined:
+        at_once = trials_at_once(room, joined.nodes())
+        from ray import tune
+
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # of a failure we tell ourselves
+        resources = {"CPU": room.cpus} | ({"GPU": room.gpus} if room.gpus else {})
+        trainable = tune.with_resources(
+            tune.with_parameters(_ray_trial, objective=objective, num_threads=room.cpus), resources
+        )
+        _watching.set(watcher)
+        results = _tuner(trainable, settings, at_once, folder).fit()
+        return [_tried(number, results[number]) for number in range(len(results))]
+
+
+def _tuner(trainable: Any, settings: Tune, at_once: int, folder: str) -> Any:
+    from ray import tune
+
+    parent, _, name = folder.rpartition("/")
+    if tune.Tuner.can_restore(folder):
+        return tune.Tuner.restore(folder, trainable, resume_unfinished=True, restart_errored=False)
+    return tune.Tuner(
+        trainable,
+        param_space=_grid(settings.space) if settings.search == "grid" else {},
+        tune_config=tune.TuneConfig(
+            metric="value",
+            mode="min",
+            num_samples=1 if settings.search == "grid" else settings.num_trials,
+            search_alg=_sampler(settings),
+            scheduler=_scheduler(settings),
+            max_concurrent_trials=at_once,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            name=name,
+            storage_path=parent,
+            verbose=0,
+            callbacks=[_listener()],
+            failure_config=tune.FailureConfig(max_failures=0),
+        ),
+    )
+
+
+def _grid(space: Mapping[str, Range]) -> dict[str, Any]:
+    from ray import tune
+
+    return {key: tune.grid_search(each.points()) for key, each in space.items()}
+
+
+def _sampler(settings: Tune) -> Any:
+    """Optuna, with a sampler of its own: both are seeded. None for a grid, which needs none."""
+    if settings.search == "grid":
+        return None
+    import optuna
+    from ray.tune.search.optuna import OptunaSearch
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    samplers = {
+        "optuna": lambda: optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=5),
+        "random": lambda: optuna.samplers.RandomSampler(seed=settings.seed),
+    }
+    space = {key: distribution(each) for key, each in settings.space.items()}
+    return OptunaSearch(space, metric="value", mode="min", sampler=samplers[settings.search]())
+
+
+def distribution(each: Range) -> Any:
+    import optuna
+
+    if each.choices is not None:
+        return optuna.distributions.CategoricalDistribution(each.choices)
+    if isinstance(each.low, int) and isinstance(each.high, int):
+        return optuna.distributions.IntDistribution(each.low, each.high, log=each.log)
+    return optuna.distributions.FloatDistribution(float(each.low or 0), float(each.high or 0), log=each.log)
+
+
+def _scheduler(settings: Tune) -> Any:
+    """Asynchronous successive halving (Li et al. 2018, arXiv 1810.05934), by the percent trained."""
+    if settings.grace is None:
+        return None
+    from ray.tune.schedulers import ASHAScheduler
+
+    return ASHAScheduler(
+        time_attr="percent",
+        max_t=100,
+        grace_period=max(1, round(100 * settings.grace)),
+        reduction_factor=settings.reduction,
+    )
+
+
+def _listener() -> Any:
+    """Hands on to the watcher of this process, also when Tune has saved it and read it back."""
+    from ray import tune
+
+    watcher = _watching.get()
+
+    class Listener(tune.Callback):
+        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
+            watcher.started(trial.trial_id, trial.config)
+
+        def on_trial_result(
+            self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **more: Any
+        ) -> None:
+            watcher.reported(trial.trial_id, result["percent"], result["metrics"])
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
+            watcher.ended(trial.trial_id, trial.last_result.get("value"), "")
+
+        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
+            watcher.ended(trial.trial_id, None, _reason(trial.get_error()))
+
+        def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+            return _listener, ()
+
+    return Listener()
+
+
+def _reason(error: Exception | None) -> str:
+    return str(refusal_among([error]) or error) if error is not None else "unknown"
+
+
+def _tried(number: int, result: Any) -> Tried:
+    metrics = result.metrics or {}
+    return Tried(
+        number=number,
+        values=dict(result.config or {}),
+        value=metrics.get("value"),
+        percent=float(metrics.get("percent", 0.0)),
+        failure="" if result.error is None else _reason(result.error),
+    )
+
+
+def _ray_trial(config: Values, objective: Objective, num_threads: int) -> None:
+    from ray import tune
+
+    prepare_torch(num_threads)
+
+    def report(metrics: Mapping[str, float]) -> None:
+        if objective.metric in metrics:
+            tune.report({
+                "value": objective.of_metric(metrics[objective.metric]),
+                "percent": 100 * metrics.get("train/progress", 0.0),
+                "metrics": dict(metrics),
+            })  # fmt: skip
+
+    run = objective.run.model_copy(update={"workers": 0, "threads_per_worker": num_threads})
+    done = fit(objective.make_job(config), run, objective.make_session(config), report)
+    # Where it had ended before the search was killed, there was nothing left to report.
+    report({"train/progress": 1.0, **done.state["kept_metrics"]})
+
+
+def importances(space: Mapping[str, Range], trials: Sequence[Tried]) -> dict[str, float]:
+    """Share of each setting in the spread of the outcomes, by fANOVA (Hutter et al. 2014).
+
+    Empty for fewer than four trials with an outcome, or a single setting's worth of nothing to tell apart.
+    """
+    import optuna
+
+    whole = [trial for trial in trials if trial.value is not None]
+    if len(whole) < 4 or len({trial.value for trial in whole}) == 1:
+        return {}
+    study = optuna.create_study(direction="minimize")
+    distributions = {key: distribution(each) for key, each in space.items()}
+    for trial in whole:
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=dict(trial.values), distributions=distributions, value=trial.value
+            )
+        )
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))

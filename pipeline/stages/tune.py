@@ -1,0 +1,208 @@
+"""Stage: a search over settings, judged on validation text alone -> the best ones, and what was tried."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.files import atomic_folder
+from pipeline.params import Params, Range, Tune, flatten, overlay, typed
+from pipeline.search import Objective, Tried, Values, importances, search
+from pipeline.sweep import Sweep, search_runs
+from pipeline.training.jobs import Job, make_classifier_job, make_language_model_job
+
+SECTIONS = (
+    "run.seed",
+    "run.precision",
+    "run.directions",
+    "model",
+    "finetune_lm",
+    "finetune_classifier",
+    "corpus.target.normalise",
+    "trials",
+    "tune",
+)
+
+
+def run(
+    params: Params, *, tokens: Path, general_lm: Path, target_lm: Path, out: Path, sweep: Sweep
+) -> dict[str, Any]:
+    """Search; write `best.yaml`, for `headstart use`, and all trials into the folder `out`.
+
+    Raises ValueError for a key that does not exist, or a range that holds a value it must not have.
+    """
+    settings = params.tune
+    if not settings.num_trials:
+        with atomic_folder(out):
+            return {"num_trials": 0}
+    measures = {
+        "finetune_lm": ("validation/bits_per_byte", "bits per byte", _same),
+        "finetune_classifier": ("validation/accuracy", "validation error", _error),
+    }
+    metric, measure, of_metric = measures[settings.stage]
+    jobs = Jobs(params, tokens, general_lm, target_lm)
+    jobs.check()
+    keys = sweep.keys(jobs.settings(), ("tokens", "general_lm", "target_lm"))
+    objective = Objective(jobs.make, keys.session, sweep.run, metric, of_metric)
+    with search_runs(sweep, measure, keys, _number_of_trials(settings)) as runs:
+        tried = search(objective, settings, sweep.room, sweep.cluster, f"{sweep.folder}/search", runs)
+    ended = [trial for trial in tried if trial.value is not None]
+    if not ended:
+        raise ValueError(f"none of {len(tried)} trials came to an evaluation; the first: {tried[0].failure}")
+    # What was stopped early was worse than its peers by then: the best is among those that were not.
+    best = min([trial for trial in ended if trial.state == "finished"] or ended, key=_value)
+    with atomic_folder(out) as folder:
+        _write_best(folder / "best.yaml", best, settings.stage, measure)
+        _write_trials(folder / "trials.csv", tried, list(settings.space))
+    return {
+        "num_trials": len(tried),
+        "stage": settings.stage,
+        "measure": measure,
+        "best": {"trial": best.number, "value": best.value, "settings": dict(best.values)},
+        "states": {
+            state: sum(trial.state == state for trial in tried)
+            for state in ("finished", "stopped early", "failed")
+        },
+        "importance": importances(settings.space, tried),
+        "logarithmic": [key for key, each in settings.space.items() if each.log],
+        "trials": [
+            {
+                "trial": trial.number,
+                "value": trial.value,
+                "percent": trial.percent,
+                "state": trial.state,
+                "failure": trial.failure,
+                "settings": dict(trial.values),
+            }
+            for trial in tried
+        ],
+    }
+
+
+def _number_of_trials(settings: Tune) -> int:
+    if settings.search != "grid":
+        return settings.num_trials
+    return math.prod(len(each.points()) for each in settings.space.values())
+
+
+def _same(value: float) -> float:
+    return value
+
+
+def _error(accuracy: float) -> float:
+    return 1 - accuracy
+
+
+def _value(trial: Tried) -> float:
+    assert trial.value is not None
+    return trial.value
+
+
+class Jobs:
+    """The training of a trial, from its values. Crosses over to other processes."""
+
+    def __init__(self, params: Params, tokens: Path, general_lm: Path, target_lm: Path) -> None:
+        self._params, self._tokens = params, tokens.resolve()
+        self._general_lm, self._target_lm = general_lm.resolve(), target_lm.resolve()
+
+    def check(self) -> None:
+        """Raises ValueError for a key or an end of a range that the settings do not take."""
+        known = dict(flatten(self._params.model_dump()))
+        for key, each in self._params.tune.space.items():
+            if key not in known:
+                near = _nearest(key, list(known))
+                raise ValueError(f"tune.space names `{key}`, which is no setting{near}")
+            if key.split(".")[0] not in ("model", self._params.tune.stage):
+                raise ValueError(
+                    f"tune.space names `{key}`, which a trial of {self._params.tune.stage} does not read"
+                )
+            for value in _ends(each):
+                self.make({key: value})
+
+    def settings(self) -> dict[str, Any]:
+        """What all trials have in common."""
+        params = self._with({})
+        sections = ("model", self._params.tune.stage)
+        return {"seed": params.run.seed, "direction": params.run.directions[0]} | {
+            name: getattr(params, name).model_dump() for name in sections
+        }
+
+    def make(self, values: Values) -> Job:
+        """Raises ValueError naming the key."""
+        params = self._with(values)
+        direction = params.run.directions[0]
+        if params.tune.stage == "finetune_lm":
+            return make_language_model_job(
+                params.finetune_lm,
+                params.model,
+                stage="finetune_lm",
+                tokens=self._tokens,
+                start=self._general_lm / direction,
+                direction=direction,
+                seed=params.run.seed,
+            )
+        starts = {"target_lm": self._target_lm, "general_lm": self._general_lm}
+        start = params.finetune_classifier.start
+        return make_classifier_job(
+            params.finetune_classifier,
+            params.model,
+            params.corpus.target.normalise,
+            tokens=self._tokens,
+            start=starts[start] / direction if start in starts else None,
+            direction=direction,
+            seed=params.run.seed,
+        )
+
+    def _with(self, values: Values) -> Params:
+        settings = self._params.model_dump()
+        settings = overlay(settings, {self._params.tune.stage: self._params.tune.overrides})
+        return typed(Params, overlay(settings, nested(values)), where="tune")
+
+
+def nested(values: Values) -> dict[str, Any]:
+    """{"a.b": 1} -> {"a": {"b": 1}}"""
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *parents, last = key.split(".")
+        place = tree
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return tree
+
+
+def _ends(each: Range) -> list[Any]:
+    return each.choices if each.choices is not None else [each.low, each.high]
+
+
+def _nearest(key: str, known: Sequence[str]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def _write_best(path: Path, best: Tried, stage: str, measure: str) -> None:
+    from ruamel.yaml import YAML
+
+    with path.open("w", encoding="utf-8") as file:
+        file.write(
+            f"# The best of the search for {stage}: {measure} {best.value:.4f}, trial {best.number}.\n"
+        )
+        YAML().dump(nested(best.values), file)
+
+
+def _write_trials(path: Path, tried: Sequence[Tried], keys: Sequence[str]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["trial", "value", "percent", "state", *keys, "failure"])
+        for trial in tried:
+            values: Mapping[str, Any] = trial.values
+            writer.writerow(
+                [trial.number, trial.value, round(trial.percent, 1), trial.state]
+                + [values.get(key, "") for key in keys]
+                + [trial.failure]
+            )
