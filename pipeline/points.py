@@ -95,20 +95,23 @@ class TfidfPoint:
 
 @dataclass(frozen=True)
 class LanguageModelPoint:
-    """A language model that an arm starts from, exported into `out`."""
+    """A language model that an arm starts from: its weights are the outcome."""
 
     name: str
     folder: str
     job: LanguageModelJob
     settings: Run
     session: Session
-    out: Path
 
     def run(self) -> Checkpoint:
         cost = Cost()
         done = fit(self.job, replace_workers(self.settings), self.session)
-        export_model(self.out, model_tensors(done), replace(self.job.card, key=self.session.key))
-        return Checkpoint(done.step, {}, {"metrics": done.state["kept_metrics"], **cost.spent()})
+        return Checkpoint(
+            done.step, model_tensors(done), {"validation": done.state["kept_metrics"], **cost.spent()}
+        )
+
+    def export(self, outcome: Checkpoint, folder: Path) -> None:
+        export_model(folder, outcome.tensors, replace(self.job.card, key=self.session.key))
 
 
 def replace_workers(run: Run) -> Run:

@@ -46,7 +46,15 @@ pretrain_lm: {epochs: 2.0, batch_rows: 8, bptt: 20}
 finetune_lm: {epochs: 2.0, batch_rows: 8, bptt: 20}
 finetune_classifier:
   {epochs: 20.0, batch_rows: 16, epochs_per_unfreezing: 0.5, dropout: 0.1, optimizer: {lr: 0.02}}
-evaluate: {bootstrap_samples: 50}
+evaluate: {bootstrap_samples: 50, confident_errors: 2}
+sample_efficiency:
+  arms: [ulmfit, general_lm, target_lm, scratch, bidirectional, tfidf]
+  labels: [30, 120]
+  seeds: [1, 2]
+  min_steps: 20
+  evaluations: 4
+  classifier: {batch_rows: 16}
+  bootstrap_samples: 50
 """
 
 

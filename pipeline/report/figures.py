@@ -238,12 +238,14 @@ def _error_in_words(figures: Figures) -> str:
     tfidf = metrics["baselines"].get("tfidf")
     if tfidf is not None:
         apart = metrics["error_high"] < tfidf["error_low"] or metrics["error_low"] > tfidf["error_high"]
+        points = 100 * abs(metrics["error"] - tfidf["error"])
         word = "better" if metrics["error"] < tfidf["error"] else "worse"
         said += (
-            f" That is {abs(metrics['error'] - tfidf['error']):.1%} points {word} than TF-IDF with logistic "
-            f"regression on the same labels ({tfidf['error']:.1%}; the intervals "
+            f" That is {points:.1f} points {word} than" if points >= 0.05 else " That is the same as"
+        ) + (
+            f" TF-IDF with logistic regression on the same labels ({tfidf['error']:.1%}; the intervals "
             f"{'do not overlap' if apart else 'overlap'})."
-        ).replace("% points", " points")
+        )
     return said
 
 

@@ -68,7 +68,7 @@ class Inputs:
     documents: Path
     general_lm: Path
     target_lm: Path
-    target_lm_alone: Path  # trained here
+    target_lm_alone: Path | None  # trained here, if an arm starts from it
 
     def start(self, start: Start, direction: Direction) -> Path | None:
         return None if start == "scratch" else Path(getattr(self, start)) / direction
@@ -91,15 +91,15 @@ def run(
     to stop early by. Raises ValueError where labels, arms and models do not go together.
     """
     settings = params.sample_efficiency
-    inputs = Inputs(tokens, documents, general_lm, target_lm, out.with_name(f"{out.name}_models"))
     places = [
         Place(arm, count, seed)
         for count in sorted(settings.labels)
         for seed in settings.seeds
         for arm in settings.arms
     ]
-    _check(params, inputs)
-    sweep.outcomes(_language_models(params, inputs))
+    _check(params, tokens)
+    alone = _train_target_lm_alone(params, tokens, sweep) if "target_lm" in settings.arms else None
+    inputs = Inputs(tokens, documents, general_lm, target_lm, alone)
     specs = {place: _specs(place, params, inputs) for place in places}
     # Two arms may share a training: the forward half of `bidirectional` is `ulmfit`.
     found = sweep.outcomes(list({spec.name: spec for each in specs.values() for spec in each}.values()))
@@ -126,51 +126,55 @@ def run(
 # ------------------------------------------------------------------------------------------- trials
 
 
-def _check(params: Params, inputs: Inputs) -> None:
+def _check(params: Params, tokens: Path) -> None:
     settings = params.sample_efficiency
     if "bidirectional" in settings.arms and len(params.run.directions) < 2:
         raise ValueError(
             "sample_efficiency.arms names bidirectional, but run.directions is "
             f"{params.run.directions}; add backward there, or leave the arm out"
         )
-    test = open_shard(inputs.tokens, "test")
-    if read_info(inputs.tokens).label_names is None or not len(test_sample(test, None)):
-        raise ValueError(
-            f"{inputs.tokens} has no labelled test documents; set corpus.target.split.test above 0"
-        )
+    test = open_shard(tokens, "test")
+    if read_info(tokens).label_names is None or not len(test_sample(test, None)):
+        raise ValueError(f"{tokens} has no labelled test documents; set corpus.target.split.test above 0")
     for count in settings.labels:
-        chosen_documents(open_shard(inputs.tokens, "train"), count, 0, "sample_efficiency.labels")
+        chosen_documents(open_shard(tokens, "train"), count, 0, "sample_efficiency.labels")
+    for start in ("target_lm", "scratch"):
+        _classifier_settings(params, start)
 
 
-def _language_models(params: Params, inputs: Inputs) -> list[Spec]:
-    """The one of the target text alone, if an arm starts from it: trained as the general one is, for as
-    many epochs as the general one is fine-tuned."""
-    if "target_lm" not in params.sample_efficiency.arms:
-        return []
+def _train_target_lm_alone(params: Params, tokens: Path, sweep: Sweep) -> Path:
+    """The language model of the target text alone: trained as the general one is, for as many epochs as that
+    one is fine-tuned."""
     settings = params.pretrain_lm.model_copy(update={"epochs": params.finetune_lm.epochs})
-    out = inputs.target_lm_alone / "forward"
+    direction = params.run.directions[0]
+    common = {"seed": params.run.seed, "model": params.model.model_dump(), "lm": settings.model_dump()}
 
-    def build(session: Session) -> Trial:
+    def build(session: Session) -> LanguageModelPoint:
         job = make_language_model_job(
             settings,
             params.model,
             stage="pretrain_lm",
-            tokens=inputs.tokens,
+            tokens=tokens,
             start=None,
-            direction="forward",
+            direction=direction,
             seed=params.run.seed,
         )
-        return LanguageModelPoint("target_lm_alone", session.folder, job, params.run, session, out)
+        return LanguageModelPoint("target_lm_alone", session.folder, job, params.run, session)
 
-    identity = {"seed": params.run.seed, "model": params.model.model_dump(), "lm": settings.model_dump()}
-    return [Spec("target_lm_alone", identity, ("tokens",), build)]
+    spec = Spec("target_lm_alone", {**common, "direction": direction}, ("tokens",), build)
+    (outcome,) = sweep.outcomes([spec]).values()
+    assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
+    keys = sweep.keys(spec.settings, spec.inputs)
+    folder = keys.places(keys.of({}))[1].parent / "language_model"
+    build(keys.session({})).export(outcome, folder / direction)
+    return folder
 
 
 def _specs(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
     """The trainings of a point: one, or one for each direction."""
     if place.arm == "tfidf":
         return [_tfidf(place, params.sample_efficiency.test_documents, inputs)]
-    directions: list[Direction] = params.run.directions if place.arm == "bidirectional" else ["forward"]
+    directions = params.run.directions if place.arm == "bidirectional" else params.run.directions[:1]
     return [_classifier(place, direction, params, inputs) for direction in directions]
 
 
@@ -236,7 +240,8 @@ def _classifier(place: Place, direction: Direction, params: Params, inputs: Inpu
     }
     of_start = {"target_lm": ("target_lm",), "general_lm": ("general_lm",)}
     if start == "target_lm_alone":
-        identity["lm"] = _language_models(params, inputs)[0].settings
+        identity["lm"] = params.pretrain_lm.model_dump() | {"epochs": params.finetune_lm.epochs}
+        identity["lm_seed"] = params.run.seed
     return Spec(name, identity, ("tokens", *of_start.get(start, ())), build)
 
 

@@ -36,8 +36,9 @@ def run(
     """
     settings = params.tune
     if not settings.num_trials:
-        with atomic_folder(out):
-            return {"num_trials": 0}
+        with atomic_folder(out) as folder:
+            _write_trials(folder / "trials.csv", [], list(settings.space))
+        return {"num_trials": 0}
     measures = {
         "finetune_lm": ("validation/bits_per_byte", "bits per byte", _same),
         "finetune_classifier": ("validation/accuracy", "validation error", _error),
