@@ -41,16 +41,31 @@ def _stage_command(name: str) -> tuple[Callable[..., None], str]:
     flags: dict[str, type] = {arg: Path if kind == "Path" else str for arg, kind in kinds.items()}
     flags |= {"metrics": Path} | ({"curve": Path} if trains else {})
 
-    def invoke(**values: Any) -> None:
+    def invoke(markdown: bool = False, **values: Any) -> None:
         from pipeline.running import run_stage
 
         run_stage(name, **values)
 
     required = [_parameter(arg, kind, typer.Option()) for arg, kind in flags.items()]
-    params = _parameter("params", Path, typer.Option(), Path("params.yaml"))
-    invoke.__signature__ = inspect.Signature([*required, params])  # type: ignore[attr-defined]
-    invoke.__annotations__ = {each.name: each.annotation for each in (*required, params)}
+    parameters = [*required, _parameter("params", Path, typer.Option(), Path("params.yaml"))]
+    if name == "report":
+        # Eager: it ends the command before the flags of the stage are asked for.
+        only_print = typer.Option("--markdown", help="Print the summary, and no more.",
+                                  is_eager=True, callback=_print_summary)  # fmt: skip
+        parameters.append(_parameter("markdown", bool, only_print, False))
+    invoke.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    invoke.__annotations__ = {each.name: each.annotation for each in parameters}
     return invoke, (ast.get_docstring(source) or "").splitlines()[0]
+
+
+def _print_summary(wanted: bool) -> None:
+    if not wanted:
+        return
+    file = Path("reports/summary.md")
+    if not file.exists():
+        raise ValueError(f"{file}: no such file; run `dvc repro` first")
+    typer.echo(file.read_text(encoding="utf-8"), nl=False)
+    raise typer.Exit
 
 
 def _parameter(
@@ -158,11 +173,23 @@ def predict(
         typer.echo(line)
 
 
+def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
+    """A stage named alone gets the flags that dvc.yaml runs it with: `headstart ablate`."""
+    file = Path("dvc.yaml")
+    if len(words) != 1 or words[0] not in stage_names() or not file.exists():
+        return words
+    from pipeline.params import read_yaml
+
+    stage = read_yaml(file).get("stages", {}).get(words[0], {})
+    given = str(stage.get("cmd", "")).split()
+    return given[1:] if given[:2] == ["headstart", *words] and "matrix" not in stage else words
+
+
 def main() -> None:
     """The `headstart` command: a person's mistake is one message and exit code 2, never a traceback."""
     _add_stages()
     try:
-        app()
+        app(_with_the_flags_of_dvc(sys.argv[1:]))
     except ValueError as error:
         typer.secho(f"headstart: {error}", fg="red", err=True)
         sys.exit(2)

@@ -260,6 +260,14 @@ class Tune(Section):
     space: dict[str, Range]
 
 
+class Ablate(Section):
+    """What `headstart ablate` trains, with each trick and without it."""
+
+    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    labels: Count  # of a classifier
+    pretrain_lm: dict[str, Any]  # laid over pretrain_lm
+
+
 class Params(Section):
     """The whole of params.yaml."""
 
@@ -275,6 +283,7 @@ class Params(Section):
     trials: Trials
     tune: Tune
     sample_efficiency: SampleEfficiency
+    ablate: Ablate
 
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ from pipeline.progress import busy, follow
 
 log = logging.getLogger(__name__)
 
-_SWEEPS = ("tune", "sample_efficiency")  # stages of many trainings
+_SWEEPS = ("tune", "sample_efficiency", "ablate")  # stages of many trainings
 
 
 def run_stage(

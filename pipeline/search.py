@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -86,7 +87,10 @@ def search(
             tune.with_parameters(_ray_trial, objective=objective, num_threads=room.cpus), resources
         )
         _watching.set(watcher)
-        results = _tuner(trainable, settings, at_once, folder).fit()
+        with warnings.catch_warnings():
+            # Of steps that a trial reports again after a restart.
+            warnings.filterwarnings("ignore", "The reported value is ignored")
+            results = _tuner(trainable, settings, at_once, folder).fit()
         return [_tried(number, results[number]) for number in range(len(results))]
 
 
@@ -235,6 +239,7 @@ def importances(space: Mapping[str, Range], trials: Sequence[Tried]) -> dict[str
     whole = [trial for trial in trials if trial.value is not None]
     if len(whole) < 4 or len({trial.value for trial in whole}) == 1:
         return {}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction="minimize")
     distributions = {key: distribution(each) for key, each in space.items()}
     for trial in whole:

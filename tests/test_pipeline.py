@@ -252,7 +252,7 @@ def settings_read(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and id(node) not in inner:
             chain = ast.unparse(node)
-            if re.fullmatch(r"params(\.\w+)+", chain):
+            if re.fullmatch(r"params(\.\w+)+", chain) and chain != "params.model_dump":
                 yield chain.removeprefix("params.")
 
 

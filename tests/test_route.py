@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import params
 from pipeline.lockfile import LockFile
 
 pytestmark = pytest.mark.slow
@@ -167,8 +168,8 @@ def test_the_execution_is_one_parent_run_with_a_finished_child_for_each_stage(pr
     first = min(parents, key=lambda run: run.info.start_time)
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == first.info.run_id]
     assert (
-        len(children) == 13
-    )  # 2 prepare, tokenizer, 2 encode, 3 trainings in 2 directions, evaluate, report
+        len(children) == 16
+    )  # 2 prepare, tokenizer, 2 encode, 3 trainings in 2 directions, leaks, evaluate, 2 sweeps, report
     (pretraining,) = [run for run in children if run.info.run_name == "pretrain_lm@forward"]
     history = client.get_metric_history(pretraining.info.run_id, "train/loss")
     steps = [metric.step for metric in history]
@@ -179,6 +180,133 @@ def test_the_execution_is_one_parent_run_with_a_finished_child_for_each_stage(pr
     lock = LockFile(project).recipes()  # what DVC kept is what these runs made
     assert {run.info.run_name: run.data.tags["headstart.recipe"] for run in children} == lock
     assert client.get_model_version_by_alias("headstart-classifier-forward", "current").version
+
+
+def outcomes(project: Path) -> dict[Path, float]:
+    """When each trial's outcome was written."""
+    found = (project / ".headstart/runs").glob("*/outcome/step-*/state.json")
+    return {path: path.stat().st_mtime for path in found}
+
+
+def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
+    from mlflow import MlflowClient
+
+    figures = metrics(project, "sample_efficiency")
+    arms = ["ulmfit", "general_lm", "target_lm", "scratch", "bidirectional", "tfidf"]
+    assert figures["arms"] == arms
+    assert figures["failed"] == {}
+    for arm in arms:
+        assert figures["curve"][arm].keys() == {"30", "120"}
+        assert figures["curve"][arm]["30"]["num_seeds"] == 2
+        assert figures["curve"][arm]["120"]["error"] < 0.5
+    assert figures["labels_needed"].keys() == set(arms[1:])
+    # Forward is shared by ulmfit and bidirectional, and the arm of the target text has a model of its own.
+    assert len(outcomes(project)) == 6 * 2 * 2 + 1
+    client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    (stage,) = client.search_runs(everywhere, "tags.`headstart.stage` = 'sample_efficiency'")
+    steps = [point.step for point in client.get_metric_history(stage.info.run_id, "error/scratch")]
+    assert steps == [30, 120]
+    trials = client.search_runs(everywhere, f"tags.`mlflow.parentRunId` = '{stage.info.run_id}'")
+    assert len(trials) == 25
+    assert {run.info.status for run in trials} == {"FINISHED"}
+    (scratch,) = [run for run in trials if run.info.run_name == "scratch forward 120 labels_ seed 1"]
+    history = [point.step for point in client.get_metric_history(scratch.info.run_id, "train/loss")]
+    assert len(history) > 2
+    assert history == sorted(set(history))
+
+
+def test_a_longer_label_curve_trains_only_what_is_new(project):
+    before = outcomes(project)
+    (project / "more.yaml").write_text("sample_efficiency: {labels: [30, 60, 120]}\n", encoding="utf-8")
+    command(project, "headstart", "use", "more.yaml")
+    command(project, "dvc", "repro", "--single-item", "sample_efficiency")
+    after = outcomes(project)
+    assert {path: after[path] for path in before} == before
+    assert len(after) == len(before) + 6 * 2
+    assert metrics(project, "sample_efficiency")["curve"]["tfidf"].keys() == {"30", "60", "120"}
+    command(project, "dvc", "repro")
+
+
+@pytest.mark.parametrize(
+    ("overlay", "stage", "message"),
+    [
+        ("sample_efficiency: {labels: [30, 9999]}", "sample_efficiency", "sample_efficiency.labels is 9,999"),
+        ("sample_efficiency: {labels: [2]}", "sample_efficiency", "2 labels are fewer than the 3 classes"),
+        ("sample_efficiency: {seeds: []}", "sample_efficiency", "`sample_efficiency.seeds` is []"),
+        ("sample_efficiency: {classifier: {epoch: 2}}", "sample_efficiency",
+         "sample_efficiency.classifier.epoch`; did you mean `epochs`"),
+        ("tune: {num_trials: 2, space: {finetune_classifier.optimizer.rl: {low: 0.1, high: 0.2}}}", "tune",
+         "did you mean `finetune_classifier.optimizer.lr`"),
+        ("tune: {space: {finetune_classifier.dropout: {low: 0.3, high: 0.3}}}", "tune",
+         "the range from 0.3 to 0.3 is empty"),
+        ("tune: {num_trials: 2, space: {finetune_lm.dropout: {low: 0.1, high: 0.3}}}", "tune",
+         "a trial of finetune_classifier does not read"),
+    ],
+)  # fmt: skip
+def test_a_curve_or_search_that_cannot_be_is_refused_before_any_training(project, overlay, stage, message):
+    from ruamel.yaml import YAML
+
+    settings = params.overlay(params.read_yaml(project / "params.yaml"), YAML(typ="safe").load(overlay))
+    YAML(typ="safe").dump(settings, project / "bad.yaml")
+    words = command_of(project, stage)
+    before = outcomes(project)
+    done = command(project, *words, "--params", "bad.yaml", check=False)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert outcomes(project) == before
+
+
+def command_of(project: Path, stage: str) -> list[str]:
+    """As dvc.yaml runs it."""
+    words: list[str] = params.read_yaml(project / "dvc.yaml")["stages"][stage]["cmd"].split()
+    return words
+
+
+@pytest.mark.ray
+def test_a_search_that_is_killed_goes_on_with_what_is_unfinished(project):
+    from mlflow import MlflowClient
+
+    (project / "search.yaml").write_text(
+        "tune: {num_trials: 4, grace: null, overrides: {max_labels: 120, epochs: 40.0, batch_rows: 16}}\n",
+        encoding="utf-8",
+    )
+    command(project, "headstart", "use", "search.yaml")
+    known = set((project / ".headstart/runs").iterdir())
+    binaries = Path(sys.executable).parent
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{binaries}:{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        [str(binaries / "dvc"), "repro", "--single-item", "tune"],
+        cwd=project, env=environment, start_new_session=True,
+    )  # fmt: skip
+    while not list_of_new_checkpoints(project, known):
+        assert process.poll() is None, "the search ended before its first checkpoint"
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (project / "data/search/best.yaml").exists()
+    command(project, "dvc", "repro", "--single-item", "tune")
+    figures = metrics(project, "tune")
+    assert figures["states"] == {"finished": 4, "stopped early": 0, "failed": 0}
+    best = min(figures["trials"], key=lambda trial: trial["value"])
+    assert figures["best"]["value"] == best["value"]
+    shown = command(project, "headstart", "use", "--dry-run", "data/search/best.yaml").stdout
+    assert "finetune_classifier.optimizer.lr" in shown
+    client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    trials = client.search_runs(everywhere, "tags.`headstart.sweep` = 'tune'")
+    ended = [run for run in trials if run.info.status == "FINISHED"]
+    assert len(ended) == 4
+    for run in ended:
+        steps = [point.step for point in client.get_metric_history(run.info.run_id, "validation/accuracy")]
+        assert steps == sorted(set(steps))
+        assert steps[-1] == 100
+
+
+def list_of_new_checkpoints(project: Path, known: set[Path]) -> list[Path]:
+    new = set((project / ".headstart/runs").iterdir()) - known
+    return [path for run in new for path in run.glob("checkpoints/step-*")]
 
 
 def test_predict_needs_the_exported_folder_alone(project, tmp_path):
@@ -247,9 +375,9 @@ def test_killed_and_started_again_a_training_ends_with_the_same_weights(project)
             "--params", "long.yaml",
         ]  # fmt: skip
 
-    params = (project / "params.yaml").read_text(encoding="utf-8")
+    settings = (project / "params.yaml").read_text(encoding="utf-8")
     (project / "long.yaml").write_text(
-        params.replace("seed: 42", "seed: 43").replace("epochs: 2.0", "epochs: 6.0")
+        settings.replace("seed: 42", "seed: 43").replace("epochs: 2.0", "epochs: 6.0")
     )
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     known = set((project / ".headstart/runs").iterdir())

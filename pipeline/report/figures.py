@@ -198,6 +198,19 @@ def left_out(figures: Figures, what: str) -> str:
     return "; ".join(found) or "nothing"
 
 
+def search(figures: Figures) -> tuple[list[Row], list[str], str] | None:
+    """Trials with an outcome, each setting a column; the settings that differ; what was measured."""
+    metrics = figures.get("tune")
+    if not metrics or not metrics["num_trials"]:
+        return None
+    rows: list[Row] = [
+        {**trial["settings"], **{name: trial[name] for name in ("trial", "value", "state")}}
+        for trial in metrics["trials"]
+        if trial["value"] is not None
+    ]
+    return rows, list(rows[0].keys() - {"trial", "value", "state"}), metrics["measure"]
+
+
 def classifiers(figures: Figures) -> list[Row]:
     """The classifier, each direction if there are two, and the baselines, with intervals."""
     metrics = figures["evaluate"]
@@ -279,9 +292,9 @@ def in_words(needed: Mapping[str, Any]) -> str:
     else:
         number = f"{needed['labels']:,.0f}"
     low, high = end("low"), end("high")
-    if low == high and low == number:
+    if high is None or low == high == number:
         return number
-    return f"{number} ({low or 'fewer than the fewest tried'} to {high or 'the fewest tried'})"
+    return f"{number} ({low} to {high})" if low is not None else f"{number} (up to {high})"
 
 
 def _cost_in_words(figures: Figures) -> list[str]:

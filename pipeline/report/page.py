@@ -82,11 +82,13 @@ def page(figures: Figures, provenance: Provenance) -> str:
         ("errors", "Most confident errors", _errors(figures)),
         ("models", "Language models", _language_models(figures)),
         ("rates", "Learning rates as used", _rates(figures)),
+        ("search", "Search", _search(figures)),
         ("vocabulary", "Vocabulary", _vocabulary(figures)),
         ("leakage", "Leakage", _leakage(figures)),
         ("corpora", "Corpora", _corpora(figures)),
         ("provenance", "Provenance", _provenance(provenance)),
     ]
+    sections = [section for section in sections if section[2]]
     links = " ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in sections)
     verdict = "".join(f"<p>{escape(line)}</p>" for line in say.verdict(figures))
     body = "".join(
@@ -280,6 +282,55 @@ def _rates(figures: Figures) -> str:
         )
         for stage in TRAININGS
     )
+
+
+def _search(figures: Figures) -> str:
+    found = say.search(figures)
+    if found is None:
+        return ""
+    rows, keys, measure = found
+    metrics = figures["tune"]
+    importance = metrics["importance"]
+    keys = sorted(keys, key=lambda key: -importance.get(key, 0.0))
+    best = [
+        {
+            "setting": key,
+            "best": _short(metrics["best"]["settings"][key]),
+            "importance": f"{importance[key]:.0%}" if key in importance else "",
+        }
+        for key in keys
+    ]
+    states = ", ".join(f"{count} {state}" for state, count in metrics["states"].items() if count)
+    failed = "".join(
+        f"<li>trial {trial['trial']}: {escape(trial['failure'])}</li>"
+        for trial in metrics["trials"]
+        if trial["failure"]
+    )
+    return (
+        f"<p>{metrics['num_trials']} trials of {escape(metrics['stage'])} ({states}). The best, trial "
+        f"{metrics['best']['trial']}: {escape(measure)} {metrics['best']['value']:.4f}, on validation text."
+        "</p>"
+        + _table(best)
+        + "<p class='note'>Importance: the share of a setting in the spread of the outcomes, by fANOVA.</p>"
+        + (f"<h3>Trials that failed</h3><ul>{failed}</ul>" if failed else "")
+        + _figure(
+            "search",
+            charts.parallel(rows, keys, measure),
+            f"Each trial through its settings to its {measure}; each axis from its least to its most.",
+        )
+        + "".join(
+            _figure(
+                f"slice-{place}",
+                charts.slices(rows, key, key in metrics["logarithmic"], measure),
+                f"{key} and {measure}, trial by trial.",
+            )
+            for place, key in enumerate(keys)
+        )
+    )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _vocabulary(figures: Figures) -> str:

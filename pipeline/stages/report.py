@@ -7,13 +7,12 @@ from typing import Any
 
 from pipeline.files import atomic_folder, atomic_write_text
 from pipeline.params import Params
-from pipeline.report import charts
+from pipeline.report import charts, markdown
 from pipeline.report import figures as say
-from pipeline.report.markdown import summary
 from pipeline.report.page import Provenance, page
 
 SECTIONS = ("run.directions",)
-OUTPUTS = ("out", "markdown", "pictures")
+OUTPUTS = ("out", "summary", "pictures")
 
 
 def run(
@@ -23,11 +22,11 @@ def run(
     curves: Path,
     evaluation: Path,
     out: Path,
-    markdown: Path,
+    summary: Path,
     pictures: Path,
     provenance: Provenance,
 ) -> dict[str, Any]:
-    """Write the page to `out`, the summary to `markdown`, PNGs into the folder `pictures`.
+    """Write the page to `out`, Markdown to `summary`, PNGs into the folder `pictures`.
 
     Raises ValueError where the metrics of a stage are missing.
     """
@@ -42,5 +41,5 @@ def run(
         for name, chart in drawn.items():
             chart.properties(width=560).save(str(folder / f"{name}.png"), scale_factor=2)
     atomic_write_text(out, page(found, provenance))
-    atomic_write_text(markdown, summary(found))
+    atomic_write_text(summary, markdown.summary(found))
     return {"num_pictures": len(drawn)}

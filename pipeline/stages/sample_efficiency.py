@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -14,19 +14,12 @@ from pipeline import label_curve
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.files import atomic_folder
-from pipeline.launch import Session
-from pipeline.params import Arm, ClassifierTraining, Direction, Params, overlay, typed
-from pipeline.points import (
-    ClassifierPoint,
-    LanguageModelPoint,
-    TfidfPoint,
-    probabilities_of,
-    test_sample,
-)
-from pipeline.sweep import Spec, Sweep
+from pipeline.params import Params
+from pipeline.points import probabilities_of, test_sample
+from pipeline.stages._points import Inputs, Place, classifier_settings, specs_of, train_target_lm_alone
+from pipeline.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.jobs import FewLabels, chosen_documents, make_classifier_job, make_language_model_job
-from pipeline.trials import Trial
+from pipeline.training.jobs import chosen_documents
 
 SECTIONS = (
     "run.seed",
@@ -41,37 +34,6 @@ SECTIONS = (
     "trials",
     "sample_efficiency",
 )
-
-Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch"]
-# What a network's weights come from; tfidf has none.
-STARTS: dict[Arm, Start] = {
-    "ulmfit": "target_lm",
-    "bidirectional": "target_lm",
-    "general_lm": "general_lm",
-    "target_lm": "target_lm_alone",
-    "scratch": "scratch",
-}
-
-
-@dataclass(frozen=True)
-class Place:
-    """A point of the curve."""
-
-    arm: Arm
-    num_labels: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class Inputs:
-    tokens: Path
-    documents: Path
-    general_lm: Path
-    target_lm: Path
-    target_lm_alone: Path | None  # trained here, if an arm starts from it
-
-    def start(self, start: Start, direction: Direction) -> Path | None:
-        return None if start == "scratch" else Path(getattr(self, start)) / direction
 
 
 def run(
@@ -98,9 +60,9 @@ def run(
         for arm in settings.arms
     ]
     _check(params, tokens)
-    alone = _train_target_lm_alone(params, tokens, sweep) if "target_lm" in settings.arms else None
+    alone = train_target_lm_alone(params, tokens, sweep) if "target_lm" in settings.arms else None
     inputs = Inputs(tokens, documents, general_lm, target_lm, alone)
-    specs = {place: _specs(place, params, inputs) for place in places}
+    specs = {place: specs_of(place, params, inputs) for place in places}
     # Two arms may share a training: the forward half of `bidirectional` is `ulmfit`.
     found = sweep.outcomes(list({spec.name: spec for each in specs.values() for spec in each}.values()))
     test = open_shard(tokens, "test")
@@ -139,122 +101,7 @@ def _check(params: Params, tokens: Path) -> None:
     for count in settings.labels:
         chosen_documents(open_shard(tokens, "train"), count, 0, "sample_efficiency.labels")
     for start in ("target_lm", "scratch"):
-        _classifier_settings(params, start)
-
-
-def _train_target_lm_alone(params: Params, tokens: Path, sweep: Sweep) -> Path:
-    """The language model of the target text alone: trained as the general one is, for as many epochs as that
-    one is fine-tuned."""
-    settings = params.pretrain_lm.model_copy(update={"epochs": params.finetune_lm.epochs})
-    direction = params.run.directions[0]
-    common = {"seed": params.run.seed, "model": params.model.model_dump(), "lm": settings.model_dump()}
-
-    def build(session: Session) -> LanguageModelPoint:
-        job = make_language_model_job(
-            settings,
-            params.model,
-            stage="pretrain_lm",
-            tokens=tokens,
-            start=None,
-            direction=direction,
-            seed=params.run.seed,
-        )
-        return LanguageModelPoint("target_lm_alone", session.folder, job, params.run, session)
-
-    spec = Spec("target_lm_alone", {**common, "direction": direction}, ("tokens",), build)
-    (outcome,) = sweep.outcomes([spec]).values()
-    assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
-    keys = sweep.keys(spec.settings, spec.inputs)
-    folder = keys.places(keys.of({}))[1].parent / "language_model"
-    build(keys.session({})).export(outcome, folder / direction)
-    return folder
-
-
-def _specs(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
-    """The trainings of a point: one, or one for each direction."""
-    if place.arm == "tfidf":
-        return [_tfidf(place, params.sample_efficiency.test_documents, inputs)]
-    directions = params.run.directions if place.arm == "bidirectional" else params.run.directions[:1]
-    return [_classifier(place, direction, params, inputs) for direction in directions]
-
-
-def _tfidf(place: Place, test_documents: int | None, inputs: Inputs) -> Spec:
-    name = f"tfidf {place.num_labels} labels, seed {place.seed}"
-
-    def build(session: Session) -> Trial:
-        return TfidfPoint(
-            name,
-            session.folder,
-            inputs.tokens.resolve(),
-            inputs.documents.resolve(),
-            place.num_labels,
-            place.seed,
-            test_documents,
-        )
-
-    return Spec(
-        name,
-        {
-            "arm": "tfidf",
-            "labels": place.num_labels,
-            "seed": place.seed,
-            "test_documents": test_documents,
-        },
-        ("tokens", "documents"),
-        build,
-    )
-
-
-def _classifier(place: Place, direction: Direction, params: Params, inputs: Inputs) -> Spec:
-    settings = params.sample_efficiency
-    start = STARTS[place.arm]
-    few = FewLabels(place.num_labels, settings.held_out, settings.min_steps, settings.evaluations)
-    classifier = _classifier_settings(params, start)
-    name = f"{start} {direction} {place.num_labels} labels, seed {place.seed}"
-
-    def build(session: Session) -> Trial:
-        job = make_classifier_job(
-            classifier,
-            params.model,
-            params.corpus.target.normalise,
-            tokens=inputs.tokens,
-            start=inputs.start(start, direction),
-            direction=direction,
-            seed=place.seed,
-            few_labels=few,
-        )
-        return ClassifierPoint(name, session.folder, job, params.run, session, settings.test_documents)
-
-    identity: dict[str, Any] = {
-        "start": start,
-        "direction": direction,
-        "labels": place.num_labels,
-        "seed": place.seed,
-        "test_documents": settings.test_documents,
-        "held_out": few.held_out,
-        "min_steps": few.min_steps,
-        "evaluations": few.num_evaluations,
-        "model": params.model.model_dump(),
-        "normalise": params.corpus.target.normalise.model_dump(),
-        "classifier": classifier.model_dump(exclude={"start", "max_labels"}),
-    }
-    of_start = {"target_lm": ("target_lm",), "general_lm": ("general_lm",)}
-    if start == "target_lm_alone":
-        identity["lm"] = params.pretrain_lm.model_dump() | {"epochs": params.finetune_lm.epochs}
-        identity["lm_seed"] = params.run.seed
-    return Spec(name, identity, ("tokens", *of_start.get(start, ())), build)
-
-
-def _classifier_settings(params: Params, start: Start) -> ClassifierTraining:
-    """Raises ValueError for a key that finetune_classifier does not have."""
-    settings = params.sample_efficiency
-    where, prefix = "params.yaml", "sample_efficiency.classifier."
-    merged = overlay(params.finetune_classifier.model_dump(), settings.classifier)
-    found = typed(ClassifierTraining, merged, where=where, prefix=prefix)
-    if start == "scratch":
-        merged, prefix = overlay(merged, settings.scratch), "sample_efficiency.scratch."
-        found = typed(ClassifierTraining, merged, where=where, prefix=prefix)
-    return found
+        classifier_settings(params, start)
 
 
 # ------------------------------------------------------------------------------------------ figures

@@ -1,0 +1,210 @@
+"""Stage: each trick switched off alone -> the ledger of what it is worth; run by `headstart ablate`."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline import label_curve
+from pipeline.corpus.tokens import open_shard
+from pipeline.files import atomic_folder
+from pipeline.launch import Session
+from pipeline.params import Params, overlay, typed
+from pipeline.points import LanguageModelPoint, probabilities_of, test_sample
+from pipeline.stages._points import Inputs, Place, specs_of, train_target_lm_alone
+from pipeline.sweep import Spec, Sweep
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.jobs import make_language_model_job
+from pipeline.trials import Trial
+from pipeline.tricks import TRICKS, Trick
+
+SECTIONS = (
+    "run.seed",
+    "run.precision",
+    "run.directions",
+    "model",
+    "pretrain_lm",
+    "finetune_lm.epochs",
+    "finetune_classifier",
+    "corpus.target.normalise",
+    "trials",
+    "sample_efficiency",
+    "ablate",
+)
+
+_WITH = Trick("with all of them", "classifier")
+_WITH_LM = Trick("with all of them (LM)", "language_model")
+
+
+def run(
+    params: Params,
+    *,
+    tokens: Path,
+    general_tokens: Path,
+    documents: Path,
+    general_lm: Path,
+    target_lm: Path,
+    out: Path,
+    sweep: Sweep,
+) -> dict[str, Any]:
+    """Train with all tricks and without each, over the seeds; give each difference with an interval.
+
+    Language models by bits per byte on the general validation text; classifiers, of `ablate.labels` labels
+    and else as in the label curve, by error on the test documents. Raises ValueError for what cannot be
+    trained.
+    """
+    alone = train_target_lm_alone(params, tokens, sweep)
+    inputs = Inputs(tokens, documents, general_lm, target_lm, alone)
+    specs: dict[tuple[str, int], Spec] = {}
+    for seed in params.ablate.seeds:
+        for trick in (_WITH, _WITH_LM, *TRICKS):
+            specs[trick.name, seed] = (
+                _language_model(trick, seed, params, general_tokens)
+                if trick.level == "language_model"
+                else _classifier(trick, seed, params, inputs)
+            )
+    # Without a trick that the settings do not use, a training is the one with all.
+    found = sweep.outcomes(list({spec.name: spec for spec in specs.values()}.values()))
+    outcomes = {place: found[spec.name] for place, spec in specs.items()}
+    rows = _language_model_rows(outcomes, params) + _classifier_rows(outcomes, params, tokens)
+    with (
+        atomic_folder(out) as folder,
+        (folder / "ledger.csv").open("w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return {"labels": params.ablate.labels, "num_seeds": len(params.ablate.seeds), "rows": rows}
+
+
+# ------------------------------------------------------------------------------------------- trials
+
+
+def _language_model(trick: Trick, seed: int, params: Params, tokens: Path) -> Spec:
+    base = overlay(params.model_dump(), {"pretrain_lm": params.ablate.pretrain_lm})
+    changed = typed(Params, overlay(base, trick.without), where="ablate")
+    settings = {"lm": changed.pretrain_lm.model_dump(), "model": changed.model.model_dump(), "seed": seed}
+    direction = params.run.directions[0]
+
+    def build(session: Session) -> Trial:
+        job = make_language_model_job(
+            changed.pretrain_lm,
+            changed.model,
+            stage="pretrain_lm",
+            tokens=tokens,
+            start=None,
+            direction=direction,
+            seed=seed,
+        )
+        return LanguageModelPoint(name, session.folder, job, params.run, session)
+
+    name = f"without {trick.name}, seed {seed}" if trick.without else f"language model, seed {seed}"
+    return Spec(name, settings | {"direction": direction}, ("general_tokens",), build)
+
+
+def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec:
+    settings = params.model_dump()
+    without = {"sample_efficiency": {"classifier": trick.without}}
+    changed = typed(Params, overlay(settings, without), where="ablate")
+    (spec,) = specs_of(Place(trick.arm, params.ablate.labels, seed), changed, inputs)
+    named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
+
+    def build(session: Session) -> Trial:
+        trial: Any = spec.build(session)
+        return type(trial)(**(vars(trial) | {"name": named}))
+
+    return Spec(named, spec.settings, spec.inputs, build)
+
+
+# ------------------------------------------------------------------------------------------ figures
+
+
+def _row(trick: Trick, measure: str, **figures: Any) -> dict[str, Any]:
+    paper = "" if trick.paper is None else f"{trick.paper[0]:g} -> {trick.paper[1]:g}"
+    row: dict[str, Any] = {"trick": trick.name, "measure": measure, "paper": paper, "source": trick.source}
+    numbers = ("with", "without", "difference", "difference_low", "difference_high", "failure")
+    return row | {name: figures.get(name) for name in numbers}
+
+
+def _failure(trick: Trick, base: Trick, outcomes: Mapping[tuple[str, int], Any], seeds: Sequence[int]) -> str:
+    found = [outcomes[each.name, seed] for each in (trick, base) for seed in seeds]
+    return next((str(outcome) for outcome in found if isinstance(outcome, Exception)), "")
+
+
+def _language_model_rows(
+    outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params
+) -> list[dict[str, Any]]:
+    """Paired by seed; the interval is Student's, and there is none of a single seed."""
+    seeds, measure = params.ablate.seeds, "bits per byte"
+    rows = []
+    for trick in TRICKS:
+        if trick.level != "language_model":
+            continue
+        failure = _failure(trick, _WITH_LM, outcomes, seeds)
+        if failure:
+            rows.append(_row(trick, measure, failure=failure))
+            continue
+        with_all, without = (
+            np.array([_bits_per_byte(outcomes[name, seed]) for seed in seeds])
+            for name in (_WITH_LM.name, trick.name)
+        )
+        differences = without - with_all
+        low, high = _student(differences, params.sample_efficiency.confidence)
+        rows.append(
+            _row(trick, measure, **{"with": float(with_all.mean())}, without=float(without.mean()),
+                 difference=float(differences.mean()), difference_low=low, difference_high=high)
+        )  # fmt: skip
+    return rows
+
+
+def _bits_per_byte(outcome: Checkpoint | Exception) -> float:
+    assert isinstance(outcome, Checkpoint)
+    return float(outcome.state["validation"]["validation/bits_per_byte"])
+
+
+def _student(differences: np.ndarray, confidence: float) -> tuple[float | None, float | None]:
+    from scipy.stats import t
+
+    if len(differences) < 2:
+        return None, None
+    error = differences.std(ddof=1) / math.sqrt(len(differences))
+    half = float(t.ppf((1 + confidence) / 2, len(differences) - 1) * error)
+    return float(differences.mean()) - half, float(differences.mean()) + half
+
+
+def _classifier_rows(
+    outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params, tokens: Path
+) -> list[dict[str, Any]]:
+    """Paired by seed and test document, bootstrapped over both."""
+    settings, seeds = params.sample_efficiency, params.ablate.seeds
+    test = open_shard(tokens, "test")
+    labels_N = test.labels[test_sample(test, settings.test_documents)]
+    bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
+
+    def wrong(trick: Trick) -> np.ndarray:
+        rows = []
+        for seed in seeds:
+            outcome = outcomes[trick.name, seed]
+            assert isinstance(outcome, Checkpoint)
+            rows.append((probabilities_of([outcome]).argmax(1) != labels_N).astype(np.float64))
+        return np.stack(rows)
+
+    rows = []
+    for trick in TRICKS:
+        if trick.level != "classifier":
+            continue
+        failure = _failure(trick, _WITH, outcomes, seeds)
+        if failure:
+            rows.append(_row(trick, "test error", failure=failure))
+            continue
+        table = {"with": {0: wrong(_WITH)}, "without": {0: wrong(trick)}}
+        drawn = label_curve.errors_drawn(table, bootstrap)
+        found = label_curve.comparisons(table, drawn, "with", bootstrap)["without"]["0"]
+        errors = {name: float(points[0].mean()) for name, points in table.items()}
+        rows.append(_row(trick, "test error", **errors, **found))
+    return rows

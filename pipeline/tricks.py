@@ -1,0 +1,70 @@
+"""The tricks of ULMFiT and AWD-LSTM, how each is switched off, and what the papers saw when they did.
+
+The papers' figures are of far larger models and corpora: they tell a direction, not what to expect here.
+`paper` is with the trick and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+ULMFIT = "Howard & Ruder 2018, validation error on IMDb, %"
+AWD_LSTM = "Merity et al. 2017, validation perplexity on Penn Treebank"
+
+
+@dataclass(frozen=True)
+class Trick:
+    """`without` is laid over pretrain_lm and model (of a language model) or over finetune_classifier."""
+
+    name: str
+    level: Literal["language_model", "classifier"]
+    without: Mapping[str, Any] = field(default_factory=dict)
+    arm: Literal["ulmfit", "general_lm", "target_lm", "scratch"] = "ulmfit"  # that the classifier starts as
+    paper: tuple[float, float] | None = None
+    source: str = ""
+
+
+def _config(name: str, value: Any) -> dict[str, Any]:
+    return {"model": {"config": {name: value}}}
+
+
+def _pretrain(**values: Any) -> dict[str, Any]:
+    return {"pretrain_lm": values}
+
+
+TRICKS = (
+    Trick("tied weights", "language_model", _config("tie_weights", False)),
+    Trick("embedding dropout", "language_model", _config("embedding_dropout", 0.0), paper=(60.0, 65.1),
+          source=AWD_LSTM),
+    Trick("input dropout", "language_model", _config("input_dropout", 0.0)),
+    Trick("hidden dropout", "language_model", _config("hidden_dropout", 0.0)),
+    Trick("output dropout", "language_model", _config("output_dropout", 0.0)),
+    Trick("weight dropout", "language_model", _config("weight_dropout", 0.0), paper=(60.0, 71.1),
+          source=AWD_LSTM),
+    Trick("AR and TAR", "language_model", _pretrain(ar_alpha=0.0, tar_beta=0.0), paper=(60.0, 62.7),
+          source=AWD_LSTM),
+    Trick("variable BPTT", "language_model", _pretrain(variable_bptt=False), paper=(60.0, 61.3),
+          source=AWD_LSTM),
+    Trick("AdamW, not NT-ASGD", "language_model", _pretrain(
+        optimizer={"kind": "nt_asgd", "lr": 10.0, "momentum": 0.0}, schedule={"kind": "constant"})),
+    Trick("slanted triangular, not cosine (LM)", "language_model", _pretrain(schedule={"kind": "cosine"})),
+    Trick("slanted triangular, not constant (LM)", "language_model",
+          _pretrain(schedule={"kind": "constant"})),
+    Trick("slanted triangular, not cosine", "classifier", {"schedule": {"kind": "cosine"}}, paper=(5.0, 5.7),
+          source=ULMFIT),
+    Trick("slanted triangular, not constant", "classifier", {"schedule": {"kind": "constant"}},
+          paper=(5.0, 5.39), source=ULMFIT),
+    Trick("discriminative rates", "classifier", {"optimizer": {"discriminative_factor": 1.0}},
+          paper=(5.0, 5.04), source=ULMFIT),
+    Trick("gradual unfreezing, not full", "classifier", {"unfreeze": "full"}, paper=(5.0, 5.57),
+          source=ULMFIT + ", without the slanted triangular rates too"),
+    Trick("gradual unfreezing, not chain-thaw", "classifier", {"unfreeze": "chain_thaw"}, paper=(5.0, 5.39),
+          source=ULMFIT),
+    Trick("concat pooling, not the last state", "classifier", {"pooling": "last"}),
+    Trick("concat pooling, not the mean", "classifier", {"pooling": "mean"}),
+    Trick("language-model fine-tuning", "classifier", arm="general_lm", paper=(5.0, 6.99), source=ULMFIT),
+    Trick("general pretraining", "classifier", arm="target_lm", paper=(5.0, 5.63), source=ULMFIT),
+    Trick("any pretraining", "classifier", arm="scratch", paper=(5.0, 9.93), source=ULMFIT),
+)  # fmt: skip

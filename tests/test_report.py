@@ -1,0 +1,193 @@
+"""The report: said rightly, escaped, and drawn in a real browser without a request."""
+
+from __future__ import annotations
+
+import copy
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.report import figures as say
+from pipeline.report.figures import Figures, in_words
+from pipeline.report.markdown import summary
+from pipeline.report.page import Provenance, page
+
+EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
+SIZES = {"train": {"num_documents": 40, "num_words": 400, "num_bytes": 2000}}
+VOCABULARY = {"byte_share": 0.0, "bytes_per_token": 4.0, "tokens_per_word": 1.5, "unknown_share": 0.0,
+              "vocabulary_used": 0.9}  # fmt: skip
+LM = {"bits_per_byte": 2.0, "perplexity": 100.0, "word_perplexity": 900.0, "loss": 4.6}
+
+
+def scores(error: float) -> dict[str, float]:
+    return {
+        "error": error, "error_low": error - 0.02, "error_high": error + 0.02, "macro_f1": 1 - error,
+        "log_loss": 0.4, "calibration_error": 0.05,
+    }  # fmt: skip
+
+
+def needed(**given: float) -> dict[str, float | None]:
+    names = ("labels", "more_than", "at_most", "labels_low", "labels_low_more_than", "labels_high",
+             "labels_high_more_than", "saved", "times")  # fmt: skip
+    return {name: given.get(name) for name in names}
+
+
+def point(error: float) -> dict[str, float | None]:
+    return {"error": error, "error_low": error - 0.01, "error_high": error + 0.01, "std_over_seeds": None,
+            "num_seeds": 1}  # fmt: skip
+
+
+@pytest.fixture
+def figures() -> Figures:
+    curve: list[dict[str, Any]] = [
+        {"step": 0.0, "train_loss": None, "validation_bits_per_byte": 5.0, "lr_group_0": None},
+        {"step": 20.0, "train_loss": 5.0, "validation_bits_per_byte": None, "lr_group_0": 0.01},
+        {"step": 40.0, "train_loss": 4.0, "validation_bits_per_byte": 2.0, "lr_group_0": 0.001},
+    ]
+    cost = {"seconds": 60.0, "core_seconds": 50.0, "gpu_seconds": 0.0}
+    metrics: dict[str, Any] = {
+        "prepare-general": {"splits": SIZES, "skipped": {"duplicate": 3}, "repaired": {}, "num_classes": 0},
+        "prepare-target": {"splits": SIZES, "skipped": {}, "repaired": {}, "num_classes": 2},
+        "encode-general": {"vocabulary": VOCABULARY},
+        "encode-target": {"vocabulary": VOCABULARY},
+        "pretrain_lm-forward": {"before": LM, "after": LM, "seconds": 120.0},
+        "finetune_lm-forward": {"before": LM, "after": LM, "seconds": 60.0},
+        "finetune_classifier-forward": {"seconds": 60.0},
+        "find_leaks": {
+            "num_test_documents": 50, "num_leaked": 2, "num_exact": 1, "num_near": 1, "share": 0.04,
+            "sources": {"target train": {"num_leaked": 2, "num_exact": 1, "num_near": 1}},
+            "examples": [{"source": "target train", "containment": 1.0, "test_text": EVIL,
+                          "training_text": EVIL}],
+        },
+        "evaluate": scores(0.1) | {
+            "num_documents": 50,
+            "leakage": {"num_leaked": 2, "action": "label", "error_without": 0.12},
+            "baselines": {"majority_class": {"error": 0.5}, "tfidf": scores(0.2) | cost},
+        },
+        "sample_efficiency": {
+            "base": "ulmfit", "arms": ["ulmfit", "scratch"], "confidence": 0.95, "num_test_documents": 50,
+            "curve": {"ulmfit": {"100": point(0.3), "1000": point(0.1)},
+                      "scratch": {"100": point(0.5), "1000": point(0.3)}},
+            "labels_needed": {"scratch": {
+                "1000": needed(more_than=1000, labels_low_more_than=1000, labels_high_more_than=1000),
+                "100": needed(labels=1000, labels_low=800, labels_high_more_than=1000, saved=900, times=10),
+            }},
+            "cost": {"ulmfit": cost, "scratch": cost},
+            "failed": {EVIL: "out of memory"},
+        },
+        "tune": {"num_trials": 0},
+    }  # fmt: skip
+    return Figures(
+        directions=("forward",),
+        metrics=metrics,
+        curves={f"{stage}-forward": curve for stage in say.TRAININGS},
+        confusion=[{"actual": EVIL, "predicted": EVIL}, {"actual": EVIL, "predicted": "b"},
+                   {"actual": "b", "predicted": "b"}],
+        calibration=[{"confidence": 0.8, "accuracy": 0.7, "num_documents": 50.0}],
+        errors=[{"actual": EVIL, "predicted": "b", "confidence": 0.9, "leaked": False,
+                 "tokens": [[EVIL, 0.5], [" &", -0.2]]}],
+    )  # fmt: skip
+
+
+def with_search(figures: Figures) -> Figures:
+    metrics = copy.deepcopy(dict(figures.metrics))
+    trials = [
+        {"trial": k, "value": 0.1 * k, "percent": 100.0, "state": "finished", "failure": "",
+         "settings": {"finetune_classifier.optimizer.lr": 0.01 * (k + 1), "model.x": "ab"[k % 2]}}
+        for k in range(4)
+    ]  # fmt: skip
+    metrics["tune"] = {
+        "num_trials": 4, "stage": "finetune_classifier", "measure": "validation error",
+        "best": {"trial": 0, "value": 0.0, "settings": trials[0]["settings"]},
+        "states": {"finished": 4}, "importance": {"model.x": 1.0},
+        "logarithmic": ["finetune_classifier.optimizer.lr"], "trials": trials,
+    }  # fmt: skip
+    return Figures(figures.directions, metrics, figures.curves, figures.confusion, figures.calibration,
+                   figures.errors)  # fmt: skip
+
+
+def test_the_verdict_says_how_good_against_what_and_at_what_cost(figures):
+    first, second, last = say.verdict(figures)
+    assert first.startswith("10.0% of 50 held-out documents are labelled wrongly (8.0% to 12.0%).")
+    assert "10.0 points better than TF-IDF" in first
+    assert "intervals do not overlap" in first
+    assert second == (
+        "With 1,000 labels, ULMFiT gets 10.0% wrong; from scratch takes more than 1,000 labels for that."
+    )
+    assert last.startswith("Training took 4.0 minutes")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"labels": 412.3, "labels_low": 300.0, "labels_high": 500.0}, "412 (300 to 500)"),
+        ({"labels": 412.3, "labels_low": 300.0, "labels_high_more_than": 1000},
+         "412 (300 to more than 1,000)"),
+        ({"more_than": 1000, "labels_low": 900.0, "labels_high_more_than": 1000},
+         "more than 1,000 (900 to more than 1,000)"),
+        ({"more_than": 1000, "labels_low_more_than": 1000, "labels_high_more_than": 1000}, "more than 1,000"),
+        ({"at_most": 100}, "at most 100"),
+        ({"at_most": 100, "labels_high": 140.0}, "at most 100 (up to 140)"),
+    ],
+)  # fmt: skip
+def test_a_number_of_labels_is_said_with_its_interval_or_bound(given, said):
+    assert in_words(needed(**given)) == said
+
+
+def test_training_loss_is_drawn_in_the_unit_of_the_evaluations(figures):
+    rows = [row for row in say.language_model_curves(figures) if row["text"] == "training"]
+    assert rows[0]["bits_per_byte"] == pytest.approx(5 / 0.693147 / 4, rel=1e-5)
+
+
+def test_markdown_holds_the_figures_and_the_holes(figures):
+    text = summary(figures)
+    assert "| ULMFiT | 30.0% (29.0% to 31.0%) | 10.0% (9.0% to 11.0%) |" in text
+    assert "Without them the classifier's error is 12.0%." in text
+    assert "out of memory" in text
+    assert "general: 3 rows duplicate" in text
+
+
+def test_no_text_of_a_document_becomes_markup(figures):
+    provenance = Provenance(
+        {"commit": EVIL}, {EVIL: "x"}, [{"stage": EVIL, "run_id": EVIL, "url": EVIL, "cached": ""}]
+    )
+    html = page(figures, provenance)
+    assert EVIL not in html
+    assert "<img src=x" not in html
+    assert html.count("&lt;script&gt;") >= 6
+
+
+def test_the_page_fetches_nothing(figures):
+    html = page(with_search(figures), Provenance())
+    outside = re.sub(r"<script type=\"module\">.*?</script>", "", html, flags=re.S)
+    assert not re.search(r"""(?:src|href)=["'](?!#)""", outside)
+    assert "default-src 'none'" in outside
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+@pytest.mark.parametrize("width", [380, 1200])
+def test_a_browser_draws_every_chart_and_has_nothing_to_complain_of(figures, tmp_path, width):
+    file = tmp_path / "index.html"
+    file.write_text(page(with_search(figures), Provenance({"commit": "abc"})), encoding="utf-8")
+    done = in_chromium(file, width, tmp_path)
+    charts = file.read_text(encoding="utf-8").count("data-chart=")
+    assert charts >= 9
+    assert len(re.findall(r"""<div class="chart[^>]*>(?:<[^>]*>)*?<svg""", done.stdout)) == charts
+    assert "not drawn" not in re.sub(r"<script.*?</script>", "", done.stdout, flags=re.S)
+    assert "<title>headstart: report</title>" in done.stdout
+    assert "CONSOLE" not in done.stderr
+
+
+def in_chromium(file: Path, width: int, scratch: Path) -> subprocess.CompletedProcess[str]:
+    """The page's elements once its scripts have run, and the console, among other things, in stderr."""
+    command = [
+        "chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={scratch}/profile",
+        "--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},900",
+        "--virtual-time-budget=10000", "--enable-logging=stderr", "--dump-dom", file.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
