@@ -53,7 +53,7 @@ TRICKS = (
     Trick("slanted triangular, not constant (LM)", "language_model",
           _pretrain(schedule={"kind": "constant"})),
     Trick("slanted triangular, not cosine", "classifier", {"schedule": {"kind": "cosine"}}, paper=(5.0, 5.7),
-          source=ULMFIT),
+          source=ULMFIT + ", without discriminative rates too"),
     Trick("slanted triangular, not constant", "classifier", {"schedule": {"kind": "constant"}},
           paper=(5.0, 5.39), source=ULMFIT),
     Trick("discriminative rates", "classifier", {"optimizer": {"discriminative_factor": 1.0}},

@@ -100,6 +100,17 @@ def with_search(figures: Figures) -> Figures:
          "settings": {"finetune_classifier.optimizer.lr": 0.01 * (k + 1), "model.x": "ab"[k % 2]}}
         for k in range(4)
     ]  # fmt: skip
+    rows = [
+        {"trick": "one", "measure": "bits per byte", "paper": "60 -> 61", "source": "somewhere",
+         "with": 1.5, "without": 1.6, "difference": 0.1, "difference_low": None, "difference_high": None,
+         "failure": None},
+        {"trick": "two", "measure": "test error", "paper": "", "source": "", "with": 0.2, "without": 0.3,
+         "difference": 0.1, "difference_low": 0.05, "difference_high": 0.15, "failure": None},
+        {"trick": "three", "measure": "test error", "paper": "", "source": "", "with": None,
+         "without": None, "difference": None, "difference_low": None, "difference_high": None,
+         "failure": EVIL},
+    ]  # fmt: skip
+    metrics["ablate"] = {"num_seeds": 1, "labels": 100, "rows": rows}
     metrics["tune"] = {
         "num_trials": 4, "stage": "finetune_classifier", "measure": "validation error",
         "best": {"trial": 0, "value": 0.0, "settings": trials[0]["settings"]},
@@ -155,7 +166,7 @@ def test_no_text_of_a_document_becomes_markup(figures):
     provenance = Provenance(
         {"commit": EVIL}, {EVIL: "x"}, [{"stage": EVIL, "run_id": EVIL, "url": EVIL, "cached": ""}]
     )
-    html = page(figures, provenance)
+    html = page(with_search(figures), provenance)
     assert EVIL not in html
     assert "<img src=x" not in html
     assert html.count("&lt;script&gt;") >= 6
@@ -176,7 +187,7 @@ def test_a_browser_draws_every_chart_and_has_nothing_to_complain_of(figures, tmp
     file.write_text(page(with_search(figures), Provenance({"commit": "abc"})), encoding="utf-8")
     done = in_chromium(file, width, tmp_path)
     charts = file.read_text(encoding="utf-8").count("data-chart=")
-    assert charts >= 9
+    assert charts == 7 + 3 + 2
     assert len(re.findall(r"""<div class="chart[^>]*>(?:<[^>]*>)*?<svg""", done.stdout)) == charts
     assert "not drawn" not in re.sub(r"<script.*?</script>", "", done.stdout, flags=re.S)
     assert "<title>headstart: report</title>" in done.stdout

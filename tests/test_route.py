@@ -304,6 +304,29 @@ def test_a_search_that_is_killed_goes_on_with_what_is_unfinished(project):
         assert steps[-1] == 100
 
 
+def test_the_ledger_holds_each_trick_and_the_report_shows_it(project):
+    from pipeline.tricks import TRICKS
+
+    (project / "ledger.yaml").write_text(
+        "ablate: {seeds: [1], labels: 30, pretrain_lm: {epochs: 0.3}}\n", encoding="utf-8"
+    )
+    command(project, "headstart", "use", "ledger.yaml")
+    command(project, "headstart", "ablate")  # with the flags that dvc.yaml has
+    rows = metrics(project, "ablate")["rows"]
+    assert [row["trick"] for row in rows] == [trick.name for trick in TRICKS]
+    for row in rows:
+        assert not row["failure"]
+        assert row["difference"] == pytest.approx(row["without"] - row["with"])
+    by_trick = {row["trick"]: row for row in rows}
+    # A trick that is switched off changes the training, whatever it is worth.
+    assert by_trick["weight dropout"]["difference"] != 0
+    assert by_trick["variable BPTT"]["difference"] != 0
+    command(project, "headstart", "report")
+    assert "Ledger of tricks" in (project / "reports/index.html").read_text(encoding="utf-8")
+    skipped = command(project, "dvc", "repro", "--dry", "ablate").stdout
+    assert "Running stage 'ablate'" not in skipped
+
+
 def list_of_new_checkpoints(project: Path, known: set[Path]) -> list[Path]:
     new = set((project / ".headstart/runs").iterdir()) - known
     return [path for run in new for path in run.glob("checkpoints/step-*")]

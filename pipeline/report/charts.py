@@ -160,22 +160,29 @@ def parallel(rows: Sequence[Row], keys: Sequence[str], measure: str) -> Any:
 
 
 def ledger(rows: Sequence[Row], measure: str) -> Any:
-    """What each trick changes when it is switched off, with its interval."""
+    """What each trick changes when it is switched off, with its interval where there is one."""
     import altair as alt
 
-    base = alt.Chart(_data(rows)).encode(y=alt.Y("trick:N", sort=None, title=None))
-    bars = base.mark_rule(strokeWidth=2, color=PALETTE[0]).encode(
-        x=alt.X("difference_low:Q", title=f"{measure}: without it less with it"), x2="difference_high:Q"
+    tricks = alt.Y("trick:N", sort=None, title=None)
+    tips = [alt.Tooltip(f"difference{end}:Q", format=".4f") for end in ("", "_low", "_high")]
+    points = (
+        alt.Chart(_data(rows))
+        .mark_point(filled=True, size=70, color=PALETTE[0], opacity=1)
+        .encode(
+            x=alt.X("difference:Q", title=f"{measure} without it, less with it"),
+            y=tricks,
+            tooltip=["trick:N", *tips],
+        )
     )
-    points = base.mark_point(filled=True, size=70, color=PALETTE[0], opacity=1).encode(
-        x="difference:Q",
-        tooltip=[
-            "trick:N",
-            *(alt.Tooltip(f"difference{end}:Q", format=".4f") for end in ("", "_low", "_high")),
-        ],
-    )
+    bars = [
+        alt.Chart(_data(known))
+        .mark_rule(strokeWidth=2, color=PALETTE[0])
+        .encode(x="difference_low:Q", x2="difference_high:Q", y=tricks)
+        for known in [[row for row in rows if row["difference_low"] is not None]]
+        if known
+    ]
     zero = alt.Chart(_data([{"x": 0}])).mark_rule(strokeDash=[4, 4], color="#888888").encode(x="x:Q")
-    return _sized(alt.layer(zero, bars, points), height=max(120, 24 * len(rows)))
+    return _sized(alt.layer(zero, *bars, points), height=max(120, 24 * len(rows)))
 
 
 def _place(value: Any, column: Sequence[Any]) -> float:

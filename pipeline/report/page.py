@@ -83,6 +83,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         ("models", "Language models", _language_models(figures)),
         ("rates", "Learning rates as used", _rates(figures)),
         ("search", "Search", _search(figures)),
+        ("ledger", "Ledger of tricks", _ledger(figures)),
         ("vocabulary", "Vocabulary", _vocabulary(figures)),
         ("leakage", "Leakage", _leakage(figures)),
         ("corpora", "Corpora", _corpora(figures)),
@@ -327,6 +328,52 @@ def _search(figures: Figures) -> str:
             for place, key in enumerate(keys)
         )
     )
+
+
+def _ledger(figures: Figures) -> str:
+    metrics = figures.get("ablate")
+    if metrics is None:
+        return ""
+    parts = [
+        f"<p>Each trick switched off alone; {metrics['num_seeds']} seeds, classifiers of "
+        f"{metrics['labels']:,} labels. Right of the line it is worth having.</p>"
+    ]
+    for number, measure in enumerate(dict.fromkeys(row["measure"] for row in metrics["rows"])):
+        rows = [row for row in metrics["rows"] if row["measure"] == measure]
+        whole = [row for row in rows if row["difference"] is not None]
+        form = ".3f" if measure == "bits per byte" else ".1%"
+        table = _table(
+            [
+                {
+                    "trick": row["trick"],
+                    "with": format(row["with"], form),
+                    "without": format(row["without"], form),
+                    "difference": format(row["difference"], "+" + form),
+                    "interval": (
+                        ""
+                        if row["difference_low"] is None
+                        else f"{row['difference_low']:+{form}} to {row['difference_high']:+{form}}"
+                    ),
+                    "paper": row["paper"],
+                    "its measure": row["source"],
+                }
+                for row in whole
+            ]
+        )
+        if whole:
+            parts.append(
+                _figure(
+                    f"ledger-{number}",
+                    charts.ledger(whole, measure),
+                    f"By how much the {measure} rises without each trick, with its interval.",
+                )
+                + table
+            )
+        failed = "".join(
+            f"<li>{escape(row['trick'])}: {escape(row['failure'])}</li>" for row in rows if row["failure"]
+        )
+        parts.append(f"<h3>Failed</h3><ul>{failed}</ul>" if failed else "")
+    return "".join(parts)
 
 
 def _short(value: Any) -> str:
