@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pipeline import identity, presets
-from pipeline.params import Params, load, overlay, read_yaml, typed
+from pipeline.params import Params, Range, load, overlay, read_yaml, typed
 from pipeline.running import project_root
 from pipeline.training.export import family_and_config
 
@@ -417,3 +417,44 @@ def test_an_overlay_with_a_model_that_is_none_is_refused_and_nothing_written(tmp
     with pytest.raises(ValueError, match=message):
         presets.use(str(mine), params, write=True)
     assert params.read_text() == (ROOT / "params.yaml").read_text()
+
+
+def test_report_markdown_prints_the_summary_that_there_is(tmp_path):
+    done = run_headstart("report", "--markdown", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "reports/summary.md: no such file" in done.stderr
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/summary.md").write_text("# Summary\n", encoding="utf-8")
+    assert run_headstart("report", "--markdown", cwd=tmp_path).stdout == "# Summary\n"
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"low": 0.5, "high": 0.5}, "the range from 0.5 to 0.5 is empty"),
+        ({"low": 1.0}, "is empty; low must be below high"),
+        ({"low": 0.0, "high": 1.0, "log": True}, "begins above 0"),
+        ({"choices": []}, "at least one"),
+        ({"choices": [1], "low": 0.1, "high": 0.2}, "or low and high"),
+    ],
+)
+def test_a_range_without_values_is_refused(search, message):
+    values = changed("tune.space", {"finetune_classifier.dropout": search})
+    with pytest.raises(ValueError, match=re.escape(message)) as refused:
+        typed(Params, values, where="params.yaml")
+    assert "tune.space.finetune_classifier.dropout" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("search", "points"),
+    [
+        ({"low": 0.0, "high": 1.0}, [0.0, 0.5, 1.0]),
+        ({"low": 0.01, "high": 1.0, "log": True}, [0.01, 0.1, 1.0]),
+        ({"low": 1, "high": 4, "steps": 4}, [1, 2, 3, 4]),
+        ({"low": 1, "high": 2, "steps": 5}, [1, 2]),
+        ({"choices": ["a", "b"]}, ["a", "b"]),
+    ],
+)
+def test_points_of_a_grid(search, points):
+    found = Range(**search).points()
+    assert found == (points if "choices" in search else pytest.approx(points))

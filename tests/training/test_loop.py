@@ -47,7 +47,7 @@ LANGUAGE_MODEL: dict[str, Any] = {
 CLASSIFIER: dict[str, Any] = {
     "start": "scratch", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "max_tokens": 14,
     "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat", "label_smoothing": 0.1,
-    "evaluations_per_epoch": 2,
+    "evaluations_per_epoch": 2, "patience": None,
 }  # fmt: skip
 NORMALISE = Normalise(
     unicode="NFC", html_breaks=True, control_characters=True, collapse_whitespace=True, lowercase=False
@@ -173,23 +173,25 @@ def jobs_to_resume(tokens: Path) -> dict[str, Job]:
         "lm-sgd": language_model_job(tokens, kind="sgd"),
         "lm-nt_asgd": language_model_job(tokens, kind="nt_asgd", **noisy),
         "classifier": classifier_job(tokens, unfreeze="chain_thaw"),
+        "patience": classifier_job(tokens, epochs=8.0, patience=3, optimizer=OPTIMIZER | {"lr": 0.2}),
     }
 
 
-@pytest.mark.parametrize("name", ["lm-adamw", "lm-sgd", "lm-nt_asgd", "classifier"])
+@pytest.mark.parametrize("name", ["lm-adamw", "lm-sgd", "lm-nt_asgd", "classifier", "patience"])
 def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(tokens, tmp_path, name):
     job = jobs_to_resume(tokens)[name]
     whole_curve = Curve()
     whole = run(job, tmp_path / "whole", whole_curve)
     plan = job.task(Context()).plan
     assert len(plan.phases) >= 3  # so that groups unfreeze, and a last part of an epoch begins, on the way
-    assert whole.step == plan.num_steps >= 10
+    assert 10 <= whole.step <= plan.num_steps
+    assert (whole.step < plan.num_steps) == (name == "patience")
     if name == "lm-nt_asgd":
         assert whole.state["averaging"]
         assert 1 < whole.state["num_averaged"] < plan.num_steps
 
     curve = Curve()
-    for step in range(2, plan.num_steps + 1):
+    for step in range(2, whole.step + 1):
         curve.stop_at = step
         with pytest.raises(StopTrainingError):
             run(job, tmp_path / "stopped", curve)
@@ -197,9 +199,9 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     stopped = run(job, tmp_path / "stopped", curve)
     assert_identical(stopped, whole)
     assert curve.records == whole_curve.records
-    assert sorted(curve.records) == list(range(plan.num_steps + 1))
+    assert sorted(curve.records) == list(range(whole.step + 1))
     # Each start but the first went on from the step before the last stop.
-    assert curve.opened_at == [-1, *range(1, plan.num_steps)]
+    assert curve.opened_at == [-1, *range(1, whole.step)]
 
 
 def test_a_run_stopped_between_checkpoints_replays_and_ends_alike(tokens, tmp_path):
@@ -253,6 +255,20 @@ def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, tmp_path)
     metrics = train(task, context)
     again = task.evaluate(context)
     assert again == metrics  # the last evaluation was of the average, and so is what training leaves behind
+
+
+def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(tokens, tmp_path):
+    job = jobs_to_resume(tokens)["patience"]
+    context = context_of(tmp_path / "run", Curve())
+    task = job.task(context)
+    metrics = train(task, context)
+    assert task.evaluate(context) == metrics
+    done = run(job, tmp_path / "run")
+    evaluations = done.state["evaluations"][1:]  # the first is before any training
+    losses = [each["metrics"]["validation/loss"] for each in evaluations]
+    assert metrics["validation/loss"] == min(losses)
+    assert losses.index(min(losses)) == len(losses) - 1 - 3  # and then three that were no better
+    assert done.state["kept_metrics"] == metrics
 
 
 def test_a_layer_that_would_never_train_is_refused_before_training(tokens):
