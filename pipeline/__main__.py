@@ -174,15 +174,16 @@ def predict(
 
 
 def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
-    """A stage named alone gets the flags that dvc.yaml runs it with: `headstart ablate`."""
-    file = Path("dvc.yaml")
-    if len(words) != 1 or words[0] not in stage_names() or not file.exists():
+    """A stage named alone gets the flags that DVC runs it with: `headstart ablate`."""
+    if len(words) != 1 or words[0] not in stage_names():
         return words
     from pipeline.params import read_yaml
 
-    stage = read_yaml(file).get("stages", {}).get(words[0], {})
-    given = str(stage.get("cmd", "")).split()
-    return given[1:] if given[:2] == ["headstart", *words] and "matrix" not in stage else words
+    for file in (Path("dvc.yaml"), Path(words[0]) / "dvc.yaml"):
+        stage = read_yaml(file)["stages"].get(words[0], {}) if file.exists() else {}
+        if stage and "matrix" not in stage:
+            return str(stage["cmd"]).split()[1:]
+    return words
 
 
 def main() -> None:

@@ -37,7 +37,9 @@ def run_stage(
         check_model(settings.model)
     root = project_root(Path.cwd())
     sweeps = stage in _SWEEPS
-    with _cluster(root, settings) if curve or sweeps else nullcontext() as cluster:
+    # A sweep begins Ray itself, where there is anything left to train.
+    ray = _cluster(root, settings) if curve or sweeps else None
+    with ray if ray and not sweeps else nullcontext(ray) as cluster:
         module = importlib.import_module(f"pipeline.stages.{stage}")
         info = _stage_info(
             stage, module, root, settings, read_yaml(params), arguments, trains=sweeps or curve is not None
@@ -122,10 +124,10 @@ def _stage_info(
     )
 
 
-def _cluster(root: Path, settings: Params) -> AbstractContextManager[Cluster | None]:
+def _cluster(root: Path, settings: Params) -> Cluster | None:
     """Ray for a training stage. Begun before all else, as it takes the longest."""
     if settings.run.workers == 0:
-        return nullcontext()
+        return None
     # Ray says so when it is joined from a thread. The stage run has a handler of its own.
     hush = logging.getLogger("ray._private.worker")
     hush.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())

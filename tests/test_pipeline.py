@@ -21,7 +21,7 @@ from pipeline.training.export import family_and_config
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = sorted(path.stem for path in (ROOT / "pipeline/stages").glob("*.py") if path.stem[0] != "_")
-DVC = read_yaml(ROOT / "dvc.yaml")["stages"]
+DVC = read_yaml(ROOT / "dvc.yaml")["stages"] | read_yaml(ROOT / "ablate/dvc.yaml")["stages"]
 PARAMS = read_yaml(ROOT / "params.yaml")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,7 @@ def _tfidf(
         [test_texts[k] for k in chosen_test],
         num_classes,
         params.run.seed,
+        num_processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
     )
 
 
