@@ -1,4 +1,4 @@
-"""The Ray that a stage joins, or starts for itself. With `launch`, the only import of ray.
+"""The Ray that a stage joins, or starts for itself. `launch`, `trials` and `search` use it, nobody else ray.
 
 Joining takes seconds, most of them spent waiting. So a stage begins it before its own heavy imports, and
 waits for it where it needs it.

@@ -1,4 +1,4 @@
-"""Where a job runs: in this process, or as a Ray Train job. With `cluster`, the only import of ray."""
+"""Where a job runs: in this process, or as a Ray Train job."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import csv
 import importlib
 import json
 import logging
+import os
 import platform
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -210,10 +211,14 @@ def _provenance(run: tracking.StageRun) -> Any:
     facts = {"commit": tracking.commit(run.info.root) or "not in a git repository"}
     facts |= {name: version(name) for name in ("headstart", "torch", "ray", "mlflow", "dvc")}
     return Provenance(
-        facts=facts | {"python": platform.python_version(), "machine": platform.platform()},
+        facts=facts | {"python": platform.python_version(), "machine": _machine()},
         data=LockFile(Path.cwd()).outputs(),
         runs=tracking.linked_runs(run),
     )
+
+
+def _machine() -> str:
+    return f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores"
 
 
 def _write_curve(records: list[tracking.Record], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A search over settings, by Ray Tune. With `cluster`, `launch` and `trials`, the only import of ray.
+"""A search over settings, by Ray Tune.
 
 Killed and started anew, a search with the same key goes on: trials that have ended are kept, those under way
 go on from their last checkpoint, the sampler from what it has seen.

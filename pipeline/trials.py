@@ -1,4 +1,4 @@
-"""Many trainings at once, each a trial of Ray Tune. With `launch` and `cluster`, the only import of ray.
+"""Many trainings at once, each a trial of Ray Tune.
 
 A trial runs its training loop itself, on some CPUs or a GPU of the cluster. What came of it is kept below
 its key in `run.storage`: one that has an outcome is never run again, one that was killed goes on from its
