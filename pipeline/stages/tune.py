@@ -112,7 +112,7 @@ class Jobs:
     def check(self) -> None:
         """Raises ValueError for a key or an end of a range that the settings do not take."""
         known = dict(flatten(self._params.model_dump()))
-        for key, each in self._params.tune.space.items():
+        for key in self._params.tune.space:
             if key not in known:
                 near = _nearest(key, list(known))
                 raise ValueError(f"tune.space names `{key}`, which is no setting{near}")
@@ -120,6 +120,7 @@ class Jobs:
                 raise ValueError(
                     f"tune.space names `{key}`, which a trial of {self._params.tune.stage} does not read"
                 )
+        for key, each in self._params.tune.space.items():
             for value in _ends(each):
                 self.make({key: value})
 
