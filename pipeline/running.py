@@ -196,6 +196,7 @@ def _sweep(
         code=identity.code_hash("pipeline.points", f"models.{settings.model.family}"),
         places=partial(_places, run.info.root, settings.run.storage),
         open_run=partial(tracking.trial_run, run),
+        settle_run=partial(tracking.settle_trial, run),
         log_points=partial(tracking.log_points, run),
     )
     found: dict[str, Any] = module.run(settings, **arguments, sweep=sweep)

@@ -81,6 +81,7 @@ class Sweep:
     code: str  # hash of what trials are made of
     places: Places
     open_run: Callable[[str, str, Mapping[str, Any]], TrialRun]
+    settle_run: Callable[[str, str, Path, Mapping[str, Any]], None]
     log_points: Callable[[Mapping[str, Mapping[int, float]]], None]
 
     def outcomes(self, specs: Sequence[Spec]) -> dict[str, Checkpoint | Exception]:
@@ -90,7 +91,13 @@ class Sweep:
         before any is run. Raises ValueError for what cannot be run, or if none came to an end.
         """
         trials = {spec.name: spec.build(self._session(spec)) for spec in specs}
-        missing = [spec for spec in specs if outcome_of(trials[spec.name]) is None]
+        missing = []
+        for spec in specs:
+            outcome = outcome_of(trials[spec.name])
+            if outcome is None:
+                missing.append(spec)
+            else:
+                self.settle_run(spec.name, self._key(spec), self.places(self._key(spec))[1], outcome.state)
         runs = {}
         for spec in missing:
             runs[spec.name] = self.open_run(spec.name, self._key(spec), spec.settings)

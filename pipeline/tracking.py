@@ -416,6 +416,17 @@ def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -
     return trial
 
 
+def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Mapping[str, Any]) -> None:
+    """Close the run of a trial that ended while the stage was not there to say so: it had been killed."""
+    with _outage_is_told(f"the run of {name} stays as it is"):
+        client, parent_id = _client(stage.uri), _reached(stage)
+        experiment = client.get_run(parent_id).info.experiment_id
+        left = _unfinished(client, experiment, {"headstart.key": key, "headstart.kind": "trial"})
+        if left:
+            _reopen(client, left, {})
+            TrialRun(stage.info.root, name, stage.uri, left, [curve]).close(metrics, None)
+
+
 def log_points(run: StageRun, points: Mapping[str, Mapping[int, float]]) -> None:
     """Curves that are known whole: name -> step -> value. In an outage warn and go on."""
     from mlflow.entities import Metric

@@ -217,6 +217,13 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
 
 
 def test_a_longer_label_curve_trains_only_what_is_new(project):
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    trials = client.search_runs(everywhere, "tags.`headstart.sweep` = 'sample_efficiency'")
+    # As when the stage is killed between the end of a trial and saying so.
+    client.set_terminated(trials[0].info.run_id, "FAILED")
     before = outcomes(project)
     (project / "more.yaml").write_text("sample_efficiency: {labels: [30, 60, 120]}\n", encoding="utf-8")
     command(project, "headstart", "use", "more.yaml")
@@ -225,6 +232,9 @@ def test_a_longer_label_curve_trains_only_what_is_new(project):
     assert {path: after[path] for path in before} == before
     assert len(after) == len(before) + 6 * 2
     assert metrics(project, "sample_efficiency")["curve"]["tfidf"].keys() == {"30", "60", "120"}
+    trials = client.search_runs(everywhere, "tags.`headstart.sweep` = 'sample_efficiency'")
+    assert len(trials) == len(after)
+    assert {run.info.status for run in trials} == {"FINISHED"}
     command(project, "dvc", "repro")
 
 
