@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,13 @@ def run(
                 if trick.level == "language_model"
                 else _classifier(trick, seed, params, inputs)
             )
-    # Without a trick that the settings do not use, a training is the one with all.
     found = sweep.outcomes(list({spec.name: spec for spec in specs.values()}.values()))
     outcomes = {place: found[spec.name] for place, spec in specs.items()}
+    for trick in TRICKS:
+        base = _WITH if trick.level == "classifier" else _WITH_LM
+        for seed in params.ablate.seeds:
+            if specs[trick.name, seed].settings == specs[base.name, seed].settings:
+                outcomes[trick.name, seed] = ValueError("not measured: these settings do not use it")
     rows = _language_model_rows(outcomes, params) + _classifier_rows(outcomes, params, tokens)
     with (
         atomic_folder(out) as folder,
@@ -116,7 +121,7 @@ def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec
 
     def build(session: Session) -> Trial:
         trial: Any = spec.build(session)
-        return type(trial)(**(vars(trial) | {"name": named}))
+        return replace(trial, name=named)
 
     return Spec(named, spec.settings, spec.inputs, build)
 
