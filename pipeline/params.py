@@ -1,8 +1,8 @@
 """params.yaml -> frozen, strict, typed settings.
 
-Every setting lives in `params.yaml`, none has a default here, and every key that is unknown,
-missing or of the wrong type is refused with its dotted name. Units are in the names or in the
-comment behind a field.
+Every setting lives in `params.yaml` and none has a default here, but for the parts of a `Range`, of which it
+takes some. A key that is unknown, missing or of the wrong type is refused with its dotted name. Units are in
+the names or in the comment behind a field.
 """
 
 from __future__ import annotations
@@ -254,10 +254,17 @@ class Tune(Section):
     num_trials: Annotated[int, Field(ge=0)]  # 0: no search; of a grid all points are tried
     search: Literal["optuna", "random", "grid"]
     seed: Annotated[int, Field(ge=0)]
+    labels: Count | None  # a trial trains on so many, as in sample_efficiency; null: as the stage does
     grace: Annotated[float, Field(gt=0, le=1)] | None  # of a training, before it may be stopped
     reduction: Annotated[int, Field(ge=2)]  # of so many trials one goes on
-    overrides: dict[str, Any]  # laid over the section of the stage
+    overrides: dict[str, Any]  # laid over the section of the stage; not with labels
     space: dict[str, Range]
+
+    @model_validator(mode="after")
+    def _labels_of_a_classifier(self) -> Tune:
+        if self.labels is not None and self.stage != "finetune_classifier":
+            raise ValueError(f"labels is {self.labels}, but {self.stage} reads none; set it to null")
+        return self
 
 
 class Ablate(Section):
@@ -265,6 +272,7 @@ class Ablate(Section):
 
     seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     labels: Count  # of a classifier
+    classifier: dict[str, Any]  # laid over sample_efficiency.classifier
     pretrain_lm: dict[str, Any]  # laid over pretrain_lm
 
 

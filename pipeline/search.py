@@ -7,7 +7,6 @@ go on from their last checkpoint, the sampler from what it has seen.
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -18,11 +17,9 @@ from pipeline.cluster import Cluster
 from pipeline.launch import Session, fit, prepare_torch, refusal_among
 from pipeline.params import Range, Run, Trials, Tune
 from pipeline.training.jobs import Job
-from pipeline.trials import trials_at_once
+from pipeline.trials import quiet_tune, trials_at_once
 
 log = logging.getLogger(__name__)
-
-_SETTINGS = {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
 
 Values = Mapping[str, Any]  # dotted path -> value
 
@@ -75,13 +72,9 @@ def search(
 
     Raises ValueError for a plan that could only wait for ever.
     """
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
+    tune = quiet_tune()
     with cluster or Cluster() as joined:
         at_once = trials_at_once(room, joined.nodes())
-        from ray import tune
-
-        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # of a failure we tell ourselves
         resources = {"CPU": room.cpus} | ({"GPU": room.gpus} if room.gpus else {})
         trainable = tune.with_resources(
             tune.with_parameters(_ray_trial, objective=objective, num_threads=room.cpus), resources

@@ -21,9 +21,6 @@ from pipeline.training.checkpoint import Checkpoint, CheckpointStore
 
 log = logging.getLogger(__name__)
 
-# Tune's own records of a trial: ours are in MLflow and in `run.storage`.
-_SETTINGS = {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}
-
 
 class Trial(Protocol):
     """A training, and what is measured of it. Crosses over to another process."""
@@ -104,14 +101,20 @@ def _failure_of(trial: Trial, num_threads: int) -> Exception | None:
     return None
 
 
-def _run_on_ray(trials: Sequence[Trial], room: Trials, at_once: int, folder: str, ended: Ended) -> None:
-    for name, value in _SETTINGS.items():
+def quiet_tune() -> Any:
+    """The module ray.tune, without its own records and words: ours are in MLflow and in `run.storage`."""
+    for name, value in {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}.items():
         os.environ.setdefault(name, value)
     from ray import tune
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # of a failure we tell ourselves, in a line
+    return tune
 
-    class Listener(tune.Callback):
+
+def _run_on_ray(trials: Sequence[Trial], room: Trials, at_once: int, folder: str, ended: Ended) -> None:
+    tune = quiet_tune()
+
+    class Listener(tune.Callback):  # type: ignore[name-defined]
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
             ended(waiting[trial.config["trial"]], None)
 

@@ -112,7 +112,7 @@ def _tfidf(place: Place, test_documents: int | None, inputs: Inputs) -> Spec:
 def _classifier(place: Place, direction: Direction, params: Params, inputs: Inputs) -> Spec:
     settings = params.sample_efficiency
     start = STARTS[place.arm]
-    few = FewLabels(place.num_labels, settings.held_out, settings.min_steps, settings.evaluations)
+    few = FewLabels.of(settings, place.num_labels)
     classifier = classifier_settings(params, start)
     name = f"{start} {direction} {place.num_labels} labels, seed {place.seed}"
 

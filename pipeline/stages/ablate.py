@@ -114,8 +114,9 @@ def _language_model(trick: Trick, seed: int, params: Params, tokens: Path) -> Sp
 
 def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec:
     settings = params.model_dump()
-    without = {"sample_efficiency": {"classifier": trick.without}}
-    changed = typed(Params, overlay(settings, without), where="ablate")
+    for top in (params.ablate.classifier, trick.without):
+        settings = overlay(settings, {"sample_efficiency": {"classifier": top}})
+    changed = typed(Params, settings, where="ablate")
     (spec,) = specs_of(Place(trick.arm, params.ablate.labels, seed), changed, inputs)
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
 

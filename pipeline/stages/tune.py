@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pipeline.files import atomic_folder
 from pipeline.params import Params, Range, Tune, flatten, overlay, typed
 from pipeline.search import Objective, Tried, Values, importances, search
 from pipeline.sweep import Sweep, search_runs
-from pipeline.training.jobs import Job, make_classifier_job, make_language_model_job
+from pipeline.training.jobs import FewLabels, Job, make_classifier_job, make_language_model_job
 
 SECTIONS = (
     "run.seed",
@@ -24,6 +25,11 @@ SECTIONS = (
     "corpus.target.normalise",
     "trials",
     "tune",
+    "sample_efficiency.held_out",
+    "sample_efficiency.min_steps",
+    "sample_efficiency.evaluations",
+    "sample_efficiency.classifier",
+    "sample_efficiency.scratch",
 )
 
 
@@ -56,11 +62,12 @@ def run(
     # What was stopped early was worse than its peers by then: the best is among those that were not.
     best = min([trial for trial in ended if trial.state == "finished"] or ended, key=_value)
     with atomic_folder(out) as folder:
-        _write_best(folder / "best.yaml", best, settings.stage, measure)
+        _write_best(folder / "best.yaml", best, params, measure)
         _write_trials(folder / "trials.csv", tried, list(settings.space))
     return {
         "num_trials": len(tried),
         "stage": settings.stage,
+        "labels": settings.labels,
         "measure": measure,
         "best": {"trial": best.number, "value": best.value, "settings": dict(best.values)},
         "states": {
@@ -128,9 +135,12 @@ class Jobs:
         """What all trials have in common."""
         params = self._with({})
         sections = ("model", self._params.tune.stage)
-        return {"seed": params.run.seed, "direction": params.run.directions[0]} | {
-            name: getattr(params, name).model_dump() for name in sections
-        }
+        few = self._few_labels()
+        return {
+            "seed": params.run.seed,
+            "direction": params.run.directions[0],
+            "few_labels": few and asdict(few),
+        } | {name: getattr(params, name).model_dump() for name in sections}
 
     def make(self, values: Values) -> Job:
         """Raises ValueError naming the key."""
@@ -156,12 +166,26 @@ class Jobs:
             start=starts[start] / direction if start in starts else None,
             direction=direction,
             seed=params.run.seed,
+            few_labels=self._few_labels(),
         )
 
+    def _few_labels(self) -> FewLabels | None:
+        labels = self._params.tune.labels
+        return None if labels is None else FewLabels.of(self._params.sample_efficiency, labels, judged=True)
+
     def _with(self, values: Values) -> Params:
-        settings = self._params.model_dump()
-        settings = overlay(settings, {self._params.tune.stage: self._params.tune.overrides})
+        params, settings = self._params, self._params.model_dump()
+        laid_over = [params.tune.overrides]
+        if params.tune.labels is not None:
+            laid_over = [getattr(params.sample_efficiency, name) for name in label_curve_overlays(params)]
+        for top in laid_over:
+            settings = overlay(settings, {params.tune.stage: top})
         return typed(Params, overlay(settings, nested(values)), where="tune")
+
+
+def label_curve_overlays(params: Params) -> list[str]:
+    """Keys of sample_efficiency that are laid over finetune_classifier, for its start; the last wins."""
+    return ["classifier", *(["scratch"] if params.finetune_classifier.start == "scratch" else [])]
 
 
 def nested(values: Values) -> dict[str, Any]:
@@ -187,14 +211,19 @@ def _nearest(key: str, known: Sequence[str]) -> str:
     return f"; did you mean `{near[0]}`?" if near else ""
 
 
-def _write_best(path: Path, best: Tried, stage: str, measure: str) -> None:
+def _write_best(path: Path, best: Tried, params: Params, measure: str) -> None:
+    """What a search for the label curve found goes where the label curve's own settings are."""
     from ruamel.yaml import YAML
 
+    settings, found = params.tune, nested(best.values)
+    if settings.labels is not None and settings.stage in found:
+        found["sample_efficiency"] = {label_curve_overlays(params)[-1]: found.pop(settings.stage)}
+    of_what = settings.stage if settings.labels is None else f"{settings.labels} labels"
     with path.open("w", encoding="utf-8") as file:
         file.write(
-            f"# The best of the search for {stage}: {measure} {best.value:.4f}, trial {best.number}.\n"
+            f"# The best of the search for {of_what}: {measure} {best.value:.4f}, trial {best.number}.\n"
         )
-        YAML().dump(nested(best.values), file)
+        YAML().dump(found, file)
 
 
 def _write_trials(path: Path, tried: Sequence[Tried], keys: Sequence[str]) -> None:

@@ -15,7 +15,14 @@ import torch
 from models.heads import classifier_groups, language_model_groups
 from pipeline.corpus.batches import ClassifierBatches, LanguageModelBatches, stratified_subset
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, TokensInfo, open_shard, read_info
-from pipeline.params import ClassifierTraining, Direction, LanguageModelTraining, Model, Normalise
+from pipeline.params import (
+    ClassifierTraining,
+    Direction,
+    LanguageModelTraining,
+    Model,
+    Normalise,
+    SampleEfficiency,
+)
 from pipeline.training.checkpoint import verify_folder
 from pipeline.training.context import Context
 from pipeline.training.export import (
@@ -128,6 +135,11 @@ class FewLabels:
     held_out: float  # fraction of these that are not trained on, but validated on
     min_steps: int
     num_evaluations: int
+    judged: bool = False  # in a search: by the whole validation split; the held-out part goes unused
+
+    @staticmethod
+    def of(settings: SampleEfficiency, num_labels: int, *, judged: bool = False) -> FewLabels:
+        return FewLabels(num_labels, settings.held_out, settings.min_steps, settings.evaluations, judged)
 
 
 @dataclass(frozen=True)
@@ -192,11 +204,14 @@ class ClassifierJob:
 
     def _documents(self, train: TokenShard) -> tuple[np.ndarray, TokenShard, np.ndarray]:
         """Training documents; validation shard and the documents of it."""
-        if self.few_labels is not None:
-            documents, held_out = split_labels(train, self.few_labels, self.seed)
-            return documents, train, held_out
+        few = self.few_labels
+        if few is None:
+            documents = chosen_documents(train, self.settings.max_labels, self.seed)
+        else:
+            documents, held_out = split_labels(train, few, self.seed)
+            if not few.judged:
+                return documents, train, held_out
         validation = open_shard(self.tokens, "validation")
-        documents = chosen_documents(train, self.settings.max_labels, self.seed)
         return documents, validation, np.flatnonzero(validation.labels != UNLABELLED)
 
 
@@ -219,9 +234,10 @@ def make_classifier_job(
     if few_labels is not None:
         split_labels(shard, few_labels, seed)
     else:
-        if not (open_shard(tokens, "validation").labels != UNLABELLED).any():
-            raise ValueError(f"{tokens} has no labelled validation documents; label some, or split some off")
         chosen_documents(shard, settings.max_labels, seed)
+    validates = few_labels is None or few_labels.judged
+    if validates and not (open_shard(tokens, "validation").labels != UNLABELLED).any():
+        raise ValueError(f"{tokens} has no labelled validation documents; label some, or split some off")
     head = HeadCard(
         label_names=info.label_names,
         pooling=settings.pooling,
