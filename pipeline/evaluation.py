@@ -5,8 +5,6 @@ Shapes: N documents, C classes.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,30 +74,6 @@ def _calibration_error(labels: np.ndarray, probs: np.ndarray, num_bins: int) -> 
             n_bins=num_bins,
         )
     )
-
-
-class Cost:
-    """Time from here on, by the clock and by the processors."""
-
-    def __init__(self) -> None:
-        self._wall, self._cores = time.monotonic(), _core_seconds()
-
-    def spent(self) -> dict[str, float]:
-        """Seconds by the clock, of all cores of this process, and of its GPU."""
-        import torch
-
-        wall = time.monotonic() - self._wall
-        return {
-            "seconds": wall,
-            "core_seconds": _core_seconds() - self._cores,
-            "gpu_seconds": wall if torch.cuda.is_initialized() else 0.0,
-        }
-
-
-def _core_seconds() -> float:
-    """Of this process and its children that have ended."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
 
 
 def confident_errors(labels: np.ndarray, probs: np.ndarray, count: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -159,12 +159,28 @@ def _train_on_ray(job: Job, run: Run, session: Session) -> None:
 def refusal_among(failures: Iterable[Exception]) -> ValueError | None:
     """The ValueError among workers' failures, which Ray wraps: it has a message for a person."""
     for failure in failures:
-        cause: BaseException | None = getattr(failure, "_base_exc", failure)
-        while cause is not None:
+        for cause in _causes(failure):
             if isinstance(cause, ValueError):
                 return ValueError(str(cause))
-            cause = cause.__cause__
     return None
+
+
+def reason_of(failure: Exception) -> str:
+    """Why a worker failed, in a line: what a ValueError says; of others the first line, with their type."""
+    refusal = refusal_among([failure])
+    if refusal is not None:
+        return str(refusal)
+    *_, origin = _causes(failure)
+    return f"{type(origin).__name__}: {origin}".partition("\n")[0]
+
+
+def _causes(failure: BaseException) -> Iterator[BaseException]:
+    """From what Ray raised here to what was raised there."""
+    cause: BaseException | None = getattr(failure, "_base_exc", failure)
+    while cause is not None:
+        cause = getattr(cause, "cause", None) or cause
+        yield cause
+        cause = cause.__cause__
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import torch
 from pipeline.corpus.batches import stratified_subset
 from pipeline.corpus.documents import read_texts
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
-from pipeline.evaluation import Cost, tfidf_probabilities
+from pipeline.cost import Cost
+from pipeline.evaluation import tfidf_probabilities
 from pipeline.launch import Session, device_of, fit, model_tensors
 from pipeline.params import Run
 from pipeline.training.checkpoint import Checkpoint

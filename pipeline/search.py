@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pipeline.cluster import Cluster
-from pipeline.launch import Session, fit, prepare_torch, refusal_among
+from pipeline.launch import Session, fit, prepare_torch, reason_of
 from pipeline.params import Range, Run, Trials, Tune
 from pipeline.training.jobs import Job
 from pipeline.trials import quiet_tune, trials_at_once
@@ -180,16 +180,12 @@ def _listener() -> Any:
             watcher.ended(trial.trial_id, trial.last_result.get("value"), "")
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
-            watcher.ended(trial.trial_id, None, _reason(trial.get_error()))
+            watcher.ended(trial.trial_id, None, reason_of(trial.get_error()))
 
         def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
             return _listener, ()
 
     return Listener()
-
-
-def _reason(error: Exception | None) -> str:
-    return str(refusal_among([error]) or error) if error is not None else "unknown"
 
 
 def _tried(number: int, result: Any) -> Tried:
@@ -199,7 +195,7 @@ def _tried(number: int, result: Any) -> Tried:
         values=dict(result.config or {}),
         value=metrics.get("value"),
         percent=float(metrics.get("percent", 0.0)),
-        failure="" if result.error is None else _reason(result.error),
+        failure="" if result.error is None else reason_of(result.error),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from pipeline.cluster import Cluster
-from pipeline.launch import prepare_torch, refusal_among
+from pipeline.launch import prepare_torch, reason_of
 from pipeline.params import Run, Trials
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
 
@@ -38,7 +38,11 @@ class Trial(Protocol):
         ...
 
 
-Ended = Callable[[Trial, Exception | None], None]
+class TrialError(Exception):
+    """Why a trial failed, in a line."""
+
+
+Ended = Callable[[Trial, TrialError | None], None]
 
 
 def outcome_of(trial: Trial) -> Checkpoint | None:
@@ -90,12 +94,12 @@ def _perform(trial: Trial, num_threads: int) -> None:
     _outcomes(trial).save(outcome)
 
 
-def _failure_of(trial: Trial, num_threads: int) -> Exception | None:
+def _failure_of(trial: Trial, num_threads: int) -> TrialError | None:
     before = torch.get_num_threads()
     try:
         _perform(trial, num_threads)
     except (ValueError, RuntimeError, OSError) as error:  # of a training; a mistake of ours goes on up
-        return error
+        return TrialError(reason_of(error))
     finally:
         torch.set_num_threads(before)
     return None
@@ -138,7 +142,7 @@ def _run_on_ray(trials: Sequence[Trial], room: Trials, at_once: int, folder: str
     results = tuner.fit()
     for result in (results[index] for index in range(len(results))):
         if result.error is not None:
-            ended(waiting[(result.config or {})["trial"]], refusal_among([result.error]) or result.error)
+            ended(waiting[(result.config or {})["trial"]], TrialError(reason_of(result.error)))
 
 
 def _ray_trial(config: Mapping[str, int], trials: Sequence[Trial], num_threads: int) -> None:

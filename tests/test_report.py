@@ -54,9 +54,9 @@ def figures() -> Figures:
         "prepare-target": {"splits": SIZES, "skipped": {}, "repaired": {}, "num_classes": 2},
         "encode-general": {"vocabulary": VOCABULARY},
         "encode-target": {"vocabulary": VOCABULARY},
-        "pretrain_lm-forward": {"before": LM, "after": LM, "seconds": 120.0},
-        "finetune_lm-forward": {"before": LM, "after": LM, "seconds": 60.0},
-        "finetune_classifier-forward": {"seconds": 60.0},
+        "pretrain_lm-forward": {"before": LM, "after": LM} | cost | {"seconds": 120.0},
+        "finetune_lm-forward": {"before": LM, "after": LM} | cost,
+        "finetune_classifier-forward": cost,
         "find_leaks": {
             "num_test_documents": 50, "num_leaked": 2, "num_exact": 1, "num_near": 1, "share": 0.04,
             "sources": {"target train": {"num_leaked": 2, "num_exact": 1, "num_near": 1}},
@@ -66,7 +66,7 @@ def figures() -> Figures:
         "evaluate": scores(0.1) | {
             "num_documents": 50,
             "leakage": {"num_leaked": 2, "action": "label", "error_without": 0.12},
-            "baselines": {"majority_class": {"error": 0.5}, "tfidf": scores(0.2) | cost},
+            "baselines": {"majority_class": {"error": 0.5} | cost, "tfidf": scores(0.2) | cost},
         },
         "sample_efficiency": {
             "base": "ulmfit", "arms": ["ulmfit", "scratch"], "confidence": 0.95, "num_test_documents": 50,
@@ -112,7 +112,7 @@ def with_search(figures: Figures) -> Figures:
     ]  # fmt: skip
     metrics["ablate"] = {"num_seeds": 1, "labels": 100, "rows": rows}
     metrics["tune"] = {
-        "num_trials": 4, "stage": "finetune_classifier", "measure": "validation error",
+        "num_trials": 4, "stage": "finetune_classifier", "labels": 400, "measure": "validation error",
         "best": {"trial": 0, "value": 0.0, "settings": trials[0]["settings"]},
         "states": {"finished": 4}, "importance": {"model.x": 1.0},
         "logarithmic": ["finetune_classifier.optimizer.lr"], "trials": trials,
@@ -160,6 +160,19 @@ def test_markdown_holds_the_figures_and_the_holes(figures):
     assert "Without them the classifier's error is 12.0%." in text
     assert "out of memory" in text
     assert "general: 3 rows duplicate" in text
+
+
+def test_markdown_holds_the_search_the_ledger_and_what_each_classifier_took(figures):
+    assert "## Search" not in summary(figures)
+    text = summary(with_search(figures))
+    assert "4 trials of finetune_classifier with 400 labels (4 finished)." in text
+    assert text.index("| model.x | a | 100% |") < text.index("| finetune_classifier.optimizer.lr | 0.01 |  |")
+    assert "| one | bits per byte | 1.500 | 1.600 | +0.100 |  | 60 -> 61 |" in text
+    assert "| two | test error | 20.0% | 30.0% | +10.0% | +5.0% to +15.0% |  |" in text
+    assert "| three | test error | <script>" in text
+    ours = re.search(r"\| classifier .*\|", text)
+    assert ours is not None
+    assert ours[0].endswith("| 4.0 | 2.5 | 0.0 |")  # of all three trainings
 
 
 def test_no_text_of_a_document_becomes_markup(figures):

@@ -314,19 +314,70 @@ def test_a_search_that_is_killed_goes_on_with_what_is_unfinished(project):
         assert steps[-1] == 100
 
 
+@pytest.mark.ray
+@pytest.mark.parametrize(("start", "arm"), [("target_lm", "classifier"), ("scratch", "scratch")])
+def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start, arm):
+    from pipeline.stages._points import classifier_settings
+    from pipeline.stages.tune import Jobs
+    from pipeline.training.jobs import ClassifierJob
+
+    (project / "search.yaml").write_text(
+        f"finetune_classifier: {{start: {start}}}\n"
+        "sample_efficiency: {classifier: {dropout: 0.7}, scratch: {optimizer: {lr: 0.017}}}\n"
+        "tune: {num_trials: 2, labels: 30, search: random}\n",
+        encoding="utf-8",
+    )
+    before = (project / "params.yaml").read_bytes()
+    try:
+        command(project, "headstart", "use", "search.yaml")
+        command(project, "headstart", "tune")
+        settings = params.load(project / "params.yaml")
+    finally:
+        (project / "params.yaml").write_bytes(before)
+    figures = metrics(project, "tune")
+    assert figures["labels"] == 30
+    best = params.read_yaml(project / "data/search/best.yaml")
+    assert best.keys() == {"model", "sample_efficiency"}
+    found = figures["best"]["settings"]
+    assert best["sample_efficiency"] == {
+        arm: {
+            "dropout": found["finetune_classifier.dropout"],
+            "optimizer": {
+                "lr": found["finetune_classifier.optimizer.lr"],
+                "discriminative_factor": found["finetune_classifier.optimizer.discriminative_factor"],
+            },
+            "schedule": {
+                "cut_frac": found["finetune_classifier.schedule.cut_frac"],
+                "ratio": found["finetune_classifier.schedule.ratio"],
+            },
+        }
+    }
+    data = project / "data"
+    job = Jobs(settings, data / "tokens/target", data / "general_lm", data / "target_lm").make({})
+    wanted = classifier_settings(settings, start)  # as a point of the curve is trained
+    assert isinstance(job, ClassifierJob)
+    assert job.settings.model_copy(update={"start": wanted.start}) == wanted
+    # The validation documents of the corpus judge, of which there are more than labels held out.
+    curve = [trial["value"] for trial in figures["trials"]]
+    num_validation = metrics(project, "prepare-target")["splits"]["validation"]["num_documents"]
+    assert all((value * num_validation) == pytest.approx(round(value * num_validation)) for value in curve)
+
+
 def test_the_ledger_holds_each_trick_and_the_report_shows_it(project):
     from pipeline.tricks import TRICKS
 
     (project / "ledger.yaml").write_text(
-        "ablate: {seeds: [1], labels: 30, pretrain_lm: {epochs: 0.3}}\n", encoding="utf-8"
+        "ablate: {seeds: [1], labels: 30, pretrain_lm: {epochs: 0.3},\n"
+        "  classifier: {optimizer: {discriminative_factor: 1.0}}}\n",
+        encoding="utf-8",
     )
     command(project, "headstart", "use", "ledger.yaml")
     command(project, "headstart", "ablate")  # with the flags that dvc.yaml has
     rows = metrics(project, "ablate")["rows"]
     assert [row["trick"] for row in rows] == [trick.name for trick in TRICKS]
-    # The classifiers of the label curve do without these two: there is nothing to switch off.
+    # With a factor of 1 there is nothing to switch off.
     unused = {row["trick"] for row in rows if row["failure"]}
-    assert unused == {"discriminative rates", "gradual unfreezing, not full"}
+    assert unused == {"discriminative rates"}
     for row in rows:
         if row["trick"] in unused:
             assert row["failure"] == "not measured: these settings do not use it"

@@ -19,7 +19,7 @@ ONE = Trials(cpus=1, gpus=0.0, at_once=None)
 
 @dataclass(frozen=True)
 class Square:
-    """Leaves a mark each time it is run; fails for a negative number."""
+    """Leaves a mark each time it is run; fails for a negative number, otherwise for one below -2."""
 
     name: str
     folder: str
@@ -28,6 +28,8 @@ class Square:
     def run(self) -> Checkpoint:
         with Path(f"{self.folder}.runs").open("a") as file:
             file.write("x")
+        if self.number < -2:
+            raise RuntimeError(f"no room for {self.number}\nand so on")
         if self.number < 0:
             raise ValueError(f"{self.number} is negative")
         return Checkpoint(0, {"square": torch.tensor([self.number**2])}, {"number": self.number})
@@ -56,10 +58,13 @@ def run_squares(folder: Path, numbers: list[int], workers: int) -> tuple[list[Sq
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.ray)])
 def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, monkeypatch, workers):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # Ray's processes
-    trials, ended = run_squares(tmp_path, [3, -2, 5], workers)
-    assert ended.keys() == {"square 3", "square -2", "square 5"}
-    assert ended["square 3"] == ended["square 5"] == ""
-    assert "-2 is negative" in ended["square -2"]
+    trials, ended = run_squares(tmp_path, [3, -2, 5, -4], workers)
+    assert ended == {
+        "square 3": "",
+        "square 5": "",
+        "square -2": "-2 is negative",
+        "square -4": "RuntimeError: no room for -4",
+    }
     outcomes = [outcome_of(trial) for trial in trials]
     assert outcomes[1] is None
     assert [int(each.tensors["square"]) for each in outcomes if each] == [9, 25]

@@ -199,7 +199,7 @@ def left_out(figures: Figures, what: str) -> str:
 
 
 def search(figures: Figures) -> tuple[list[Row], list[str], str] | None:
-    """Trials with an outcome, each setting a column; the settings that differ; what was measured."""
+    """Trials with an outcome, each setting a column; the settings, as `best_settings`; what was measured."""
     metrics = figures.get("tune")
     if not metrics or not metrics["num_trials"]:
         return None
@@ -208,18 +208,36 @@ def search(figures: Figures) -> tuple[list[Row], list[str], str] | None:
         for trial in metrics["trials"]
         if trial["value"] is not None
     ]
-    return rows, list(rows[0].keys() - {"trial", "value", "state"}), metrics["measure"]
+    return rows, [row["setting"] for row in best_settings(figures)], metrics["measure"]
 
 
 def classifiers(figures: Figures) -> list[Row]:
-    """The classifier, each direction if there are two, and the baselines, with intervals."""
+    """The classifier, each direction if there are two, and the baselines; what the training of each took."""
     metrics = figures["evaluate"]
-    rows: list[Row] = [{"name": "classifier", **metrics}]
-    rows += [{"name": name, **each} for name, each in metrics.get("by_direction", {}).items()]
+    rows: list[Row] = [{"name": "classifier", **metrics, **_spent(figures, figures.directions)}]
+    rows += [
+        {"name": name, **each, **_spent(figures, [name])}
+        for name, each in metrics.get("by_direction", {}).items()
+    ]
     if "tfidf" in metrics["baselines"]:
         rows.append({"name": NAMES["tfidf"], **metrics["baselines"]["tfidf"]})
     rows.append({"name": "majority class", **metrics["baselines"]["majority_class"]})
     return rows
+
+
+def _spent(figures: Figures, directions: Sequence[str]) -> dict[str, float]:
+    """By the clock, of cores and of GPUs, in all trainings that a classifier comes from."""
+    trainings = [figures[f"{stage}-{direction}"] for stage in TRAININGS for direction in directions]
+    return {
+        name: sum(training[name] for training in trainings)
+        for name in ("seconds", "core_seconds", "gpu_seconds")
+    }
+
+
+def minutes(row: Row) -> dict[str, str]:
+    """What something took, by what of."""
+    names = {"minutes": "seconds", "core minutes": "core_seconds", "GPU minutes": "gpu_seconds"}
+    return {said: f"{row[name] / 60:.1f}" for said, name in names.items()}
 
 
 def language_models(figures: Figures) -> list[Row]:
@@ -313,3 +331,59 @@ def _cost_in_words(figures: Figures) -> list[str]:
         said += f"; TF-IDF {tfidf['seconds'] / 60:.1f}"
     cores = sum(cost["core_seconds"] for cost in figures["sample_efficiency"]["cost"].values())
     return [f"{said}; the label curve {cores / 60:.1f} core minutes."]
+
+
+def ledger(figures: Figures) -> list[Row]:
+    """Each trick's figures as text, in the units of its measure; `failure` where there are none."""
+    rows: list[Row] = []
+    for row in figures["ablate"]["rows"]:
+        said: dict[str, Any] = {
+            name: row[name] for name in ("trick", "measure", "paper", "source", "failure")
+        }
+        if row["difference"] is not None:
+            form = ".3f" if row["measure"] == "bits per byte" else ".1%"
+            said |= {
+                "with": format(row["with"], form),
+                "without": format(row["without"], form),
+                "difference": format(row["difference"], "+" + form),
+                "interval": (
+                    ""
+                    if row["difference_low"] is None
+                    else f"{row['difference_low']:+{form}} to {row['difference_high']:+{form}}"
+                ),
+            }
+        rows.append(said)
+    return rows
+
+
+def best_settings(figures: Figures) -> list[Row]:
+    """What the search found best, the most important setting first."""
+    metrics = figures["tune"]
+    found, importance = metrics["best"]["settings"], metrics["importance"]
+    return [
+        {
+            "setting": key,
+            "best": f"{found[key]:.4g}" if isinstance(found[key], float) else str(found[key]),
+            "importance": f"{importance[key]:.0%}" if key in importance else "",
+        }
+        for key in sorted(found, key=lambda key: -importance.get(key, 0.0))
+    ]
+
+
+def search_in_words(figures: Figures) -> str:
+    metrics = figures["tune"]
+    best = metrics["best"]
+    states = ", ".join(f"{count} {state}" for state, count in metrics["states"].items() if count)
+    of_what = metrics["stage"] + ("" if metrics["labels"] is None else f" with {metrics['labels']:,} labels")
+    return (
+        f"{metrics['num_trials']} trials of {of_what} ({states}). "
+        f"The best, trial {best['trial']}: {metrics['measure']} {best['value']:.4f}, on validation text."
+    )
+
+
+def ledger_in_words(figures: Figures) -> str:
+    metrics = figures["ablate"]
+    return (
+        f"Each trick switched off alone; seeds: {metrics['num_seeds']}; classifiers of "
+        f"{metrics['labels']:,} labels. Where the difference is above 0, the trick is worth having."
+    )

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pipeline.report import figures as say
 from pipeline.report.figures import NAMES, Figures
 
+_MINUTES = ("minutes", "core minutes", "GPU minutes")
+
 
 def summary(figures: Figures) -> str:
     target = figures["prepare-target"]
@@ -16,7 +18,7 @@ def summary(figures: Figures) -> str:
         f"## Classifier, on {metrics['num_documents']:,} test documents "
         f"of {target['num_classes']} classes\n\n"
         + _table(
-            ["", "error (interval)", "macro F1", "log loss, nats", "calibration error"],
+            ["", "error (interval)", "macro F1", "log loss, nats", "calibration error", *_MINUTES],
             [_classifier(row) for row in say.classifiers(figures)],
         ),
         "## Error by number of labels\n\n" + _label_curve(figures),
@@ -33,6 +35,8 @@ def summary(figures: Figures) -> str:
                 for row in say.language_models(figures)
             ],
         ),
+        *_search(figures),
+        *_ledger(figures),
         "## Test documents that were trained on\n\n" + leakage(figures) + "\n",
         "## Vocabulary, trained on the general text\n\n"
         + _table(
@@ -81,14 +85,16 @@ def leakage(figures: Figures) -> str:
 
 
 def _classifier(row: say.Row) -> list[str]:
+    minutes = [say.minutes(row)[name] for name in _MINUTES]
     if "error_low" not in row:
-        return [row["name"], f"{row['error']:.1%}", "", "", ""]
+        return [row["name"], f"{row['error']:.1%}", "", "", "", *minutes]
     return [
         row["name"],
         _error(row),
         f"{row['macro_f1']:.3f}",
         f"{row['log_loss']:.3f}",
         f"{row['calibration_error']:.3f}",
+        *minutes,
     ]
 
 
@@ -106,6 +112,27 @@ def _label_curve(figures: Figures) -> str:
         rows.append([NAMES[arm], *(_error(cell) if cell else "failed" for cell in cells)])
     failed = "".join(f"\nFailed: {name}: {reason}\n" for name, reason in metrics["failed"].items())
     return _table(["labels", *(f"{count:,}" for count in counts)], rows) + failed
+
+
+def _search(figures: Figures) -> list[str]:
+    if say.search(figures) is None:
+        return []
+    columns = ("setting", "best", "importance")
+    rows = [[row[name] for name in columns] for row in say.best_settings(figures)]
+    return [f"## Search\n\n{say.search_in_words(figures)}\n\n" + _table(columns, rows)]
+
+
+def _ledger(figures: Figures) -> list[str]:
+    if figures.get("ablate") is None:
+        return []
+    columns = ("trick", "measure", "with", "without", "difference", "interval", "paper")
+    rows = [
+        [row["trick"], row["measure"], row["failure"], "", "", "", ""]
+        if row["failure"]
+        else [row[name] for name in columns]
+        for row in say.ledger(figures)
+    ]
+    return [f"## What each trick is worth\n\n{say.ledger_in_words(figures)}\n\n" + _table(columns, rows)]
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -140,12 +140,9 @@ def _labels(figures: Figures) -> str:
     cost = [
         {
             "arm": NAMES[arm],
-            "minutes": f"{each['seconds'] / 60:.1f}",
-            "core minutes": f"{each['core_seconds'] / 60:.1f}",
-            "GPU minutes": f"{each['gpu_seconds'] / 60:.1f}",
+            **say.minutes(metrics["cost"][arm]),
         }
         for arm in metrics["arms"]
-        for each in [metrics["cost"][arm]]
     ]
     return (
         _figure(
@@ -188,6 +185,7 @@ def _result(figures: Figures) -> str:
             "macro F1": f"{row['macro_f1']:.3f}" if "macro_f1" in row else "",
             "log loss, nats": f"{row['log_loss']:.3f}" if "log_loss" in row else "",
             "calibration error": f"{row['calibration_error']:.3f}" if "calibration_error" in row else "",
+            **say.minutes(row),
         }
         for row in say.classifiers(figures)
     ]
@@ -291,27 +289,14 @@ def _search(figures: Figures) -> str:
         return ""
     rows, keys, measure = found
     metrics = figures["tune"]
-    importance = metrics["importance"]
-    keys = sorted(keys, key=lambda key: -importance.get(key, 0.0))
-    best = [
-        {
-            "setting": key,
-            "best": _short(metrics["best"]["settings"][key]),
-            "importance": f"{importance[key]:.0%}" if key in importance else "",
-        }
-        for key in keys
-    ]
-    states = ", ".join(f"{count} {state}" for state, count in metrics["states"].items() if count)
     failed = "".join(
         f"<li>trial {trial['trial']}: {escape(trial['failure'])}</li>"
         for trial in metrics["trials"]
         if trial["failure"]
     )
     return (
-        f"<p>{metrics['num_trials']} trials of {escape(metrics['stage'])} ({states}). The best, trial "
-        f"{metrics['best']['trial']}: {escape(measure)} {metrics['best']['value']:.4f}, on validation text."
-        "</p>"
-        + _table(best)
+        f"<p>{escape(say.search_in_words(figures))}</p>"
+        + _table(say.best_settings(figures))
         + "<p class='note'>Importance: the share of a setting in the spread of the outcomes, by fANOVA.</p>"
         + (f"<h3>Trials that failed</h3><ul>{failed}</ul>" if failed else "")
         + _figure(
@@ -334,50 +319,28 @@ def _ledger(figures: Figures) -> str:
     metrics = figures.get("ablate")
     if metrics is None:
         return ""
-    parts = [
-        f"<p>Each trick switched off alone; {metrics['num_seeds']} seeds, classifiers of "
-        f"{metrics['labels']:,} labels. Right of the line it is worth having.</p>"
-    ]
+    parts = [f"<p>{escape(say.ledger_in_words(figures))}</p>"]
+    columns = ("trick", "with", "without", "difference", "interval", "paper", "source")
     for number, measure in enumerate(dict.fromkeys(row["measure"] for row in metrics["rows"])):
-        rows = [row for row in metrics["rows"] if row["measure"] == measure]
-        whole = [row for row in rows if row["difference"] is not None]
-        form = ".3f" if measure == "bits per byte" else ".1%"
-        table = _table(
-            [
-                {
-                    "trick": row["trick"],
-                    "with": format(row["with"], form),
-                    "without": format(row["without"], form),
-                    "difference": format(row["difference"], "+" + form),
-                    "interval": (
-                        ""
-                        if row["difference_low"] is None
-                        else f"{row['difference_low']:+{form}} to {row['difference_high']:+{form}}"
-                    ),
-                    "paper": row["paper"],
-                    "its measure": row["source"],
-                }
-                for row in whole
-            ]
-        )
-        if whole:
+        drawn = [
+            row for row in metrics["rows"] if row["measure"] == measure and row["difference"] is not None
+        ]
+        said = [row for row in say.ledger(figures) if row["measure"] == measure]
+        table = [{name: row[name] for name in columns} for row in said if not row["failure"]]
+        if drawn:
             parts.append(
                 _figure(
                     f"ledger-{number}",
-                    charts.ledger(whole, measure),
+                    charts.ledger(drawn, measure),
                     f"By how much the {measure} rises without each trick, with its interval.",
                 )
-                + table
+                + _table(table)
             )
         failed = "".join(
-            f"<li>{escape(row['trick'])}: {escape(row['failure'])}</li>" for row in rows if row["failure"]
+            f"<li>{escape(row['trick'])}: {escape(row['failure'])}</li>" for row in said if row["failure"]
         )
-        parts.append(f"<h3>Failed</h3><ul>{failed}</ul>" if failed else "")
+        parts.append(f"<h3>Without a figure</h3><ul>{failed}</ul>" if failed else "")
     return "".join(parts)
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _vocabulary(figures: Figures) -> str:

@@ -20,7 +20,8 @@ def fit_and_export(job: LanguageModelJob, run: Run, session: Session, out: Path)
     return {
         "steps": done.step,
         "before": _plain(evaluations[0]["metrics"]),
-        "after": _plain(evaluations[-1]["metrics"]),
+        "after": _plain(done.state["kept_metrics"]),
+        **done.state["spent"],
     }
 
 

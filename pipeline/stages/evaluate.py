@@ -19,7 +19,7 @@ from pipeline.corpus.documents import read_texts
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
-from pipeline.evaluation import Cost
+from pipeline.cost import Cost
 from pipeline.files import atomic_folder
 from pipeline.params import Direction, Params
 from pipeline.training.export import load_classifier
@@ -65,8 +65,10 @@ def run(
     metrics["leakage"] = {"num_leaked": int((~unseen).sum()), "action": params.leakage.action}
     if unseen.any() and not unseen.all():
         metrics["leakage"]["error_without"] = float((probs.argmax(1) != labels)[unseen].mean())
-    majority = np.bincount(open_shard(tokens, "train").labels.clip(0), minlength=len(names)).argmax()
-    metrics["baselines"] = {"majority_class": {"error": float((labels != majority).mean())}}
+    cost, known = Cost(), open_shard(tokens, "train").labels
+    majority = np.bincount(known[known != UNLABELLED], minlength=len(names)).argmax()
+    error = float((labels != majority).mean())
+    metrics["baselines"] = {"majority_class": {"error": error, **cost.spent()}}
     if settings.baseline_tfidf:
         cost = Cost()
         baseline = _tfidf(params, tokens, documents, len(names), chosen)

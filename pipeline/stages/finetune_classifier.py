@@ -47,5 +47,5 @@ def run(
         )
     done = fit(job, params.run, session)
     export_model(out, model_tensors(done), replace(job.card, key=session.key), [tokenizer / MODEL_FILE])
-    last = done.state["evaluations"][-1]["metrics"]
-    return {"steps": done.step} | {name.replace("/", "_"): value for name, value in last.items()}
+    kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
+    return {"steps": done.step, **kept, **done.state["spent"]}

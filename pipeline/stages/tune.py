@@ -174,18 +174,14 @@ class Jobs:
         return None if labels is None else FewLabels.of(self._params.sample_efficiency, labels, judged=True)
 
     def _with(self, values: Values) -> Params:
-        params, settings = self._params, self._params.model_dump()
-        laid_over = [params.tune.overrides]
-        if params.tune.labels is not None:
-            laid_over = [getattr(params.sample_efficiency, name) for name in label_curve_overlays(params)]
+        settings, tune, curve = self._params.model_dump(), self._params.tune, self._params.sample_efficiency
+        laid_over = [tune.overrides]
+        if tune.labels is not None:
+            from_scratch = self._params.finetune_classifier.start == "scratch"
+            laid_over = [curve.classifier, *([curve.scratch] if from_scratch else [])]
         for top in laid_over:
-            settings = overlay(settings, {params.tune.stage: top})
+            settings = overlay(settings, {tune.stage: top})
         return typed(Params, overlay(settings, nested(values)), where="tune")
-
-
-def label_curve_overlays(params: Params) -> list[str]:
-    """Keys of sample_efficiency that are laid over finetune_classifier, for its start; the last wins."""
-    return ["classifier", *(["scratch"] if params.finetune_classifier.start == "scratch" else [])]
 
 
 def nested(values: Values) -> dict[str, Any]:
@@ -217,7 +213,8 @@ def _write_best(path: Path, best: Tried, params: Params, measure: str) -> None:
 
     settings, found = params.tune, nested(best.values)
     if settings.labels is not None and settings.stage in found:
-        found["sample_efficiency"] = {label_curve_overlays(params)[-1]: found.pop(settings.stage)}
+        from_scratch = params.finetune_classifier.start == "scratch"
+        found["sample_efficiency"] = {"scratch" if from_scratch else "classifier": found.pop(settings.stage)}
     of_what = settings.stage if settings.labels is None else f"{settings.labels} labels"
     with path.open("w", encoding="utf-8") as file:
         file.write(

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from models.family import State
+from pipeline.cost import Cost
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import Context, CurveRecorder, all_gather_rows
 from pipeline.training.objectives import StepLoss, Task
@@ -91,6 +92,7 @@ class Training:
     step: int = 0  # optimizer steps done
     state: State = ()  # recurrent state of this worker's lanes
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    spent_before: dict[str, float] = field(default_factory=dict)  # by attempts that were cut short
 
     def __post_init__(self) -> None:
         self.model = self.task.model.to(self.context.device)
@@ -101,6 +103,7 @@ class Training:
         self.early_stop = EarlyStop(self.task.patience)
         self._sums = _Sums()
         self._grad_norm = torch.zeros(())
+        self._cost = Cost()
 
     @property
     def finished(self) -> bool:
@@ -186,13 +189,24 @@ class Training:
         elif finished and self.average.started:
             self.average.exchange(self.model)
         lanes = self._gathered_lanes()
+        spent = self._spent()
         if self.context.store is not None and self.context.is_first:
-            self.context.store.save(Checkpoint(self.step, self._tensors(lanes), self._json(finished)))
+            state = self._json(finished) | {"spent": spent}
+            self.context.store.save(Checkpoint(self.step, self._tensors(lanes), state))
         self.context.sum_numbers(0.0)  # nobody goes on before it is there
 
     def _gathered_lanes(self) -> list[Tensor]:
         rows, num_rows = self.task.lanes(self.context)
         return [all_gather_rows(self.context, tensor, rows, num_rows) for tensor in self.state]
+
+    def _spent(self) -> dict[str, float]:
+        """Core and GPU seconds of all workers, and of all attempts up to their last checkpoints."""
+        now = self._cost.spent()
+        names = ("core_seconds", "gpu_seconds")
+        sums = self.context.sum_numbers(*(now[name] for name in names))
+        return {
+            name: self.spent_before.get(name, 0.0) + spent for name, spent in zip(names, sums, strict=True)
+        }
 
     def _tensors(self, lanes: list[Tensor]) -> dict[str, Tensor]:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
@@ -228,6 +242,7 @@ class Training:
             return False
         tensors, state = checkpoint.tensors, checkpoint.state
         self.step, self.evaluations = state["step"], state["evaluations"]
+        self.spent_before = state["spent"]
         self.model.load_state_dict(_part(tensors, "model."))
         self._restore_optimizer(_part(tensors, "optimizer."))
         self.average.losses = state["nonmonotone_losses"]
