@@ -13,7 +13,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    field_validator,
+    model_validator,
+)
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -259,6 +267,14 @@ class Tune(Section):
     reduction: Annotated[int, Field(ge=2)]  # of so many trials one goes on
     overrides: dict[str, Any]  # laid over the section of the stage; not with labels
     space: dict[str, Range]
+
+    @field_validator("space", mode="before")
+    @classmethod
+    def _without_what_is_null(cls, space: Any) -> Any:
+        """So that an overlay can take a key out: laid over, a mapping only grows."""
+        if not isinstance(space, Mapping):
+            return space
+        return {key: value for key, value in space.items() if value is not None}
 
     @model_validator(mode="after")
     def _labels_of_a_classifier(self) -> Tune:

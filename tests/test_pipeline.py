@@ -429,6 +429,14 @@ def test_report_markdown_prints_the_summary_that_there_is(tmp_path):
     assert run_headstart("report", "--markdown", cwd=tmp_path).stdout == "# Summary\n"
 
 
+def test_an_overlay_takes_a_key_out_of_the_search():
+    key = "finetune_classifier.dropout"
+    assert key in typed(Params, PARAMS, where="params.yaml").tune.space
+    found = typed(Params, overlay(PARAMS, {"tune": {"space": {key: None}}}), where="params.yaml")
+    assert key not in found.tune.space
+    assert "finetune_classifier.optimizer.lr" in found.tune.space
+
+
 @pytest.mark.parametrize(
     ("search", "message"),
     [

@@ -118,6 +118,8 @@ class Jobs:
 
     def check(self) -> None:
         """Raises ValueError for a key or an end of a range that the settings do not take."""
+        if not self._params.tune.space:
+            raise ValueError("tune.space names no key: there is nothing to search; name one, with its range")
         known = dict(flatten(self._params.model_dump()))
         for key in self._params.tune.space:
             if key not in known:
