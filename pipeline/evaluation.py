@@ -40,6 +40,17 @@ def classification_metrics(
     return metrics
 
 
+def error_above(
+    labels_N: np.ndarray, probs_NC: np.ndarray, base_NC: np.ndarray, settings: Evaluate, seed: int
+) -> dict[str, float]:
+    """By how much one classifier's error is above another's on the same documents, bootstrapped in pairs."""
+    above_N = (probs_NC.argmax(1) != labels_N).astype(float) - (base_NC.argmax(1) != labels_N)
+    draws = _resamples(len(labels_N), settings.bootstrap_samples, seed)
+    tail = (1 - settings.confidence) / 2
+    low, high = np.quantile([above_N[draw].mean() for draw in draws], [tail, 1 - tail])
+    return {"above": float(above_N.mean()), "above_low": float(low), "above_high": float(high)}
+
+
 def _resamples(size: int, count: int, seed: int) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.integers(size, size=size) for _ in range(count)]

@@ -194,7 +194,7 @@ class Trials(Section):
     """What each training of `tune`, `sample_efficiency` or `ablate` gets of the cluster."""
 
     cpus: Count  # and as many threads
-    gpus: NonNegative  # a fraction shares one
+    gpus: Annotated[float, Field(ge=0, le=1)]  # a fraction shares one; a trial is one process
     at_once: Count | None  # at most so many; null: as many as the cluster holds
 
 
@@ -259,14 +259,14 @@ class Range(Section):
 
 class Tune(Section):
     stage: Literal["finetune_lm", "finetune_classifier"]  # by bits per byte, or by validation error
-    num_trials: Annotated[int, Field(ge=0)]  # 0: no search; of a grid all points are tried
+    num_trials: Annotated[int, Field(ge=0)]  # 0: no search; a grid has at most so many points
     search: Literal["optuna", "random", "grid"]
     seed: Annotated[int, Field(ge=0)]
     labels: Count | None  # a trial trains on so many, as in sample_efficiency; null: as the stage does
     grace: Annotated[float, Field(gt=0, le=1)] | None  # of a training, before it may be stopped
     reduction: Annotated[int, Field(ge=2)]  # of so many trials one goes on
-    overrides: dict[str, Any]  # laid over the section of the stage; not with labels
-    space: dict[str, Range]
+    overrides: dict[Literal["finetune_lm", "finetune_classifier"], dict[str, Any]]  # not with labels
+    space: dict[str, Range]  # what the trials of the stage do not read stays as it is
 
     @field_validator("space", mode="before")
     @classmethod
@@ -315,7 +315,35 @@ T = TypeVar("T")
 
 def load(path: Path) -> Params:
     """Read and check a params file. Raises ValueError naming each offending key."""
-    return typed(Params, read_yaml(path), where=str(path))
+    return checked(read_yaml(path), where=str(path))
+
+
+def checked(values: Mapping[str, Any], *, where: str) -> Params:
+    """All settings, and those that are laid over others. Raises ValueError naming each offending key."""
+    params = typed(Params, values, where=where)
+    curve, tune = params.sample_efficiency, params.tune
+    classifier, lm = params.finetune_classifier.model_dump(), params.pretrain_lm.model_dump()
+    few = overlay(classifier, curve.classifier)
+    laid_over: list[tuple[str, type[Section], Mapping[str, Any], Mapping[str, Any]]] = [
+        ("sample_efficiency.classifier", ClassifierTraining, classifier, curve.classifier),
+        ("sample_efficiency.scratch", ClassifierTraining, few, curve.scratch),
+        ("ablate.classifier", ClassifierTraining, few, params.ablate.classifier),
+        ("ablate.pretrain_lm", LanguageModelTraining, lm, params.ablate.pretrain_lm),
+    ]
+    for stage, top in tune.overrides.items():
+        section = getattr(params, stage)
+        laid_over.append((f"tune.overrides.{stage}", type(section), section.model_dump(), top))
+    for key, kind, base, above in laid_over:
+        typed(kind, overlay(base, above), where=where, prefix=f"{key}.")
+    known = dict(flatten(params.model_dump()))
+    for key in tune.space:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise ValueError(f"{where}: tune.space names `{key}`, which is no setting{hint}")
+        if key.split(".")[0] not in ("model", "finetune_lm", "finetune_classifier"):
+            raise ValueError(f"{where}: tune.space names `{key}`, which no trial reads")
+    return params
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -393,14 +421,17 @@ def _fields_at(kind: type, location: list[str]) -> list[str]:
 def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `top` over `base`, key by key.
 
-    A mapping whose `kind` changes is replaced whole: the keys of another kind mean nothing to it.
+    A source whose `kind` changes is replaced whole, and a range that becomes choices, or the other way: keys of
+    another kind mean nothing to it.
     """
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
             other_kind = "kind" in value and "kind" in below and value["kind"] != below["kind"]
-            merged[key] = dict(value) if other_kind and key == "source" else overlay(below, value)
+            other_range = ("choices" in value and "low" in below) or ("low" in value and "choices" in below)
+            replaced = (other_kind and key == "source") or other_range
+            merged[key] = dict(value) if replaced else overlay(below, value)
         else:
             merged[key] = value
     return merged

@@ -16,7 +16,7 @@ import torch
 from pipeline.corpus.batches import stratified_subset
 from pipeline.corpus.documents import read_texts
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
-from pipeline.cost import Cost
+from pipeline.cost import Cost, total
 from pipeline.evaluation import tfidf_probabilities
 from pipeline.launch import Session, device_of, fit, model_tensors
 from pipeline.params import Run
@@ -48,13 +48,13 @@ class ClassifierPoint:
     test_documents: int | None
 
     def run(self) -> Checkpoint:
-        cost = Cost()
         done = fit(self.job, replace_workers(self.settings), self.session)
+        device = device_of(self.settings)
+        cost = Cost(gpu=device.type == "cuda")
         card = self.job.card
         assert card.head is not None
         model = build_classifier(build_encoder(card)[0], card.head)
         model.load_state_dict(model_tensors(done))
-        device = device_of(self.settings)
         test = open_shard(self.job.tokens, "test")
         logits = predict_logits(
             model.to(device).eval(),
@@ -64,7 +64,8 @@ class ClassifierPoint:
             card.pad_id,
             device,
         )
-        return _outcome(done.step, logits.double().softmax(1), cost, done.state["kept_metrics"])
+        spent = total(done.state["spent"], cost.spent())
+        return _outcome(done.step, logits.double().softmax(1), spent, done.state["kept_metrics"])
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class TfidfPoint:
             len(read_info(self.tokens).label_names or ()),
             self.seed,
         )
-        return _outcome(0, torch.from_numpy(probs), cost, {})
+        return _outcome(0, torch.from_numpy(probs), cost.spent(), {})
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,9 @@ class LanguageModelPoint:
     session: Session
 
     def run(self) -> Checkpoint:
-        cost = Cost()
         done = fit(self.job, replace_workers(self.settings), self.session)
-        return Checkpoint(
-            done.step, model_tensors(done), {"validation": done.state["kept_metrics"], **cost.spent()}
-        )
+        state = {"validation": done.state["kept_metrics"], **done.state["spent"]}
+        return Checkpoint(done.step, model_tensors(done), state)
 
     def export(self, outcome: Checkpoint, folder: Path) -> None:
         export_model(folder, outcome.tensors, replace(self.job.card, key=self.session.key))
@@ -133,5 +132,7 @@ def probabilities_of(outcomes: Sequence[Checkpoint]) -> np.ndarray:
     return np.mean([outcome.tensors["probabilities"].double().numpy() for outcome in outcomes], axis=0)
 
 
-def _outcome(steps: int, probs_NC: torch.Tensor, cost: Cost, validation: dict[str, float]) -> Checkpoint:
-    return Checkpoint(steps, {"probabilities": probs_NC.float()}, {"validation": validation, **cost.spent()})
+def _outcome(
+    steps: int, probs_NC: torch.Tensor, spent: dict[str, float], validation: dict[str, float]
+) -> Checkpoint:
+    return Checkpoint(steps, {"probabilities": probs_NC.float()}, {"validation": validation, **spent})

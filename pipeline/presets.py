@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files import atomic_write_text
-from pipeline.params import Params, flatten, overlay, read_yaml, typed
+from pipeline.params import checked, flatten, overlay, read_yaml
 
 _PRESETS = Path(__file__).resolve().parent.parent / "presets"
 
@@ -28,7 +28,7 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
     before = read_yaml(params)
     source = find(name)
     after = overlay(before, read_yaml(source))
-    settings = typed(Params, after, where=f"{params} with {source.name}")
+    settings = checked(after, where=f"{params} with {source.name}")
     family_and_config(settings.model)
     changes = _differences(before, after)
     if write and changes:

@@ -159,11 +159,8 @@ def _train(
     )
     with follow(records, run.info.name):
         found: dict[str, Any] = module.run(settings, **arguments, session=session)
-    curve_records = tracking.read_records(records)
-    _write_curve(curve_records, curve)
-    # From the first evaluation to the last record, with whatever interrupted it.
-    seconds = (curve_records[-1].time_ms - curve_records[0].time_ms) / 1000 if curve_records else 0.0
-    return found | {"seconds": seconds}
+    _write_curve(tracking.read_records(records), curve)
+    return found
 
 
 def _places(root: Path, storage: str, key: str) -> tuple[str, Path]:

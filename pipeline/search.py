@@ -7,6 +7,7 @@ go on from their last checkpoint, the sampler from what it has seen.
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ from pipeline.trials import quiet_tune, trials_at_once
 log = logging.getLogger(__name__)
 
 Values = Mapping[str, Any]  # dotted path -> value
+_DIED = "its process died"
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Tried:
 
     number: int
     values: Values
-    value: float | None  # what is minimised, at the last evaluation; None where it failed before any
+    value: float | None  # what is minimised, at the last evaluation; None where it failed
     percent: float  # of the training done
     failure: str
 
@@ -174,13 +176,16 @@ def _listener() -> Any:
         def on_trial_result(
             self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **more: Any
         ) -> None:
-            watcher.reported(trial.trial_id, result["percent"], result["metrics"])
+            if result["metrics"]:
+                watcher.reported(trial.trial_id, result["percent"], result["metrics"])
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
-            watcher.ended(trial.trial_id, trial.last_result.get("value"), "")
+            last = trial.last_result
+            failure = last.get("failure", "")
+            watcher.ended(trial.trial_id, None if failure else last.get("value"), failure)
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
-            watcher.ended(trial.trial_id, None, reason_of(trial.get_error()))
+            watcher.ended(trial.trial_id, None, _DIED)  # of what the training itself fails, the trial tells
 
         def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
             return _listener, ()
@@ -190,12 +195,13 @@ def _listener() -> Any:
 
 def _tried(number: int, result: Any) -> Tried:
     metrics = result.metrics or {}
+    failure = metrics.get("failure", "") if result.error is None else _DIED
     return Tried(
         number=number,
         values=dict(result.config or {}),
-        value=metrics.get("value"),
+        value=None if failure else metrics.get("value"),
         percent=float(metrics.get("percent", 0.0)),
-        failure="" if result.error is None else reason_of(result.error),
+        failure=failure,
     )
 
 
@@ -203,17 +209,24 @@ def _ray_trial(config: Values, objective: Objective, num_threads: int) -> None:
     from ray import tune
 
     prepare_torch(num_threads)
+    percent = 0.0
 
     def report(metrics: Mapping[str, float]) -> None:
-        if objective.metric in metrics:
-            tune.report({
-                "value": objective.of_metric(metrics[objective.metric]),
-                "percent": 100 * metrics.get("train/progress", 0.0),
-                "metrics": dict(metrics),
-            })  # fmt: skip
+        nonlocal percent
+        percent = 100 * metrics.get("train/progress", 0.0)
+        if objective.metric in metrics and percent > 0:  # not of a network that has learned nothing yet
+            value = objective.of_metric(metrics[objective.metric])
+            tune.report({"value": value, "percent": percent, "metrics": dict(metrics)})
 
     run = objective.run.model_copy(update={"workers": 0, "threads_per_worker": num_threads})
-    done = fit(objective.make_job(config), run, objective.make_session(config), report)
+    try:
+        done = fit(objective.make_job(config), run, objective.make_session(config), report)
+    except (ValueError, RuntimeError, OSError) as error:  # of a training; a mistake of ours goes on up
+        # Told as a result, the worst there is: so the sampler learns to keep away.
+        tune.report({
+            "value": math.inf, "percent": percent, "metrics": {}, "failure": reason_of(error)
+        })  # fmt: skip
+        return
     # Where it had ended before the search was killed, there was nothing left to report.
     report({"train/progress": 1.0, **done.state["kept_metrics"]})
 
@@ -221,11 +234,12 @@ def _ray_trial(config: Values, objective: Objective, num_threads: int) -> None:
 def importances(space: Mapping[str, Range], trials: Sequence[Tried]) -> dict[str, float]:
     """Share of each setting in the spread of the outcomes, by fANOVA (Hutter et al. 2014).
 
-    Empty for fewer than four trials with an outcome, or a single setting's worth of nothing to tell apart.
+    Of the trials that finished: a value from a quarter of a training is none of the whole. Empty for fewer
+    than four of them, or where all came out the same.
     """
     import optuna
 
-    whole = [trial for trial in trials if trial.value is not None]
+    whole = [trial for trial in trials if trial.state == "finished"]
     if len(whole) < 4 or len({trial.value for trial in whole}) == 1:
         return {}
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -16,7 +16,7 @@ from pipeline.params import Run, Trials
 from pipeline.progress import counted
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import no_recorder
-from pipeline.trials import Trial, outcome_of, run_trials
+from pipeline.trials import Trial, outcome_of, planned, run_trials
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class TrialRun(Protocol):
 
     def recorder(self, path: Path) -> Recording: ...
 
-    def close(self, metrics: Mapping[str, Any], error: Exception | None) -> None: ...
+    def close(self, metrics: Mapping[str, Any], failure: str = "") -> None: ...
 
 
 @dataclass(frozen=True)
@@ -98,23 +98,7 @@ class Sweep:
                 missing.append(spec)
             else:
                 self.settle_run(spec.name, self._key(spec), self.places(self._key(spec))[1], outcome.state)
-        runs = {}
-        for spec in missing:
-            runs[spec.name] = self.open_run(spec.name, self._key(spec), spec.settings)
-            trials[spec.name] = spec.build(self._session(spec, runs[spec.name]))
-        failures: dict[str, Exception] = {}
-        with _closed_at_the_end(runs), counted(len(missing), "trials") as advance:
-
-            def ended(trial: Trial, error: Exception | None) -> None:
-                outcome = outcome_of(trial) if error is None else None
-                runs.pop(trial.name).close(outcome.state if outcome else {}, error)
-                if error is not None:
-                    log.warning("%s failed: %s", trial.name, error)
-                    failures[trial.name] = error
-                advance()
-
-            waiting = [trials[spec.name] for spec in missing]
-            run_trials(waiting, self.run, self.room, self.cluster, f"{self.folder}/ray", ended)
+        failures = self._run(trials, missing) if missing else {}
         found = {name: failures.get(name) or outcome_of(trial) for name, trial in trials.items()}
         whole = {name: outcome for name, outcome in found.items() if outcome is not None}
         assert whole.keys() == trials.keys()
@@ -122,6 +106,30 @@ class Sweep:
             name, failure = next(iter(failures.items()))
             raise ValueError(f"none of {len(specs)} trials came to its end; {name}: {failure}")
         return whole
+
+    def _run(self, trials: dict[str, Trial], missing: Sequence[Spec]) -> dict[str, Exception]:
+        """Run the missing ones, each with a run in MLflow; returns what failed."""
+        runs: dict[str, TrialRun] = {}
+        failures: dict[str, Exception] = {}
+        with contextlib.ExitStack() as stack:
+            at_once = stack.enter_context(planned(self.run, self.room, self.cluster))
+            stack.enter_context(_closed_at_the_end(runs))
+            for spec in missing:
+                runs[spec.name] = self.open_run(spec.name, self._key(spec), spec.settings)
+                trials[spec.name] = spec.build(self._session(spec, runs[spec.name]))
+            advance = stack.enter_context(counted(len(missing), "trials"))
+
+            def ended(trial: Trial, error: Exception | None) -> None:
+                outcome = outcome_of(trial) if error is None else None
+                runs.pop(trial.name).close(outcome.state if outcome else {}, str(error or ""))
+                if error is not None:
+                    log.warning("%s failed: %s", trial.name, error)
+                    failures[trial.name] = error
+                advance()
+
+            waiting = [trials[spec.name] for spec in missing]
+            run_trials(waiting, self.room, at_once, f"{self.folder}/ray", ended)
+        return failures
 
     def keys(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> Keys:
         """Of trials that read these inputs and have these settings in common."""
@@ -146,7 +154,7 @@ def _closed_at_the_end(runs: Mapping[str, TrialRun]) -> Iterator[None]:
         yield
     except BaseException as stopped:
         for run in runs.values():
-            run.close({}, RuntimeError(f"stopped: {type(stopped).__name__}"))
+            run.close({}, f"stopped: {type(stopped).__name__}")
         raise
 
 
@@ -176,7 +184,7 @@ class SearchRuns:
         run, recorder = self._open.pop(name)
         recorder.close()
         figures = {} if value is None else {self.measure: value}
-        run.close(figures, RuntimeError(failure) if failure else None)
+        run.close(figures, failure)
         if failure:
             log.warning("trial %s failed: %s", name, failure)
         self.advance()

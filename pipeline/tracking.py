@@ -375,8 +375,8 @@ class TrialRun:
         self.curves.append(path.resolve())
         return RecorderConfig(self.uri, self.run_id, path.resolve())
 
-    def close(self, metrics: Mapping[str, Any], error: Exception | None) -> None:
-        """Send what is missing of its curve, its final metrics and its end."""
+    def close(self, metrics: Mapping[str, Any], failure: str = "") -> None:
+        """Send what is missing of its curve, its final metrics and its end: why it failed, if it did."""
         if self.run_id is None:
             return
         outcome = _Outcome(
@@ -384,8 +384,8 @@ class TrialRun:
             parent_id=None,
             stage=self.name,
             stages=[],
-            status="FINISHED" if error is None else "FAILED",
-            error=None if error is None else _line(error),
+            status="FAILED" if failure else "FINISHED",
+            error=failure or None,
             time_ms=_now_ms(),
             metrics=_numbers(metrics),
             curves=[str(path) for path in self.curves],
@@ -394,7 +394,10 @@ class TrialRun:
 
 
 def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -> TrialRun:
-    """Open the run of a trial: that of an earlier attempt which did not end, else a new one."""
+    """Open the run of a trial.
+
+    The one that it has below this stage's run, or that of an attempt which did not end, else a new one.
+    """
     trial = TrialRun(stage.info.root, name, stage.uri, None)
     with _outage_is_told(f"{name} has no run"):
         client, parent_id = _client(stage.uri), _reached(stage)
@@ -406,7 +409,9 @@ def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -
             "headstart.key": key,
             **_owner(psutil.Process()).tags,
         }
-        earlier = _unfinished(client, experiment, {"headstart.key": key, "headstart.kind": "trial"})
+        this = {"headstart.key": key, "headstart.kind": "trial"}
+        here = _search(client, experiment, _having(this | {"mlflow.parentRunId": parent_id}))
+        earlier = here[0].info.run_id if here else _unfinished(client, experiment, this)
         if earlier:
             _reopen(client, earlier, tags)
             trial.run_id = earlier
@@ -424,7 +429,7 @@ def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Map
         left = _unfinished(client, experiment, {"headstart.key": key, "headstart.kind": "trial"})
         if left:
             _reopen(client, left, {})
-            TrialRun(stage.info.root, name, stage.uri, left, [curve]).close(metrics, None)
+            TrialRun(stage.info.root, name, stage.uri, left, [curve]).close(metrics)
 
 
 def log_points(run: StageRun, points: Mapping[str, Mapping[int, float]]) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +21,13 @@ from pipeline.params import Run, Trials
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
 
 log = logging.getLogger(__name__)
+
+
+_TUNE = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_GLOBAL_CHECKPOINT_S": "1",  # what a search that is killed may forget
+}
 
 
 class Trial(Protocol):
@@ -50,24 +58,30 @@ def outcome_of(trial: Trial) -> Checkpoint | None:
     return _outcomes(trial).newest()
 
 
-def run_trials(
-    trials: Sequence[Trial], run: Run, room: Trials, cluster: Cluster | None, folder: str, ended: Ended
-) -> None:
-    """Run those that have no outcome yet, as many at a time as the cluster holds.
+@contextmanager
+def planned(run: Run, room: Trials, cluster: Cluster | None) -> Iterator[int]:
+    """How many trials run at once on Ray, which is joined for as long; 0: in this process, without Ray.
 
-    `ended` is told of each in this process, with what it failed of; the others go on.
     Raises ValueError for a plan that could only wait for ever.
     """
-    waiting = [trial for trial in trials if outcome_of(trial) is None]
-    if not waiting:
-        return
     if run.workers == 0:
-        for trial in waiting:
-            ended(trial, _failure_of(trial, room.cpus))
+        yield 0
         return
     with cluster or Cluster() as joined:
-        at_once = trials_at_once(room, joined.nodes())
+        yield trials_at_once(room, joined.nodes())
+
+
+def run_trials(trials: Sequence[Trial], room: Trials, at_once: int, folder: str, ended: Ended) -> None:
+    """Run those that have no outcome yet, as `planned`.
+
+    `ended` is told of each in this process, with what it failed of; the others go on.
+    """
+    waiting = [trial for trial in trials if outcome_of(trial) is None]
+    if waiting and at_once:
         _run_on_ray(waiting, room, at_once, folder, ended)
+        return
+    for trial in waiting:
+        ended(trial, _failure_of(trial, room.cpus))
 
 
 def trials_at_once(room: Trials, nodes: Sequence[Mapping[str, float]]) -> int:
@@ -107,7 +121,7 @@ def _failure_of(trial: Trial, num_threads: int) -> TrialError | None:
 
 def quiet_tune() -> Any:
     """The module ray.tune, without its own records and words: ours are in MLflow and in `run.storage`."""
-    for name, value in {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}.items():
+    for name, value in _TUNE.items():
         os.environ.setdefault(name, value)
     from ray import tune
 

@@ -437,6 +437,13 @@ def test_an_overlay_takes_a_key_out_of_the_search():
     assert "finetune_classifier.optimizer.lr" in found.tune.space
 
 
+def test_a_range_becomes_choices_by_an_overlay_and_back():
+    low_to_high = {"low": 0.1, "high": 0.5, "log": True}
+    assert overlay({"key": low_to_high}, {"key": {"choices": [1, 2]}}) == {"key": {"choices": [1, 2]}}
+    assert overlay({"key": {"choices": [1, 2]}}, {"key": low_to_high}) == {"key": low_to_high}
+    assert overlay({"key": low_to_high}, {"key": {"high": 0.6}})["key"] == low_to_high | {"high": 0.6}
+
+
 @pytest.mark.parametrize(
     ("search", "message"),
     [

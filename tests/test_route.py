@@ -56,6 +56,7 @@ sample_efficiency:
   evaluations: 4
   classifier: {batch_rows: 16}
   bootstrap_samples: 50
+tune: {overrides: {finetune_classifier: {max_labels: 120}}}
 """
 
 
@@ -242,7 +243,19 @@ def test_a_longer_label_curve_trains_only_what_is_new(project):
     ("overlay", "stage", "message"),
     [
         ("sample_efficiency: {labels: [30, 9999]}", "sample_efficiency", "sample_efficiency.labels is 9,999"),
-        ("sample_efficiency: {labels: [2]}", "sample_efficiency", "2 labels are fewer than the 3 classes"),
+        ("sample_efficiency: {labels: [2]}", "sample_efficiency",
+         "sample_efficiency.labels is 2, fewer than the 3 classes"),
+        ("sample_efficiency: {labels: [3], arms: [target_lm, scratch]}", "sample_efficiency",
+         "sample_efficiency.labels is 3: without those held out 2 are left to train on"),
+        ("ablate: {labels: 9999}", "ablate", "ablate.labels is 9,999"),
+        ("ablate: {classifier: {epoch: 2}}", "ablate", "ablate.classifier.epoch`; did you mean `epochs`"),
+        ("ablate: {pretrain_lm: {epoch: 2}}", "ablate", "ablate.pretrain_lm.epoch`; did you mean `epochs`"),
+        ("trials: {gpus: 1.5}", "ablate", "`trials.gpus` is 1.5"),
+        ("tune: {num_trials: 2, labels: 9999}", "tune", "tune.labels is 9,999"),
+        ("tune: {num_trials: 2, search: grid}", "tune", "points, but tune.num_trials is 2"),
+        ("tune: {overrides: {finetune_classifier: {epoch: 2}}}", "tune",
+         "tune.overrides.finetune_classifier.epoch`; did you mean `epochs`"),
+        ("tune: {space: {run.seed: {low: 1, high: 2}}}", "tune", "`run.seed`, which no trial reads"),
         ("sample_efficiency: {seeds: []}", "sample_efficiency", "`sample_efficiency.seeds` is []"),
         ("sample_efficiency: {classifier: {epoch: 2}}", "sample_efficiency",
          "sample_efficiency.classifier.epoch`; did you mean `epochs`"),
@@ -250,8 +263,6 @@ def test_a_longer_label_curve_trains_only_what_is_new(project):
          "did you mean `finetune_classifier.optimizer.lr`"),
         ("tune: {space: {finetune_classifier.dropout: {low: 0.3, high: 0.3}}}", "tune",
          "the range from 0.3 to 0.3 is empty"),
-        ("tune: {num_trials: 2, space: {finetune_lm.dropout: {low: 0.1, high: 0.3}}}", "tune",
-         "a trial of finetune_classifier does not read"),
     ],
 )  # fmt: skip
 def test_a_curve_or_search_that_cannot_be_is_refused_before_any_training(project, overlay, stage, message):
@@ -270,7 +281,8 @@ def test_a_curve_or_search_that_cannot_be_is_refused_before_any_training(project
 
 def command_of(project: Path, stage: str) -> list[str]:
     """As dvc.yaml runs it."""
-    words: list[str] = params.read_yaml(project / "dvc.yaml")["stages"][stage]["cmd"].split()
+    file = "ablate/dvc.yaml" if stage == "ablate" else "dvc.yaml"
+    words: list[str] = params.read_yaml(project / file)["stages"][stage]["cmd"].split()
     return words
 
 
@@ -279,7 +291,8 @@ def test_a_search_that_is_killed_goes_on_with_what_is_unfinished(project):
     from mlflow import MlflowClient
 
     (project / "search.yaml").write_text(
-        "tune: {num_trials: 4, grace: null, overrides: {max_labels: 120, epochs: 40.0, batch_rows: 16}}\n",
+        "tune:\n  {num_trials: 4, grace: null, overrides:\n"
+        "    {finetune_classifier: {max_labels: 120, epochs: 40.0, batch_rows: 16}}}\n",
         encoding="utf-8",
     )
     command(project, "headstart", "use", "search.yaml")
@@ -312,6 +325,49 @@ def test_a_search_that_is_killed_goes_on_with_what_is_unfinished(project):
         steps = [point.step for point in client.get_metric_history(run.info.run_id, "validation/accuracy")]
         assert steps == sorted(set(steps))
         assert steps[-1] == 100
+
+
+@pytest.mark.ray
+def test_a_trial_that_fails_is_told_and_the_rest_goes_on_and_the_best_is_taken_over(project):
+    from mlflow import MlflowClient
+
+    before = (project / "params.yaml").read_bytes()
+    space = dict.fromkeys(params.load(project / "params.yaml").tune.space)
+    space["finetune_lm.optimizer.lr"] = {"choices": [0.001, 1e30]}
+    (project / "search.yaml").write_text(
+        json.dumps({
+            "tune": {"stage": "finetune_lm", "search": "grid", "num_trials": 2, "space": space,
+                     "overrides": {"finetune_lm": {"epochs": 1.0}}},
+            "finetune_lm": {"optimizer": {"clip_norm": None}},
+        }),
+        encoding="utf-8",
+    )  # fmt: skip
+    try:
+        command(project, "headstart", "use", "search.yaml")
+        command(project, "headstart", "tune")
+        figures = metrics(project, "tune")
+        command(project, "headstart", "report")
+        page = (project / "reports/index.html").read_text(encoding="utf-8")
+        known = set((project / ".headstart/runs").iterdir())
+        command(project, "headstart", "use", "data/search/best.yaml")
+        command(project, "headstart", "tune")
+        again = metrics(project, "tune")
+        new = set((project / ".headstart/runs").iterdir()) - known
+    finally:
+        (project / "params.yaml").write_bytes(before)
+    assert figures["states"] == {"finished": 1, "stopped early": 0, "failed": 1}
+    assert figures["best"]["settings"] == {"finetune_lm.optimizer.lr": 0.001}
+    (failed,) = [trial for trial in figures["trials"] if trial["failure"]]
+    assert failed["value"] is None
+    assert "optimizer.lr" in failed["failure"]
+    assert "Trials that failed" in page
+    client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    told = client.search_runs(everywhere, "tags.`headstart.sweep` = 'tune' and attributes.status = 'FAILED'")
+    assert failed["failure"] in [run.data.tags["headstart.error"] for run in told]
+    # Its best settings are among those that it searched: there is nothing to try again.
+    assert again["best"] == figures["best"]
+    assert not [folder for folder in new if (folder / "checkpoints").exists()]
 
 
 @pytest.mark.ray

@@ -12,7 +12,7 @@ import torch
 from pipeline.cluster import Cluster
 from pipeline.params import Run, Trials
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.trials import outcome_of, run_trials, trials_at_once
+from pipeline.trials import outcome_of, planned, run_trials, trials_at_once
 
 ONE = Trials(cpus=1, gpus=0.0, at_once=None)
 
@@ -51,7 +51,8 @@ def run_squares(folder: Path, numbers: list[int], workers: int) -> tuple[list[Sq
         assert trial.name not in ended
         ended[trial.name] = "" if error is None else str(error)
 
-    run_trials(trials, settings(workers), ONE, Cluster() if workers else None, str(folder / "ray"), tell)
+    with planned(settings(workers), ONE, Cluster() if workers else None) as at_once:
+        run_trials(trials, ONE, at_once, str(folder / "ray"), tell)
     return trials, ended
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,7 +133,7 @@ def slices(rows: Sequence[Row], key: str, logarithmic: bool, measure: str) -> An
     )
 
 
-def parallel(rows: Sequence[Row], keys: Sequence[str], measure: str) -> Any:
+def parallel(rows: Sequence[Row], keys: Sequence[str], logarithmic: Sequence[str], measure: str) -> Any:
     """Every trial as a line through its settings, each on a scale of its own from its least to its most."""
     import altair as alt
 
@@ -142,15 +143,21 @@ def parallel(rows: Sequence[Row], keys: Sequence[str], measure: str) -> Any:
         values = {**{key: row[key] for key in keys}, measure: row["value"]}
         for axis in axes:
             column = [each["value"] if axis == measure else each[axis] for each in rows]
+            place = _place(values[axis], column, axis in logarithmic)
             places.append({
-                "trial": row["trial"], "axis": axis, "place": _place(values[axis], column),
+                "trial": row["trial"], "axis": axis, "place": place,
                 "shown": values[axis], "value": row["value"],
             })  # fmt: skip
     return _sized(
         alt.Chart(_data(places))
         .mark_line(opacity=0.7, point=True)
         .encode(
-            x=alt.X("axis:N", sort=axes, title=None, axis=alt.Axis(labelAngle=-20)),
+            x=alt.X(
+                "axis:N",
+                sort=axes,
+                title=None,
+                axis=alt.Axis(labelAngle=-40, labelLimit=140, labelOverlap=False),
+            ),
             y=alt.Y("place:Q", title="from the least to the most", axis=alt.Axis(labels=False, ticks=False)),
             detail="trial:Q",
             color=alt.Color("value:Q", title=measure, scale=alt.Scale(scheme="viridis", reverse=True)),
@@ -163,7 +170,7 @@ def ledger(rows: Sequence[Row], measure: str) -> Any:
     """What each trick changes when it is switched off, with its interval where there is one."""
     import altair as alt
 
-    tricks = alt.Y("trick:N", sort=None, title=None)
+    tricks = alt.Y("trick:N", sort=None, title=None, axis=alt.Axis(labelLimit=400))
     tips = [alt.Tooltip(f"difference{end}:Q", format=".4f") for end in ("", "_low", "_high")]
     points = (
         alt.Chart(_data(rows))
@@ -185,10 +192,12 @@ def ledger(rows: Sequence[Row], measure: str) -> Any:
     return _sized(alt.layer(zero, *bars, points), height=max(120, 24 * len(rows)))
 
 
-def _place(value: Any, column: Sequence[Any]) -> float:
+def _place(value: Any, column: Sequence[Any], logarithmic: bool) -> float:
     if not all(isinstance(each, int | float) for each in column):
         kinds = sorted({str(each) for each in column})
         return kinds.index(str(value)) / max(1, len(kinds) - 1)
+    if logarithmic:
+        value, column = math.log(value), [math.log(each) for each in column]
     low, high = min(column), max(column)
     return 0.5 if high == low else float((value - low) / (high - low))
 

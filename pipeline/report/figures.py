@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +98,53 @@ def _value(text: str) -> float | str | None:
 
 
 def label_curve(figures: Figures) -> list[Row]:
-    """Error and interval, by arm and number of labels."""
+    """Error and interval, by arm and number of labels; None where all seeds failed."""
+    metrics, curve = figures["sample_efficiency"], _by_arm(figures, "curve")
+    failed = dict.fromkeys(("error", "error_low", "error_high", "std_over_seeds")) | {"num_seeds": 0}
     return [
-        {"arm": NAMES[arm], "labels": count, **point}
-        for arm, points in _by_arm(figures, "curve").items()
-        for count, point in points.items()
+        {"arm": NAMES[arm], "labels": count, **curve.get(arm, {}).get(count, failed)}
+        for arm in metrics["arms"]
+        for count in metrics["labels"]
     ]
+
+
+def compared(figures: Figures) -> list[Row]:
+    """By how much each other arm's error is above that of the first: paired."""
+    return [
+        {"arm": NAMES[arm], "labels": count, **difference}
+        for arm, by_count in _by_arm(figures, "above_base").items()
+        for count, difference in by_count.items()
+    ]
+
+
+def crossings(figures: Figures) -> list[str]:
+    """Which arm is ahead where, of the first and each other, in words."""
+    base = NAMES[figures["sample_efficiency"]["base"]]
+    said = []
+    for arm, by_count in _by_arm(figures, "above_base").items():
+        ahead = {count: each["difference"] > 0 for count, each in by_count.items()}
+        counts = list(ahead)
+        places = [
+            f"between {low:,} and {high:,} labels"
+            for low, high in pairwise(counts)
+            if ahead[low] != ahead[high]
+        ]
+        if places:
+            said.append(f"{base} and {NAMES[arm]} cross {', '.join(places)}.")
+        else:
+            first, second = (base, NAMES[arm]) if ahead[counts[0]] else (NAMES[arm], base)
+            said.append(f"{first} is ahead of {second} from {counts[0]:,} to {counts[-1]:,} labels.")
+    return said
+
+
+def bands(figures: Figures) -> str:
+    """What the bands of the label curve are drawn over."""
+    metrics = figures["sample_efficiency"]
+    over = f"{metrics['confidence']:.0%} bootstrap bands over test documents"
+    if metrics["num_seeds"] == 1:
+        return f"{over}; of one seed, so without its spread"
+    few = "; of so few seeds they are too narrow" if metrics["num_seeds"] < 5 else ""
+    return f"{over} and {metrics['num_seeds']} seeds{few}"
 
 
 def labels_needed(figures: Figures) -> list[Row]:
@@ -257,7 +299,12 @@ def language_models(figures: Figures) -> list[Row]:
 
 def verdict(figures: Figures) -> list[str]:
     """The answers, shortest first: how good, against what, labels saved, at what cost."""
-    return [_error_in_words(figures), *_labels_in_words(figures), *_cost_in_words(figures)]
+    return [
+        _error_in_words(figures),
+        *_leaks_in_words(figures),
+        *_labels_in_words(figures),
+        *_cost_in_words(figures),
+    ]
 
 
 def _error_in_words(figures: Figures) -> str:
@@ -267,30 +314,52 @@ def _error_in_words(figures: Figures) -> str:
         f"({metrics['error_low']:.1%} to {metrics['error_high']:.1%})."
     )
     tfidf = metrics["baselines"].get("tfidf")
-    if tfidf is not None:
-        apart = metrics["error_high"] < tfidf["error_low"] or metrics["error_low"] > tfidf["error_high"]
-        points = 100 * abs(metrics["error"] - tfidf["error"])
-        word = "better" if metrics["error"] < tfidf["error"] else "worse"
-        said += (
-            f" That is {points:.1f} points {word} than" if points >= 0.05 else " That is the same as"
-        ) + (
-            f" TF-IDF with logistic regression on the same labels ({tfidf['error']:.1%}; the intervals "
-            f"{'do not overlap' if apart else 'overlap'})."
-        )
-    return said
+    if tfidf is None:
+        return said
+    better = tfidf["above"] >= 0
+    sign = 100 if better else -100
+    low, high = sorted((sign * tfidf["above_low"], sign * tfidf["above_high"]))
+    points = f"{sign * tfidf['above']:.1f} points {'better' if better else 'worse'}"
+    return (
+        f"{said} That is {points} than TF-IDF with logistic regression on the same labels "
+        f"({tfidf['error']:.1%}; on the same documents {low:.1f} to "
+        f"{high:.1f} points{', so they are not told apart' if low <= 0 <= high else ''})."
+    )
+
+
+def _leaks_in_words(figures: Figures) -> list[str]:
+    leakage = figures["evaluate"]["leakage"]
+    if not leakage["num_leaked"]:
+        return []
+    said = f"{leakage['num_leaked']:,} test documents stand, or nearly, in what was trained on"
+    if leakage["action"] == "drop":
+        return [f"{said}: they are left out of all figures."]
+    if "error_without" in leakage:
+        said += f"; without them {leakage['error_without']:.1%} are labelled wrongly"
+    if "tfidf_error_without" in leakage:
+        said += f", by TF-IDF {leakage['tfidf_error_without']:.1%}"
+    return [f"{said}."]
 
 
 def _labels_in_words(figures: Figures) -> list[str]:
+    """Of each other arm: where most labels are saved, or lost, for sure, and at the most labels."""
     metrics = figures["sample_efficiency"]
     base = metrics["base"]
     said = []
     for arm, by_count in _by_arm(figures, "labels_needed").items():
-        count, needed = max(by_count.items())
-        error = metrics["curve"][base][str(count)]["error"]
-        said.append(
-            f"With {count:,} labels, {NAMES[base]} gets {error:.1%} wrong; {NAMES[arm]} takes "
-            f"{in_words(needed)} labels for that."
-        )
+        known = {count: needed for count, needed in by_count.items() if needed["labels"] is not None}
+        best = max(known, key=lambda count: known[count]["times"]) if known else max(by_count)
+        parts = []
+        for count in sorted({best, max(by_count)}):
+            needed = by_count[count]
+            error = metrics["curve"][base][str(count)]["error"]
+            times = "" if needed["times"] is None else f", {needed['times']:.1f} times as many"
+            parts.append(
+                f"with {count:,} labels {NAMES[base]} gets {error:.1%} wrong, for which {NAMES[arm]} takes "
+                f"{in_words(needed)} labels{times}"
+            )
+        text = "; ".join(parts)
+        said.append(f"{text[0].upper()}{text[1:]}.")
     return said
 
 
@@ -385,5 +454,5 @@ def ledger_in_words(figures: Figures) -> str:
     metrics = figures["ablate"]
     return (
         f"Each trick switched off alone; seeds: {metrics['num_seeds']}; classifiers of "
-        f"{metrics['labels']:,} labels. Where the difference is above 0, the trick is worth having."
+        f"{metrics['labels']:,} labels. Where the interval lies above 0, the trick was worth having here."
     )

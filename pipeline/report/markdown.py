@@ -104,14 +104,29 @@ def _error(row: say.Row) -> str:
 
 def _label_curve(figures: Figures) -> str:
     metrics = figures["sample_efficiency"]
-    curve = {arm: metrics["curve"][arm] for arm in metrics["arms"] if arm in metrics["curve"]}
-    counts = sorted({int(count) for points in curve.values() for count in points})
-    rows = []
-    for arm, points in curve.items():
-        cells = [points.get(str(count)) for count in counts]
-        rows.append([NAMES[arm], *(_error(cell) if cell else "failed" for cell in cells)])
+    counts = metrics["labels"]
+    cells: dict[str, list[str]] = {NAMES[arm]: [] for arm in metrics["arms"]}
+    for row in say.label_curve(figures):
+        holes = f", {row['num_seeds']} of {metrics['num_seeds']} seeds"
+        said = "failed" if row["error"] is None else _error(row)
+        cells[row["arm"]].append(said + (holes if 0 < row["num_seeds"] < metrics["num_seeds"] else ""))
     failed = "".join(f"\nFailed: {name}: {reason}\n" for name, reason in metrics["failed"].items())
-    return _table(["labels", *(f"{count:,}" for count in counts)], rows) + failed
+    rows = [[arm, *row] for arm, row in cells.items()]
+    header = ["labels", *(f"{count:,}" for count in counts)]
+    above: dict[str, dict[int, str]] = {}
+    for row in say.compared(figures):
+        difference = (
+            f"{row['difference']:+.1%} ({row['difference_low']:+.1%} to {row['difference_high']:+.1%})"
+        )
+        above.setdefault(row["arm"], {})[row["labels"]] = difference
+    differences = [[arm, *(by_count.get(count, "") for count in counts)] for arm, by_count in above.items()]
+    return (
+        _table(header, rows)
+        + f"\nWith {say.bands(figures)}.\n{failed}"
+        + "".join(f"\n{line}\n" for line in say.crossings(figures))
+        + f"\nBy how much the error is above that of {NAMES[metrics['base']]}, paired:\n\n"
+        + (_table(header, differences) if differences else "There is nothing to compare with.\n")
+    )
 
 
 def _search(figures: Figures) -> list[str]:
@@ -125,9 +140,9 @@ def _search(figures: Figures) -> list[str]:
 def _ledger(figures: Figures) -> list[str]:
     if figures.get("ablate") is None:
         return []
-    columns = ("trick", "measure", "with", "without", "difference", "interval", "paper")
+    columns = ("trick", "measure", "with", "without", "difference", "interval", "paper", "source")
     rows = [
-        [row["trick"], row["measure"], row["failure"], "", "", "", ""]
+        [row["trick"], row["measure"], row["failure"], "", "", "", "", ""]
         if row["failure"]
         else [row[name] for name in columns]
         for row in say.ledger(figures)

@@ -22,6 +22,7 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:"
 )
 
+_SCROLL = "<div class='scroll' tabindex='0'>"  # by the keyboard too
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1f; --soft: #5a5a66; --line: #d8d8e0; --paper: #fff;
   --card: #f6f7f9; --link: #0b57a4; --for: 0, 158, 115; --against: 213, 94, 0 }
@@ -134,6 +135,15 @@ def _labels(figures: Figures) -> str:
         }
         for row in say.labels_needed(figures)
     ]
+    differences = [
+        {
+            "arm": row["arm"],
+            "labels": f"{row['labels']:,}",
+            "above": f"{row['difference']:+.1%}",
+            "interval": f"{row['difference_low']:+.1%} to {row['difference_high']:+.1%}",
+        }
+        for row in say.compared(figures)
+    ]
     failed = "".join(
         f"<li>{escape(name)}: {escape(reason)}</li>" for name, reason in metrics["failed"].items()
     )
@@ -149,14 +159,14 @@ def _labels(figures: Figures) -> str:
             "label-curve",
             charts.label_curve(rows, metrics["confidence"]),
             f"Error on {metrics['num_test_documents']:,} test documents by number of labels, with "
-            f"{metrics['confidence']:.0%} bootstrap bands over seeds and documents.",
+            f"{say.bands(figures)}.",
             _table(
                 [
                     {
                         "arm": row["arm"],
                         "labels": f"{row['labels']:,}",
-                        "error": f"{row['error']:.1%}",
-                        "interval": f"{row['error_low']:.1%} to {row['error_high']:.1%}",
+                        "error": "failed" if row["error"] is None else f"{row['error']:.1%}",
+                        "interval": "" if row["error"] is None else _interval(row, "error"),
                         "spread over seeds": (
                             "" if row["std_over_seeds"] is None else f"{row['std_over_seeds']:.1%}"
                         ),
@@ -166,11 +176,20 @@ def _labels(figures: Figures) -> str:
                 ]
             ),
         )
+        + "".join(f"<p>{escape(line)}</p>" for line in say.crossings(figures))
+        + f"<h3>By how much the error is above that of: {escape(NAMES[metrics['base']])}</h3>"
+        + (_table(differences) if differences else "<p>There is nothing to compare with.</p>")
+        + "<p class='note'>Paired: of the same seeds, subsets and test documents.</p>"
         + f"<h3>Labels that each arm takes for the error of: {escape(NAMES[metrics['base']])}</h3>"
         + (_table(needed) if needed else "<p>There is nothing to compare with.</p>")
         + "<p class='note'>Interpolated along the monotone curve in the logarithm of the number of labels; "
         "beyond the numbers tried only a bound is known.</p>"
-        + (f"<h3>Points that failed</h3><ul>{failed}</ul>" if failed else "")
+        + (
+            f"<h3>Points that failed</h3><ul>{failed}</ul><p class='note'>DVC takes the stage as done: "
+            "<code>dvc repro -f -s sample_efficiency</code> trains these again, and only these.</p>"
+            if failed
+            else ""
+        )
         + "<h3>What the curve cost</h3>"
         + _table(cost)
     )
@@ -181,7 +200,7 @@ def _result(figures: Figures) -> str:
         {
             "": row["name"],
             "error": f"{row['error']:.1%}",
-            "interval": f"{row['error_low']:.1%} to {row['error_high']:.1%}" if "error_low" in row else "",
+            "interval": _interval(row, "error") if "error_low" in row else "",
             "macro F1": f"{row['macro_f1']:.3f}" if "macro_f1" in row else "",
             "log loss, nats": f"{row['log_loss']:.3f}" if "log_loss" in row else "",
             "calibration error": f"{row['calibration_error']:.3f}" if "calibration_error" in row else "",
@@ -283,6 +302,10 @@ def _rates(figures: Figures) -> str:
     )
 
 
+def _interval(row: Row, name: str) -> str:
+    return f"{row[f'{name}_low']:.1%} to {row[f'{name}_high']:.1%}"
+
+
 def _search(figures: Figures) -> str:
     found = say.search(figures)
     if found is None:
@@ -301,7 +324,7 @@ def _search(figures: Figures) -> str:
         + (f"<h3>Trials that failed</h3><ul>{failed}</ul>" if failed else "")
         + _figure(
             "search",
-            charts.parallel(rows, keys, measure),
+            charts.parallel(rows, keys, metrics["logarithmic"], measure),
             f"Each trial through its settings to its {measure}; each axis from its least to its most.",
         )
         + "".join(
@@ -395,8 +418,8 @@ def _provenance(provenance: Provenance) -> str:
         facts
         + (f"<details><summary>Data, by hash</summary>{data}</details>" if provenance.data else "")
         + (
-            "<h3>Runs in MLflow</h3><div class='scroll'><table><tr><th>stage</th><th>run</th><th></th></tr>"
-            f"{runs}</table></div>"
+            f"<h3>Runs in MLflow</h3>{_SCROLL}<table><tr><th>stage</th><th>run</th><th></th></tr>{runs}"
+            "</table></div>"
             if runs
             else ""
         )
@@ -437,4 +460,4 @@ def _table(rows: Sequence[Row], text: Sequence[str] = ()) -> str:
         + "</tr>"
         for row in rows
     )
-    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    return f"{_SCROLL}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pipeline.cost import total
 from pipeline.launch import Session
 from pipeline.params import Arm, ClassifierTraining, Direction, Params, overlay, typed
 from pipeline.points import ClassifierPoint, LanguageModelPoint, TfidfPoint
@@ -32,6 +33,7 @@ class Place:
     arm: Arm
     num_labels: int
     seed: int
+    key: str = "sample_efficiency.labels"  # that names the number of labels, for a refusal
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,11 @@ class Inputs:
         return None if start == "scratch" else Path(getattr(self, start)) / direction
 
 
-def train_target_lm_alone(params: Params, tokens: Path, sweep: Sweep) -> Path:
-    """The language model of the target text alone: trained as the general one is, for as many epochs as that
-    one is fine-tuned."""
+def train_target_lm_alone(params: Params, tokens: Path, sweep: Sweep) -> tuple[Path, dict[str, float]]:
+    """The language model of the target text alone, and what it cost.
+
+    Trained as the general one is, for as many epochs as that one is fine-tuned.
+    """
     settings = params.pretrain_lm.model_copy(update={"epochs": params.finetune_lm.epochs})
     direction = params.run.directions[0]
     common = {"seed": params.run.seed, "model": params.model.model_dump(), "lm": settings.model_dump()}
@@ -71,7 +75,7 @@ def train_target_lm_alone(params: Params, tokens: Path, sweep: Sweep) -> Path:
     keys = sweep.keys(spec.settings, spec.inputs)
     folder = keys.places(keys.of({}))[1].parent / "language_model"
     build(keys.session({})).export(outcome, folder / direction)
-    return folder
+    return folder, total(outcome.state)
 
 
 def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
@@ -112,7 +116,7 @@ def _tfidf(place: Place, test_documents: int | None, inputs: Inputs) -> Spec:
 def _classifier(place: Place, direction: Direction, params: Params, inputs: Inputs) -> Spec:
     settings = params.sample_efficiency
     start = STARTS[place.arm]
-    few = FewLabels.of(settings, place.num_labels)
+    few = FewLabels.of(settings, place.num_labels, key=place.key)
     classifier = classifier_settings(params, start)
     name = f"{start} {direction} {place.num_labels} labels, seed {place.seed}"
 

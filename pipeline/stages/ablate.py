@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline import label_curve
+from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard
 from pipeline.files import atomic_folder
 from pipeline.launch import Session
@@ -20,7 +21,7 @@ from pipeline.points import LanguageModelPoint, probabilities_of, test_sample
 from pipeline.stages._points import Inputs, Place, specs_of, train_target_lm_alone
 from pipeline.sweep import Spec, Sweep
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.jobs import make_language_model_job
+from pipeline.training.jobs import FewLabels, make_language_model_job, split_labels
 from pipeline.trials import Trial
 from pipeline.tricks import TRICKS, Trick
 
@@ -33,6 +34,7 @@ SECTIONS = (
     "finetune_lm.epochs",
     "finetune_classifier",
     "corpus.target.normalise",
+    "leakage.action",
     "trials",
     "sample_efficiency",
     "ablate",
@@ -50,6 +52,7 @@ def run(
     documents: Path,
     general_lm: Path,
     target_lm: Path,
+    leaks: Path,
     out: Path,
     sweep: Sweep,
 ) -> dict[str, Any]:
@@ -59,7 +62,10 @@ def run(
     and else as in the label curve, by error on the test documents. Raises ValueError for what cannot be
     trained.
     """
-    alone = train_target_lm_alone(params, tokens, sweep)
+    for seed in params.ablate.seeds:  # before anything is trained
+        few = FewLabels.of(params.sample_efficiency, params.ablate.labels, key="ablate.labels")
+        split_labels(open_shard(tokens, "train"), few, seed)
+    alone, _ = train_target_lm_alone(params, tokens, sweep)
     inputs = Inputs(tokens, documents, general_lm, target_lm, alone)
     specs: dict[tuple[str, int], Spec] = {}
     for seed in params.ablate.seeds:
@@ -76,7 +82,7 @@ def run(
         for seed in params.ablate.seeds:
             if specs[trick.name, seed].settings == specs[base.name, seed].settings:
                 outcomes[trick.name, seed] = ValueError("not measured: these settings do not use it")
-    rows = _language_model_rows(outcomes, params) + _classifier_rows(outcomes, params, tokens)
+    rows = _language_model_rows(outcomes, params) + _classifier_rows(outcomes, params, tokens, leaks)
     with (
         atomic_folder(out) as folder,
         (folder / "ledger.csv").open("w", newline="", encoding="utf-8") as file,
@@ -117,7 +123,7 @@ def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec
     for top in (params.ablate.classifier, trick.without):
         settings = overlay(settings, {"sample_efficiency": {"classifier": top}})
     changed = typed(Params, settings, where="ablate")
-    (spec,) = specs_of(Place(trick.arm, params.ablate.labels, seed), changed, inputs)
+    (spec,) = specs_of(Place(trick.arm, params.ablate.labels, seed, "ablate.labels"), changed, inputs)
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
 
     def build(session: Session) -> Trial:
@@ -184,21 +190,25 @@ def _student(differences: np.ndarray, confidence: float) -> tuple[float | None, 
 
 
 def _classifier_rows(
-    outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params, tokens: Path
+    outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params, tokens: Path, leaks: Path
 ) -> list[dict[str, Any]]:
     """Paired by seed and test document, bootstrapped over both."""
     settings, seeds = params.sample_efficiency, params.ablate.seeds
     test = open_shard(tokens, "test")
-    labels_N = test.labels[test_sample(test, settings.test_documents)]
+    tested = test_sample(test, settings.test_documents)
+    kept_N = np.ones(len(tested), bool)
+    if params.leakage.action == "drop":
+        kept_N = ~np.isin(tested, leaked_documents(leaks))
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
 
-    def wrong(trick: Trick) -> np.ndarray:
-        rows = []
+    def wrong(trick: Trick) -> dict[int, np.ndarray]:
+        found = {}
         for seed in seeds:
             outcome = outcomes[trick.name, seed]
             assert isinstance(outcome, Checkpoint)
-            rows.append((probabilities_of([outcome]).argmax(1) != labels_N).astype(np.float64))
-        return np.stack(rows)
+            labels_N = probabilities_of([outcome]).argmax(1)
+            found[seed] = (labels_N != test.labels[tested])[kept_N].astype(np.float64)
+        return found
 
     rows = []
     for trick in TRICKS:
@@ -209,8 +219,7 @@ def _classifier_rows(
             rows.append(_row(trick, "test error", failure=failure))
             continue
         table = {"with": {0: wrong(_WITH)}, "without": {0: wrong(trick)}}
-        drawn = label_curve.errors_drawn(table, bootstrap)
-        found = label_curve.comparisons(table, drawn, "with", bootstrap)["without"]["0"]
-        errors = {name: float(points[0].mean()) for name, points in table.items()}
+        found = label_curve.comparisons(table, "with", bootstrap)["without"]["0"]
+        errors = {name: float(np.mean(list(points[0].values()))) for name, points in table.items()}
         rows.append(_row(trick, "test error", **errors, **found))
     return rows

@@ -40,6 +40,7 @@ def run(
     test = open_shard(tokens, "test")
     leaked = leaked_documents(leaks)
     chosen = np.flatnonzero(test.labels != UNLABELLED)
+    num_leaked = int(np.isin(chosen, leaked).sum())
     if params.leakage.action == "drop":
         chosen = np.setdiff1d(chosen, leaked)
     labels = test.labels[chosen].astype(np.int64)
@@ -62,7 +63,7 @@ def run(
             for direction, each in by_direction.items()
         }
     unseen = ~np.isin(chosen, leaked)
-    metrics["leakage"] = {"num_leaked": int((~unseen).sum()), "action": params.leakage.action}
+    metrics["leakage"] = {"num_leaked": num_leaked, "action": params.leakage.action}
     if unseen.any() and not unseen.all():
         metrics["leakage"]["error_without"] = float((probs.argmax(1) != labels)[unseen].mean())
     cost, known = Cost(), open_shard(tokens, "train").labels
@@ -72,9 +73,14 @@ def run(
     if settings.baseline_tfidf:
         cost = Cost()
         baseline = _tfidf(params, tokens, documents, len(names), chosen)
-        metrics["baselines"]["tfidf"] = cost.spent() | evaluation.classification_metrics(
-            labels, baseline, settings, seed
-        )
+        metrics["baselines"]["tfidf"] = {
+            **cost.spent(),
+            **evaluation.classification_metrics(labels, baseline, settings, seed),
+            **evaluation.error_above(labels, baseline, probs, settings, seed),
+        }
+        if "error_without" in metrics["leakage"]:
+            without = float((baseline.argmax(1) != labels)[unseen].mean())
+            metrics["leakage"]["tfidf_error_without"] = without
     wrong = evaluation.confident_errors(labels, probs, settings.confident_errors)
     errors = [
         {

@@ -47,7 +47,11 @@ def run(params: Params, *, target: Path, general: Path, out: Path) -> dict[str, 
             example
             for (corpus, split), leaks in found.items()
             for example in _examples(
-                leaks[: settings.examples], test, folders[corpus], split, f"{corpus} {split}"
+                sorted(leaks, key=lambda leak: -leak.containment)[: settings.examples],
+                test,
+                folders[corpus],
+                split,
+                f"{corpus} {split}",
             )
         ],
     }
@@ -76,16 +80,17 @@ def _counts(leaks: Sequence[Leak]) -> dict[str, int]:
 def _examples(
     leaks: Sequence[Leak], test: Sequence[str], folder: Path, split: str, source: str
 ) -> list[Mapping[str, Any]]:
-    wanted = {leak.other: leak for leak in leaks}
-    texts = (text for rows in read_documents(folder, split) for text in rows.texts)
-    last = max(wanted, default=-1)
+    texts = {leak.other: "" for leak in leaks}
+    rows = (text for rows in read_documents(folder, split) for text in rows.texts)
+    for place, text in enumerate(islice(rows, max(texts, default=-1) + 1)):
+        if place in texts:
+            texts[place] = text
     return [
         {
             "source": source,
-            "containment": round(wanted[place].containment, 3),
-            "test_text": test[wanted[place].test][:_EXCERPT_CHARACTERS],
-            "training_text": text[:_EXCERPT_CHARACTERS],
+            "containment": round(leak.containment, 3),
+            "test_text": test[leak.test][:_EXCERPT_CHARACTERS],
+            "training_text": texts[leak.other][:_EXCERPT_CHARACTERS],
         }
-        for place, text in enumerate(islice(texts, last + 1))
-        if place in wanted
+        for leak in leaks
     ]

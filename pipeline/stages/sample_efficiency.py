@@ -13,13 +13,14 @@ import numpy as np
 from pipeline import label_curve
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard, read_info
+from pipeline.cost import total
 from pipeline.files import atomic_folder
 from pipeline.params import Params
 from pipeline.points import probabilities_of, test_sample
 from pipeline.stages._points import Inputs, Place, classifier_settings, specs_of, train_target_lm_alone
 from pipeline.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.jobs import chosen_documents
+from pipeline.training.jobs import FewLabels, chosen_documents, split_labels
 
 SECTIONS = (
     "run.seed",
@@ -60,7 +61,9 @@ def run(
         for arm in settings.arms
     ]
     _check(params, tokens)
-    alone = train_target_lm_alone(params, tokens, sweep) if "target_lm" in settings.arms else None
+    alone, shared_cost = None, {}
+    if "target_lm" in settings.arms:
+        alone, shared_cost["target_lm"] = train_target_lm_alone(params, tokens, sweep)
     inputs = Inputs(tokens, documents, general_lm, target_lm, alone)
     specs = {place: specs_of(place, params, inputs) for place in places}
     # Two arms may share a training: the forward half of `bidirectional` is `ulmfit`.
@@ -68,13 +71,13 @@ def run(
     test = open_shard(tokens, "test")
     tested = test_sample(test, params.sample_efficiency.test_documents)
     labels_N = test.labels[tested]
-    kept_N = np.ones(len(labels_N), bool)
-    if params.leakage.action == "drop":
-        kept_N = ~np.isin(tested, leaked_documents(leaks))
+    leaked_N = np.isin(tested, leaked_documents(leaks))
+    kept_N = ~leaked_N if params.leakage.action == "drop" else np.ones(len(labels_N), bool)
     points = [
         _figures(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
     ]
-    metrics = _metrics(points, params)
+    metrics = _metrics(points, params, shared_cost)
+    metrics["leakage"] = {"num_leaked": int(leaked_N.sum()), "action": params.leakage.action}
     sweep.log_points(
         {f"error/{arm}": {int(count): each["error"] for count, each in curve.items()}
          for arm, curve in metrics["curve"].items()}
@@ -98,8 +101,12 @@ def _check(params: Params, tokens: Path) -> None:
     test = open_shard(tokens, "test")
     if read_info(tokens).label_names is None or not len(test_sample(test, None)):
         raise ValueError(f"{tokens} has no labelled test documents; set corpus.target.split.test above 0")
+    train = open_shard(tokens, "train")
     for count in settings.labels:
-        chosen_documents(open_shard(tokens, "train"), count, 0, "sample_efficiency.labels")
+        if set(settings.arms) == {"tfidf"}:
+            chosen_documents(train, count, 0, "sample_efficiency.labels")
+        else:
+            split_labels(train, FewLabels.of(settings, count), 0)
     for start in ("target_lm", "scratch"):
         classifier_settings(params, start)
 
@@ -112,9 +119,7 @@ class Figures:
     place: Place
     wrong_N: np.ndarray | None  # None where the point failed
     failure: str
-    seconds: float = 0.0
-    core_seconds: float = 0.0
-    gpu_seconds: float = 0.0
+    cost: Mapping[str, float] | None = None
 
 
 def _figures(
@@ -125,42 +130,39 @@ def _figures(
     if failed:
         return Figures(place, None, str(failed[0]))
     wrong = (probabilities_of(whole).argmax(1) != labels_N)[kept_N].astype(np.float64)
-    costs = {
-        name: sum(outcome.state[name] for outcome in whole)
-        for name in ("seconds", "core_seconds", "gpu_seconds")
-    }
-    return Figures(place, wrong, "", **costs)
+    return Figures(place, wrong, "", total(*(outcome.state for outcome in whole)))
 
 
-def _metrics(points: Sequence[Figures], params: Params) -> dict[str, Any]:
+def _metrics(
+    points: Sequence[Figures], params: Params, shared_cost: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
+    """`shared_cost`: of the language models that an arm alone is the reason for."""
     settings = params.sample_efficiency
-    by_place: dict[str, dict[int, list[np.ndarray]]] = {}
+    wrong: dict[str, dict[int, dict[int, np.ndarray]]] = {}
     for point in points:
         if point.wrong_N is not None:
-            arm = by_place.setdefault(point.place.arm, {})
-            arm.setdefault(point.place.num_labels, []).append(point.wrong_N)
-    wrong = {
-        arm: {count: np.stack(rows) for count, rows in counts.items()} for arm, counts in by_place.items()
-    }
+            arm = wrong.setdefault(point.place.arm, {})
+            arm.setdefault(point.place.num_labels, {})[point.place.seed] = point.wrong_N
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
-    drawn = label_curve.errors_drawn(wrong, bootstrap)
     base = settings.arms[0]
     compared = base in wrong
     costs = {
-        arm: {
-            name: sum(getattr(point, name) for point in points if point.place.arm == arm)
-            for name in ("seconds", "core_seconds", "gpu_seconds")
-        }
+        arm: total(
+            *(point.cost for point in points if point.place.arm == arm and point.cost),
+            *([shared_cost[arm]] if arm in shared_cost else []),
+        )
         for arm in settings.arms
     }
     return {
         "base": base,
         "arms": settings.arms,
+        "labels": sorted(settings.labels),
+        "num_seeds": len(settings.seeds),
         "confidence": settings.confidence,
-        "num_test_documents": len(next(iter(next(iter(wrong.values())).values()))[0]),
-        "curve": label_curve.curve(wrong, drawn, bootstrap),
-        "above_base": label_curve.comparisons(wrong, drawn, base, bootstrap) if compared else {},
-        "labels_needed": label_curve.labels_saved(wrong, drawn, base, bootstrap) if compared else {},
+        "num_test_documents": next(len(point.wrong_N) for point in points if point.wrong_N is not None),
+        "curve": label_curve.curve(wrong, bootstrap),
+        "above_base": label_curve.comparisons(wrong, base, bootstrap) if compared else {},
+        "labels_needed": label_curve.labels_saved(wrong, base, bootstrap) if compared else {},
         "cost": costs,
         "failed": {
             f"{point.place.arm} {point.place.num_labels} labels, seed {point.place.seed}": point.failure
@@ -176,8 +178,8 @@ def _row(point: Figures) -> dict[str, Any]:
         "labels": point.place.num_labels,
         "seed": point.place.seed,
         "error": "" if point.wrong_N is None else point.wrong_N.mean(),
-        "seconds": round(point.seconds, 1),
-        "core_seconds": round(point.core_seconds, 1),
+        "seconds": round(point.cost["seconds"], 1) if point.cost else "",
+        "core_seconds": round(point.cost["core_seconds"], 1) if point.cost else "",
         "failure": point.failure,
     }
 

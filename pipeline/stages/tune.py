@@ -40,7 +40,7 @@ def run(
 
     Raises ValueError for a key that does not exist, or a range that holds a value it must not have.
     """
-    settings = params.tune
+    settings = params.tune.model_copy(update={"space": space_of(params)})
     if not settings.num_trials:
         with atomic_folder(out) as folder:
             _write_trials(folder / "trials.csv", [], list(settings.space))
@@ -54,8 +54,11 @@ def run(
     jobs.check()
     keys = sweep.keys(jobs.settings(), ("tokens", "general_lm", "target_lm"))
     objective = Objective(jobs.make, keys.session, sweep.run, metric, of_metric)
+    # Of what the search itself depends on: taking its best settings over starts no other one.
+    asked = settings.model_dump(exclude={"overrides"}) | {"room": sweep.room.model_dump()}
+    folder_of_search = f"{keys.places(keys.of({'search': asked}))[0]}/search"
     with search_runs(sweep, measure, keys, _number_of_trials(settings)) as runs:
-        tried = search(objective, settings, sweep.room, sweep.cluster, f"{sweep.folder}/search", runs)
+        tried = search(objective, settings, sweep.room, sweep.cluster, folder_of_search, runs)
     ended = [trial for trial in tried if trial.value is not None]
     if not ended:
         raise ValueError(f"none of {len(tried)} trials came to an evaluation; the first: {tried[0].failure}")
@@ -90,10 +93,23 @@ def run(
     }
 
 
+def space_of(params: Params) -> dict[str, Range]:
+    """What the trials of the stage read, of all that the settings name."""
+    sections = ("model", params.tune.stage)
+    return {key: each for key, each in params.tune.space.items() if key.split(".")[0] in sections}
+
+
 def _number_of_trials(settings: Tune) -> int:
+    """Raises ValueError for a grid of more points than there may be trials."""
     if settings.search != "grid":
         return settings.num_trials
-    return math.prod(len(each.points()) for each in settings.space.values())
+    points = math.prod(len(each.points()) for each in settings.space.values())
+    if points > settings.num_trials:
+        raise ValueError(
+            f"the grid of tune.space has {points:,} points, but tune.num_trials is {settings.num_trials:,}: "
+            "raise it, or take keys out of the space by null"
+        )
+    return points
 
 
 def _same(value: float) -> float:
@@ -117,19 +133,14 @@ class Jobs:
         self._general_lm, self._target_lm = general_lm.resolve(), target_lm.resolve()
 
     def check(self) -> None:
-        """Raises ValueError for a key or an end of a range that the settings do not take."""
-        if not self._params.tune.space:
-            raise ValueError("tune.space names no key: there is nothing to search; name one, with its range")
-        known = dict(flatten(self._params.model_dump()))
-        for key in self._params.tune.space:
-            if key not in known:
-                near = _nearest(key, list(known))
-                raise ValueError(f"tune.space names `{key}`, which is no setting{near}")
-            if key.split(".")[0] not in ("model", self._params.tune.stage):
-                raise ValueError(
-                    f"tune.space names `{key}`, which a trial of {self._params.tune.stage} does not read"
-                )
-        for key, each in self._params.tune.space.items():
+        """Raises ValueError where there is nothing to search, or for an end of a range that cannot be."""
+        space = space_of(self._params)
+        if not space:
+            raise ValueError(
+                f"tune.space names no key that a trial of {self._params.tune.stage} reads: "
+                "there is nothing to search; name one, with its range"
+            )
+        for key, each in space.items():
             for value in _ends(each):
                 self.make({key: value})
 
@@ -138,11 +149,14 @@ class Jobs:
         params = self._with({})
         sections = ("model", self._params.tune.stage)
         few = self._few_labels()
+        searched = space_of(params)
+        fixed = flatten({name: getattr(params, name).model_dump() for name in sections})
         return {
             "seed": params.run.seed,
             "direction": params.run.directions[0],
             "few_labels": few and asdict(few),
-        } | {name: getattr(params, name).model_dump() for name in sections}
+            **{key: value for key, value in fixed if key not in searched},
+        }
 
     def make(self, values: Values) -> Job:
         """Raises ValueError naming the key."""
@@ -173,11 +187,15 @@ class Jobs:
 
     def _few_labels(self) -> FewLabels | None:
         labels = self._params.tune.labels
-        return None if labels is None else FewLabels.of(self._params.sample_efficiency, labels, judged=True)
+        return (
+            None
+            if labels is None
+            else FewLabels.of(self._params.sample_efficiency, labels, judged=True, key="tune.labels")
+        )
 
     def _with(self, values: Values) -> Params:
         settings, tune, curve = self._params.model_dump(), self._params.tune, self._params.sample_efficiency
-        laid_over = [tune.overrides]
+        laid_over = [tune.overrides.get(tune.stage, {})]
         if tune.labels is not None:
             from_scratch = self._params.finetune_classifier.start == "scratch"
             laid_over = [curve.classifier, *([curve.scratch] if from_scratch else [])]
@@ -200,13 +218,6 @@ def nested(values: Values) -> dict[str, Any]:
 
 def _ends(each: Range) -> list[Any]:
     return each.choices if each.choices is not None else [each.low, each.high]
-
-
-def _nearest(key: str, known: Sequence[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def _write_best(path: Path, best: Tried, params: Params, measure: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -136,10 +136,11 @@ class FewLabels:
     min_steps: int
     num_evaluations: int
     judged: bool = False  # in a search: by the whole validation split; the held-out part goes unused
+    key: str = "sample_efficiency.labels"  # that the number stands at, for a refusal
 
     @staticmethod
-    def of(settings: SampleEfficiency, num_labels: int, *, judged: bool = False) -> FewLabels:
-        return FewLabels(num_labels, settings.held_out, settings.min_steps, settings.evaluations, judged)
+    def of(settings: SampleEfficiency, num_labels: int, **more: Any) -> FewLabels:
+        return FewLabels(num_labels, settings.held_out, settings.min_steps, settings.evaluations, **more)
 
 
 @dataclass(frozen=True)
@@ -282,6 +283,9 @@ def chosen_documents(
         raise ValueError(
             f"{key} is {max_labels:,}, but there are {len(labelled):,} labels; lower it, or take all"
         )
+    num_classes = len(np.unique(shard.labels[labelled]))
+    if max_labels < num_classes:
+        raise ValueError(f"{key} is {max_labels:,}, fewer than the {num_classes} classes; raise it")
     return labelled[stratified_subset(shard.labels[labelled], max_labels, seed)]
 
 
@@ -290,9 +294,15 @@ def split_labels(shard: TokenShard, few: FewLabels, seed: int) -> tuple[np.ndarr
 
     Each class is trained on, if with one document. Raises ValueError where that cannot be.
     """
-    subset = chosen_documents(shard, few.num_labels, seed, "sample_efficiency.labels")
-    num_held_out = max(1, round(few.held_out * few.num_labels))
-    trained = stratified_subset(shard.labels[subset], few.num_labels - num_held_out, seed)
+    subset = chosen_documents(shard, few.num_labels, seed, few.key)
+    num_trained = few.num_labels - max(1, round(few.held_out * few.num_labels))
+    num_classes = len(np.unique(shard.labels[shard.labels != UNLABELLED]))
+    if num_trained < num_classes:
+        raise ValueError(
+            f"{few.key} is {few.num_labels:,}: without those held out {num_trained:,} are left to train on, "
+            f"fewer than the {num_classes} classes; raise it"
+        )
+    trained = stratified_subset(shard.labels[subset], num_trained, seed)
     return subset[trained], np.delete(subset, trained)
 
 

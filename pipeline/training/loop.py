@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from models.family import State
-from pipeline.cost import Cost
+from pipeline.cost import Cost, total
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import Context, CurveRecorder, all_gather_rows
 from pipeline.training.objectives import StepLoss, Task
@@ -103,7 +103,7 @@ class Training:
         self.early_stop = EarlyStop(self.task.patience)
         self._sums = _Sums()
         self._grad_norm = torch.zeros(())
-        self._cost = Cost()
+        self._cost = Cost(gpu=self.context.device.type == "cuda")
 
     @property
     def finished(self) -> bool:
@@ -200,13 +200,11 @@ class Training:
         return [all_gather_rows(self.context, tensor, rows, num_rows) for tensor in self.state]
 
     def _spent(self) -> dict[str, float]:
-        """Core and GPU seconds of all workers, and of all attempts up to their last checkpoints."""
+        """By this worker's clock, of all workers' cores and GPUs; of all attempts, up to their last saves."""
         now = self._cost.spent()
-        names = ("core_seconds", "gpu_seconds")
-        sums = self.context.sum_numbers(*(now[name] for name in names))
-        return {
-            name: self.spent_before.get(name, 0.0) + spent for name, spent in zip(names, sums, strict=True)
-        }
+        cores, gpus = self.context.sum_numbers(now["core_seconds"], now["gpu_seconds"])
+        mine = {"seconds": now["seconds"], "core_seconds": cores, "gpu_seconds": gpus}
+        return total(mine, self.spent_before) if self.spent_before else mine
 
     def _tensors(self, lanes: list[Tensor]) -> dict[str, Tensor]:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
