@@ -421,8 +421,8 @@ def _fields_at(kind: type, location: list[str]) -> list[str]:
 def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `top` over `base`, key by key.
 
-    A source whose `kind` changes is replaced whole, and a range that becomes choices, or the other way: keys of
-    another kind mean nothing to it.
+    A source whose `kind` changes is replaced whole: keys of another kind mean nothing to it. So is a range
+    that becomes choices, or the other way.
     """
     merged = dict(base)
     for key, value in top.items():
