@@ -161,7 +161,15 @@ def test_what_the_test_cannot_tell_apart_is_said_to_be_so(figures):
 
 
 def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
-    assert say.crossings(figures) == ["ULMFiT and from scratch cross between 100 and 1,000 labels."]
+    assert say.crossings(figures) == [
+        "ULMFiT is ahead of from scratch with 1,000 labels; from scratch is ahead of ULMFiT with 100 labels; "
+        "they cross between 100 and 1,000."
+    ]
+    figures["sample_efficiency"]["above_base"]["scratch"]["300"] = above(0.005)
+    assert say.crossings(figures)[0].endswith(
+        "with 300 ULMFiT and from scratch are not told apart; they cross between 100 and 1,000."
+    )
+    figures["sample_efficiency"]["above_base"]["scratch"].pop("300")
     text = summary(figures)
     assert "| from scratch | -2.0% (-3.0% to -1.0%) | +20.0% (+19.0% to +21.0%) |" in text
     assert "of one seed, so without its spread" in text

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,23 +117,31 @@ def compared(figures: Figures) -> list[Row]:
 
 
 def crossings(figures: Figures) -> list[str]:
-    """Which arm is ahead where, of the first and each other, in words."""
+    """Which arm is ahead where, of the first and each other: where their paired interval says so."""
     base = NAMES[figures["sample_efficiency"]["base"]]
     said = []
     for arm, by_count in _by_arm(figures, "above_base").items():
-        ahead = {count: each["difference"] > 0 for count, each in by_count.items()}
-        counts = list(ahead)
-        places = [
-            f"between {low:,} and {high:,} labels"
-            for low, high in pairwise(counts)
-            if ahead[low] != ahead[high]
+        ahead = [count for count, each in by_count.items() if each["difference_low"] > 0]
+        behind = [count for count, each in by_count.items() if each["difference_high"] < 0]
+        alike = [count for count in by_count if count not in (*ahead, *behind)]
+        parts = [
+            f"{first} is ahead of {second} with {_listed(counts)} labels"
+            for first, second, counts in ((base, NAMES[arm], ahead), (NAMES[arm], base, behind))
+            if counts
         ]
-        if places:
-            said.append(f"{base} and {NAMES[arm]} cross {', '.join(places)}.")
-        else:
-            first, second = (base, NAMES[arm]) if ahead[counts[0]] else (NAMES[arm], base)
-            said.append(f"{first} is ahead of {second} from {counts[0]:,} to {counts[-1]:,} labels.")
+        if alike:
+            parts.append(f"with {_listed(alike)} {base} and {NAMES[arm]} are not told apart")
+        if ahead and behind:
+            low, high = sorted((ahead, behind))
+            if max(low) < min(high):
+                parts.append(f"they cross between {max(low):,} and {min(high):,}")
+        text = "; ".join(parts)
+        said.append(f"{text[0].upper()}{text[1:]}.")
     return said
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(f"{count:,}" for count in counts)
 
 
 def bands(figures: Figures) -> str:
