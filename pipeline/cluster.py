@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -22,6 +22,21 @@ _SETTINGS = {
 _PREEMPTION_WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 
 
+class JoinedCluster:
+    """The Ray that this process runs on: there already, and left to whoever began it."""
+
+    def nodes(self) -> list[dict[str, float]]:
+        import ray
+
+        return _resources(ray.nodes())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        pass
+
+
 @dataclass
 class Cluster:
     """A Ray to join, or to start on this machine. A context: begun by it, unless it was before, and left.
@@ -29,10 +44,13 @@ class Cluster:
     Attributes:
         address: of a Ray that is up; None starts one for the time being.
         environment: variables that joining that one takes, whatever else was set.
+        dashboard: one that is started has its dashboard. Of it Ray Train asks which jobs were cut off by
+            the end of a trial, to give back what they held.
     """
 
     address: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    dashboard: bool = False
     _joining: Future[None] | None = field(default=None, repr=False)
     _thread: ThreadPoolExecutor | None = field(default=None, repr=False)
 
@@ -63,7 +81,7 @@ class Cluster:
         except (ConnectionError, TimeoutError, ray.exceptions.RayError) as error:
             where = f"the Ray at {self.address}" if self.address else "a Ray on this machine"
             raise ValueError(f"{where} cannot be joined: {error}") from error
-        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        return _resources(ray.nodes())
 
     def close(self) -> None:
         if self._joining is None or self._thread is None:
@@ -88,8 +106,12 @@ class Cluster:
 
         ray.init(
             address=self.address or "local",
-            include_dashboard=None if self.address else False,
+            include_dashboard=None if self.address else self.dashboard,
             log_to_driver=False,
             configure_logging=True,
             logging_level=logging.WARNING,
         )
+
+
+def _resources(nodes: Iterable[Mapping[str, Any]]) -> list[dict[str, float]]:
+    return [node["Resources"] for node in nodes if node["Alive"]]

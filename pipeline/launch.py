@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.cluster import Cluster
+from pipeline.cluster import Cluster, JoinedCluster
 from pipeline.params import Run
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
 from pipeline.training.context import Context, CurveRecorder
@@ -32,7 +32,7 @@ class Session:
     open_recorder: Callable[[int], CurveRecorder]
     tracking_run: str | None = None
     anew: bool = False  # train again what is finished
-    cluster: Cluster | None = None  # None: a Ray on this machine, started for this job
+    cluster: Cluster | JoinedCluster | None = None  # None: a Ray on this machine, started for this job
 
 
 Report = Callable[[Mapping[str, float]], None]
@@ -41,7 +41,8 @@ Report = Callable[[Mapping[str, float]], None]
 def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> Checkpoint:
     """Train a job to its end, from its last checkpoint if there is one; returns the finished state.
 
-    `report` is told of each record of the curve where the loop runs in this process.
+    `report` is told of each record of the curve: in this process, or, where the job runs on Ray, in that of
+    Train's controller, to which it has to cross over.
 
     The checkpoint of the last step is the result, so a run that was killed between its last step and
     its export has only the export left to do.
@@ -55,7 +56,7 @@ def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> C
         if run.workers == 0:
             _train_here(job, run, session, report)
         else:
-            _train_on_ray(job, run, session)
+            _train_on_ray(job, run, session, report)
         done = store.newest()
     if done is None or not done.state["finished"]:
         raise RuntimeError(f"training ended, but {session.folder} holds no finished checkpoint")
@@ -128,7 +129,7 @@ def _train_here(job: Job, run: Run, session: Session, report: Report | None) -> 
 # -------------------------------------------------------------------------------------- Ray Train
 
 
-def _train_on_ray(job: Job, run: Run, session: Session) -> None:
+def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -> None:
     with session.cluster or Cluster() as cluster:
         placement = plan_placement(run, cluster.nodes())
         from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
@@ -148,12 +149,23 @@ def _train_on_ray(job: Job, run: Run, session: Session) -> None:
                 name=session.key,
                 storage_path=session.folder.rsplit("/", 1)[0] + "/ray",
                 failure_config=FailureConfig(max_failures=run.max_worker_failures),
+                callbacks=[_listener(report)] if report else [],
             ),
         )
         try:
             trainer.fit()
         except WorkerGroupError as error:
             raise refusal_among(error.worker_failures.values()) or error from error
+
+
+def _listener(report: Report) -> Any:
+    from ray.train import UserCallback
+
+    class Listener(UserCallback):
+        def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+            report(metrics[0])  # all workers report the same
+
+    return Listener()
 
 
 def refusal_among(failures: Iterable[Exception]) -> ValueError | None:
@@ -167,10 +179,11 @@ def refusal_among(failures: Iterable[Exception]) -> ValueError | None:
 
 def reason_of(failure: Exception) -> str:
     """Why a worker failed, in a line: what a ValueError says; of others the first line, with their type."""
-    refusal = refusal_among([failure])
+    among = list(getattr(failure, "worker_failures", {}).values()) or [failure]
+    refusal = refusal_among(among)
     if refusal is not None:
         return str(refusal)
-    *_, origin = _causes(failure)
+    *_, origin = _causes(among[0])
     return f"{type(origin).__name__}: {origin}".partition("\n")[0]
 
 
@@ -178,7 +191,8 @@ def _causes(failure: BaseException) -> Iterator[BaseException]:
     """From what Ray raised here to what was raised there."""
     cause: BaseException | None = getattr(failure, "_base_exc", failure)
     while cause is not None:
-        cause = getattr(cause, "cause", None) or cause
+        wrapped = getattr(cause, "cause", None)  # Ray's; of others it may be anything
+        cause = wrapped if isinstance(wrapped, BaseException) else cause
         yield cause
         cause = cause.__cause__
 

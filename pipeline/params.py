@@ -191,10 +191,13 @@ class Leakage(Section):
 
 
 class Trials(Section):
-    """What each training of `tune`, `sample_efficiency` or `ablate` gets of the cluster."""
+    """What each training of `tune`, `sample_efficiency` or `ablate` gets of the cluster.
+
+    A trial is one process; those of `tune` may be of several (`tune.workers`), each with so much.
+    """
 
     cpus: Count  # and as many threads
-    gpus: Annotated[float, Field(ge=0, le=1)]  # a fraction shares one; a trial is one process
+    gpus: Annotated[float, Field(ge=0, le=1)]  # a fraction shares one
     at_once: Count | None  # at most so many; null: as many as the cluster holds
 
 
@@ -262,6 +265,7 @@ class Tune(Section):
     num_trials: Annotated[int, Field(ge=0)]  # 0: no search; a grid has at most so many points
     search: Literal["optuna", "random", "grid"]
     seed: Annotated[int, Field(ge=0)]
+    workers: Count  # of a trial: 1, the trial itself trains; more, it is a Ray Train job of so many
     labels: Count | None  # a trial trains on so many, as in sample_efficiency; null: as the stage does
     grace: Annotated[float, Field(gt=0, le=1)] | None  # of a training, before it may be stopped
     reduction: Annotated[int, Field(ge=2)]  # of so many trials one goes on

@@ -39,7 +39,7 @@ def run_stage(
     root = project_root(Path.cwd())
     sweeps = stage in _SWEEPS
     # A sweep begins Ray itself, where there is anything left to train.
-    ray = _cluster(root, settings) if curve or sweeps else None
+    ray = _cluster(root, settings, stage) if curve or sweeps else None
     with ray if ray and not sweeps else nullcontext(ray) as cluster:
         module = importlib.import_module(f"pipeline.stages.{stage}")
         info = _stage_info(
@@ -125,7 +125,7 @@ def _stage_info(
     )
 
 
-def _cluster(root: Path, settings: Params) -> Cluster | None:
+def _cluster(root: Path, settings: Params, stage: str) -> Cluster | None:
     """Ray for a training stage. Begun before all else, as it takes the longest."""
     if settings.run.workers == 0:
         return None
@@ -133,7 +133,8 @@ def _cluster(root: Path, settings: Params) -> Cluster | None:
     hush = logging.getLogger("ray._private.worker")
     hush.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
     address = services.ray_address(root)
-    return Cluster(address, services.join_environment() if address else {})
+    nested = stage == "tune" and settings.tune.workers > 1
+    return Cluster(address, services.join_environment() if address else {}, dashboard=nested)
 
 
 def _train(

@@ -11,12 +11,13 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from pipeline.cluster import Cluster
+from pipeline.cluster import Cluster, JoinedCluster
 from pipeline.launch import Session, fit, prepare_torch, reason_of
 from pipeline.params import Range, Run, Trials, Tune
+from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.jobs import Job
 from pipeline.trials import quiet_tune, trials_at_once
 
@@ -75,11 +76,16 @@ def search(
     Raises ValueError for a plan that could only wait for ever.
     """
     tune = quiet_tune()
-    with cluster or Cluster() as joined:
-        at_once = trials_at_once(room, joined.nodes())
+    with cluster or Cluster(dashboard=settings.workers > 1) as joined:
+        at_once = trials_at_once(room, joined.nodes(), settings.workers)
         resources = {"CPU": room.cpus} | ({"GPU": room.gpus} if room.gpus else {})
+        if settings.workers > 1:
+            # The trial waits for its workers, which have theirs; of nothing at all Tune makes no plan.
+            resources = {"memory": 1}
+        trial = _ray_trial if settings.workers == 1 else _train_trial
         trainable = tune.with_resources(
-            tune.with_parameters(_ray_trial, objective=objective, num_threads=room.cpus), resources
+            tune.with_parameters(trial, objective=objective, workers=settings.workers, num_threads=room.cpus),
+            resources,
         )
         _watching.set(watcher)
         with warnings.catch_warnings():
@@ -105,7 +111,8 @@ def _tuner(trainable: Any, settings: Tune, at_once: int, folder: str) -> Any:
             search_alg=_sampler(settings),
             scheduler=_scheduler(settings),
             max_concurrent_trials=at_once,
-            reuse_actors=True,
+            # A trial that is stopped ends a Train job only by the end of its process.
+            reuse_actors=settings.workers == 1,
         ),
         run_config=tune.RunConfig(
             name=name,
@@ -205,30 +212,67 @@ def _tried(number: int, result: Any) -> Tried:
     )
 
 
-def _ray_trial(config: Values, objective: Objective, num_threads: int) -> None:
+@dataclass
+class _Told:
+    """Hands a training's evaluations on to Tune, as its results."""
+
+    objective: Objective
+    tell: Callable[[dict[str, Any]], None]
+    percent: float = 0.0
+
+    def __call__(self, metrics: Mapping[str, float]) -> None:
+        self.percent = 100 * metrics.get("train/progress", 0.0)
+        # Not of a network that has learned nothing yet.
+        if self.objective.metric in metrics and self.percent > 0:
+            value = self.objective.of_metric(metrics[self.objective.metric])
+            self.tell({"value": value, "percent": self.percent, "metrics": dict(metrics)})
+
+    def ended(self, done: Checkpoint) -> None:
+        """Where it had ended before the search was killed, there was nothing left to report."""
+        self({"train/progress": 1.0, **done.state["kept_metrics"]})
+
+    def failed(self, error: Exception) -> None:
+        """As a result, the worst there is: so the sampler learns to keep away."""
+        self.tell({"value": math.inf, "percent": self.percent, "metrics": {}, "failure": reason_of(error)})
+
+
+def _ray_trial(config: Values, objective: Objective, workers: int, num_threads: int) -> None:
+    """The loop runs in the trial's own process."""
     from ray import tune
 
     prepare_torch(num_threads)
-    percent = 0.0
-
-    def report(metrics: Mapping[str, float]) -> None:
-        nonlocal percent
-        percent = 100 * metrics.get("train/progress", 0.0)
-        if objective.metric in metrics and percent > 0:  # not of a network that has learned nothing yet
-            value = objective.of_metric(metrics[objective.metric])
-            tune.report({"value": value, "percent": percent, "metrics": dict(metrics)})
-
+    told = _Told(objective, tune.report)
     run = objective.run.model_copy(update={"workers": 0, "threads_per_worker": num_threads})
     try:
-        done = fit(objective.make_job(config), run, objective.make_session(config), report)
+        done = fit(objective.make_job(config), run, objective.make_session(config), told)
     except (ValueError, RuntimeError, OSError) as error:  # of a training; a mistake of ours goes on up
-        # Told as a result, the worst there is: so the sampler learns to keep away.
-        tune.report({
-            "value": math.inf, "percent": percent, "metrics": {}, "failure": reason_of(error)
-        })  # fmt: skip
+        told.failed(error)
         return
-    # Where it had ended before the search was killed, there was nothing left to report.
-    report({"train/progress": 1.0, **done.state["kept_metrics"]})
+    told.ended(done)
+
+
+def _train_trial(config: Values, objective: Objective, workers: int, num_threads: int) -> None:
+    """The trial is a Ray Train job, and its process waits for that."""
+    from ray import tune
+    from ray.train import TrainingFailedError
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    to_tune = TuneReportCallback()  # how another process reports for this one
+
+    def tell(result: dict[str, Any]) -> None:
+        # A trial that has told of all of it is ended, so the job has to end before.
+        if result["percent"] < 100:
+            to_tune.after_report(None, [result], None)  # type: ignore[arg-type]  # looks at the result alone
+
+    session = replace(objective.make_session(config), cluster=JoinedCluster())
+    during, after = _Told(objective, tell), _Told(objective, tune.report)
+    run = objective.run.model_copy(update={"workers": workers, "threads_per_worker": num_threads})
+    try:
+        done = fit(objective.make_job(config), run, session, during)
+    except (ValueError, RuntimeError, OSError, TrainingFailedError) as error:
+        after.failed(error)
+        return
+    after.ended(done)
 
 
 def importances(space: Mapping[str, Range], trials: Sequence[Tried]) -> dict[str, float]:

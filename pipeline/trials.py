@@ -84,16 +84,23 @@ def run_trials(trials: Sequence[Trial], room: Trials, at_once: int, folder: str,
         ended(trial, _failure_of(trial, room.cpus))
 
 
-def trials_at_once(room: Trials, nodes: Sequence[Mapping[str, float]]) -> int:
-    """How many trials the nodes hold. Raises ValueError where they hold none."""
+def trials_at_once(room: Trials, nodes: Sequence[Mapping[str, float]], workers: int = 1) -> int:
+    """How many trials of so many workers the nodes hold. Raises ValueError where they hold none."""
     each = {"CPU": float(room.cpus), "GPU": room.gpus}
     wanted = {name: amount for name, amount in each.items() if amount > 0}
-    held = sum(min(int(node.get(name, 0) / amount) for name, amount in wanted.items()) for node in nodes)
+    hold = sum(min(int(node.get(name, 0) / amount) for name, amount in wanted.items()) for node in nodes)
+    held = hold // workers
     if held == 0:
         sizes = "; ".join(f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes)
+        each_of = f"each of tune.workers: {workers}" if workers > 1 else "a trial"
+        have = (
+            f"the nodes of the Ray cluster hold {hold}"
+            if workers > 1
+            else "no node of the Ray cluster has them"
+        )
         raise ValueError(
-            f"a trial takes trials.cpus: {room.cpus} and trials.gpus: {room.gpus:g}, but no node of the Ray "
-            f"cluster has them ({sizes}); lower them, or add nodes"
+            f"{each_of} takes trials.cpus: {room.cpus} and trials.gpus: {room.gpus:g}, but {have} "
+            f"({sizes}); lower them, or add nodes"
         )
     return min(held, room.at_once or held)
 

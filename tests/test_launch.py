@@ -7,14 +7,14 @@ import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
-from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement, refusal_among
+from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement, reason_of, refusal_among
 from pipeline.params import LanguageModelTraining, Model, Run
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
@@ -248,3 +248,14 @@ def test_a_mistake_that_a_worker_refuses_is_told_without_rays_wrapping():
     assert isinstance(found, ValueError)
     assert str(found) == "lower optimizer.lr"
     assert refusal_among([RuntimeError("lost")]) is None
+
+
+def test_the_reason_of_a_failure_is_that_of_the_worker_whatever_others_call_a_cause():
+    class OddError(RuntimeError):
+        cause = "a text"
+
+    class GroupError(Exception):
+        worker_failures: ClassVar = {1: OddError("no memory\nand so on")}
+
+    assert reason_of(GroupError("of two workers")) == "OddError: no memory"
+    assert reason_of(OddError("alone")) == "OddError: alone"

@@ -371,6 +371,35 @@ def test_a_trial_that_fails_is_told_and_the_rest_goes_on_and_the_best_is_taken_o
 
 
 @pytest.mark.ray
+@pytest.mark.slow
+def test_a_trial_may_be_a_ray_train_job_and_gives_back_what_it_held(project):
+    """Were a worker's place not given back, the next trial would wait for it, and fail."""
+    before = (project / "params.yaml").read_bytes()
+    space = dict.fromkeys(params.load(project / "params.yaml").tune.space)
+    space["finetune_lm.optimizer.lr"] = {"choices": [1e30, 0.003, 0.00001, 0.001]}
+    (project / "search.yaml").write_text(
+        json.dumps({
+            "tune": {"stage": "finetune_lm", "search": "grid", "num_trials": 4, "workers": 2, "space": space,
+                     "overrides": {"finetune_lm": {"epochs": 2.0, "evaluations_per_epoch": 4}}},
+            "finetune_lm": {"optimizer": {"clip_norm": None}},
+        }),
+        encoding="utf-8",
+    )  # fmt: skip
+    try:
+        command(project, "headstart", "use", "search.yaml")
+        command(project, "headstart", "tune")
+        figures = metrics(project, "tune")
+    finally:
+        (project / "params.yaml").write_bytes(before)
+    trials = {trial["settings"]["finetune_lm.optimizer.lr"]: trial for trial in figures["trials"]}
+    assert trials[1e30]["state"] == "failed"
+    assert "the training loss is nan" in trials[1e30]["failure"]
+    assert trials[0.003]["state"] == "finished"
+    assert trials[0.00001]["state"] == "stopped early"
+    assert trials[0.001]["value"] is not None
+
+
+@pytest.mark.ray
 @pytest.mark.parametrize(("start", "arm"), [("target_lm", "classifier"), ("scratch", "scratch")])
 def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start, arm):
     from pipeline.stages._points import classifier_settings

@@ -133,6 +133,11 @@ def slices(rows: Sequence[Row], key: str, logarithmic: bool, measure: str) -> An
     )
 
 
+def _without_section(key: str) -> str:
+    """Of a search's settings, which are of `model` or of one stage: there is little room below an axis."""
+    return key.partition(".")[2] or key
+
+
 def parallel(rows: Sequence[Row], keys: Sequence[str], logarithmic: Sequence[str], measure: str) -> Any:
     """Every trial as a line through its settings, each on a scale of its own from its least to its most."""
     import altair as alt
@@ -145,7 +150,7 @@ def parallel(rows: Sequence[Row], keys: Sequence[str], logarithmic: Sequence[str
             column = [each["value"] if axis == measure else each[axis] for each in rows]
             place = _place(values[axis], column, axis in logarithmic)
             places.append({
-                "trial": row["trial"], "axis": axis, "place": place,
+                "trial": row["trial"], "axis": _without_section(axis), "place": place,
                 "shown": values[axis], "value": row["value"],
             })  # fmt: skip
     return _sized(
@@ -154,7 +159,7 @@ def parallel(rows: Sequence[Row], keys: Sequence[str], logarithmic: Sequence[str
         .encode(
             x=alt.X(
                 "axis:N",
-                sort=axes,
+                sort=[_without_section(axis) for axis in axes],
                 title=None,
                 axis=alt.Axis(labelAngle=-40, labelLimit=140, labelOverlap=False),
             ),

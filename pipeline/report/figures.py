@@ -274,11 +274,16 @@ def classifiers(figures: Figures) -> list[Row]:
     return rows
 
 
-def _spent(figures: Figures, directions: Sequence[str]) -> dict[str, float]:
-    """By the clock, of cores and of GPUs, in all trainings that a classifier comes from."""
+def _spent(figures: Figures, directions: Sequence[str]) -> dict[str, float | None]:
+    """By the clock, of cores and of GPUs, in all trainings that a classifier comes from.
+
+    None for metrics of trainings that recorded no cost: a part of it is not the cost.
+    """
     trainings = [figures[f"{stage}-{direction}"] for stage in TRAININGS for direction in directions]
     return {
         name: sum(training[name] for training in trainings)
+        if all(name in training for training in trainings)
+        else None
         for name in ("seconds", "core_seconds", "gpu_seconds")
     }
 
@@ -286,7 +291,7 @@ def _spent(figures: Figures, directions: Sequence[str]) -> dict[str, float]:
 def minutes(row: Row) -> dict[str, str]:
     """What something took, by what of."""
     names = {"minutes": "seconds", "core minutes": "core_seconds", "GPU minutes": "gpu_seconds"}
-    return {said: f"{row[name] / 60:.1f}" for said, name in names.items()}
+    return {said: "" if row.get(name) is None else f"{row[name] / 60:.1f}" for said, name in names.items()}
 
 
 def language_models(figures: Figures) -> list[Row]:

@@ -165,7 +165,7 @@ def language_model_loss(
     num_targets = sum(int(shard.offsets[-1]) for shard in shards) - 1
     rows = rows_of(context.rank, context.world, min(num_rows, num_targets))
     batches = evaluation_batches(shards, num_rows=num_rows, bptt=bptt, direction=direction, rows=rows)
-    with exact_products(model.encoder):
+    with products_in(torch.float32, model.encoder):
         for batch in batches:
             count += batch.num_targets
             if rows.start == rows.stop:
@@ -179,10 +179,10 @@ def language_model_loss(
 
 
 @contextmanager
-def exact_products(encoder: Encoder) -> Iterator[None]:
-    """Matrix products in float32, whatever training uses: reported figures must compare."""
+def products_in(dtype: torch.dtype, encoder: Encoder) -> Iterator[None]:
+    """Matrix products in `dtype`, whatever training uses. Reported figures have to compare: float32."""
     before = encoder.product_dtype
-    encoder.product_dtype = torch.float32
+    encoder.product_dtype = dtype
     try:
         yield
     finally:
@@ -252,12 +252,13 @@ def predict_logits(
     direction: Direction,
     pad_id: int,
     device: torch.device,
+    dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Logits (number of texts, classes), in float32 on the CPU, in the order of the texts."""
+    """Logits (number of texts, classes) on the CPU, in the order of the texts; products in `dtype`."""
     clipped = [clip(text, max_tokens, direction) for text in texts]
     num_classes = model.head.linear_out.out_features
     logits = torch.zeros(len(texts), num_classes)
-    with exact_products(model.encoder):
+    with products_in(dtype, model.encoder):
         for chosen in by_length([len(text) for text in clipped], _EVALUATION_TOKENS):
             part = [clipped[k] for k in chosen]
             ids, mask = pad(part, max(map(len, part)), pad_id)
