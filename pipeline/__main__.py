@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -165,11 +165,14 @@ def predict(
         list[Path] | None, typer.Option(help="Exported classifier; several are averaged.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Plain text, one document a line.")] = None,
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"], typer.Option(help="Of matrix products; auto: the fast one here.")
+    ] = "auto",
 ) -> None:
     """Label and probabilities of texts, as one JSON object a line."""
     from pipeline.predict import predict_lines
 
-    for line in predict_lines(text or [], file, model or [Path("data/classifier/forward")]):
+    for line in predict_lines(text or [], file, model or [Path("data/classifier/forward")], precision):
         typer.echo(line)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.kernels import fast_dtype
+from pipeline.allocator import keep_freed_memory
 from pipeline.cluster import Cluster, JoinedCluster
 from pipeline.params import Run
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
@@ -93,15 +95,8 @@ def precision_of(run: Run, device: torch.device) -> torch.dtype:
     reports/precision.json), at 1.4 to 1.5 times as many tokens a second on two cores.
     """
     if run.precision == "auto":
-        return torch.bfloat16 if _multiplies_bf16(device) else torch.float32
+        return fast_dtype(device)
     return torch.bfloat16 if run.precision == "bf16" else torch.float32
-
-
-def _multiplies_bf16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
-    capabilities = torch.cpu.get_capabilities()
-    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def device_of(run: Run) -> torch.device:
@@ -113,6 +108,7 @@ def device_of(run: Run) -> torch.device:
 
 def prepare_torch(num_threads: int | None) -> None:
     """Settings of the process that trains."""
+    keep_freed_memory()
     if num_threads:
         torch.set_num_threads(num_threads)
     # oneDNN's float32 products, about twice as fast as MKL's on many CPUs; TF32 on GPUs.

@@ -34,6 +34,9 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+Precision = Literal["auto", "fp32", "bf16"]  # of matrix products
+
+
 class Run(Section):
     """Where and how to run. Only `seed` and `precision` may change a result."""
 
@@ -41,7 +44,7 @@ class Run(Section):
     workers: Annotated[int, Field(ge=0)] | Literal["auto"]  # 0: this process, without Ray
     threads_per_worker: Count | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
-    precision: Literal["auto", "fp32", "bf16"]  # auto: bf16 where the processor has it
+    precision: Precision  # auto: bf16 where the processor has it
     directions: Annotated[list[Direction], Field(min_length=1)]
     storage: str  # checkpoints of unfinished runs: local folder, NFS or s3://
     checkpoint_minutes: Positive

@@ -12,9 +12,10 @@ from pathlib import Path
 import torch
 
 from models.heads import Classifier
+from models.kernels import fast_dtype
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.params import Normalise
+from pipeline.params import Normalise, Precision
 from pipeline.training.export import HeadCard, ModelCard, load_classifier
 from pipeline.training.objectives import predict_logits
 
@@ -30,14 +31,26 @@ class Prediction:
 class Predictor:
     """One classifier, or several whose probabilities are averaged (a forward and a backward one)."""
 
-    def __init__(self, classifiers: Sequence[tuple[Classifier, ModelCard, HeadCard]], tokenizer: Tokenizer):
+    def __init__(
+        self,
+        classifiers: Sequence[tuple[Classifier, ModelCard, HeadCard]],
+        tokenizer: Tokenizer,
+        precision: Precision = "auto",
+    ) -> None:
         self._classifiers, self._tokenizer = classifiers, tokenizer
+        self._device = torch.device("cpu")
+        dtypes = {"auto": fast_dtype(self._device), "fp32": torch.float32, "bf16": torch.bfloat16}
+        self._dtype = dtypes[precision]
         self.label_names = classifiers[0][2].label_names
         self._normalise = Normalise(**classifiers[0][2].normalise)
 
     @classmethod
-    def load(cls, *folders: Path) -> Predictor:
-        """Raises ValueError for a folder that is no whole classifier, or folders that do not match."""
+    def load(cls, *folders: Path, precision: Precision = "auto") -> Predictor:
+        """With matrix products in `precision`; `auto` takes bfloat16 where the processor has it.
+
+        Measured on IMDb's 25,000 test reviews: see reports/precision.json.
+        Raises ValueError for a folder that is no whole classifier, or folders that do not match.
+        """
         classifiers = [load_classifier(folder) for folder in folders]
         tokenizer = Tokenizer.load(folders[0])
         for folder, (_, card, head) in zip(folders, classifiers, strict=True):
@@ -45,7 +58,7 @@ class Predictor:
                 raise ValueError(f"the classifier in {folder} goes with another tokenizer than {folders[0]}")
             if head.label_names != classifiers[0][2].label_names:
                 raise ValueError(f"the classifiers in {folder} and {folders[0]} know different labels")
-        return cls(classifiers, tokenizer)
+        return cls(classifiers, tokenizer, precision)
 
     def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """Label and probabilities of each text. An empty text is judged as one without words."""
@@ -53,7 +66,7 @@ class Predictor:
         total = torch.zeros(len(texts), len(self.label_names), dtype=torch.float64)
         for model, card, head in self._classifiers:
             logits = predict_logits(
-                model, ids, head.max_tokens, card.direction, card.pad_id, torch.device("cpu")
+                model, ids, head.max_tokens, card.direction, card.pad_id, self._device, self._dtype
             )
             total += logits.double().softmax(1)
         mean = total / len(self._classifiers)
@@ -66,14 +79,16 @@ class Predictor:
         ]
 
 
-def predict_lines(texts: Sequence[str], file: Path | None, models: Sequence[Path]) -> Iterator[str]:
+def predict_lines(
+    texts: Sequence[str], file: Path | None, models: Sequence[Path], precision: Precision
+) -> Iterator[str]:
     """JSON lines for texts, else for the lines of a file, else for those of standard input.
 
     Raises ValueError where both or neither are given, or the input is not UTF-8.
     """
     if texts and file:
         raise ValueError("give texts or --file, not both")
-    predictor = Predictor.load(*models)
+    predictor = Predictor.load(*models, precision=precision)
     source: Iterable[str] = texts or _lines(file)
     source = iter(source)
     while batch := list(islice(source, _TEXTS_AT_ONCE)):

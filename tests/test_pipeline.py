@@ -297,7 +297,8 @@ MAY_IMPORT = {
     "cost": set[str](),
     "training": {"params", "files", "corpus", "models", "cost"},
     "cluster": set[str](),
-    "launch": {"params", "training", "cluster"},
+    "allocator": set(),
+    "launch": {"models", "params", "training", "cluster", "allocator"},
     "trials": {"params", "training", "cluster", "launch"},
     "label_curve": set[str](),
 }

@@ -33,7 +33,7 @@ from pipeline.params import Direction, Optimizer
 from pipeline.training.context import Context
 from pipeline.training.schedules import Plan
 
-_EVALUATION_TOKENS = 16_384  # padded tokens of a batch when nothing has to be kept for a gradient
+_EVALUATION_TOKENS = 32_768  # padded tokens of a batch when nothing has to be kept for a gradient
 
 
 @dataclass

@@ -1,0 +1,82 @@
+"""What the contestants share: sizes, seconds of a repeated call, peak memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of an AWD-LSTM and its batches."""
+
+    embedding_dim: int
+    hidden_dim: int
+    num_layers: int
+    vocab_size: int
+    bptt: int
+    batch_rows: int
+
+    @property
+    def layer_weights(self) -> int:
+        """Weights of the LSTM layers, the top one as wide as the embedding."""
+        inputs = [self.embedding_dim] + [self.hidden_dim] * (self.num_layers - 1)
+        outputs = [*inputs[1:], self.embedding_dim]
+        return sum(4 * o * (i + o) for i, o in zip(inputs, outputs, strict=True))
+
+    @property
+    def weights_multiplied(self) -> int:
+        """Weights that each token is multiplied by in a forward pass, LSTM layers and decoder."""
+        return self.layer_weights + self.vocab_size * self.embedding_dim
+
+    @property
+    def flop_per_classified_token(self) -> int:
+        """Of a forward pass. The head reads a document once."""
+        return 2 * self.layer_weights
+
+    @property
+    def flop_per_trained_token(self) -> int:
+        """Two a weight forward; and as many for the gradient of the input, and of the weight."""
+        return 6 * self.weights_multiplied
+
+
+SIZES = {
+    "a": Size(400, 1152, 3, 60_000, 70, 64),
+    "b": Size(400, 1152, 3, 30_000, 70, 64),
+    "c": Size(200, 512, 2, 8_000, 70, 32),
+    "tiny": Size(16, 24, 2, 200, 10, 4),
+}
+
+
+def prepare() -> None:
+    """As many threads as cores, as all contestants have; the same numbers each time."""
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.manual_seed(1)
+
+
+def seconds_of(step: Callable[[], object], repeats: int, warm_up: int = 1) -> float:
+    """Median."""
+    for _ in range(warm_up):
+        step()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def peak_megabytes() -> float:
+    """Of this process, all that it ever held in memory."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def tell(**figures: float) -> None:
+    print(json.dumps(figures))

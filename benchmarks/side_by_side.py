@@ -1,0 +1,127 @@
+"""Contestants beside one another: each in a process of its own, in turns, so that a slow minute meets all.
+
+A contestant is a command that prints one JSON object of figures as its last line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ROOT / ".peers"  # other libraries, installed apart: `make peers`
+
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    name: str
+    script: str  # in benchmarks/contestants
+    arguments: Sequence[str]
+    peer: bool = False  # needs another library
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def run(self) -> Figures:
+        paths = [str(ROOT), *([str(PEERS)] if self.peer else [])]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTHONWARNINGS": "ignore",
+            "HF_HUB_OFFLINE": "1",
+            **self.environment,
+        }
+        command = [sys.executable, str(ROOT / "benchmarks/contestants" / self.script), *self.arguments]
+        done = subprocess.run(command, env=environment, text=True, capture_output=True)
+        if done.returncode:
+            raise SystemExit(f"{self.name} failed ({shlex.join(command)}):\n{done.stderr[-3000:]}")
+        figures: Figures = json.loads(done.stdout.splitlines()[-1])
+        return figures
+
+
+def arguments_of(doc: str, out: str, rounds: int = 3) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--out", type=Path, default=ROOT / "reports/benchmarks" / out)
+    return parser
+
+
+def compare(contestants: Sequence[Contestant], rounds: int) -> dict[str, dict[str, dict[str, float]]]:
+    """Contestant -> figure -> median, low, high and number of rounds.
+
+    Peers that are not installed are left out.
+    """
+    present = [each for each in contestants if PEERS.exists() or not each.peer]
+    for each in contestants:
+        if each not in present:
+            print(f"{each.name}: left out, as {PEERS} is missing (make peers)", file=sys.stderr)
+    found: dict[str, list[Figures]] = {each.name: [] for each in present}
+    for number in range(rounds):
+        for each in present:
+            figures = each.run()
+            found[each.name].append(figures)
+            said = ", ".join(f"{name} {value:,.4g}" for name, value in figures.items())
+            print(f"round {number + 1}, {each.name}: {said}", file=sys.stderr, flush=True)
+    return {name: _summary(rows) for name, rows in found.items()}
+
+
+def _summary(rows: Sequence[Figures]) -> dict[str, dict[str, float]]:
+    return {
+        name: {
+            "median": statistics.median(row[name] for row in rows),
+            "low": min(row[name] for row in rows),
+            "high": max(row[name] for row in rows),
+            "rounds": len(rows),
+        }
+        for name in rows[0]
+    }
+
+
+def publish(out: Path, table: str, figures: Mapping[str, Any]) -> None:
+    """Print the table; write it, and the figures with command and machine."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    command = " ".join(["python", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]])
+    whole = {"command": command, "machine": machine(), **figures}
+    out.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    said = ", ".join(f"{name} {value}" for name, value in machine().items())
+    out.with_suffix(".md").write_text(f"{table}\n`{command}`\n\n{said}\n", encoding="utf-8")
+    print(table)
+
+
+def markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"# {title}", "", "| " + " | ".join(columns) + " |"]
+    lines.append("| --- |" + " ---: |" * (len(columns) - 1))
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def spread(figure: Mapping[str, float], digits: str = ",.0f") -> str:
+    """Median, and the lowest and highest."""
+    return f"{figure['median']:{digits}} ({figure['low']:{digits}} to {figure['high']:{digits}})"
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
