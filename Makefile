@@ -8,7 +8,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 
-.PHONY: setup repro test check up down
+.PHONY: setup repro test check peers bench up down
 
 setup: $(VENV)/.ready
 
@@ -30,6 +30,18 @@ check: setup
 	ruff check .
 	ruff format --check .
 	mypy
+
+# Other libraries, for the benchmarks alone.
+peers: setup
+	rm -rf .peers
+	python -m pip install --quiet --disable-pip-version-check --no-deps --target .peers -r benchmarks/peers.txt
+
+# On a machine that does nothing else: half an hour on two cores.
+bench: peers
+	PYTHONPATH=. python benchmarks/language_model_step.py
+	PYTHONPATH=. python benchmarks/classifier_step.py
+	PYTHONPATH=. python benchmarks/tokens.py
+	PYTHONPATH=. python benchmarks/stage_overhead.py --out reports/benchmarks/stage_overhead.json
 
 up: setup
 	headstart up

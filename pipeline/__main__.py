@@ -156,6 +156,32 @@ def lr_find(
     typer.echo(f"curve: {found.csv} and {found.picture}")
 
 
+@app.command("import-fastai")
+def import_fastai(
+    weights: Annotated[Path, typer.Argument(help="The .pth of a language model on fastai's AWD_LSTM.")],
+    vocabulary: Annotated[Path, typer.Argument(help="Its words: itos.pkl, or plain text, a word a line.")],
+    direction: Annotated[Literal["forward", "backward"], typer.Option(help="In which it reads.")] = "forward",
+    tokenizer: Annotated[Path, typer.Option(help="The tokenizer to move it to.")] = Path("data/tokenizer"),
+    params: Annotated[Path, typer.Option(help="Settings: the model's sizes.")] = Path("params.yaml"),
+    out: Annotated[Path | None, typer.Option(help="Folder; data/general_lm/DIRECTION.")] = None,
+) -> None:
+    """Take a language model of fastai's as the general one, in place of pretrain_lm."""
+    from pipeline.import_fastai import import_language_model
+    from pipeline.params import load
+
+    folder = out or Path("data/general_lm") / direction
+    moved = import_language_model(weights, vocabulary, tokenizer, load(params), direction, folder)
+    share = moved.num_found / moved.num_pieces
+    typer.echo(
+        f"{moved.num_found:,} of {moved.num_pieces:,} pieces ({share:.0%}) are among its {moved.num_words:,} "
+        "words; the others start from the mean of all rows"
+    )
+    if out is None:
+        typer.echo(
+            f"now: dvc commit -f pretrain_lm@{direction}, so that DVC takes it for that stage's output"
+        )
+
+
 @app.command()
 def predict(
     text: Annotated[

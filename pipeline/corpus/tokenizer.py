@@ -204,6 +204,10 @@ class Tokenizer:
             for token in tokens
         ]
 
+    def raw_piece(self, token: int) -> str:
+        """A token as the vocabulary has it, with sentencepiece's mark for a space."""
+        return str(self._processor.id_to_piece(token))
+
     def is_byte(self, token: int) -> bool:
         """Whether a token stands for one byte of a character that the vocabulary lacks."""
         return bool(self.byte_mask[token])

@@ -1,0 +1,228 @@
+"""fastai's language models: logits and gradients as of its own layers; words moved to pieces; bad files."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.awd_lstm import AWDLSTM, Config
+from models.heads import LanguageModel
+from pipeline import params
+from pipeline.corpus import tokenizer
+from pipeline.import_fastai import (
+    import_language_model,
+    language_model_tensors,
+    move_rows,
+    read_vocabulary,
+    read_weights,
+    rows_of_pieces,
+)
+from pipeline.training.export import build_encoder, build_language_model, load_model
+
+ROOT = Path(__file__).parent.parent
+V, E, H = 30, 6, 10  # vocabulary, embedding, hidden
+
+
+class TheirLanguageModel(nn.Module):
+    """What fastai's AWD_LSTM computes in evaluation, by torch's own layers, under fastai's names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding = nn.Embedding(V, E)
+        self.layers = nn.ModuleList([nn.LSTM(E, H), nn.LSTM(H, H), nn.LSTM(H, E)])
+        self.decoder = nn.Linear(E, V)
+        self.decoder.weight = self.embedding.weight
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        x: Tensor = self.embedding(ids_BT).transpose(0, 1)
+        for layer in self.layers:
+            x, _ = layer(x)
+        logits: Tensor = self.decoder(x.transpose(0, 1))
+        return logits
+
+    def saved(self) -> dict[str, Tensor]:
+        embedding = self.embedding.weight.detach()
+        tensors = {"0.encoder.weight": embedding, "0.encoder_dp.emb.weight": embedding}
+        for depth, layer in enumerate(self.layers):
+            of_layer = {name: weight.detach() for name, weight in layer.named_parameters()}
+            tensors[f"0.rnns.{depth}.weight_hh_l0_raw"] = of_layer.pop("weight_hh_l0")
+            tensors |= {f"0.rnns.{depth}.module.{name}": weight for name, weight in of_layer.items()}
+        return tensors | {"1.decoder.weight": embedding, "1.decoder.bias": self.decoder.bias.detach()}
+
+
+def our_model() -> LanguageModel:
+    config = Config(E, H, 3, True, 0.0, 0.0, 0.0, 0.0, 0.0)
+    return LanguageModel(AWDLSTM(config, V), tie_weights=True)
+
+
+def test_the_logits_and_gradients_are_those_of_their_layers():
+    theirs, ours = TheirLanguageModel(), our_model()
+    ours.load_state_dict(language_model_tensors(theirs.saved(), Path("x.pth")))
+    ids = torch.randint(V, (4, 12))
+    wanted = theirs(ids)
+    logits = ours.logits(ours(ids).features)
+    assert torch.allclose(logits, wanted, atol=1e-6)
+    targets = torch.randint(V, (4, 12))
+    ours.loss(ours(ids).features, targets, torch.float32).backward()
+    nn.functional.cross_entropy(wanted.flatten(0, 1), targets.flatten(), reduction="sum").backward()
+    found, their = dict(ours.named_parameters()), dict(theirs.named_parameters())
+    for name, their_name in (
+        ("encoder.embedding.weight", "embedding.weight"),
+        ("encoder.layers.1.weight_hh", "layers.1.weight_hh_l0"),
+        ("encoder.layers.0.weight_ih", "layers.0.weight_ih_l0"),
+        ("encoder.layers.2.bias", "layers.2.bias_ih_l0"),
+        ("decoder_bias", "decoder.bias"),
+    ):
+        mine, grad = found[name].grad, their[their_name].grad
+        assert mine is not None
+        assert grad is not None
+        assert float((mine - grad).norm()) <= 2e-6 * float(grad.norm()), name
+
+
+@pytest.mark.skipif(not (ROOT / ".peers/fastai").exists(), reason="fastai is not installed (make peers)")
+def test_the_logits_and_gradients_are_those_of_fastai_itself():
+    import subprocess
+    import sys
+
+    script = ROOT / "benchmarks/contestants/parity_fastai.py"
+    done = subprocess.run(
+        [sys.executable, str(script)], text=True, capture_output=True,
+        env={"PYTHONPATH": f"{ROOT}:{ROOT / '.peers'}", "PYTHONWARNINGS": "ignore", "HOME": "/"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    logits, gradients = map(float, done.stdout.split()[-2:])
+    assert logits <= 1e-6
+    assert gradients <= 2e-6
+
+
+def test_pieces_take_the_rows_of_the_words_that_they_spell():
+    words = ["xxunk", "xxpad", "xxbos", "the", "film", ",", "ing", "Oslo"]
+    pieces = ["<pad>", "<unk>", "<s>", "</s>", "▁the", "▁The", "▁Oslo", "ing", ",", "▁film", "▁films", "▁"]
+    specials = {0: "xxpad", 1: "xxunk", 2: "xxbos"}
+    found = rows_of_pieces(pieces, specials, words)
+    assert found == [1, 0, 2, None, 3, 3, 7, None, 5, 4, None, None]
+
+
+def test_a_vocabulary_of_pieces_is_taken_piece_by_piece():
+    words = ["xxunk", "▁the", "ing", "▁th"]
+    assert rows_of_pieces(["▁the", "ing", "▁ing", "▁th"], {}, words) == [1, 2, None, 3]
+
+
+def test_what_has_no_row_starts_from_the_mean():
+    old = torch.arange(6.0).view(3, 2)
+    assert move_rows(old, [2, None, 0]).tolist() == [[4, 5], [2, 3], [0, 1]]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer, fastai's two files, and params.yaml for a network of their size."""
+    folder = tmp_path_factory.mktemp("fastai")
+    settings = params.Tokenizer(
+        kind="bpe", vocab_size=60, character_coverage=1.0, byte_fallback=False, sample_mb=1.0, threads=1
+    )
+    draw = random.Random(1)
+    known = ["the", "film", "was", "and", "sea", "music", "woman", "walk", "talk", "good"]
+    texts = [" ".join(draw.choices(known, k=8)) for _ in range(200)]
+    (folder / "tokenizer.model").write_bytes(tokenizer.train(texts, settings))
+    torch.save({"model": TheirLanguageModel().saved(), "opt": {"lr": 0.1}}, folder / "lm.pth")
+    words = ["xxunk", "xxpad", "xxbos", "the", "film", "was", "and", "sea"]
+    words += [f"w{number}" for number in range(V - len(words))]
+    (folder / "itos.pkl").write_bytes(pickle.dumps(words))
+    (folder / "words.txt").write_text("\n".join(words), encoding="utf-8")
+    return folder
+
+
+def settings(**config: object) -> params.Params:
+    whole = params.load(ROOT / "params.yaml")
+    sizes = {"embedding_dim": E, "hidden_dim": H, "num_layers": 3, "tie_weights": True, **config}
+    model = whole.model.model_copy(update={"config": {**whole.model.config, **sizes}})
+    return whole.model_copy(update={"model": model})
+
+
+@pytest.mark.parametrize("vocabulary", ["itos.pkl", "words.txt"])
+def test_an_import_is_a_language_model_to_go_on_from(files, tmp_path, vocabulary):
+    out = tmp_path / "general_lm"
+    moved = import_language_model(
+        files / "lm.pth", files / vocabulary, files / "tokenizer.model", settings(), "forward", out
+    )
+    tensors, card = load_model(out)
+    model = build_language_model(build_encoder(card)[0], card)
+    model.load_state_dict(tensors)
+    ours = tokenizer.Tokenizer.load(files / "tokenizer.model")
+    assert (moved.num_pieces, moved.num_words) == (ours.vocab_size, V)
+    assert 3 + 4 <= moved.num_found < ours.vocab_size  # three special ones, and some words
+    their_rows = TheirLanguageModel().saved()["0.encoder.weight"]
+    the = next(token for token in range(ours.vocab_size) if ours.raw_piece(token) == "▁the")
+    assert torch.equal(tensors["encoder.embedding.weight"][the], their_rows[3])
+    assert torch.equal(tensors["encoder.embedding.weight"][ours.eos_id], their_rows.mean(0))
+    assert card.tokenizer_sha256 == ours.sha256
+
+
+def test_another_network_is_refused_with_what_to_set(files, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"set model\.config\.embedding_dim: 6, model\.config\.hidden_dim: 10"
+    ):
+        import_language_model(
+            files / "lm.pth", files / "itos.pkl", files / "tokenizer.model", settings(hidden_dim=11),
+            "forward", tmp_path / "out",
+        )  # fmt: skip
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_vocabulary_of_another_model_is_refused(files, tmp_path):
+    (tmp_path / "few.txt").write_text("one\ntwo\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"has 2 words, but .* has rows for 30"):
+        import_language_model(
+            files / "lm.pth", tmp_path / "few.txt", files / "tokenizer.model", settings(), "forward",
+            tmp_path / "out",
+        )  # fmt: skip
+
+
+class Trap:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, ("raise SystemExit('it ran')",)
+
+
+def test_files_that_could_run_something_are_refused_and_run_nothing(tmp_path):
+    trap = pickle.dumps(["the", Trap()])
+    (tmp_path / "itos.pkl").write_bytes(trap)
+    with pytest.raises(ValueError, match=r"builtins\.exec, and only a list of texts is read"):
+        read_vocabulary(tmp_path / "itos.pkl")
+    torch.save({"model": Trap()}, tmp_path / "lm.pth")
+    with pytest.raises(ValueError, match="holds more than weights"):
+        read_weights(tmp_path / "lm.pth")
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle at all", pickle.dumps({"a": 1}), pickle.dumps([1, 2])])
+def test_a_vocabulary_that_is_none_is_refused(tmp_path, content):
+    (tmp_path / "itos.pkl").write_bytes(content)
+    with pytest.raises(ValueError, match="is no pickled list of words"):
+        read_vocabulary(tmp_path / "itos.pkl")
+
+
+@pytest.mark.parametrize("kept", [0, 10, 200, 1000])
+def test_torn_weights_are_refused(files, tmp_path, kept):
+    (tmp_path / "lm.pth").write_bytes((files / "lm.pth").read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"lm\.pth holds more than weights, or is damaged"):
+        read_weights(tmp_path / "lm.pth")
+
+
+@pytest.mark.parametrize("missing", ["1.decoder.bias", "0.rnns.1.module.bias_hh_l0", "0.encoder.weight"])
+def test_a_missing_weight_is_named(missing):
+    saved = TheirLanguageModel().saved()
+    del saved[missing]
+    with pytest.raises(ValueError, match=f"it has no `{missing}`"):
+        language_model_tensors(saved, Path("lm.pth"))
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"lm\.pth: no such file"):
+        read_weights(tmp_path / "lm.pth")
+    with pytest.raises(ValueError, match=r"itos\.pkl: no such file"):
+        read_vocabulary(tmp_path / "itos.pkl")
