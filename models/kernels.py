@@ -242,7 +242,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             total += (top - probs.amax(1).float().log() - at_target).sum()
             if not (wants_input or wants_weight):
                 continue
-            probs[rows, targets] -= 1
+            # Less 1, which is less all others: rounded, the probability of a word all but certain may be 1.
+            probs[rows, targets] = 0
+            probs[rows, targets] = -probs.sum(1)
             if d_x is not None:
                 torch.mm(probs, weight, out=d_x[part])
             if d_weight is not None and d_bias is not None:
