@@ -36,12 +36,12 @@ peers: setup
 	rm -rf .peers
 	python -m pip install --quiet --disable-pip-version-check --no-deps --target .peers -r benchmarks/peers.txt
 
-# On a machine that does nothing else: half an hour on two cores.
+# On a machine that does nothing else: some forty minutes on two cores.
 bench: peers
 	PYTHONPATH=. python benchmarks/language_model_step.py
 	PYTHONPATH=. python benchmarks/classifier_step.py
-	PYTHONPATH=. python benchmarks/tokens.py
-	PYTHONPATH=. python benchmarks/stage_overhead.py --out reports/benchmarks/stage_overhead.json
+	PYTHONPATH=. python benchmarks/prepare_memory.py
+	PYTHONPATH=. python benchmarks/stage_overhead.py
 
 up: setup
 	headstart up

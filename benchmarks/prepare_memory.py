@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--text", default="pydocs", help="parquet file to draw documents from")
     parser.add_argument("--sizes", type=float, nargs="+", default=[100, 400], help="MB of text")
     parser.add_argument("--formats", nargs="+", default=["parquet", "csv", "ndjson", "text"])
-    parser.add_argument("--out", type=Path, default=Path("reports/prepare_memory.json"))
+    parser.add_argument("--out", type=Path, default=Path("reports/benchmarks/prepare_memory.json"))
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

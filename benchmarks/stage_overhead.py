@@ -1,6 +1,6 @@
 """What a training stage costs beyond its training: DVC, imports, Ray, MLflow, export.
 
-    python benchmarks/stage_overhead.py [--repeats 3] [--out reports/stage_overhead.json]
+    python benchmarks/stage_overhead.py [--repeats 3] [--out reports/benchmarks/stage_overhead.json]
 
 In a copy of the checkout, with the preset `smoke`, `dvc repro --force --single-item` runs the stage
 `pretrain_lm@forward`: without `headstart up`, with it, and without Ray. The cost is the wall time less the
@@ -27,7 +27,7 @@ STAGE = "pretrain_lm@forward"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("reports/stage_overhead.json"))
+    parser.add_argument("--out", type=Path, default=Path("reports/benchmarks/stage_overhead.json"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         project = copy_of_checkout(Path(scratch) / "project")
