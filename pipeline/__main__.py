@@ -178,7 +178,8 @@ def import_fastai(
     )
     if out is None:
         typer.echo(
-            f"now: dvc commit -f pretrain_lm@{direction}, so that DVC takes it for that stage's output"
+            f"now: dvc commit -f pretrain_lm@{direction}, so that DVC takes it for that stage's output; the "
+            "metrics and the curve of that stage stay those of its last training, in the report too"
         )
 
 

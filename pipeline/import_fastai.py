@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import pickle
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,11 @@ from pipeline.training.export import ModelCard, build_encoder, build_language_mo
 
 _SPACE = "\u2581"  # sentencepiece's, before the first piece of a word
 _MOST_MB = 4_000  # of a file: what is larger is no AWD-LSTM
+# What damaged or foreign bytes raise when they are unpickled.
+_NO_PICKLE = (
+    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, IndexError, TypeError,
+    AttributeError, struct.error, MemoryError,
+)  # fmt: skip
 _LAYER = re.compile(r"0\.rnns\.(\d+)\.weight_hh_l0_raw")
 
 
@@ -41,6 +47,8 @@ def import_language_model(
     weights: Path, vocabulary: Path, tokenizer: Path, params: Params, direction: Direction, out: Path
 ) -> Moved:
     """Write a model folder as `pretrain_lm` does. Raises ValueError for files or sizes that do not fit."""
+    if out.exists() and not (out / "state.json").exists():
+        raise ValueError(f"{out} exists and is no model's folder; give another for --out")
     tensors = language_model_tensors(read_weights(weights), weights)
     words, ours = read_vocabulary(vocabulary), Tokenizer.load(tokenizer)
     if len(words) != len(tensors["decoder_bias"]):
@@ -68,8 +76,15 @@ def import_language_model(
         key="",
     )
     model = build_language_model(build_encoder(card)[0], card)
-    model.load_state_dict(moved)  # of the shapes that have been checked
-    export_model(out, model.state_dict(), card)
+    try:
+        model.load_state_dict(moved)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{weights} does not fit the network of params.yaml: {reason}") from error
+    try:
+        export_model(out, model.state_dict(), card)
+    except OSError as error:
+        raise ValueError(f"{out} cannot be written: {error}") from error
     return Moved(len(pieces), sum(source is not None for source in sources), len(words))
 
 
@@ -81,13 +96,21 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         raise ValueError(f"{file} is larger than {_MOST_MB:,} MB, which no AWD-LSTM is")
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"{file} holds more than weights, or is damaged: {reason}") from error
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    except _NO_PICKLE as error:
+        raise ValueError(
+            f"{file} holds more than weights, or is no file of torch's. fastai's Learner.save puts the "
+            "optimizer beside them: save with with_opt=False"
+        ) from error
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]  # beside the optimizer's state
-    if not isinstance(content, Mapping) or not all(isinstance(each, Tensor) for each in content.values()):
-        raise ValueError(f"{file} holds no weights by name; save it with fastai's Learner.save")
+    if not isinstance(content, Mapping) or not all(
+        isinstance(name, str) and isinstance(each, Tensor) for name, each in content.items()
+    ):
+        raise ValueError(
+            f"{file} holds no weights by name; save it with fastai's Learner.save, with_opt=False"
+        )
     return dict(content)
 
 
@@ -95,15 +118,18 @@ def read_vocabulary(file: Path) -> list[str]:
     """Words in the order of their rows: a pickled list (fastai's `itos.pkl`), or text, a word a line."""
     if not file.is_file():
         raise ValueError(f"{file}: no such file")
-    content = file.read_bytes()
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
     if file.suffix != ".pkl":
         try:
-            return content.decode("utf-8").splitlines()
+            return content.decode("utf-8").removesuffix("\n").split("\n")
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not UTF-8: {error}") from error
     try:
         words = _OnlyPlain(io.BytesIO(content)).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, AttributeError) as error:
+    except _NO_PICKLE as error:
         raise ValueError(f"{file} is no pickled list of words: {error}") from error
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise ValueError(f"{file} is no pickled list of words, but {type(words).__name__}")
@@ -124,7 +150,7 @@ def language_model_tensors(theirs: Mapping[str, Tensor], file: Path) -> dict[str
     is missing, naming it.
     """
     depths = sorted(int(found[1]) for name in theirs if (found := _LAYER.fullmatch(name)))
-    if not depths:
+    if depths != list(range(len(depths))) or not depths:
         raise ValueError(
             f"{file} is no language model on fastai's AWD_LSTM: it has no `0.rnns.0.weight_hh_l0_raw`"
         )
@@ -156,13 +182,13 @@ def rows_of_pieces(
 ) -> list[int | None]:
     """For each piece the row of the word that it spells; None where there is none.
 
-    A vocabulary that is of sentencepiece itself has the piece as it is. Among words, a piece that begins one
-    is looked up as written, then in lower case, as fastai writes all words; one within a word is found only
-    where it is no letter, for a comma is a word of its own and `ing` is not.
+    A vocabulary of sentencepiece's own, of which a tenth begins words, has the piece as it is. Among words, a
+    piece that begins one is looked up as written, then in lower case, as fastai writes all words; one within
+    a word is found only where it is no letter, for a comma is a word of its own and `ing` is not.
     """
     row_of = {word: row for row, word in reversed(list(enumerate(words)))}
 
-    of_pieces = any(word.startswith(_SPACE) for word in words)
+    of_pieces = 10 * sum(word.startswith(_SPACE) for word in words) > len(words)
 
     def spelled(piece: str) -> int | None:
         if of_pieces:

@@ -80,6 +80,12 @@ def search(
         at_once = trials_at_once(room, joined.nodes(), settings.workers)
         resources = {"CPU": room.cpus} | ({"GPU": room.gpus} if room.gpus else {})
         if settings.workers > 1:
+            if room.gpus not in (0, 1):
+                raise ValueError(
+                    f"trials.gpus is {room.gpus:g}, but tune.workers is {settings.workers}: workers of a Ray "
+                    "Train job take whole GPUs; set trials.gpus to 0 or 1"
+                )
+            objective = replace(objective, run=_on_asked_devices(objective.run, room))
             # The trial waits for its workers, which have theirs; of nothing at all Tune makes no plan.
             resources = {"memory": 1}
         trial = _ray_trial if settings.workers == 1 else _train_trial
@@ -93,6 +99,11 @@ def search(
             warnings.filterwarnings("ignore", "The reported value is ignored")
             results = _tuner(trainable, settings, at_once, folder).fit()
         return [_tried(number, results[number]) for number in range(len(results))]
+
+
+def _on_asked_devices(run: Run, room: Trials) -> Run:
+    """A Train job takes GPUs where there are some: it has to be told which it was given."""
+    return run.model_copy(update={"device": "cuda" if room.gpus else "cpu"})
 
 
 def _tuner(trainable: Any, settings: Tune, at_once: int, folder: str) -> Any:

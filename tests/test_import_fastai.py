@@ -110,7 +110,7 @@ def test_pieces_take_the_rows_of_the_words_that_they_spell():
 
 
 def test_a_vocabulary_of_pieces_is_taken_piece_by_piece():
-    words = ["xxunk", "▁the", "ing", "▁th"]
+    words = ["xxunk", "▁the", "ing", "▁th"]  # those that begin with a space say so
     assert rows_of_pieces(["▁the", "ing", "▁ing", "▁th"], {}, words) == [1, 2, None, 3]
 
 
@@ -195,8 +195,30 @@ def test_files_that_could_run_something_are_refused_and_run_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"builtins\.exec, and only a list of texts is read"):
         read_vocabulary(tmp_path / "itos.pkl")
     torch.save({"model": Trap()}, tmp_path / "lm.pth")
-    with pytest.raises(ValueError, match="holds more than weights"):
+    with pytest.raises(ValueError, match=r"holds more than weights.* with_opt=False"):
         read_weights(tmp_path / "lm.pth")
+
+
+@pytest.mark.parametrize("content", [b"hello world, no weights", b"the\nof\n", b"aaaa", b"\x80\x02."])
+def test_what_is_no_file_of_torchs_is_refused(tmp_path, content):
+    (tmp_path / "lm.pth").write_bytes(content)
+    with pytest.raises(ValueError, match=r"lm\.pth holds more than weights, or is no file of torch's"):
+        read_weights(tmp_path / "lm.pth")
+
+
+def test_names_that_are_none_are_refused(tmp_path):
+    torch.save({0: torch.zeros(2)}, tmp_path / "lm.pth")
+    with pytest.raises(ValueError, match="holds no weights by name"):
+        read_weights(tmp_path / "lm.pth")
+
+
+def test_a_folder_of_anything_else_is_not_written_over(files, tmp_path):
+    (tmp_path / "letters.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match="exists and is no model's folder"):
+        import_language_model(
+            files / "lm.pth", files / "itos.pkl", files / "tokenizer.model", settings(), "forward", tmp_path
+        )
+    assert (tmp_path / "letters.txt").read_text(encoding="utf-8") == "mine"
 
 
 @pytest.mark.parametrize("content", [b"", b"no pickle at all", pickle.dumps({"a": 1}), pickle.dumps([1, 2])])
@@ -209,7 +231,7 @@ def test_a_vocabulary_that_is_none_is_refused(tmp_path, content):
 @pytest.mark.parametrize("kept", [0, 10, 200, 1000])
 def test_torn_weights_are_refused(files, tmp_path, kept):
     (tmp_path / "lm.pth").write_bytes((files / "lm.pth").read_bytes()[:kept])
-    with pytest.raises(ValueError, match=r"lm\.pth holds more than weights, or is damaged"):
+    with pytest.raises(ValueError, match=r"lm\.pth holds more than weights, or is no file"):
         read_weights(tmp_path / "lm.pth")
 
 

@@ -1,4 +1,4 @@
-"""Documents a second of fastai's text classifier: steps as its Learner makes them, and prediction."""
+"""Documents a second of fastai's text classifier, with its Adam in a plain loop; and of its prediction."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def predict() -> None:
 
 
 tell(
-    training_documents_per_second=arguments.rows / seconds_of(step, arguments.steps, warm_up=0),
+    training_documents_per_second=arguments.rows / seconds_of(step, arguments.steps),
     prediction_documents_per_second=arguments.rows / seconds_of(predict, arguments.steps),
     peak_megabytes=peak_megabytes(),
 )
