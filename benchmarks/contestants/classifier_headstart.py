@@ -7,13 +7,13 @@ import argparse
 import numpy as np
 import torch
 
+from benchmarks.contestants._network import OPTIMIZER, PRECISIONS, SCHEDULE, encoder_of
 from benchmarks.contestants._timing import SIZES, peak_megabytes, prepare, seconds_of, tell
-from models.awd_lstm import AWDLSTM, Config, layer_groups
+from models.awd_lstm import layer_groups
 from models.heads import Classifier, classifier_groups
 from pipeline.corpus.batches import ClassifierBatches
 from pipeline.corpus.tokens import TokenShard
 from pipeline.launch import prepare_torch
-from pipeline.params import Optimizer, Schedule
 from pipeline.training.context import Context
 from pipeline.training.loop import Training
 from pipeline.training.objectives import ClassifierTask, predict_logits
@@ -31,7 +31,7 @@ size = SIZES[arguments.size]
 prepare()
 prepare_torch(torch.get_num_threads())
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-precision = {"fp32": torch.float32, "bf16": torch.bfloat16}[arguments.precision]
+precision = PRECISIONS[arguments.precision]
 rows, length = arguments.rows, arguments.tokens
 num_documents = rows * (arguments.steps + 1)
 ids = np.random.default_rng(1).zipf(1.2, num_documents * length) % size.vocab_size
@@ -42,37 +42,21 @@ shard = TokenShard(
     num_words=len(ids),
     num_bytes=len(ids),
 )
-config = Config(
-    embedding_dim=size.embedding_dim,
-    hidden_dim=size.hidden_dim,
-    num_layers=size.num_layers,
-    tie_weights=True,
-    embedding_dropout=0.02,
-    input_dropout=0.25,
-    hidden_dropout=0.15,
-    output_dropout=0.1,
-    weight_dropout=0.2,
-)
-optimizer = Optimizer(
-    kind="adamw", lr=0.002, momentum=0.8, beta2=0.99, weight_decay=0.01, clip_norm=0.4,
-    nonmonotone_interval=5, discriminative_factor=1.0,
-)  # fmt: skip
-encoder = AWDLSTM(config, size.vocab_size)
-encoder.product_dtype = precision
+encoder = encoder_of(size, arguments.precision)
 model = Classifier(encoder, 2, pooling="concat", head_hidden=50, head_dropout=(0.4, 0.1), bptt=70)
 groups = classifier_groups(model, layer_groups(encoder))
 task = ClassifierTask(
     model=model,
     groups=groups,
     plan=make_plan(
-        optimizer,
-        Schedule(kind="slanted_triangular", cut_frac=0.1, ratio=32, span="run"),
+        OPTIMIZER,
+        SCHEDULE,
         "full",
         num_groups=len(groups),
         num_steps=arguments.steps + 2,
         steps_per_unfreezing=1,
     ),
-    optimizer=optimizer,
+    optimizer=OPTIMIZER,
     evaluation_steps=frozenset(),
     batches=ClassifierBatches(
         shard, documents=np.arange(num_documents), num_rows=rows, max_tokens=length,
