@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import polars as pl
 import torch
 
 from models.heads import Classifier
@@ -62,7 +63,8 @@ class Predictor:
 
     def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """Label and probabilities of each text. An empty text is judged as one without words."""
-        ids = self._tokenizer.encode_batch([normalise(text, self._normalise) for text in texts])
+        normalised = normalise(pl.Series(texts, dtype=pl.String), self._normalise)
+        ids = self._tokenizer.encode_batch(normalised.to_list())
         total = torch.zeros(len(texts), len(self.label_names), dtype=torch.float64)
         for model, card, head in self._classifiers:
             logits = predict_logits(

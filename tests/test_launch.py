@@ -99,8 +99,8 @@ def make_job(folder: Path) -> LanguageModelJob:
         with ShardWriter(tokens, split, 50) as shard:
             for _ in range(num_documents):
                 document = (rng.integers(45) + np.arange(int(rng.integers(5, 20)))) % 45 + 5
-                shard.append([document], ["some words"], [None])
-            splits[split] = shard.info()
+                shard.append([document], [None])
+            splits[split] = shard.info(2 * num_documents, 10 * num_documents)
     write_info(tokens, TokensInfo(50, "abc", 1, 2, 0, label_names=None, splits=splits))
     dropouts = {f"{part}_dropout": 0.2 for part in ("embedding", "input", "hidden", "output", "weight")}
     sizes = {"embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True}

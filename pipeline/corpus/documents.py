@@ -6,7 +6,7 @@ The route:
 2. `_write_splits`: each split of the source streams through normalisation into `<split>.parquet`; rows
    without text are counted and left out. Labelled corpora keep their unlabelled rows apart.
 3. `_divide`: where the source gives no validation or test split, or `max_documents` wants fewer rows,
-   `train.parquet` streams once more into its parts.
+   training rows go to a file between, uncompressed, and stream from there into their parts.
 
 Which part a row goes to depends on the seed and on its own text, not on its place in the file or on
 batch sizes: rows are ranked by a keyed hash of the text, class by class, and the first ranks are split
@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -30,17 +31,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.corpus.normalise import normalise
-from pipeline.corpus.sources import SPLITS, Rows, Source
+from pipeline.corpus.normalise import normalise, num_words
+from pipeline.corpus.sources import SPLITS, Source
 from pipeline.files import atomic_write_text
-from pipeline.params import Corpus
+from pipeline.params import Corpus, Normalise
 
 if TYPE_CHECKING:
+    import polars as pl
     import pyarrow as pa
 
-ROW_GROUP_BYTES = 4_000_000  # of text: what a reader holds at once
+ROW_GROUP_BYTES = 4_000_000  # of text: what a reader holds at once; a longer document makes a longer group
 INFO_FILE = "documents.json"
 _UNLABELLED = -1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A batch of documents with their labels (None: unlabelled)."""
+
+    texts: list[str]
+    labels: list[int | None]
 
 
 @dataclass(frozen=True)
@@ -75,12 +85,13 @@ def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, fo
     counts = {split: source.label_counts(split) for split in source.splits}
     labels = _LabelCheck(source.label_names, key)
     labels.check(counts, wanted)
-    sizes, counts = _write_splits(source, settings, folder)
-    if "train" not in sizes and "unlabelled" not in sizes:
+    divide = bool(wanted) or settings.max_documents is not None
+    sizes, counts, undivided = _write_splits(source, settings, folder, seed=seed, divide=divide)
+    if undivided is None and "train" not in sizes and "unlabelled" not in sizes:
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(source.skipped.items()))
         raise ValueError(f"`{key}.source`: no documents to train on; left out: {left_out or 'none'}")
-    if "train" in sizes and (wanted or settings.max_documents is not None):
-        sizes |= _divide(folder, wanted, settings.max_documents, seed, labels)
+    if undivided is not None:
+        sizes |= _divide(undivided, folder, wanted, settings.max_documents, labels)
     else:
         labels.check(counts, wanted)  # again, without the rows that had no text
     _check_splits(sizes, settings, labels)
@@ -232,7 +243,7 @@ def _wanted_fractions(source: Source, settings: Corpus) -> dict[str, float]:
     return {split: part for split, part in fractions.items() if part > 0 and split not in source.splits}
 
 
-# Writing
+# Writing. Rows are a polars frame: text, label, num_words, num_bytes, key.
 
 
 class _SplitWriter:
@@ -242,43 +253,84 @@ class _SplitWriter:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._schema = pa.schema([("text", pa.string()), ("label", pa.int32())])
-        self._writer = pq.ParquetWriter(file, self._schema, compression="zstd")
-        self._texts: list[str] = []
-        self._labels: list[int | None] = []
-        self._group_bytes = 0
+        self._schema = pa.schema([("text", pa.large_string()), ("label", pa.int32())])
+        self._writer = pq.ParquetWriter(file, self._schema, compression="zstd", use_dictionary=["label"])
+        self._pending: list[pl.DataFrame] = []
+        self._group = 0
         self.num_documents = self.num_words = self.num_bytes = 0
         self.label_counts: Counter[int] = Counter()
 
-    def append(self, text: str, label: int | None) -> None:
-        size = len(text.encode("utf-8"))
-        self.num_documents += 1
-        self.num_words += len(text.split())
-        self.num_bytes += size
-        self._texts.append(text)
-        self._labels.append(label)
-        if label is not None:
-            self.label_counts[label] += 1
-        self._group_bytes += size
-        if self._group_bytes >= ROW_GROUP_BYTES:
-            self._flush()
+    def append(self, rows: pl.DataFrame) -> None:
+        # Which group a row goes to hangs on the text before it alone, not on how rows come in.
+        groups = (self.num_bytes + rows["num_bytes"].cum_sum()) // ROW_GROUP_BYTES
+        for (group,), part in rows.group_by(groups, maintain_order=True):
+            if group != self._group:
+                self._flush()
+                self._group = group
+            self._pending.append(part)
+        self.num_documents += len(rows)
+        self.num_words += int(rows["num_words"].sum())
+        self.num_bytes += int(rows["num_bytes"].sum())
+        self.label_counts.update(rows["label"].drop_nulls().to_list())
 
     def _flush(self) -> None:
-        self._writer.write_table(self._table())
-        self._texts, self._labels, self._group_bytes = [], [], 0
+        import polars as pl
 
-    def _table(self) -> pa.Table:
-        import pyarrow as pa
-
-        return pa.table({"text": self._texts, "label": self._labels}, schema=self._schema)
+        if self._pending:
+            table = pl.concat(self._pending).select("text", "label").to_arrow()
+            self._writer.write_table(table.cast(self._schema).combine_chunks())
+        self._pending = []
 
     def close(self) -> None:
-        if self._texts:
-            self._flush()
+        self._flush()
         self._writer.close()
 
     def size(self) -> SplitSize:
         return SplitSize(self.num_documents, self.num_words, self.num_bytes)
+
+
+class _Undivided:
+    """Rows on their way to their splits: on disk as they are, in memory a key and a class of each."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._keys, self._classes = array("Q"), array("i")
+
+    def append(self, rows: pl.DataFrame) -> None:
+        import pyarrow as pa
+
+        table = rows.drop("key").to_arrow()
+        if self._writer is None:
+            self._writer = pa.ipc.new_file(self._file, table.schema)
+        self._writer.write_table(table)
+        self._keys.extend(rows["key"])
+        self._classes.extend(rows["label"].fill_null(_UNLABELLED))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    @property
+    def keys(self) -> np.ndarray:
+        return np.frombuffer(self._keys, dtype=np.uint64)
+
+    @property
+    def classes(self) -> np.ndarray:
+        return np.frombuffer(self._classes, dtype=np.int32)
+
+    def batches(self) -> Iterator[pl.DataFrame]:
+        """Stream what was appended; the file is gone after."""
+        import polars as pl
+        import pyarrow as pa
+
+        with pa.memory_map(str(self._file)) as mapped:
+            reader = pa.ipc.open_file(mapped)
+            for number in range(reader.num_record_batches):
+                frame = pl.from_arrow(reader.get_batch(number))
+                assert isinstance(frame, pl.DataFrame)
+                yield frame
+        self._file.unlink()
 
 
 @contextmanager
@@ -296,62 +348,103 @@ def _split_writers(folder: Path) -> Iterator[dict[str, _SplitWriter]]:
 
 
 def _write_splits(
-    source: Source, settings: Corpus, folder: Path
-) -> tuple[dict[str, SplitSize], dict[str, Counter[int]]]:
-    """Write each split of the source; return their sizes and label counts."""
-    with _split_writers(folder) as writers:
-        for split in source.splits:
-            for rows in source.rows(split):
-                for text, label in zip(rows.texts, rows.labels, strict=True):
-                    document = normalise(text, settings.normalise)
-                    goes_to = _split_of(split, label, source)
-                    if not document.strip():
-                        source.skipped["empty_text"] += 1
-                    elif goes_to is None:
-                        source.skipped["no_label"] += 1
-                    else:
-                        writers[goes_to].append(document, None if goes_to == "unlabelled" else label)
+    source: Source, settings: Corpus, folder: Path, *, seed: int, divide: bool
+) -> tuple[dict[str, SplitSize], dict[str, Counter[int]], _Undivided | None]:
+    """Write each split of the source; return their sizes and label counts.
+
+    To be divided, training rows are not written but returned, where there are any.
+    """
+    undivided = None
+    with _split_writers(folder) as writers, ExitStack() as stack:
+        for split, rows in _usable_rows(source, settings, seed):
+            if split == "train" and divide:
+                if undivided is None:
+                    undivided = _Undivided(folder / "undivided.arrow")
+                    stack.callback(undivided.close)
+                undivided.append(rows)
+            else:
+                writers[split].append(rows)
     sizes = {split: writer.size() for split, writer in writers.items()}
-    return sizes, {split: writer.label_counts for split, writer in writers.items()}
+    return sizes, {split: writer.label_counts for split, writer in writers.items()}, undivided
 
 
-def _split_of(split: str, label: int | None, source: Source) -> str | None:
-    """Where a row of a source's split belongs; None: a test row that cannot be scored."""
-    if source.label_names is None or label is not None or split == "unlabelled":
-        return split
-    return "unlabelled" if split == "train" else None
+def _usable_rows(source: Source, settings: Corpus, seed: int) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Normalised batches, each with the split that it goes to; what cannot be used is counted."""
+    for split in source.splits:
+        for rows, num_empty in _prepared(source.rows(split), settings.normalise, seed):
+            if num_empty:
+                source.skipped["empty_text"] += num_empty
+            for goes_to, part in _placed(rows, split, labelled_corpus=source.label_names is not None):
+                if part.is_empty():
+                    continue
+                if goes_to is None:
+                    source.skipped["no_label"] += len(part)
+                else:
+                    yield goes_to, part
+
+
+def _documents(raw: pl.DataFrame, settings: Normalise, seed: int) -> tuple[pl.DataFrame, int]:
+    """A source's rows normalised and measured, and how many had no text."""
+    import polars as pl
+
+    texts = normalise(raw["text"], settings)
+    words, size = num_words(texts, settings), texts.str.len_bytes().cast(pl.Int64)
+    rows = raw.select(texts, "label", words.alias("num_words"), size.alias("num_bytes"))
+    rows = rows.filter(pl.col("num_words") > 0)
+    keys = pl.Series("key", hash_keys(rows["text"], seed), dtype=pl.UInt64)
+    return rows.with_columns(keys), len(raw) - len(rows)
+
+
+def _prepared(
+    batches: Iterable[pl.DataFrame], settings: Normalise, seed: int
+) -> Iterator[tuple[pl.DataFrame, int]]:
+    """`_documents` of each batch in order, while two threads are at work on those that follow."""
+    with ThreadPoolExecutor(2) as pool:
+        pending: deque[Future[tuple[pl.DataFrame, int]]] = deque()
+        for batch in batches:
+            pending.append(pool.submit(_documents, batch, settings, seed))
+            if len(pending) > 2:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def _placed(
+    rows: pl.DataFrame, split: str, *, labelled_corpus: bool
+) -> Iterator[tuple[str | None, pl.DataFrame]]:
+    """Where the rows of a source's split belong; None: rows that cannot be scored."""
+    import polars as pl
+
+    if split == "unlabelled":
+        yield split, rows.with_columns(pl.lit(None, pl.Int32).alias("label"))
+    elif not labelled_corpus:
+        yield split, rows
+    else:
+        yield split, rows.filter(pl.col("label").is_not_null())
+        yield "unlabelled" if split == "train" else None, rows.filter(pl.col("label").is_null())
 
 
 # Dividing
 
 
 def _divide(
-    folder: Path, wanted: Mapping[str, float], max_documents: int | None, seed: int, labels: _LabelCheck
+    rows: _Undivided,
+    folder: Path,
+    wanted: Mapping[str, float],
+    max_documents: int | None,
+    labels: _LabelCheck,
 ) -> dict[str, SplitSize]:
-    whole = folder / "train.parquet"
-    source = folder / "whole.parquet"
-    whole.rename(source)
-    keys, classes = _keys_and_classes(folder, seed)
-    chosen = _first(keys, max_documents)
-    labels.check({"train": Counter(classes[chosen].tolist())}, wanted)
-    splits, parts = _assign(keys, classes, chosen, wanted, labels.key)
+    chosen = _first(rows.keys, max_documents)
+    labels.check({"train": Counter(rows.classes[chosen].tolist())}, wanted)
+    splits, parts = _assign(rows.keys, rows.classes, chosen, wanted, labels.key)
     with _split_writers(folder) as writers:
         position = 0
-        for rows in read_documents(folder, "whole"):
-            for text, label in zip(rows.texts, rows.labels, strict=True):
-                if parts[position] >= 0:
-                    writers[splits[parts[position]]].append(text, label)
-                position += 1
-    source.unlink()
+        for batch in rows.batches():
+            part_of_row = parts[position : position + len(batch)]
+            for part in np.unique(part_of_row[part_of_row >= 0]):
+                writers[splits[part]].append(batch.filter(part_of_row == part))
+            position += len(batch)
     return {split: writer.size() for split, writer in writers.items()}
-
-
-def _keys_and_classes(folder: Path, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    keys, classes = array("Q"), array("i")
-    for rows in read_documents(folder, "whole"):
-        keys.extend(hash_keys(rows.texts, seed))
-        classes.extend(_UNLABELLED if label is None else label for label in rows.labels)
-    return np.frombuffer(keys, dtype=np.uint64), np.frombuffer(classes, dtype=np.int32)
 
 
 def hash_keys(texts: Iterable[str], seed: int, purpose: str = "") -> Iterator[int]:

@@ -10,32 +10,71 @@ Steps, in this order, each a setting of `corpus.<name>.normalise`:
 5. `collapse_whitespace`: runs of white space, newlines among them, become one space; none at the ends.
 
 With every step on, normalising twice gives what normalising once gives.
+
+Texts are a polars column: its string functions take a fifth of the time of Python's. White space is what
+`str.split` takes for it, which is U+001C to U+001F more than a regular expression's.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
+from typing import TYPE_CHECKING
 
 from pipeline.params import Normalise
 
-_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+if TYPE_CHECKING:
+    import polars as pl
+
+_BREAK = r"(?i)<br[\s\x1c-\x1f]*/?>"
+_CONTROL = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+_WHITESPACE_BUT_SPACE = (
+    r"[\t-\r\x1c-\x1f\x85\u{a0}\u{1680}\u{2000}-\u{200a}\u{2028}\u{2029}\u{202f}\u{205f}\u{3000}]"
+)
 
 
-def normalise(text: str, settings: Normalise) -> str:
-    """Return `text` after the steps that `settings` asks for."""
-    text = _composed(text, settings)
+def normalise(texts: pl.Series, settings: Normalise) -> pl.Series:
+    """Return `texts` after the steps that `settings` asks for."""
+    import polars as pl
+
+    texts = _composed(texts, settings)
+    text = pl.col(texts.name)
     if settings.control_characters:
-        text = _CONTROL.sub(" ", text)
+        text = text.str.replace_all(_CONTROL, " ")
     if settings.html_breaks:
-        text = _BREAK.sub(" ", text)
+        text = text.str.replace_all(_BREAK, " ")
     if settings.lowercase:
-        text = _composed(text.lower(), settings)
+        texts = _composed(_evaluated(texts, text.str.to_lowercase()), settings)
+        text = pl.col(texts.name)
     if settings.collapse_whitespace:
-        text = " ".join(text.split())
-    return text
+        text = _collapsed(text)
+    return _evaluated(texts, text)
 
 
-def _composed(text: str, settings: Normalise) -> str:
-    return text if settings.unicode == "none" else unicodedata.normalize(settings.unicode, text)
+def num_words(texts: pl.Series, settings: Normalise) -> pl.Series:
+    """Words of each normalised text, as white space parts them."""
+    import polars as pl
+
+    text = pl.col(texts.name)
+    collapsed = text if settings.collapse_whitespace else _collapsed(text)
+    return _evaluated(texts, collapsed.str.count_matches(" ", literal=True) + (collapsed != ""))
+
+
+def _evaluated(texts: pl.Series, expression: pl.Expr) -> pl.Series:
+    return texts.to_frame().select(expression).to_series()
+
+
+def _composed(texts: pl.Series, settings: Normalise) -> pl.Series:
+    import polars as pl
+
+    form = settings.unicode
+    is_ascii = (texts.str.len_bytes() == texts.str.len_chars()).all()
+    if form == "none" or is_ascii:
+        return texts
+    # Python first looks whether there is anything to do; polars does not, and takes eight times as long.
+    return pl.Series(texts.name, [unicodedata.normalize(form, text) for text in texts], dtype=pl.String)
+
+
+def _collapsed(text: pl.Expr) -> pl.Expr:
+    # In two steps: a pattern that matches at each single space takes six times as long.
+    spaced = text.str.replace_all(_WHITESPACE_BUT_SPACE, " ")
+    return spaced.str.replace_all(" {2,}", " ").str.strip_chars(" ")

@@ -1,9 +1,9 @@
 """Rows of raw text and labels from files, scanned lazily and streamed in batches.
 
 The route of a row: a file's lazy polars scan -> batches of at most `BATCH_ROWS` rows -> decoding and
-counting of what cannot be used -> `Rows`. At no time is more than a few batches in memory. Files are
-read one after the other in the order given (a glob's matches sorted by name), so that an error can
-name the file and the order of rows is fixed.
+counting of what cannot be used -> columns `text` and `label`. At no time is more than a few batches in
+memory. Files are read one after the other in the order given (a glob's matches sorted by name), so that
+an error can name the file and the order of rows is fixed.
 """
 
 from __future__ import annotations
@@ -36,14 +36,6 @@ _MINUS_ONE = ("-1", "-1.0")
 _INTEGER = re.compile(r"-?\d+(?:\.0+)?")
 
 
-@dataclass(frozen=True)
-class Rows:
-    """A batch of raw texts with their labels (None: unlabelled)."""
-
-    texts: list[str]
-    labels: list[int | None]
-
-
 class Source(Protocol):
     """Where a corpus comes from."""
 
@@ -55,8 +47,8 @@ class Source(Protocol):
     def label_counts(self, split: str) -> Counter[int]:
         """Labelled rows of each class in a split, without reading the texts."""
 
-    def rows(self, split: str) -> Iterator[Rows]:
-        """Stream a split."""
+    def rows(self, split: str) -> Iterator[pl.DataFrame]:
+        """Stream a split: the columns `text`, never null, and `label`, null where a row has none."""
 
 
 def open_source(settings: PydocsSource | FilesSource, key: str) -> Source:
@@ -84,11 +76,11 @@ class Pydocs:
     def label_counts(self, split: str) -> Counter[int]:
         return Counter(self._extraction.labels)
 
-    def rows(self, split: str) -> Iterator[Rows]:
+    def rows(self, split: str) -> Iterator[pl.DataFrame]:
         texts, labels = self._extraction.texts, self._extraction.labels
         for start in range(0, len(texts), BATCH_ROWS):
             batch = texts[start : start + BATCH_ROWS]
-            yield Rows(batch, list(labels[start : start + BATCH_ROWS]) or [None] * len(batch))
+            yield _rows(batch, list(labels[start : start + BATCH_ROWS]) or [None] * len(batch))
 
 
 @dataclass
@@ -119,7 +111,7 @@ class Files:
                 counts[label] += count
         return counts
 
-    def rows(self, split: str) -> Iterator[Rows]:
+    def rows(self, split: str) -> Iterator[pl.DataFrame]:
         for file in self._files[split]:
             with _explained(file.name, self.key):
                 for batch in self._batches(file.scan, self._label_column(split)):
@@ -327,32 +319,24 @@ class Files:
         rows = scan.select(columns)
         return iter(rows.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"))
 
-    def _usable(self, batch: pl.DataFrame, name: str) -> Rows:
+    def _usable(self, batch: pl.DataFrame, name: str) -> pl.DataFrame:
         """Decode a batch and leave out the rows without text."""
-        labels = (
+        labels: list[int | None] = (
             [self._label_ids[value] for value in batch["label"].to_list()]
             if "label" in batch.columns
             else [None] * len(batch)
         )
-        rows = Rows([], [])
-        for value, label in zip(batch["text"].to_list(), labels, strict=True):
-            text = self._decoded(value, name)
-            if text is not None:
-                rows.texts.append(text)
-                rows.labels.append(label)
-        return rows
+        rows = _rows(_decoded(batch["text"]), labels)
+        has_text = rows["text"].is_not_null()
+        if num_null := len(rows) - int(has_text.sum()):
+            self.skipped["null_text"] += num_null
+        rows = rows.filter(has_text)
+        undecodable = rows["text"].str.contains(_UNDECODABLE, literal=True)
+        return self._repaired(rows, undecodable, name) if undecodable.any() else rows
 
-    def _decoded(self, value: str | bytes | None, name: str) -> str | None:
-        if value is None:
-            self.skipped["null_text"] += 1
-            return None
-        if isinstance(value, bytes):
-            value = _marked(value)
-        if _UNDECODABLE not in value:
-            return value
-        return self._repaired(value, name)
+    def _repaired(self, rows: pl.DataFrame, undecodable: pl.Series, name: str) -> pl.DataFrame:
+        import polars as pl
 
-    def _repaired(self, text: str, name: str) -> str | None:
         match self.settings.encoding_errors:
             case "refuse":
                 raise ValueError(
@@ -360,11 +344,12 @@ class Files:
                     f"file, or set `{self.key}.encoding_errors` to skip or replace"
                 )
             case "skip":
-                self.skipped["invalid_utf8"] += 1
-                return None
+                self.skipped["invalid_utf8"] += int(undecodable.sum())
+                return rows.filter(~undecodable)
             case "replace":
-                self.repaired["invalid_utf8"] += 1
-                return text.replace(_UNDECODABLE, _REPLACEMENT)
+                self.repaired["invalid_utf8"] += int(undecodable.sum())
+                mended = pl.col("text").str.replace_all(_UNDECODABLE, _REPLACEMENT, literal=True)
+                return rows.with_columns(mended)
 
 
 @dataclass(frozen=True)
@@ -373,6 +358,21 @@ class _File:
     format: str
     scan: pl.LazyFrame
     columns: dict[str, Any]
+
+
+def _rows(texts: pl.Series | list[str], labels: list[int | None]) -> pl.DataFrame:
+    import polars as pl
+
+    return pl.DataFrame({"text": texts, "label": labels}, schema={"text": pl.String, "label": pl.Int32})
+
+
+def _decoded(texts: pl.Series) -> pl.Series:
+    """Texts of any type as strings; in bytes that are not UTF-8 the undecodable ones become a mark."""
+    import polars as pl
+
+    if texts.dtype != pl.Binary:
+        return texts.cast(pl.String)
+    return pl.Series([None if text is None else _marked(text) for text in texts], dtype=pl.String)
 
 
 def is_remote(entry: str) -> bool:
@@ -392,7 +392,6 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def _marked(value: bytes) -> str:
-    """Decode; in bytes that are not UTF-8 the undecodable ones become a mark."""
     if _is_utf8(value):
         return value.decode("utf-8")
     return value.decode("utf-8", errors="replace").replace(_REPLACEMENT, _UNDECODABLE)

@@ -85,22 +85,17 @@ class ShardWriter:
     def __init__(self, folder: Path, split: str, vocab_size: int) -> None:
         self._folder, self._split, self._dtype = folder, split, token_dtype(vocab_size)
         self._offsets, self._labels = array("q", [0]), array("i")
-        self._num_words = self._num_bytes = 0
 
     def __enter__(self) -> ShardWriter:
         self._file = _tokens_file(self._folder, self._split).open("wb")
         return self
 
-    def append(
-        self, documents: Iterable[np.ndarray], texts: Iterable[str], labels: Iterable[int | None]
-    ) -> None:
-        """Append encoded documents with the texts that they encode (for counts) and their labels."""
-        for tokens, text, label in zip(documents, texts, labels, strict=True):
-            self._file.write(tokens.astype(self._dtype).tobytes())
+    def append(self, documents: Iterable[np.ndarray], labels: Iterable[int | None]) -> None:
+        """Append encoded documents and their labels."""
+        for tokens, label in zip(documents, labels, strict=True):
+            self._file.write(tokens.astype(self._dtype).data)
             self._offsets.append(self._offsets[-1] + len(tokens))
             self._labels.append(UNLABELLED if label is None else label)
-            self._num_words += len(text.split())
-            self._num_bytes += len(text.encode("utf-8"))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -110,9 +105,9 @@ class ShardWriter:
             np.save(_offsets_file(self._folder, self._split), np.frombuffer(self._offsets, dtype=np.int64))
             np.save(_labels_file(self._folder, self._split), np.frombuffer(self._labels, dtype=np.int32))
 
-    def info(self) -> SplitInfo:
-        """Sizes of what has been appended."""
-        return SplitInfo(len(self._labels), self._offsets[-1], self._num_words, self._num_bytes)
+    def info(self, num_words: int, num_bytes: int) -> SplitInfo:
+        """Sizes of what has been appended; words and bytes are of the texts, which are not seen here."""
+        return SplitInfo(len(self._labels), self._offsets[-1], num_words, num_bytes)
 
 
 def write_info(folder: Path, info: TokensInfo) -> None:

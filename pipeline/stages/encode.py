@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.corpus import tokens, vocabulary
-from pipeline.corpus.documents import read_documents, read_documents_info
+from pipeline.corpus.documents import INFO_FILE, read_documents, read_documents_info
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.files import atomic_folder
 from pipeline.params import Params
@@ -28,10 +28,16 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
     token_counts = np.zeros(pieces.vocab_size, dtype=np.int64)
     splits = {}
     with atomic_folder(out) as folder:
-        for split in info.splits:
-            splits[split] = _encode_split(
+        for split, size in info.splits.items():
+            shard = _encode_split(
                 documents, split, pieces, folder, token_counts, threads=params.tokenizer.threads
             )
+            splits[split] = shard.info(size.num_words, size.num_bytes)
+            if splits[split].num_documents != size.num_documents:
+                raise ValueError(
+                    f"{documents}: {split}.parquet holds {splits[split].num_documents:,} documents, "
+                    f"{INFO_FILE} says {size.num_documents:,}; run the stage `prepare` again"
+                )
         tokens.write_info(
             folder,
             tokens.TokensInfo(
@@ -54,11 +60,11 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
 
 def _encode_split(
     documents: Path, split: str, tokenizer: Tokenizer, folder: Path, token_counts: np.ndarray, *, threads: int
-) -> tokens.SplitInfo:
+) -> tokens.ShardWriter:
     """Encode a split row group by row group; `token_counts` is added to."""
     with tokens.ShardWriter(folder, split, tokenizer.vocab_size) as shard:
         for rows in read_documents(documents, split):
             encoded = tokenizer.encode_batch(rows.texts, threads)
-            shard.append(encoded, rows.texts, rows.labels)
+            shard.append(encoded, rows.labels)
             token_counts += np.bincount(np.concatenate(encoded), minlength=len(token_counts))
-    return shard.info()
+    return shard

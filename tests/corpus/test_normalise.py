@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import re
 import unicodedata
+from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.corpus.normalise import normalise
+from pipeline.corpus import normalise as module
 from pipeline.params import Normalise
 
 NOTHING = Normalise(
@@ -14,6 +17,44 @@ NOTHING = Normalise(
 )
 EVERYTHING = Normalise(
     unicode="NFKC", html_breaks=True, control_characters=True, collapse_whitespace=True, lowercase=True
+)
+
+
+def normalise(text: str, settings: Normalise) -> str:
+    return str(module.normalise(pl.Series([text]), settings)[0])
+
+
+def plain(text: str, settings: Normalise) -> str:
+    """The same by Python's own string functions."""
+    form: Any = settings.unicode
+
+    def composed(text: str) -> str:
+        return text if form == "none" else unicodedata.normalize(form, text)
+
+    text = composed(text)
+    if settings.control_characters:
+        text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", " ", text)
+    if settings.html_breaks:
+        text = re.sub(r"<br\s*/?>", " ", text, flags=re.IGNORECASE)
+    if settings.lowercase:
+        text = composed(text.lower())
+    return " ".join(text.split()) if settings.collapse_whitespace else text
+
+
+# Thick with what the steps look for; of all other characters, a few.
+TEXTS = st.text(
+    st.one_of(
+        st.sampled_from(" \t\n\x00\x1c\x1f\x7f\x85\xa0\u2003\u3000<bR/>aÀİΣ\u0301ﬁ"),
+        st.characters(codec="utf-8"),
+    )
+)
+SETTINGS = st.builds(
+    Normalise,
+    unicode=st.sampled_from(["NFC", "NFKC", "none"]),
+    html_breaks=st.booleans(),
+    control_characters=st.booleans(),
+    collapse_whitespace=st.booleans(),
+    lowercase=st.booleans(),
 )
 
 
@@ -31,6 +72,19 @@ EVERYTHING = Normalise(
 def test_each_step_does_what_it_says_and_only_when_asked(step, text, expected):
     assert normalise(text, NOTHING.model_copy(update=step)) == expected
     assert normalise(text, NOTHING) == text
+
+
+@given(st.lists(TEXTS, max_size=4), SETTINGS)
+def test_a_column_is_normalised_as_python_would(texts, settings):
+    column = module.normalise(pl.Series("text", texts, dtype=pl.String), settings)
+    assert column.to_list() == [plain(text, settings) for text in texts]
+    assert module.num_words(column, settings).to_list() == [len(text.split()) for text in column]
+
+
+def test_every_white_space_of_python_is_collapsed():
+    spaces = "".join(chr(code) for code in range(0x110000) if chr(code).isspace())
+    assert len(spaces) > 20
+    assert normalise(f"a{spaces}b", NOTHING.model_copy(update={"collapse_whitespace": True})) == "a b"
 
 
 @given(st.text())

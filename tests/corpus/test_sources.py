@@ -34,7 +34,8 @@ def _write(folder, form, texts=TEXTS, labels=LABELS, name="train"):
 def _read(settings, split="train"):
     source = sources.open_source(settings, "corpus.target.source")
     rows = list(source.rows(split))
-    return [t for batch in rows for t in batch.texts], [x for batch in rows for x in batch.labels], source
+    texts, labels = ([value for batch in rows for value in batch[name]] for name in ("text", "label"))
+    return texts, labels, source
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "ndjson"])
@@ -59,7 +60,7 @@ def test_batches_are_bounded_and_in_order(tmp_path, make_source, monkeypatch):
     expected = [f"text {number}" for number in range(100)]
     file = _write(tmp_path, "parquet", expected, ["a", "b"] * 50)
     source = sources.open_source(make_source(format="parquet", train=[str(file)]), "corpus.target.source")
-    batches = [batch.texts for batch in source.rows("train")]
+    batches = [batch["text"].to_list() for batch in source.rows("train")]
     assert max(map(len, batches)) <= 7
     assert sum(batches, []) == expected  # noqa: RUF017
 

@@ -8,14 +8,15 @@ import pytest
 from pipeline.corpus import tokens
 
 DOCUMENTS = [np.array([2, 10, 11, 3]), np.array([2, 3]), np.array([2, 70, 3])]
-TEXTS = ["zwei Wörter", "", "one"]
 
 
 def _write(folder, vocab_size=100):
     with tokens.ShardWriter(folder, "train", vocab_size) as writer:
-        writer.append(DOCUMENTS[:1], TEXTS[:1], [1])
-        writer.append(DOCUMENTS[1:], TEXTS[1:], [None, 0])
-    info = tokens.TokensInfo(vocab_size, "abc", 2, 3, 0, ("a", "b"), {"train": writer.info()})
+        writer.append(DOCUMENTS[:1], [1])
+        writer.append(DOCUMENTS[1:], [None, 0])
+    info = tokens.TokensInfo(
+        vocab_size, "abc", 2, 3, 0, ("a", "b"), {"train": writer.info(num_words=3, num_bytes=15)}
+    )
     tokens.write_info(folder, info)
     return info
 
