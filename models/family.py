@@ -96,5 +96,5 @@ def lookup(name: str) -> Family:
 def _known_families() -> list[str]:
     import models
 
-    parts = {"family", "heads", "kernels", "layers"}
+    parts = {"family", "heads", "kernels", "layers", "sampling"}
     return sorted(module.name for module in pkgutil.iter_modules(models.__path__) if module.name not in parts)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from models import kernels
 from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch, GlobalBatchNorm, dropout_rows
+from models.sampling import Candidates
 
 Pooling = Literal["concat", "last", "mean"]
 
@@ -45,11 +46,25 @@ class LanguageModel(nn.Module):
         encoded: Encoded = self.encoder(ids_BT, None, state, batch)
         return encoded
 
-    def loss(self, features_BTF: Tensor, targets_BT: Tensor, dtype: torch.dtype) -> Tensor:
-        """Cross-entropy summed over all targets, in nats."""
-        flat = features_BTF.reshape(-1, features_BTF.shape[-1])
+    def loss(
+        self,
+        features_BTF: Tensor,
+        targets_BT: Tensor,
+        dtype: torch.dtype,
+        candidates: Candidates | None = None,
+    ) -> Tensor:
+        """Cross-entropy summed over all targets, in nats; with candidates, an estimate of it."""
+        flat, targets = features_BTF.reshape(-1, features_BTF.shape[-1]), targets_BT.reshape(-1)
+        if candidates is None:
+            return kernels.cross_entropy(flat, self.output_weight, self.decoder_bias, targets, dtype)
+        places = candidates.place(targets)
         return kernels.cross_entropy(
-            flat, self.output_weight, self.decoder_bias, targets_BT.reshape(-1), dtype
+            flat,
+            self.output_weight.index_select(0, candidates.ids_C),
+            self.decoder_bias.index_select(0, candidates.ids_C) - candidates.log_presence_C,
+            places,
+            dtype,
+            candidates.log_presence_C[places],  # a target's own term weighs 1
         )
 
     def logits(self, features: Tensor) -> Tensor:

@@ -70,7 +70,8 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`lstm_plain`, with matrix products in `dtype`; what goes in and comes out is float32.
 
-    torch's own layer, cuDNN's or oneDNN's, but for large bfloat16 weights that are trained on a CPU.
+    torch's own layer, cuDNN's or oneDNN's, but for large bfloat16 weights that are trained on a CPU. In
+    bfloat16 it rounds its state too, which `lstm_time_batched` keeps in float32.
     """
     training = torch.is_grad_enabled() and not x_TBI.is_cuda
     if training and dtype == torch.bfloat16 and weight_ih.numel() + weight_hh.numel() > _FEW_WEIGHTS:
@@ -183,9 +184,14 @@ class _TimeBatchedLSTM(torch.autograd.Function):
         return d_x, d_hidden, d_cell, d_w_ih, d_w_hh, d_bias, None
 
 
-def cross_entropy_plain(x_NF: Tensor, weight_VF: Tensor, bias_V: Tensor, targets_N: Tensor) -> Tensor:
-    """Summed cross-entropy, in nats, of a linear decoder."""
-    return F.cross_entropy(F.linear(x_NF, weight_VF, bias_V), targets_N, reduction="sum")
+def cross_entropy_plain(
+    x_NF: Tensor, weight_VF: Tensor, bias_V: Tensor, targets_N: Tensor, more_at_target_N: Tensor | None = None
+) -> Tensor:
+    """Summed cross-entropy, in nats, of a linear decoder; `more_at_target_N` is added to targets' logits."""
+    logits_NV = F.linear(x_NF, weight_VF, bias_V)
+    if more_at_target_N is not None:
+        logits_NV = logits_NV.scatter_add(1, targets_N[:, None], more_at_target_N[:, None])
+    return F.cross_entropy(logits_NV, targets_N, reduction="sum")
 
 
 def cross_entropy(
@@ -194,6 +200,7 @@ def cross_entropy(
     bias_V: Tensor,
     targets_N: Tensor,
     dtype: torch.dtype = torch.float32,
+    more_at_target_N: Tensor | None = None,
 ) -> Tensor:
     """`cross_entropy_plain` without ever holding the logits whole; products in `dtype`.
 
@@ -201,7 +208,7 @@ def cross_entropy(
     """
     if not torch.is_grad_enabled():  # else the forward pass would make gradients, to be thrown away
         x_NF, weight_VF, bias_V = x_NF.detach(), weight_VF.detach(), bias_V.detach()
-    return _ChunkedCrossEntropy.apply(x_NF, weight_VF, bias_V, targets_N, dtype)
+    return _ChunkedCrossEntropy.apply(x_NF, weight_VF, bias_V, targets_N, dtype, more_at_target_N)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -212,7 +219,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_NF: Tensor, weight_VF: Tensor, bias_V: Tensor, targets_N: Tensor, dtype: torch.dtype
+        ctx: Any,
+        x_NF: Tensor,
+        weight_VF: Tensor,
+        bias_V: Tensor,
+        targets_N: Tensor,
+        dtype: torch.dtype,
+        more_at_target_N: Tensor | None,
     ) -> Tensor:
         ctx.wants = [ctx.needs_input_grad[k] for k in range(3)]
         wants_input, wants_weight = ctx.wants[0], ctx.wants[1] or ctx.wants[2]
@@ -235,10 +248,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             targets = targets_N[part]
             rows = row_numbers[: len(targets)]
             logits = torch.mm(x[part], weight.t(), out=logits_of_chunk[: len(targets)])
+            if more_at_target_N is not None:
+                logits[rows, targets] += more_at_target_N[part].to(dtype)
             at_target = logits[rows, targets].float()
             top = logits.amax(1).float()
             probs = torch.softmax(logits, 1, out=logits)
-            # The largest probability cannot underflow, so this is the exact normaliser.
+            # The normaliser, by the largest probability, which cannot underflow (rounded, in bfloat16).
             total += (top - probs.amax(1).float().log() - at_target).sum()
             if not (wants_input or wants_weight):
                 continue
@@ -258,4 +273,4 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         made = zip(ctx.saved_tensors, ctx.wants, strict=True)
         # In place, as they are large and of use once: autograd refuses a second pass.
-        return (*(grad.mul_(grads[0]) if want else None for grad, want in made), None, None)
+        return (*(grad.mul_(grads[0]) if want else None for grad, want in made), None, None, None)

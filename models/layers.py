@@ -52,6 +52,10 @@ class GlobalBatch:
         """The rows held here of a mask drawn for all rows; `shape` is that of one row."""
         return self.keep_mask((self.num_rows, *shape), p)[self.rows]
 
+    def uniform(self, shape: Sequence[int]) -> Tensor:
+        """Numbers from 0 to 1, the same on all processes."""
+        return torch.rand(*shape, device=self.device, generator=self._generator)
+
     def sum(self, x: Tensor) -> Tensor:
         """Sum over processes, through which gradients flow."""
         return _SumOverProcesses.apply(x, self.all_reduce)

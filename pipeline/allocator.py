@@ -13,7 +13,7 @@ def keep_freed_memory() -> bool:
     """Keep what is freed, for the next step; whether that can be had (it is glibc's).
 
     A step takes and frees hundreds of megabytes. By default these go back to the system, and come anew with
-    every page to be mapped and zeroed: a fifth of a step's time (benchmarks/language_model_step.py).
+    every page to be mapped and zeroed: 11 to 25 % of a step's time (benchmarks/language_model_step.py).
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -22,4 +22,5 @@ def keep_freed_memory() -> bool:
         return False
     # One arena: others, of the threads of the backward pass, could not keep large blocks.
     settings = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: 2**31 - 1, _M_ARENA_MAX: 1}
-    return all(mallopt(name, value) for name, value in settings.items())
+    granted = [mallopt(name, value) for name, value in settings.items()]
+    return all(granted)

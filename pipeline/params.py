@@ -153,6 +153,7 @@ class LanguageModelTraining(Section):
     dropout: NonNegative  # multiplies each dropout of the family
     ar_alpha: NonNegative
     tar_beta: NonNegative
+    sampled_words: Count | None  # of the softmax in training, about so many a step; null: all
     evaluations_per_epoch: Count
 
 

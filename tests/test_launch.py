@@ -112,6 +112,7 @@ def make_job(folder: Path) -> LanguageModelJob:
         },
         "schedule": {"kind": "slanted_triangular", "cut_frac": 0.2, "ratio": 32.0, "span": "run"},
         "epochs_per_unfreezing": 0.5, "dropout": 1.0, "ar_alpha": 2.0, "tar_beta": 1.0,
+        "sampled_words": None,
         "evaluations_per_epoch": 2,
     }  # fmt: skip
     return make_language_model_job(

@@ -26,6 +26,7 @@ from pipeline.files import atomic_write_text
 
 INFO_FILE = "tokens.json"
 UNLABELLED = -1
+_COUNTED_AT_ONCE, _COUNTS = 10_000, 1_000  # tokens in a row, and how often of a shard
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,17 @@ class TokenShard:
     def document(self, index: int) -> np.ndarray:
         """Tokens of one document, start and end included."""
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+
+def token_counts(shards: Iterable[TokenShard], vocab_size: int) -> np.ndarray:
+    """How often each token is in the shards (vocab_size,), by an even sample of at most ten million."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for shard in shards:
+        num_tokens = len(shard.tokens)
+        step = max(_COUNTED_AT_ONCE, num_tokens // _COUNTS)
+        for start in range(0, num_tokens, step):
+            counts += np.bincount(shard.tokens[start : start + _COUNTED_AT_ONCE], minlength=vocab_size)
+    return counts
 
 
 def token_dtype(vocab_size: int) -> np.dtype:

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from models.heads import classifier_groups, language_model_groups
+from models.sampling import WordSampler
 from pipeline.corpus.batches import ClassifierBatches, LanguageModelBatches, stratified_subset
-from pipeline.corpus.tokens import UNLABELLED, TokenShard, TokensInfo, open_shard, read_info
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, TokensInfo, open_shard, read_info, token_counts
 from pipeline.params import (
     ClassifierTraining,
     Direction,
@@ -67,8 +68,9 @@ class LanguageModelJob:
         if self.start is not None:
             model.load_state_dict(load_model(self.start)[0])
         groups = language_model_groups(model, encoder_groups)
+        shards = [open_shard(self.tokens, split) for split in self.splits]
         batches = LanguageModelBatches(
-            [open_shard(self.tokens, split) for split in self.splits],
+            shards,
             num_rows=settings.batch_rows,
             bptt=settings.bptt,
             variable_bptt=settings.variable_bptt,
@@ -97,7 +99,14 @@ class LanguageModelJob:
             ar_alpha=settings.ar_alpha,
             tar_beta=settings.tar_beta,
             seed=self.seed,
+            sampler=self._sampler(shards),
         )
+
+    def _sampler(self, shards: list[TokenShard]) -> WordSampler | None:
+        if self.settings.sampled_words is None:
+            return None
+        counts = torch.from_numpy(token_counts(shards, self.card.vocab_size))
+        return WordSampler.of(counts, self.settings.sampled_words)
 
 
 def make_language_model_job(
@@ -121,6 +130,11 @@ def make_language_model_job(
     if start is not None:
         check_match(load_model(start)[1], card, start)
     _check_unfreezing(settings, card)
+    if settings.sampled_words is not None and settings.sampled_words >= card.vocab_size:
+        raise ValueError(
+            f"{stage}.sampled_words is {settings.sampled_words:,} of a vocabulary of {card.vocab_size:,}; "
+            "lower it, or set it to null for the full softmax"
+        )
     return LanguageModelJob(settings, card, tokens.resolve(), splits, start and start.resolve(), seed)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from models.family import Encoder, State
 from models.heads import Classifier, LanguageModel
 from models.layers import GlobalBatch, mean_square_change
+from models.sampling import WordSampler
 from pipeline.corpus.batches import (
     ClassifierBatches,
     LanguageModelBatches,
@@ -39,7 +40,7 @@ _EVALUATION_TOKENS = 32_768  # padded tokens of a batch when nothing has to be k
 @dataclass
 class StepLoss:
     objective: Tensor  # to be minimised: this worker's part of the mean over the global batch
-    nats: Tensor  # cross-entropy summed over this worker's targets, without regularisers
+    nats: Tensor  # cross-entropy summed over this worker's targets, without regularisers; or its estimate
     num_targets: int  # of the global batch
     num_tokens: int  # read by all workers
     state: State = ()  # carried into the next step, without gradient
@@ -95,6 +96,7 @@ class LanguageModelTask:
     ar_alpha: float
     tar_beta: float
     seed: int
+    sampler: WordSampler | None = None  # None: the full softmax
     watched: str = "validation/loss"
     patience: int | None = None
 
@@ -108,7 +110,11 @@ class LanguageModelTask:
         whole = GlobalBatch(self.seed, step, num_rows, rows, context.device, context.all_reduce)
         ids_BT, targets_BT = context.to_device(batch.ids_BT, batch.targets_BT)
         encoded = self.model(ids_BT, () if batch.starts_lane else state, whole)
-        nats = self.model.loss(encoded.features, targets_BT, context.precision)
+        candidates = None
+        if self.sampler is not None:
+            targets_of_all = targets_BT if context.world == 1 else self._targets(step, num_rows, context)
+            candidates = self.sampler.draw(targets_of_all, whole)
+        nats = self.model.loss(encoded.features, targets_BT, context.precision, candidates)
         objective = nats / batch.num_targets
         if self.ar_alpha:
             squares = encoded.features.square().mean(-1).sum()
@@ -123,6 +129,10 @@ class LanguageModelTask:
             tuple(tensor.detach() for tensor in encoded.state),
             batch.length_ratio,
         )
+
+    def _targets(self, step: int, num_rows: int, context: Context) -> Tensor:
+        """Those of the whole global batch."""
+        return context.to_device(self.batches.at(step, slice(0, num_rows)).targets_BT)[0]
 
     def evaluate(self, context: Context) -> dict[str, float]:
         """Loss in nats a token, token and word perplexity, bits per byte, on the validation text."""

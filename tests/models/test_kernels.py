@@ -127,6 +127,22 @@ def test_cross_entropy_equals_that_of_torch(monkeypatch, function, rows_in_a_chu
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cross_entropy_with_more_at_the_targets_equals_its_plain_form(dtype):
+    (x, weight, bias), targets = decoder_arguments(13, 6, 11, scale=0.5)
+    more = torch.linspace(-3, 0, 13)
+    ours = kernels.cross_entropy(x, weight, bias, targets, dtype, more)
+    wanted = kernels.cross_entropy_plain(x, weight, bias, targets, more)
+    assert float((wanted - kernels.cross_entropy_plain(x, weight, bias, targets)).detach()) > 1
+    within = 2e-6 if dtype == torch.float32 else 0.01
+    assert_near([ours], [wanted], within)
+    assert_near(
+        list(torch.autograd.grad(ours, [x, weight, bias])),
+        list(torch.autograd.grad(wanted, [x, weight, bias])),
+        within,
+    )
+
+
 def test_a_chunk_has_a_row_however_large_the_vocabulary(monkeypatch):
     monkeypatch.setattr(kernels, "_LOGITS_AT_ONCE", 5)
     (x, weight, bias), targets = decoder_arguments(4, 3, 11)

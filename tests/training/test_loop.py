@@ -42,7 +42,7 @@ TRAINING: dict[str, Any] = {
 }
 LANGUAGE_MODEL: dict[str, Any] = {
     "epochs": 2.5, "batch_rows": 5, "variable_bptt": True, "ar_alpha": 2.0, "tar_beta": 1.0,
-    "evaluations_per_epoch": 3,
+    "sampled_words": None, "evaluations_per_epoch": 3,
 }  # fmt: skip
 CLASSIFIER: dict[str, Any] = {
     "start": "scratch", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "max_tokens": 14,
@@ -176,6 +176,7 @@ def jobs_to_resume(tokens: Path) -> dict[str, Job]:
     noisy: dict[str, Any] = {"rate": {"lr": 30.0}, "optimizer": {"clip_norm": None}}
     return {
         "lm-adamw": language_model_job(tokens),
+        "lm-sampled": language_model_job(tokens, sampled_words=20),
         "lm-sgd": language_model_job(tokens, kind="sgd"),
         "lm-nt_asgd": language_model_job(tokens, kind="nt_asgd", **noisy),
         "classifier": classifier_job(tokens, unfreeze="chain_thaw"),
@@ -183,7 +184,7 @@ def jobs_to_resume(tokens: Path) -> dict[str, Job]:
     }
 
 
-@pytest.mark.parametrize("name", ["lm-adamw", "lm-sgd", "lm-nt_asgd", "classifier", "patience"])
+@pytest.mark.parametrize("name", ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "classifier", "patience"])
 def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(tokens, tmp_path, name):
     job = jobs_to_resume(tokens)[name]
     whole_curve = Curve()
@@ -288,6 +289,11 @@ def test_a_layer_that_would_never_train_is_refused_before_training(tokens):
         classifier_job(tokens, epochs=1.0)
 
 
+def test_as_many_sampled_words_as_the_vocabulary_has_are_refused(tokens):
+    with pytest.raises(ValueError, match=r"pretrain_lm\.sampled_words is 50 of a vocabulary of 50"):
+        language_model_job(tokens, sampled_words=VOCAB)
+
+
 def test_the_same_seed_gives_the_same_figures_and_another_others(tokens, tmp_path):
     curves = [Curve(), Curve(), Curve()]
     for number, (seed, curve) in enumerate(zip((7, 7, 8), curves, strict=True)):
@@ -311,6 +317,18 @@ def test_a_language_model_learns_a_learnable_language(tokens):
     assert curve.records[last]["train/loss"] < 0.6 * np.log(VOCAB)
     assert metrics["validation/bits_per_byte"] < before["validation/bits_per_byte"]
     assert metrics["validation/perplexity"] == pytest.approx(np.exp(metrics["validation/loss"]))
+
+
+def test_sampled_words_teach_nearly_as_much_as_all_words_do(tokens):
+    losses = []
+    for sampled_words in (None, 25):
+        job = language_model_job(
+            tokens, epochs=40.0, unfreeze="full", dropout=0.0, sampled_words=sampled_words
+        )
+        context = Context()
+        losses.append(train(job.task(context), context)["validation/loss"])
+    assert losses[0] < 0.8 * np.log(VOCAB)
+    assert losses[1] == pytest.approx(losses[0], rel=0.03)
 
 
 def test_a_classifier_learns_a_learnable_difference(tokens):
@@ -379,6 +397,7 @@ def process(rank: int, num_processes: int, folder: Path) -> None:
 def several_jobs(tokens: Path) -> dict[str, Job]:
     return {
         "lm": language_model_job(tokens, epochs=1.5),
+        "sampled": language_model_job(tokens, epochs=1.5, sampled_words=20),
         "nt_asgd": language_model_job(tokens, kind="nt_asgd", epochs=1.5, rate={"lr": 10.0}),
         "classifier": classifier_job(tokens, epochs=2.0),
     }
@@ -397,7 +416,7 @@ def several(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("name", ["lm", "nt_asgd", "classifier"])
+@pytest.mark.parametrize("name", ["lm", "sampled", "nt_asgd", "classifier"])
 def test_any_number_of_processes_trains_the_same_model(several, name, world):
     one, many = (CheckpointStore(str(several / f"{name}-{size}")).newest() for size in (1, world))
     assert one is not None

@@ -1,0 +1,85 @@
+"""What a faster mode costs in quality: the same pretraining, seed by seed, in each mode.
+
+    python benchmarks/quality.py --tokens data/tokens/general [--seeds 1 2 3] [--threads 1]
+        [--modes fp32 bf16] [--epochs 0.45]
+
+With params.yaml but for what a mode changes. Bits per byte of the validation text, always by float32 products
+and the full softmax. Times are not compared here: `language_model_step.py` does that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.side_by_side import ROOT, arguments_of, markdown, publish
+
+# Mode -> what it lays over params.yaml. The first is what the others are held against.
+MODES: dict[str, dict[str, Any]] = {
+    "fp32": {"run": {"precision": "fp32"}},
+    "bf16": {"run": {"precision": "bf16"}},
+    "bf16, 1,000 sampled words": {"run": {"precision": "bf16"}, "pretrain_lm": {"sampled_words": 1000}},
+    "bf16, 2,000 sampled words": {"run": {"precision": "bf16"}, "pretrain_lm": {"sampled_words": 2000}},
+}
+
+
+def bits_per_byte(mode: str, seed: int, arguments: argparse.Namespace) -> float:
+    """Of the validation text at the end of training."""
+    from pipeline import params
+    from pipeline.launch import Session, fit
+    from pipeline.training.context import no_recorder
+    from pipeline.training.jobs import make_language_model_job
+
+    here = {
+        "run": {"seed": seed, "workers": 0, "threads_per_worker": arguments.threads, "device": "cpu"},
+        "pretrain_lm": {"epochs": arguments.epochs, "evaluations_per_epoch": 1},
+    }
+    values = params.overlay(params.overlay(params.read_yaml(ROOT / "params.yaml"), MODES[mode]), here)
+    settings = params.checked(values, where=f"the mode {mode}")
+    job = make_language_model_job(
+        settings.pretrain_lm,
+        settings.model,
+        stage="pretrain_lm",
+        tokens=arguments.tokens,
+        start=None,
+        direction="forward",
+        seed=seed,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        done = fit(job, settings.run, Session("quality", f"{folder}/run", no_recorder))
+    return float(done.state["kept_metrics"]["validation/bits_per_byte"])
+
+
+def main() -> None:
+    parser = arguments_of(__doc__, "quality.json")
+    parser.add_argument("--tokens", type=Path, required=True, help="folder of shards")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
+    parser.add_argument("--epochs", type=float, default=0.45)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    found: dict[str, list[float]] = {mode: [] for mode in arguments.modes}
+    for seed in arguments.seeds:
+        for mode in arguments.modes:
+            found[mode].append(bits_per_byte(mode, seed, arguments))
+            print(json.dumps({"mode": mode, "seed": seed, "bits_per_byte": found[mode][-1]}), flush=True)
+    columns = ["mode", *(f"seed {seed}" for seed in arguments.seeds), "mean", "change, %"]
+    first = statistics.mean(found[arguments.modes[0]])
+    rows = [
+        [
+            mode,
+            *(f"{value:.4f}" for value in values),
+            f"{statistics.mean(values):.4f}",
+            f"{100 * (statistics.mean(values) / first - 1):+.2f}",
+        ]
+        for mode, values in found.items()
+    ]
+    publish(arguments.out, markdown("Bits per byte by mode", columns, rows), {"bits_per_byte": found})
+
+
+if __name__ == "__main__":
+    main()

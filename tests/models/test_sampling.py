@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from models.family import Encoder
+from models.heads import LanguageModel
+from models.layers import GlobalBatch
+from models.sampling import WordSampler
+
+V = 400
+
+
+@pytest.fixture
+def sampler() -> WordSampler:
+    counts = (10_000 / torch.arange(1, V + 1)).long()  # Zipf's law
+    return WordSampler.of(counts, 80)
+
+
+def batch_of(step: int, **where) -> GlobalBatch:
+    return GlobalBatch(seed=1, step=step, num_rows=4, rows=slice(0, 4), **where)
+
+
+def test_the_expected_number_of_words_is_the_one_asked_for(sampler):
+    assert float(sampler.drawn_V.sum()) == pytest.approx(80, rel=1e-3)
+    assert bool((sampler.drawn_V[:-1] >= sampler.drawn_V[1:]).all())  # the more frequent, the likelier
+    drawn = [len(sampler.draw(torch.tensor([0]), batch_of(step)).ids_C) for step in range(300)]
+    assert sum(drawn) / 300 == pytest.approx(80, abs=2)
+
+
+def test_all_targets_are_among_the_candidates_and_are_found_there(sampler):
+    targets = torch.tensor([[399, 3, 3], [250, 0, 399]])
+    candidates = sampler.draw(targets, batch_of(1))
+    assert torch.equal(candidates.ids_C[candidates.place(targets)], targets)
+    assert torch.equal(candidates.ids_C, candidates.ids_C.unique())
+
+
+def test_a_draw_is_the_same_on_all_processes_and_another_at_each_step(sampler):
+    targets = torch.tensor([7])
+    first, again, other = (sampler.draw(targets, batch_of(step)).ids_C for step in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_words_are_there_as_often_as_their_presence_says(sampler):
+    """Where targets are draws from the frequencies, as they are on average."""
+    torch.manual_seed(0)
+    present = torch.zeros(V)
+    steps = 3_000
+    for step in range(steps):
+        targets = torch.multinomial(sampler.frequency_V, 30, replacement=True)
+        candidates = sampler.draw(targets, batch_of(step))
+        present[candidates.ids_C] += 1
+    said = torch.zeros(V)
+    every = sampler.draw(torch.arange(V).repeat(1)[:30], batch_of(0))
+    said[every.ids_C] = every.log_presence_C.exp()
+    known = said > 0
+    deviation = (present / steps - said)[known] / (said * (1 - said) / steps + 1e-9)[known].sqrt()
+    assert float(deviation.square().mean()) == pytest.approx(1, abs=0.35)  # as chance alone would have it
+
+
+class _Lookup(Encoder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.width = nn.Embedding(V, 8), 8
+
+
+def test_loss_and_gradient_estimate_those_of_the_full_softmax(sampler):
+    """Averaged over draws; the logarithm of an unbiased normaliser is a little low."""
+    torch.manual_seed(0)
+    model = LanguageModel(_Lookup(), tie_weights=False)
+    nn.init.normal_(model.decoder_weight, std=0.3)
+    features = torch.randn(5, 12, 8)
+    targets = torch.multinomial(sampler.frequency_V, 60, replacement=True).view(5, 12)
+
+    def loss_and_gradient(candidates=None):
+        loss = model.loss(features, targets, torch.float32, candidates) / 60
+        return float(loss.detach()), torch.autograd.grad(loss, model.decoder_weight)[0]
+
+    full_loss, full_gradient = loss_and_gradient()
+    estimates = [loss_and_gradient(sampler.draw(targets, batch_of(step))) for step in range(400)]
+    losses, gradients = zip(*estimates, strict=True)
+    assert sum(losses) / 400 == pytest.approx(full_loss, rel=0.02)
+    mean_gradient = sum(gradients) / 400
+    assert float((mean_gradient - full_gradient).norm() / full_gradient.norm()) < 0.1
+    # It is the weights that do it: without them, frequent words alone would stand for the vocabulary.
+    candidates = sampler.draw(targets, batch_of(0))
+    unweighted, _ = loss_and_gradient(type(candidates)(candidates.ids_C, 0 * candidates.log_presence_C))
+    assert unweighted < 0.8 * full_loss
