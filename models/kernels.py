@@ -24,15 +24,6 @@ _COLUMNS = 16  # products like their widths in multiples of it
 _FEW_WEIGHTS = 2_000_000
 
 
-def fast_dtype(device: torch.device) -> torch.dtype:
-    """Of matrix products: bfloat16 where the processor has instructions for it, else float32."""
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
-    capabilities = torch.cpu.get_capabilities()
-    native = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
-    return torch.bfloat16 if native else torch.float32
-
-
 def lstm_plain(
     x_TBI: Tensor, state: tuple[Tensor, Tensor], weight_ih: Tensor, weight_hh: Tensor, bias: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:

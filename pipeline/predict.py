@@ -13,10 +13,10 @@ import polars as pl
 import torch
 
 from models.heads import Classifier
-from models.kernels import fast_dtype
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.params import Normalise, Precision
+from pipeline.precision import fast_dtype
 from pipeline.training.export import HeadCard, ModelCard, load_classifier
 from pipeline.training.objectives import predict_logits
 
@@ -47,7 +47,7 @@ class Predictor:
 
     @classmethod
     def load(cls, *folders: Path, precision: Precision = "auto") -> Predictor:
-        """With matrix products in `precision`; `auto` takes bfloat16 where the processor has it.
+        """With matrix products in `precision`; `auto` takes bfloat16 where it is the faster one here.
 
         Measured on IMDb's 25,000 test reviews: see reports/precision.json.
         Raises ValueError for a folder that is no whole classifier, or folders that do not match.

@@ -298,7 +298,8 @@ MAY_IMPORT = {
     "training": {"params", "files", "corpus", "models", "cost"},
     "cluster": set[str](),
     "allocator": set(),
-    "launch": {"models", "params", "training", "cluster", "allocator"},
+    "precision": {"files"},
+    "launch": {"params", "training", "cluster", "allocator", "precision"},
     "trials": {"params", "training", "cluster", "launch"},
     "label_curve": set[str](),
 }
