@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import polars as pl
@@ -20,7 +19,8 @@ from pipeline.precision import fast_dtype
 from pipeline.training.export import HeadCard, ModelCard, load_classifier
 from pipeline.training.objectives import predict_logits
 
-_TEXTS_AT_ONCE = 1024
+# Read ahead, and batched by length: the more, the less padding. Whatever is reached first.
+_TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 8192, 2**24
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ class Predictor:
 
     def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """Label and probabilities of each text. An empty text is judged as one without words."""
-        normalised = normalise(pl.Series(texts, dtype=pl.String), self._normalise)
+        # A lone surrogate, as JSON may hold, is no character: it becomes a question mark.
+        decodable = [text.encode("utf-8", errors="replace").decode("utf-8") for text in texts]
+        normalised = normalise(pl.Series(decodable, dtype=pl.String), self._normalise)
         ids = self._tokenizer.encode_batch(normalised.to_list())
         total = torch.zeros(len(texts), len(self.label_names), dtype=torch.float64)
         for model, card, head in self._classifiers:
@@ -92,13 +94,25 @@ def predict_lines(
         raise ValueError("give texts or --file, not both")
     predictor = Predictor.load(*models, precision=precision)
     source: Iterable[str] = texts or _lines(file)
-    source = iter(source)
-    while batch := list(islice(source, _TEXTS_AT_ONCE)):
+    for batch in _read_ahead(source):
         for text, prediction in zip(batch, predictor.predict(batch), strict=True):
             yield json.dumps(
                 {"text": text, "label": prediction.label, "probabilities": prediction.probabilities},
                 ensure_ascii=False,
             )
+
+
+def _read_ahead(source: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    num_characters = 0
+    for text in source:
+        batch.append(text)
+        num_characters += len(text)
+        if len(batch) == _TEXTS_AT_ONCE or num_characters >= _CHARACTERS_AT_ONCE:
+            yield batch
+            batch, num_characters = [], 0
+    if batch:
+        yield batch
 
 
 def _lines(file: Path | None) -> Iterator[str]:

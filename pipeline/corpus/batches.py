@@ -21,10 +21,9 @@ Shapes: B rows of the global batch, T tokens.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -37,6 +36,8 @@ from pipeline.params import Direction
 # Batches whose documents are sorted by length together: large enough to leave little padding, small
 # enough to leave the order random.
 _BATCHES_SORTED_TOGETHER = 50
+_MOST_PADDING = 0.05  # of a batch that nothing is learnt from
+_ENOUGH_TOKENS = 8192
 
 
 def rows_of(rank: int, world: int, num_rows: int) -> slice:
@@ -303,24 +304,24 @@ def pad(texts: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[Tensor, T
 
 
 def by_length(lengths: Sequence[int] | np.ndarray, max_tokens_per_batch: int) -> Iterator[np.ndarray]:
-    """Indices of texts in batches of like length, whose padded size stays within a token budget."""
+    """Indices of texts in batches of like length, whose padded size stays within a token budget.
+
+    A batch that is large enough to keep a processor busy ends before its padding goes beyond a twentieth.
+    """
     order = np.argsort(lengths, kind="stable")
-    sorted_lengths = [int(lengths[k]) for k in order]
-    start = 0
-    while start < len(order):
-        # Sorted upwards, so the last text of a batch is its width. A single text may be over the budget.
-        stop = bisect_right(
-            range(len(order)),
-            max_tokens_per_batch,
-            lo=start + 1,
-            key=partial(_padded_size, sorted_lengths, start),
-        )
-        yield order[start:stop]
-        start = stop
-
-
-def _padded_size(sorted_lengths: Sequence[int], start: int, last: int) -> int:
-    return (last + 1 - start) * sorted_lengths[last]
+    start, num_real = 0, 0
+    for place, index in enumerate(order):
+        # Sorted upwards, so this text is the width of a batch that it joins.
+        length, size = int(lengths[index]), place - start
+        padded = (size + 1) * length
+        too_large = padded > max_tokens_per_batch
+        wasteful = num_real >= _ENOUGH_TOKENS and padded - num_real - length > _MOST_PADDING * padded
+        if size and (too_large or wasteful):  # a single text may be over the budget
+            yield order[start:place]
+            start, num_real = place, 0
+        num_real += length
+    if start < len(order):
+        yield order[start:]
 
 
 def stratified_subset(labels: np.ndarray, size: int, seed: int) -> np.ndarray:

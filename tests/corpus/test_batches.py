@@ -291,6 +291,16 @@ def test_pad_fills_behind_and_masks_it():
     assert mask.tolist() == [[True, True, False, False], [True, True, True, False]]
 
 
+@pytest.mark.parametrize("spread", [1.0, 3.0])
+def test_by_length_pads_little_however_lengths_spread(spread):
+    rng = np.random.default_rng(0)
+    lengths = np.exp(rng.normal(4, spread / 2, 8_000)).astype(int) + 2
+    padded = sum(len(batch) * lengths[batch].max() for batch in by_length(lengths, 32_768))
+    assert padded < lengths.sum() / 0.95
+    fewer = len(list(by_length(lengths, 32_768)))
+    assert fewer < 2.5 * lengths.sum() / 32_768  # and batches are no smaller than that takes
+
+
 @pytest.mark.parametrize("budget", [1, 30, 100, 10**6])
 def test_by_length_holds_each_text_once_within_the_budget(budget):
     lengths = np.random.default_rng(0).integers(1, 50, 97)
