@@ -3,22 +3,27 @@
     python benchmarks/language_model_step.py [--sizes a b c] [--rounds 3] [--steps 3]
 
 A step is whole: forward with all dropouts, AR and TAR, backward, clipping, Adam; of this project also the
-making of the batch, which fastai does before its clock starts. The limit is what the products of a step would
-take at the fastest rate that torch multiplies matrices with here, measured in the same rounds.
+making of the batch, which fastai does before its clock starts. With sampled words, an eighth of the
+vocabulary, the mathematics is another (models/sampling.py; what it costs in quality: quality.py). The limit
+is what the products of a step would take at the fastest rate that torch multiplies matrices with here,
+measured in the same rounds.
 """
 
 from __future__ import annotations
 
+from benchmarks.contestants._timing import SIZES
 from benchmarks.side_by_side import Contestant, arguments_of, compare, markdown, publish, spread
 
 
 def contestants(size: str, steps: int) -> list[Contestant]:
     of_size = ["--size", size, "--steps", str(steps)]
     ours = "language_model_headstart.py"
+    sampled = ["--sampled-words", str(SIZES[size].vocab_size // 8)]
     return [
         Contestant("matrix products", "gemm.py", []),
         Contestant("headstart bf16", ours, [*of_size, "--precision", "bf16"]),
         Contestant("headstart fp32", ours, [*of_size, "--precision", "fp32"]),
+        Contestant("headstart bf16, sampled words", ours, [*of_size, "--precision", "bf16", *sampled]),
         Contestant("fastai", "language_model_fastai.py", of_size, peer=True),
         Contestant("Hugging Face GPT-2", "language_model_hugging_face.py", of_size, peer=True),
     ]

@@ -69,7 +69,7 @@ def _texts(source: str) -> list[str]:
     return [text for text in pl.read_parquet(source, columns=["text"])["text"].to_list() if text]
 
 
-def _params(form: str, file: Path) -> Any:
+def params_of(form: str, file: Path) -> Any:
     from types import SimpleNamespace
 
     from pipeline.params import Corpora, Corpus, FilesSource, Normalise, Split, Tokenizer
@@ -101,7 +101,7 @@ def step(name: str, source: str, form: str, size_mb: float, folder: Path) -> dic
     from pipeline.stages import encode, prepare, train_tokenizer
 
     documents, tokenizer = folder / "documents", folder.parent / "tokenizer"
-    params = _params(form, folder / f"corpus.{form}")
+    params = params_of(form, folder / f"corpus.{form}")
     start = time.perf_counter()
     match name:
         case "make":

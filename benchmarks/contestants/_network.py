@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from benchmarks.contestants._timing import Size
-from models.awd_lstm import AWDLSTM, Config
+from models.awd_lstm import AWDLSTM, Config, layer_groups
+from models.heads import LanguageModel, language_model_groups
+from models.sampling import WordSampler
+from pipeline.corpus.batches import LanguageModelBatches
+from pipeline.corpus.tokens import TokenShard, token_counts
 from pipeline.params import Optimizer, Schedule
+from pipeline.training.objectives import LanguageModelTask
+from pipeline.training.schedules import make_plan
 
 OPTIMIZER = Optimizer(
     kind="adamw", lr=0.002, momentum=0.8, beta2=0.99, weight_decay=0.01, clip_norm=0.4,
@@ -32,3 +39,48 @@ def encoder_of(size: Size, precision: str) -> AWDLSTM:
     encoder = AWDLSTM(config, size.vocab_size)
     encoder.product_dtype = PRECISIONS[precision]
     return encoder
+
+
+def language_model_task(
+    size: Size, precision: str, num_steps: int, sampled_words: int | None = None
+) -> LanguageModelTask:
+    """Training on words drawn by Zipf's law."""
+    num_tokens = size.batch_rows * size.bptt * (num_steps + 1) + 1
+    shard = TokenShard(
+        tokens=(np.random.default_rng(1).zipf(1.2, num_tokens) % size.vocab_size).astype(np.uint16),
+        offsets=np.array([0, num_tokens]),
+        labels=np.array([-1]),
+        num_words=num_tokens,
+        num_bytes=num_tokens,
+    )
+    encoder = encoder_of(size, precision)
+    model = LanguageModel(encoder, tie_weights=True)
+    groups = language_model_groups(model, layer_groups(encoder))
+    sampler = None
+    if sampled_words is not None:
+        counts = torch.from_numpy(token_counts([shard], size.vocab_size))
+        sampler = WordSampler.of(counts, sampled_words)
+    return LanguageModelTask(
+        model=model,
+        groups=groups,
+        plan=make_plan(
+            OPTIMIZER, SCHEDULE, "full", num_groups=len(groups), num_steps=num_steps, steps_per_unfreezing=1
+        ),
+        optimizer=OPTIMIZER,
+        evaluation_steps=frozenset(),
+        batches=LanguageModelBatches(
+            [shard],
+            num_rows=size.batch_rows,
+            bptt=size.bptt,
+            variable_bptt=False,
+            direction="forward",
+            seed=1,
+        ),
+        validation=[],
+        direction="forward",
+        bptt=size.bptt,
+        ar_alpha=2.0,
+        tar_beta=1.0,
+        seed=1,
+        sampler=sampler,
+    )

@@ -1,0 +1,79 @@
+"""Megabytes of text a second from parquet to token shards: this project, fastai, Hugging Face, the limit.
+
+    python benchmarks/data_route.py [--text FILE.parquet] [--megabytes 50] [--rounds 3]
+
+The corpus is made of the documents of FILE (column `text`; without it the embedded general text), drawn with
+replacement. This project's figure is that of its two stages together, `prepare` (normalisation, splits) and
+`encode`, each reading and writing its files; the others go from the same file to token numbers at once. The
+limit is sentencepiece alone, on texts in memory. Training the tokenizers is not timed. fastai gets 2 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.prepare_memory import make_corpus, params_of
+from benchmarks.side_by_side import Contestant, arguments_of, compare, markdown, publish, spread
+
+
+def main() -> None:
+    parser = arguments_of(__doc__, "data_route.json")
+    parser.add_argument("--text", default="pydocs", help="parquet file to draw documents from")
+    parser.add_argument("--megabytes", type=float, default=50.0)
+    parser.add_argument("--make", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.make:
+        make(arguments.make, arguments.text, arguments.megabytes)
+        return
+    with tempfile.TemporaryDirectory(prefix="headstart-data-") as folder:
+        # In a process of its own: a child's peak of memory starts at its parent's.
+        command = [sys.executable, __file__, "--make", folder, "--text", arguments.text]
+        subprocess.run([*command, "--megabytes", str(arguments.megabytes)], check=True)
+        of_corpus = ["--corpus", f"{folder}/corpus.parquet"]
+        ours = [*of_corpus, "--tokenizer", f"{folder}/tokenizer"]
+        hugging_face = "data_hugging_face.py"
+        found = compare(
+            [
+                Contestant("sentencepiece alone", "data_sentencepiece.py", ours),
+                Contestant("headstart", "data_headstart.py", ours),
+                Contestant("Hugging Face, BPE", hugging_face, [*of_corpus, "--kind", "bpe"], peer=True),
+                Contestant(
+                    "Hugging Face, unigram", hugging_face, [*of_corpus, "--kind", "unigram"], peer=True
+                ),
+                Contestant("fastai, spaCy", "data_fastai.py", of_corpus, peer=True),
+            ],
+            arguments.rounds,
+        )
+    rows = []
+    for name, figures in found.items():
+        rows.append([name, spread(figures["megabytes_per_second"], ".1f"), _peak(figures)])
+        for stage in ("prepare", "encode"):
+            if speed := figures.get(f"{stage}_megabytes_per_second"):
+                rows.append([f"{name}: {stage}", spread(speed, ".1f"), ""])
+    if any("/" in word for word in sys.argv[1:]):  # the report names no machine's paths
+        sys.argv[1:] = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    title = "From parquet to token shards"
+    publish(arguments.out, markdown(title, ["", "MB a second", "peak, MB"], rows), {"figures": found})
+
+
+def _peak(figures: dict[str, dict[str, float]]) -> str:
+    return f"{figures['peak_megabytes']['median']:,.0f}"
+
+
+def make(folder: Path, text: str, size_mb: float) -> None:
+    """The corpus, and a tokenizer for it."""
+    from pipeline.stages import prepare, train_tokenizer
+
+    corpus = folder / "corpus.parquet"
+    make_corpus(text, "parquet", size_mb, corpus)
+    params = params_of("parquet", corpus)
+    prepare.run(params, corpus="general", out=folder / "documents")
+    train_tokenizer.run(params, documents=folder / "documents", out=folder / "tokenizer")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""What of a training's time is not training: making batches, recording the curve, saving checkpoints.
+
+    python benchmarks/loop_share.py --tokens data/tokens [--epochs 0.45]
+
+With params.yaml, the loop in this process: pretraining on the folder's `general` shards and the classifier
+(from scratch) on its `target` ones, with MLflow on SQLite and checkpoints in a local folder at their default
+frequency. A share is the time that the training thread spends in a part, over that of all steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.side_by_side import ROOT, arguments_of, markdown, publish
+
+PARTS = ("batches", "curve", "checkpoints")
+
+
+class Stopwatch:
+    """Seconds spent in the methods that it watches."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    def watch(self, part: str, owner: type, *methods: str) -> None:
+        for name in methods:
+            setattr(owner, name, self._timed(part, getattr(owner, name)))
+
+    def _timed(self, part: str, method: Any) -> Any:
+        @functools.wraps(method)
+        def timed(*arguments: Any, **more: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return method(*arguments, **more)
+            finally:
+                self.seconds[part] += time.perf_counter() - start
+
+        return timed
+
+
+def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
+    """Shares of the time of a training, from its first step to its last."""
+    from pipeline import params, tracking
+    from pipeline.corpus.batches import ClassifierBatches, LanguageModelBatches
+    from pipeline.launch import Session, fit
+    from pipeline.training.checkpoint import CheckpointStore
+    from pipeline.training.jobs import make_classifier_job, make_language_model_job
+    from pipeline.training.loop import Training
+
+    top: dict[str, Any] = {"run": {"workers": 0}, stage: {"epochs": arguments.epochs}}
+    if stage == "finetune_classifier":
+        top[stage] |= {"start": "scratch"}
+    settings = params.checked(params.overlay(params.read_yaml(ROOT / "params.yaml"), top), where=stage)
+    job: Any
+    if stage == "pretrain_lm":
+        job = make_language_model_job(
+            settings.pretrain_lm,
+            settings.model,
+            stage=stage,
+            tokens=arguments.tokens / "general",
+            start=None,
+            direction="forward",
+            seed=1,
+        )
+    else:
+        job = make_classifier_job(
+            settings.finetune_classifier,
+            settings.model,
+            settings.corpus.target.normalise,
+            tokens=arguments.tokens / "target",
+            start=None,
+            direction="forward",
+            seed=1,
+        )
+    watch = Stopwatch()
+    watch.watch("batches", LanguageModelBatches, "at")
+    watch.watch("batches", ClassifierBatches, "at")
+    watch.watch("curve", tracking.Recorder, "record", "flush")
+    watch.watch("checkpoints", CheckpointStore, "save")
+    watch.watch("steps", Training, "train_step")
+    info = tracking.StageInfo(root=folder, stage=stage, stages=[stage], params={}, key=stage)
+    with tracking.stage_run(info) as run:
+        recorder = run.recorder(folder / "curve.jsonl")
+        fit(job, settings.run, Session(stage, str(folder / stage), recorder.open, run.run_id))
+    return {part: watch.seconds[part] / watch.seconds["steps"] for part in PARTS} | {
+        "seconds": watch.seconds["steps"]
+    }
+
+
+def main() -> None:
+    parser = arguments_of(__doc__, "loop_share.json")
+    parser.add_argument("--tokens", type=Path, required=True, help="folder with the shards of both corpora")
+    parser.add_argument("--epochs", type=float, default=0.45)
+    arguments = parser.parse_args()
+    found = {}
+    for stage in ("pretrain_lm", "finetune_classifier"):
+        with tempfile.TemporaryDirectory(prefix="headstart-share-") as folder:
+            found[stage] = shares(stage, arguments, Path(folder))
+    columns = ["", *(f"{part}, %" for part in PARTS), "seconds of steps"]
+    rows = [
+        [stage, *(f"{100 * each[part]:.2f}" for part in PARTS), f"{each['seconds']:.0f}"]
+        for stage, each in found.items()
+    ]
+    publish(arguments.out, markdown("Shares of training time", columns, rows), {"shares": found})
+
+
+if __name__ == "__main__":
+    main()

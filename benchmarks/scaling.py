@@ -1,0 +1,104 @@
+"""The cost model of `scaling.md`: its parameters measured here, and held against runs of several processes.
+
+    python benchmarks/scaling.py [--size c] [--steps 5] [--rounds 3]
+
+Prints what the model says of one and of two processes (of a thread each) beside what they took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.contestants._network import language_model_task
+from benchmarks.contestants._timing import SIZES, seconds_of
+from benchmarks.side_by_side import arguments_of, markdown, publish
+
+
+def _all_reduce(tensor: Tensor) -> Tensor:
+    torch.distributed.all_reduce(tensor)
+    return tensor
+
+
+def _process(rank: int, world: int, arguments: argparse.Namespace, folder: str) -> None:
+    """Seconds of a step, and of summing a buffer as large as the gradient, into a file of the first."""
+    from pipeline.launch import prepare_torch
+    from pipeline.training.context import Context
+    from pipeline.training.loop import Training
+
+    prepare_torch(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world
+    )
+    task = language_model_task(SIZES[arguments.size], "fp32", arguments.steps + 2)
+    training = Training(task, Context(rank=rank, world=world, all_reduce=_all_reduce))
+    buffer = torch.zeros(sum(parameter.numel() for parameter in task.model.parameters()))
+    reduce_seconds = seconds_of(lambda: _all_reduce(buffer), 5)
+    step_seconds = seconds_of(training.train_step, arguments.steps)
+    if rank == 0:
+        torch.save(torch.tensor([step_seconds, reduce_seconds, len(buffer)]), f"{folder}/figures.pt")
+    torch.distributed.destroy_process_group()
+
+
+def measure(world: int, arguments: argparse.Namespace) -> tuple[float, float, int]:
+    """Seconds of a step and of an all-reduce, and the number of parameters."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(_process, args=(world, arguments, folder), nprocs=world)
+        step, reduce, count = torch.load(f"{folder}/figures.pt", weights_only=True).tolist()
+    return step, reduce, int(count)
+
+
+def checkpoint_bytes_per_second(num_bytes: int) -> float:
+    """Of this project's own store, hashes and fsync included."""
+    from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+
+    with tempfile.TemporaryDirectory() as folder:
+        tensors = {"weights": torch.zeros(num_bytes // 4)}
+        start = time.perf_counter()
+        CheckpointStore(f"{folder}/checkpoints", keep=1).save(Checkpoint(1, tensors, {"step": 1}))
+        seconds = time.perf_counter() - start
+        assert any(Path(folder).rglob("*"))
+    return num_bytes / seconds
+
+
+def main() -> None:
+    parser = arguments_of(__doc__, "scaling.json")
+    parser.add_argument("--size", choices=["a", "b", "c", "tiny"], default="c")
+    parser.add_argument("--steps", type=int, default=5)
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    worlds = (1, 2)
+    found: dict[int, list[tuple[float, float, int]]] = {world: [] for world in worlds}
+    for _ in range(arguments.rounds):
+        for world in worlds:
+            found[world].append(measure(world, arguments))
+    step = {world: statistics.median(row[0] for row in rows) for world, rows in found.items()}
+    reduce = statistics.median(row[1] for row in found[2])
+    num_parameters = found[1][0][2]
+    predicted = {1: step[1], 2: step[1] / 2 + reduce}
+    rows = [
+        [str(world), f"{1000 * step[world]:.0f}", f"{1000 * predicted[world]:.0f}",
+         f"{step[world] / predicted[world] - 1:+.0%}", f"{step[1] / step[world]:.2f}"]
+        for world in worlds
+    ]  # fmt: skip
+    columns = ["processes of a thread", "step, ms", "by the model, ms", "off by", "times one"]
+    figures: dict[str, Any] = {
+        "step_seconds": step,
+        "all_reduce_seconds_of_two": reduce,
+        "num_parameters": num_parameters,
+        "checkpoint_bytes_per_second": checkpoint_bytes_per_second(12 * num_parameters),
+    }
+    publish(arguments.out, markdown("Cost model against processes here", columns, rows), figures)
+    print(figures)
+
+
+if __name__ == "__main__":
+    main()
