@@ -1,8 +1,10 @@
 """The cost model of `scaling.md`: its parameters measured here, and held against runs of several processes.
 
     python benchmarks/scaling.py [--size c] [--steps 5] [--rounds 3]
+    python benchmarks/scaling.py --gpus
 
-Prints what the model says of one and of two processes (of a thread each) beside what they took.
+Prints what the model says of one and of two processes (of a thread each) beside what they took; with `--gpus`
+what it says of GPUs that nobody has measured here, from the assumptions of `scaling.md`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import statistics
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.contestants._network import language_model_task
-from benchmarks.contestants._timing import SIZES, seconds_of
+from benchmarks.contestants._timing import SIZES, Size, seconds_of
 from benchmarks.side_by_side import arguments_of, markdown, publish
+
+BYTES_PER_TOKEN = 4.34  # of the default corpus: reports/metrics/encode-general.json
 
 
 def _all_reduce(tensor: Tensor) -> Tensor:
@@ -69,11 +74,56 @@ def checkpoint_bytes_per_second(num_bytes: int) -> float:
     return num_bytes / seconds
 
 
+@dataclass(frozen=True)
+class Machines:
+    """Parameters of the model. The defaults are assumptions: see `scaling.md`."""
+
+    flop_per_second: float = 0.4 * 790e12  # of a GPU: bfloat16 products, and how much of them a step reaches
+    seconds_per_token_and_layer: float = 30e-6  # forward and backward: tokens go one after the other
+    bytes_per_second: float = 25e9  # of the network, from each GPU
+    seconds_per_exchange: float = 100e-6
+
+
+def seconds_of_a_step(size: Size, world: int, rows: int, machines: Machines) -> tuple[float, float]:
+    """Of computing, and of summing gradients, with `rows` on each worker.
+
+    Source of the second: a ring moves 2 (W - 1) / W of the buffer past each worker (Patarasu & Yuan 2009).
+    """
+    compute = size.flop_per_trained_token * rows * size.bptt / machines.flop_per_second
+    waiting = size.bptt * size.num_layers * machines.seconds_per_token_and_layer
+    buffer = 4 * size.weights_multiplied
+    ring = 2 * (world - 1) / world * buffer / machines.bytes_per_second
+    return compute + waiting, ring + (machines.seconds_per_exchange if world > 1 else 0)
+
+
+def table_of_gpus(size: Size, tokens_of_corpus: float) -> str:
+    rows = []
+    for world in (1, 2, 4, 8, 16, 32, 64):
+        cells = [str(world)]
+        for rows_of_each in (max(1, size.batch_rows // world), size.batch_rows):
+            compute, exchange = seconds_of_a_step(size, world, rows_of_each, Machines())
+            speed = rows_of_each * world * size.bptt / (compute + exchange)
+            cells += [
+                f"{1000 * compute:.1f} + {1000 * exchange:.1f}",
+                f"{speed / 1e6:.2f}",
+                f"{tokens_of_corpus / speed / 3600:.1f}",
+            ]
+        rows.append(cells)
+    columns = ["GPUs"]
+    for kind in ("64 rows in all", "64 rows each"):
+        columns += [f"{kind}: step, ms", "million tokens a second", "hours for 100 GB"]
+    return markdown("By the model, not measured: size a", columns, rows)
+
+
 def main() -> None:
     parser = arguments_of(__doc__, "scaling.json")
+    parser.add_argument("--gpus", action="store_true")
     parser.add_argument("--size", choices=["a", "b", "c", "tiny"], default="c")
     parser.add_argument("--steps", type=int, default=5)
     arguments = parser.parse_args()
+    if arguments.gpus:
+        print(table_of_gpus(SIZES["a"], 100e9 / BYTES_PER_TOKEN))
+        return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     worlds = (1, 2)
     found: dict[int, list[tuple[float, float, int]]] = {world: [] for world in worlds}
