@@ -39,7 +39,7 @@ def normalised(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).replace("<br />", " ").split())
 
 
-sample = [text for texts in islice(texts_of(arguments.corpus), 5) for text in texts]
+sample = [text for texts in islice(texts_of(arguments.corpus), 1) for text in texts]
 tokenizer.train_from_iterator(sample, trainer)
 
 size = sum(map(megabytes, texts_of(arguments.corpus)))
