@@ -5,12 +5,14 @@ Everything that can be refused is refused by `make_*_job`, in the driver, before
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from models.heads import classifier_groups, language_model_groups
 from models.sampling import WordSampler
@@ -271,7 +273,7 @@ def make_classifier_job(
 
 
 def _check_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card: ModelCard) -> None:
-    with torch.device("meta"):  # shapes, without weights
+    with torch.device("meta"), _Uninitialised():  # shapes, without weights
         encoder, encoder_groups = build_encoder(card)
         if card.head is None:
             groups = language_model_groups(build_language_model(encoder, card), encoder_groups)
@@ -284,6 +286,18 @@ def _check_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card
         epochs_per_unfreezing=settings.epochs_per_unfreezing,
         section=card.stage,
     )
+
+
+class _Uninitialised(TorchFunctionMode):
+    """Leaves out the drawing of first weights, for which torch would load its compiler on the meta device."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
 
 
 def chosen_documents(

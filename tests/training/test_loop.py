@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -292,6 +294,21 @@ def test_a_layer_that_would_never_train_is_refused_before_training(tokens):
 def test_as_many_sampled_words_as_the_vocabulary_has_are_refused(tokens):
     with pytest.raises(ValueError, match=r"pretrain_lm\.sampled_words is 50 of a vocabulary of 50"):
         language_model_job(tokens, sampled_words=VOCAB)
+
+
+def test_making_a_job_does_not_load_the_compiler_of_torch(tokens):
+    """It would take more than a second of each stage, in the process that only waits for the workers."""
+    code = f"""
+import sys
+from pathlib import Path
+from tests.training.test_loop import classifier_job, language_model_job
+language_model_job(Path({str(tokens)!r}))
+classifier_job(Path({str(tokens)!r}))
+print("torch._dynamo" in sys.modules)
+"""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, text=True, capture_output=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 def test_the_same_seed_gives_the_same_figures_and_another_others(tokens, tmp_path):

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from pipeline import precision, predict
+from pipeline.corpus import tokenizer as tokenizers
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.params import Normalise
+from pipeline.params import Tokenizer as TokenizerSettings
+from pipeline.training.export import HeadCard, ModelCard, build_classifier, build_encoder, export_model
+
+CONFIG = {
+    "embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.0,
+    "input_dropout": 0.0, "hidden_dropout": 0.0, "output_dropout": 0.0, "weight_dropout": 0.0,
+}  # fmt: skip
+NORMALISE = Normalise(
+    unicode="NFC", html_breaks=True, control_characters=True, collapse_whitespace=True, lowercase=False
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The folder of a classifier that was never trained."""
+    folder = tmp_path_factory.mktemp("model")
+    settings = TokenizerSettings(
+        kind="char", vocab_size=280, character_coverage=1.0, byte_fallback=True, sample_mb=1.0, threads=1
+    )
+    alphabet = "abcdefghijklmnopqrst"
+    content = tokenizers.train([f"{alphabet} {alphabet[::-1]}"] * 20, settings)
+    (folder / "tokenizer.model").write_bytes(content)
+    head = HeadCard(("no", "yes"), "concat", 5, (0.0, 0.0), 7, 40, NORMALISE.model_dump())
+    pieces = Tokenizer(content)
+    card = ModelCard(
+        "classifier", "awd_lstm", CONFIG, pieces.vocab_size, pieces.pad_id, "forward", pieces.sha256,
+        "finetune_classifier", "key", head,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    classifier = build_classifier(build_encoder(card)[0], head)
+    tensors = {name: torch.randn_like(tensor) for name, tensor in classifier.state_dict().items()}
+    tensors = {name: tensor.abs() if "var" in name else tensor for name, tensor in tensors.items()}
+    export_model(folder / "forward", tensors, card, beside=[folder / "tokenizer.model"])
+    return folder / "forward"
+
+
+@pytest.fixture
+def predictor(model):
+    return predict.Predictor.load(model, precision="fp32")
+
+
+TEXTS = ["a b c", "", "  ", "abc " * 60, "日本 😀", "a\ud800b", "x\x00y", "<br />"]
+
+
+def test_any_text_is_labelled_and_alone_as_in_company(predictor):
+    together = predictor.predict(TEXTS)
+    for text, prediction in zip(TEXTS, together, strict=True):
+        assert sum(prediction.probabilities.values()) == pytest.approx(1)
+        assert prediction.label == max(prediction.probabilities, key=prediction.probabilities.__getitem__)
+        (alone,) = predictor.predict([text])
+        assert alone.probabilities == pytest.approx(prediction.probabilities, abs=1e-5)
+    assert predictor.predict([]) == []
+
+
+def test_input_is_read_ahead_within_bounds_and_each_line_answered_once(model, monkeypatch, tmp_path):
+    monkeypatch.setattr(predict, "_TEXTS_AT_ONCE", 4)
+    monkeypatch.setattr(predict, "_CHARACTERS_AT_ONCE", 30)
+    sizes = []
+    genuine = predict.Predictor.predict
+
+    def watched(self, texts):
+        sizes.append((len(texts), sum(map(len, texts))))
+        return genuine(self, texts)
+
+    monkeypatch.setattr(predict.Predictor, "predict", watched)
+    lines = ["ab"] * 9 + ["c" * 100] + ["d" * 20] * 3
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    answers = [json.loads(line) for line in predict.predict_lines([], file, [model], "fp32")]
+    assert [answer["text"] for answer in answers] == lines
+    assert sizes == [(4, 8), (4, 8), (2, 102), (2, 40), (1, 20)]
+
+
+def test_both_precisions_say_nearly_the_same(model, monkeypatch):
+    monkeypatch.setattr(precision, "fast_dtype", lambda device: torch.float32)
+    exact, rounded = (
+        predict.Predictor.load(model, precision=name).predict(TEXTS) for name in ("fp32", "bf16")
+    )
+    for one, other in zip(exact, rounded, strict=True):
+        assert one.probabilities == pytest.approx(other.probabilities, abs=0.1)
