@@ -5,7 +5,8 @@
 The corpus is made of the documents of FILE (column `text`; without it the embedded general text), drawn with
 replacement. This project's figure is that of its two stages together, `prepare` (normalisation, splits) and
 `encode`, each reading and writing its files; the others go from the same file to token numbers at once. The
-limit is sentencepiece alone, on texts in memory. Training the tokenizers is not timed. fastai gets 2 MB.
+limit is sentencepiece alone, on texts in memory. Training the tokenizers is not timed. fastai gets 2 MB, and
+the start of its two processes is in its time.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def _peak(figures: dict[str, dict[str, float]]) -> str:
-    return f"{figures['peak_megabytes']['median']:,.0f}"
+    return f"{figures['peak_megabytes']['median']:,.0f}" if "peak_megabytes" in figures else ""
 
 
 def make(folder: Path, text: str, size_mb: float) -> None:

@@ -4,7 +4,8 @@
 
 With params.yaml, the loop in this process: pretraining on the folder's `general` shards and the classifier
 (from scratch) on its `target` ones, with MLflow on SQLite and checkpoints in a local folder at their default
-frequency. A share is the time that the training thread spends in a part, over that of all steps.
+frequency. A share is the time that the training thread spends in a part, over that of all steps. What threads
+in the background take of the same cores is not in it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
     watch = Stopwatch()
     watch.watch("batches", LanguageModelBatches, "at")
     watch.watch("batches", ClassifierBatches, "at")
-    watch.watch("curve", tracking.Recorder, "record", "flush")
+    watch.watch("curve", tracking.Recorder, "record", "flush", "close")
     watch.watch("checkpoints", CheckpointStore, "save")
     watch.watch("steps", Training, "train_step")
     info = tracking.StageInfo(root=folder, stage=stage, stages=[stage], params={}, key=stage)

@@ -61,10 +61,10 @@ class LanguageModel(nn.Module):
         return kernels.cross_entropy(
             flat,
             self.output_weight.index_select(0, candidates.ids_C),
-            self.decoder_bias.index_select(0, candidates.ids_C) - candidates.log_presence_C,
+            self.decoder_bias.index_select(0, candidates.ids_C) - candidates.discount_C,
             places,
             dtype,
-            candidates.log_presence_C[places],  # a target's own term weighs 1
+            candidates.discount_C[places],  # a target's own term weighs 1
         )
 
     def logits(self, features: Tensor) -> Tensor:

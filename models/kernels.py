@@ -240,7 +240,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             rows = row_numbers[: len(targets)]
             logits = torch.mm(x[part], weight.t(), out=logits_of_chunk[: len(targets)])
             if more_at_target_N is not None:
-                logits[rows, targets] += more_at_target_N[part].to(dtype)
+                # Made anew: the low product may have lost it to a bias that takes its word out for others.
+                own = (x_NF[part] * weight_VF[targets]).sum(1) + bias_V[targets] + more_at_target_N[part]
+                logits[rows, targets] = own.to(dtype)
             at_target = logits[rows, targets].float()
             top = logits.amax(1).float()
             probs = torch.softmax(logits, 1, out=logits)

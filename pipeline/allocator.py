@@ -13,7 +13,7 @@ def keep_freed_memory() -> bool:
     """Keep what is freed, for the next step; whether that can be had (it is glibc's).
 
     A step takes and frees hundreds of megabytes. By default these go back to the system, and come anew with
-    every page to be mapped and zeroed: 11 to 25 % of a step's time (benchmarks/language_model_step.py).
+    every page to be mapped and zeroed: a tenth of a step's time or more (reports/benchmarks/README.md).
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -76,7 +76,7 @@ def _store(run: Run, session: Session) -> CheckpointStore:
 
 
 def _context(job: Job, run: Run, session: Session, device: torch.device, **where: Any) -> Context:
-    return Context(
+    context = Context(
         facts={"key": session.key, "tracking_run": session.tracking_run, "card": asdict(job.card)},
         device=device,
         precision=precision_of(run, device),
@@ -86,6 +86,18 @@ def _context(job: Job, run: Run, session: Session, device: torch.device, **where
         log_steps=run.log_steps,
         **where,
     )
+    if run.precision == "auto":
+        context.precision = _agreed_precision(context)
+    return context
+
+
+def _agreed_precision(context: Context) -> torch.dtype:
+    """A run that was begun goes on as it was; else bfloat16 where all workers found it the faster one."""
+    begun = context.store.newest() if context.store is not None else None
+    if begun is not None:
+        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[begun.state["precision"]]
+    num_fast = context.sum_numbers(float(context.precision == torch.bfloat16))[0]
+    return torch.bfloat16 if num_fast == context.world else torch.float32
 
 
 def precision_of(run: Run, device: torch.device) -> torch.dtype:
@@ -252,10 +264,6 @@ def _ray_worker(config: dict[str, Any]) -> None:
         all_reduce=_all_reduce,
         report=lambda metrics: ray.train.report(dict(metrics)),
     )
-    # Nodes may differ, and all have to train in one precision.
-    num_fast = context.sum_numbers(float(context.precision == torch.bfloat16))[0]
-    if num_fast < context.world:
-        context.precision = torch.float32
     train(job.task(context), context)
 
 

@@ -44,7 +44,7 @@ class Run(Section):
     workers: Annotated[int, Field(ge=0)] | Literal["auto"]  # 0: this process, without Ray
     threads_per_worker: Count | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
-    precision: Precision  # auto: bf16 where the processor has it
+    precision: Precision  # auto: bf16 where it was measured to be faster
     directions: Annotated[list[Direction], Field(min_length=1)]
     storage: str  # checkpoints of unfinished runs: local folder, NFS or s3://
     checkpoint_minutes: Positive
@@ -153,7 +153,7 @@ class LanguageModelTraining(Section):
     dropout: NonNegative  # multiplies each dropout of the family
     ar_alpha: NonNegative
     tar_beta: NonNegative
-    sampled_words: Count | None  # of the softmax in training, about so many a step; null: all
+    sampled_words: Count | None  # of the softmax in training: about so many and the targets; null: all
     evaluations_per_epoch: Count
 
 

@@ -24,17 +24,22 @@ _SHAPE = (512, 1152, 4608)
 def fast_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 where it was measured to be faster than float32 here and no less exact than it has to be.
 
-    Measured once for a processor or GPU, a torch and a number of threads, in a fifth of a second, and kept in
+    Measured once for a processor or GPU, a torch and its settings, in a fifth of a second, and kept in
     `~/.cache/headstart/precision.json`: what was chosen stays so, whatever else the machine does the next
-    time. That training in bfloat16 is as good: reports/benchmarks/quality.md.
+    time. That training in bfloat16 ends as well was measured on one CPU, with layers of up to 1.5 million
+    weights (reports/benchmarks/quality.md).
     """
     if not _has_bfloat16(device):
         return torch.float32
-    key = f"{_name_of(device)}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    key = (
+        f"{_name_of(device)}, torch {torch.__version__}, {torch.get_num_threads()} threads, "
+        f"float32 products {torch.get_float32_matmul_precision()}"
+    )
     measured = _remembered()
     if key not in measured:
         measured[key] = measure(device)
-        with contextlib.suppress(OSError):  # a home that cannot be written: measured again the next time
+        # Without a home that can be written: measured again the next time.
+        with contextlib.suppress(OSError, RuntimeError):
             atomic_write_text(_memory(), json.dumps(measured, indent=2) + "\n")
     speedup, rounding = measured[key]
     return torch.bfloat16 if speedup >= _WORTH_IT and rounding <= _ROUNDING else torch.float32
@@ -58,11 +63,16 @@ def measure(device: torch.device) -> tuple[float, float]:
 
 
 def _seconds(a: Tensor, b: Tensor) -> float:
+    if not a.is_cuda:
+        start = time.perf_counter()
+        a @ b
+        return time.perf_counter() - start
+    torch.cuda.synchronize(a.device)
     start = time.perf_counter()
-    a @ b
-    if a.is_cuda:
-        torch.cuda.synchronize(a.device)
-    return time.perf_counter() - start
+    for _ in range(100):  # one takes less than its launch
+        a @ b
+    torch.cuda.synchronize(a.device)
+    return (time.perf_counter() - start) / 100
 
 
 def _has_bfloat16(device: torch.device) -> bool:
@@ -78,8 +88,10 @@ def _name_of(device: torch.device) -> str:
         return torch.cuda.get_device_name(device)
     file = Path("/proc/cpuinfo")
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    facts = dict(line.split("\t", 1) for line in reversed(lines) if "\t" in line)  # of the first core
+    # A name such as "AMD EPYC" is one of several generations.
+    said = [facts.get(name, "").strip("\t: ") for name in ("model name", "cpu family", "model")]
+    return " ".join(word for word in said if word) or platform.processor() or platform.machine()
 
 
 def _memory() -> Path:
@@ -91,5 +103,5 @@ def _remembered() -> dict[str, tuple[float, float]]:
     try:
         found = json.loads(_memory().read_text(encoding="utf-8"))
         return {str(key): (float(speedup), float(rounding)) for key, (speedup, rounding) in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: measured anew
+    except (OSError, RuntimeError, ValueError, TypeError, AttributeError):  # none yet, or damaged
         return {}

@@ -40,8 +40,8 @@ class Predictor:
     ) -> None:
         self._classifiers, self._tokenizer = classifiers, tokenizer
         self._device = torch.device("cpu")
-        dtypes = {"auto": fast_dtype(self._device), "fp32": torch.float32, "bf16": torch.bfloat16}
-        self._dtype = dtypes[precision]
+        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+        self._dtype = fast_dtype(self._device) if precision == "auto" else dtypes[precision]
         self.label_names = classifiers[0][2].label_names
         self._normalise = Normalise(**classifiers[0][2].normalise)
 

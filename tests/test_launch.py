@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline import launch
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
 from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement, reason_of, refusal_among
 from pipeline.params import LanguageModelTraining, Model, Run
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.context import CurveRecorder
+from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.training.jobs import LanguageModelJob, make_language_model_job
 
 RUN: dict[str, Any] = {
@@ -260,3 +261,35 @@ def test_the_reason_of_a_failure_is_that_of_the_worker_whatever_others_call_a_ca
 
     assert reason_of(GroupError("of two workers")) == "OddError: no memory"
     assert reason_of(OddError("alone")) == "OddError: alone"
+
+
+@pytest.mark.parametrize(
+    ("found_by_this", "found_by_all", "wanted"),
+    [("bfloat16", 2, "bfloat16"), ("bfloat16", 1, "float32"), ("float32", 1, "float32")],
+)
+def test_all_workers_train_in_one_precision(monkeypatch, tmp_path, found_by_this, found_by_all, wanted):
+    job = make_job(tmp_path)
+    monkeypatch.setattr(launch, "fast_dtype", lambda device: getattr(torch, found_by_this))
+    context = launch._context(
+        job,
+        run_of(precision="auto"),
+        Session("key", str(tmp_path / "run"), no_recorder),
+        torch.device("cpu"),
+        rank=0,
+        world=2,
+        all_reduce=lambda tensor: tensor.fill_(found_by_all),
+    )
+    assert context.precision == getattr(torch, wanted)
+
+
+def test_a_run_goes_on_in_the_precision_it_was_begun_in(monkeypatch, tmp_path):
+    """Whatever is measured by then: another machine, another number of threads."""
+    job, session = make_job(tmp_path), Session("key", str(tmp_path / "run"), no_recorder)
+    monkeypatch.setattr(launch, "fast_dtype", lambda device: torch.bfloat16)
+    begun = fit(job, run_of(precision="auto"), session)
+    assert begun.state["precision"] == "bfloat16"
+    monkeypatch.setattr(launch, "fast_dtype", lambda device: torch.float32)
+    context = launch._context(job, run_of(precision="auto"), session, torch.device("cpu"))
+    assert context.precision == torch.bfloat16
+    context = launch._context(job, run_of(precision="fp32"), session, torch.device("cpu"))
+    assert context.precision == torch.float32

@@ -57,6 +57,18 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(monkeypatch, memory):
     assert precision.fast_dtype(CPU) == torch.bfloat16
 
 
+def test_no_home_at_all_is_no_obstacle(monkeypatch):
+    """A container's user without an entry in passwd."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(precision.Path, "home", no_home)
+    measured(monkeypatch, (2.0, 0.002))
+    assert precision.fast_dtype(CPU) == torch.bfloat16
+
+
 def test_without_instructions_nothing_is_measured(monkeypatch):
     monkeypatch.setattr(precision, "_has_bfloat16", lambda device: False)
     measured(monkeypatch)

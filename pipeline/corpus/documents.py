@@ -11,7 +11,8 @@ The route:
 Which part a row goes to depends on the seed and on its own text, not on its place in the file or on
 batch sizes: rows are ranked by a keyed hash of the text, class by class, and the first ranks are split
 off (stratified to the row). Equal texts have equal hashes and so, but for one pair at a boundary, stay
-on one side. Memory holds a batch of texts, and 12 bytes for each row that is divided.
+on one side. Memory holds some batches of texts, and for each row that is divided 12 bytes, three times that
+while it is decided where they go.
 
 The order of rows is the source's.
 """

@@ -230,6 +230,7 @@ class Training:
             "nonmonotone_losses": self.average.losses,
             "num_averaged": self.average.num_averaged,
             "averaging": self.average.started,
+            "precision": str(self.context.precision).removeprefix("torch."),
             **self.context.facts,
         }
 

@@ -21,7 +21,9 @@ def prepare(tmp_path, make_corpus):
         source = sources.open_source(corpus.source, "corpus.target.source")
         info = write_documents(source, corpus, seed=seed, key="corpus.target", folder=folder)
         assert read_documents_info(folder) == info
-        assert {file.stem for file in folder.glob("*.parquet")} == set(info.splits)
+        assert {file.name for file in folder.iterdir()} == {
+            "documents.json", *(f"{split}.parquet" for split in info.splits)
+        }  # fmt: skip
         return {split: _rows(folder, split) for split in info.splits}, info
 
     return run

@@ -18,8 +18,8 @@ def sampler() -> WordSampler:
     return WordSampler.of(counts, 80)
 
 
-def batch_of(step: int, **where) -> GlobalBatch:
-    return GlobalBatch(seed=1, step=step, num_rows=4, rows=slice(0, 4), **where)
+def batch_of(step: int, rows: slice = slice(0, 4)) -> GlobalBatch:
+    return GlobalBatch(seed=1, step=step, num_rows=4, rows=rows)
 
 
 def test_the_expected_number_of_words_is_the_one_asked_for(sampler):
@@ -38,26 +38,32 @@ def test_all_targets_are_among_the_candidates_and_are_found_there(sampler):
 
 def test_a_draw_is_the_same_on_all_processes_and_another_at_each_step(sampler):
     targets = torch.tensor([7])
-    first, again, other = (sampler.draw(targets, batch_of(step)).ids_C for step in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    first, elsewhere, later = (
+        sampler.draw(targets, batch).ids_C
+        for batch in (batch_of(1, slice(0, 2)), batch_of(1, slice(2, 4)), batch_of(2, slice(0, 2)))
+    )
+    assert torch.equal(first, elsewhere)
+    assert not torch.equal(first, later)
 
 
-def test_words_are_there_as_often_as_their_presence_says(sampler):
-    """Where targets are draws from the frequencies, as they are on average."""
+@pytest.mark.parametrize("bursty", [False, True])
+def test_the_normaliser_is_right_on_average_however_targets_repeat(sampler, bursty):
+    """Words of a text come in bursts, so a step's targets are no independent draws."""
     torch.manual_seed(0)
-    present = torch.zeros(V)
-    steps = 3_000
-    for step in range(steps):
-        targets = torch.multinomial(sampler.frequency_V, 30, replacement=True)
+    logits = torch.randn(V)
+    full = float(logits.exp().sum())
+    estimates = []
+    for step in range(2_000):
+        words = torch.randint(V, (3 if bursty else 60,))
+        targets = words.repeat(20 if bursty else 1)
         candidates = sampler.draw(targets, batch_of(step))
-        present[candidates.ids_C] += 1
-    said = torch.zeros(V)
-    every = sampler.draw(torch.arange(V).repeat(1)[:30], batch_of(0))
-    said[every.ids_C] = every.log_presence_C.exp()
-    known = said > 0
-    deviation = (present / steps - said)[known] / (said * (1 - said) / steps + 1e-9)[known].sqrt()
-    assert float(deviation.square().mean()) == pytest.approx(1, abs=0.35)  # as chance alone would have it
+        of_others = (logits[candidates.ids_C] - candidates.discount_C).exp()
+        # As the row of the first target has it: its own term weighs 1.
+        own = int(candidates.place(targets[:1])[0])
+        estimates.append(float(of_others.sum() - of_others[own] + logits[targets[0]].exp()))
+    estimate = torch.tensor(estimates)
+    assert abs(float(estimate.mean()) - full) < 3 * float(estimate.std()) / 2_000**0.5
+    assert float(estimate.std()) > 0.01 * full
 
 
 class _Lookup(Encoder):
@@ -72,7 +78,7 @@ def test_loss_and_gradient_estimate_those_of_the_full_softmax(sampler):
     model = LanguageModel(_Lookup(), tie_weights=False)
     nn.init.normal_(model.decoder_weight, std=0.3)
     features = torch.randn(5, 12, 8)
-    targets = torch.multinomial(sampler.frequency_V, 60, replacement=True).view(5, 12)
+    targets = torch.multinomial(1 / torch.arange(1, V + 1), 60, replacement=True).view(5, 12)
 
     def loss_and_gradient(candidates=None):
         loss = model.loss(features, targets, torch.float32, candidates) / 60
@@ -86,5 +92,5 @@ def test_loss_and_gradient_estimate_those_of_the_full_softmax(sampler):
     assert float((mean_gradient - full_gradient).norm() / full_gradient.norm()) < 0.1
     # It is the weights that do it: without them, frequent words alone would stand for the vocabulary.
     candidates = sampler.draw(targets, batch_of(0))
-    unweighted, _ = loss_and_gradient(type(candidates)(candidates.ids_C, 0 * candidates.log_presence_C))
+    unweighted, _ = loss_and_gradient(type(candidates)(candidates.ids_C, candidates.discount_C.clamp(min=0)))
     assert unweighted < 0.8 * full_loss

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def cache_of_the_session():
+    """What is remembered for this machine is not to be measured while its tests run."""
+    with tempfile.TemporaryDirectory(prefix="headstart-cache-") as folder:
+        before = os.environ.get("XDG_CACHE_HOME")
+        os.environ["XDG_CACHE_HOME"] = folder
+        yield
+        if before is None:
+            del os.environ["XDG_CACHE_HOME"]
+        else:
+            os.environ["XDG_CACHE_HOME"] = before
