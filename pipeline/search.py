@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -98,7 +99,9 @@ def search(
             # Of steps that a trial reports again after a restart.
             warnings.filterwarnings("ignore", "The reported value is ignored")
             results = _tuner(trainable, settings, at_once, folder).fit()
-        return [_tried(number, results[number]) for number in range(len(results))]
+        # A search that is restored has them by when they last told of something, not as they began.
+        in_order = sorted((results[k] for k in range(len(results))), key=lambda result: _place(result.path))
+        return [_tried(number, result) for number, result in enumerate(in_order)]
 
 
 def _on_asked_devices(run: Run, room: Trials) -> Run:
@@ -209,6 +212,12 @@ def _listener() -> Any:
             return _listener, ()
 
     return Listener()
+
+
+def _place(folder: str) -> int:
+    """Of a trial among those of its search, by the number that Tune puts into the name of its folder."""
+    found = re.search(r"_trial_[0-9a-f]+_(?:\d{5}_)?(\d+)_", folder.rpartition("/")[2])
+    return int(found[1]) if found else 0
 
 
 def _tried(number: int, result: Any) -> Tried:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline import search
 from pipeline.cluster import Cluster
 from pipeline.params import Run, Trials
 from pipeline.training.checkpoint import Checkpoint
@@ -99,3 +100,16 @@ def test_as_many_at_once_as_the_nodes_hold(room, nodes, number):
 def test_a_plan_that_could_only_wait_is_refused(room):
     with pytest.raises(ValueError, match=r"trials\.cpus: \d and trials\.gpus: \d, but no node"):
         trials_at_once(room, [node(2), node(2)])
+
+
+@pytest.mark.parametrize(
+    ("folder", "place"),
+    [
+        ("/runs/_ray_trial_3d1c4fe0_4_finetune_classifier_dropout=1.4454_2026-11-22_05-00-06", 4),
+        ("/runs/_ray_trial_a17c4_00001_1_finetune_lm_optimizer_lr=0.0010_2026-11-22_05-00-26", 1),
+        ("/runs/_train_trial_b83e4_00000_0_finetune_lm_optimizer_lr=0.1_2026-11-22_05-01-39", 0),
+    ],
+)
+def test_trials_are_numbered_as_they_began(folder, place):
+    """As Tune names their folders, Optuna's and those of grids: restored, it has them in another order."""
+    assert search._place(folder) == place
