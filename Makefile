@@ -2,6 +2,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+TESTLIBS := .testlibs
 PYTHON ?= python3
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export RAY_USAGE_STATS_ENABLED := 0
@@ -23,8 +24,14 @@ repro: setup
 	dvc repro
 	@cat reports/summary.md
 
-test: setup
-	python -m pytest
+test: setup $(TESTLIBS)/.ready
+	PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest
+
+# Apart from the environment, whose packages' text is the default corpus: see the file.
+$(TESTLIBS)/.ready: tests/requirements.txt $(VENV)/.ready
+	rm -rf $(TESTLIBS)
+	python -m pip install --quiet --disable-pip-version-check --no-deps --target $(TESTLIBS) -r tests/requirements.txt
+	touch $@
 
 check: setup
 	ruff check .
@@ -36,7 +43,7 @@ peers: setup
 	rm -rf .peers
 	python -m pip install --quiet --disable-pip-version-check --no-deps --target .peers -r benchmarks/peers.txt
 
-# On a machine that does nothing else: some forty minutes on two cores.
+# On a machine that does nothing else: more than an hour on two cores.
 bench: peers
 	PYTHONPATH=. python benchmarks/language_model_step.py
 	PYTHONPATH=. python benchmarks/classifier_step.py
