@@ -250,6 +250,21 @@ def acquire(
         return lease
 
 
+def holder_of(address: str) -> Holder | None:
+    """Who took the lease of the run at an address, and has not given it back; that one may be gone.
+
+    Raises OSError where the storage does not answer.
+    """
+    storage = open_storage(address)
+    last = max(_numbers(storage), default=0)
+    if not last or storage.read(_path(last, "ended")) is not None:
+        return None
+    try:
+        return Holder.from_json(storage.read(_path(last)) or b"")
+    except ValueError:  # torn by a power cut
+        return None
+
+
 def _passed_over(
     storage: Storage, number: int, tell: Callable[[str], object], silent_s: float
 ) -> Process | None:
