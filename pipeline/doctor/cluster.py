@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.cluster import Cluster
-from pipeline.doctor.findings import Finding, bounded, failure, ok, refusal, warning
+from pipeline.doctor.findings import Finding, bounded, count, failure, ok, refusal, warning
 from pipeline.doctor.nodes import workers_on
 from pipeline.doctor.probe import Errand
 from pipeline.launch import Placement, plan_placement
@@ -22,7 +22,7 @@ from pipeline.params import Params
 from pipeline.trials import trials_at_once
 
 CONNECT_S = 5.0
-MEET_S = 90.0
+MEET_S = 120.0
 
 
 @dataclass
@@ -62,7 +62,10 @@ def joined(cluster: Cluster, limit_s: float) -> list[dict[str, Any]]:
     import ray
 
     def nodes() -> list[dict[str, Any]]:
-        cluster.nodes()
+        try:
+            cluster.nodes()
+        except RuntimeError as error:  # of another version
+            raise ValueError(str(error)) from error
         return [node for node in ray.nodes() if node["Alive"]]
 
     return bounded(nodes, limit_s)
@@ -104,8 +107,9 @@ def names_of(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def overview(nodes: Sequence[Mapping[str, Any]], cluster: Cluster, seconds: float) -> Finding:
     cpus, gpus = (sum(node["Resources"].get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
+    told = ", ".join((count(len(nodes), "node"), count(cpus, "CPU"), count(gpus, "GPU")))
     how = f"joined at {cluster.address}" if cluster.address else "started for the time being"
-    return ok("ray", f"{how} in {seconds:.0f} s: {len(nodes)} nodes, {cpus:g} CPUs, {gpus:g} GPUs")
+    return ok("ray", f"{how} in {seconds:.0f} s: {told}")
 
 
 # ------------------------------------------------------------------------------------------------ token
@@ -172,6 +176,15 @@ def shows_anybody(dashboard: str) -> bool:
         return False
 
 
+def is_here(nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a Ray is one node, on this machine: its files are ours."""
+    import psutil
+
+    ours = {each.address for of_one in psutil.net_if_addrs().values() for each in of_one}
+    addresses = [node["NodeManagerAddress"] for node in nodes]
+    return len(nodes) < 2 and all(is_loopback(each) or each in ours for each in addresses)
+
+
 def is_loopback(host: str) -> bool:
     return host in ("localhost", "::1", "[::1]") or host.startswith("127.")
 
@@ -212,9 +225,9 @@ def _placed(
     placement: Placement, params: Params, resources: Sequence[Mapping[str, float]]
 ) -> Iterator[Finding]:
     num_workers, threads = placement.num_workers, placement.threads
-    what = f"{threads} CPUs" + (" and a GPU" if placement.use_gpu else "")
+    what = count(threads, "CPU") + (" and a GPU" if placement.use_gpu else "")
     room = [workers_on(node, placement) for node in resources]
-    yield ok("plan", f"{num_workers} workers of {what}; the nodes hold {' + '.join(map(str, room))}")
+    yield ok("plan", f"{count(num_workers, 'worker')} of {what}; the nodes hold {' + '.join(map(str, room))}")
     gpus = sum(int(node.get("GPU", 0)) for node in resources)
     if gpus and not placement.use_gpu:
         yield warning("plan", f"run.device is cpu: {gpus} GPUs are left idle", "set run.device to auto")
@@ -275,7 +288,8 @@ def meet(placement: Placement) -> list[Finding]:
 
 
 def _train_together(placement: Placement) -> None:
-    from ray.train import RunConfig, ScalingConfig, WorkerGroupError
+    from ray.exceptions import RayError
+    from ray.train import RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     from pipeline.launch import reason_of
@@ -296,7 +310,7 @@ def _train_together(placement: Placement) -> None:
         )
         try:
             trainer.fit()
-        except WorkerGroupError as error:
+        except (TrainingFailedError, RayError) as error:
             raise ValueError(
                 f"workers cannot train together: {reason_of(error)}; open all TCP ports between the nodes, "
                 "and see Ray's logs of these workers"

@@ -115,7 +115,7 @@ def _ask(case: _Case, nodes: Sequence[Mapping[str, Any]], placement: Placement |
         folder=f".doctor-{secrets.token_hex(6)}",
         nonce=secrets.token_bytes(32),
         tracking=tracking.tracking_uri(case.root),
-        alone=len(nodes) < 2,
+        alone=ray_checks.is_here(nodes),
         environment={name: value for name, value in os.environ.items() if name.startswith(CREDENTIALS)},
         code=("pipeline.running", f"models.{case.params.model.family}"),
     )

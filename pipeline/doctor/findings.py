@@ -73,6 +73,13 @@ def checked(
         return [failure(check, str(error), if_it_hangs)]
     except ValueError as error:
         return [refusal(check, error)]
+    except OSError as error:
+        return [failure(check, str(error).partition("\n")[0][:300], "see that it can be reached from here")]
+
+
+def count(number: float, what: str) -> str:
+    """1 node, 2 nodes."""
+    return f"{number:g} {what}" if number == 1 else f"{number:g} {what}s"
 
 
 def size(num_bytes: float) -> str:

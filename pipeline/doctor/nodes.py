@@ -194,7 +194,7 @@ def clocks(answers: Sequence[Answers]) -> Iterator[Finding]:
         )
     if answers and not off:
         most = max(abs(each.skew_s) + each.skew_within_s for each in answers)
-        yield ok("clocks", f"differ by less than {most:.1f} s")
+        yield ok("clocks", f"differ by less than {most:.2g} s")
 
 
 def machines(answers: Sequence[Answers]) -> Iterator[Finding]:

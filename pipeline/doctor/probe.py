@@ -167,11 +167,7 @@ class Probe:
 
     def tracking(self) -> str | Trouble:
         """How MLflow was reached."""
-        began = time.perf_counter()
-        how = _reach(self._errand.tracking, alone=self._errand.alone)
-        if isinstance(how, Trouble):
-            return how
-        return f"{how} in {time.perf_counter() - began:.1f} s"
+        return _reach(self._errand.tracking, alone=self._errand.alone)
 
 
 def storage_trouble(address: str, error: Exception) -> Trouble:

@@ -45,7 +45,7 @@ def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
             given = stage_arguments(dvc_yaml, stage, direction)
             absent = [path for path in _read_by(stage, params, given) if not path.exists()]
             if absent:
-                missing.append(f"{absent[0]} (for {name})")
+                missing += [str(path) for path in absent if str(path) not in missing]
                 continue
             problem = _mismatch(stage, direction, params, given)
             if problem is None:
@@ -123,7 +123,11 @@ def _status(root: Path, done: subprocess.CompletedProcess[str] | None) -> Iterat
         )
     elif done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        to_do = "wait until the other dvc has ended" if "lock" in reason else "do what it says: `dvc status`"
+        to_do = (
+            "wait until the other dvc has ended"
+            if "lock" in reason
+            else "see `dvc status`, in the project's folder"
+        )
         yield failure("dvc", f"`dvc status`: {reason.removeprefix('ERROR: ')}", to_do)
     else:
         stages = json.loads(done.stdout or "{}")
