@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.cluster import Cluster
@@ -198,6 +198,9 @@ def plan(params: Params, resources: Sequence[Mapping[str, float]]) -> tuple[Plac
     placement = None
     try:
         placement = plan_placement(params.run, resources)
+        # Fewer, where a plan for nodes that come and go asks for more than there are now.
+        room = sum(workers_on(node, placement) for node in resources)
+        placement = replace(placement, num_workers=min(placement.num_workers, room))
         findings += list(_placed(placement, params, resources))
     except ValueError as error:
         findings.append(refusal("plan", error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -14,7 +15,7 @@ from pipeline import tracking
 from pipeline.cluster import Cluster
 from pipeline.doctor import cluster as ray_checks
 from pipeline.doctor import project
-from pipeline.doctor.findings import Finding, checked, failure, in_background, ok, refusal, warning
+from pipeline.doctor.findings import Finding, bounded, checked, failure, in_background, ok, refusal, warning
 from pipeline.doctor.needs import Need, needs_of
 from pipeline.doctor.nodes import HANGS, judge, visit
 from pipeline.doctor.probe import Errand, StorageAnswer
@@ -48,7 +49,8 @@ def examine(params_file: Path, folder: Path) -> list[Finding]:
     root = project_root(folder)
     where = params.run.storage
     case = _Case(params, root, where if "://" in where else str((root / where).resolve()))
-    open_storage(case.storage)  # refuses what is no address
+    with contextlib.suppress(OSError):  # one that is away is told of below
+        bounded(lambda: open_storage(case.storage), CHECK_S)  # refuses what is no address
     cluster = cluster_of(root, params, "")
     unreachable = ray_checks.unreachable(cluster.address) if cluster is not None else None
     if cluster is not None and unreachable is None:

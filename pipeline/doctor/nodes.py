@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -79,8 +79,9 @@ def visit(errand: Errand, nodes: Sequence[Node]) -> tuple[Answers, list[Answers]
         answers = _ask_all(everybody, driver, announced)
     finally:
         # The driver last: what others see of the same folder is gone by then.
-        for each in reversed(everybody):
-            _answer(each.ask("clear"), CLEAR_S, "removing")
+        for some in (present, [driver]):
+            for cleared in [each.ask("clear") for each in some]:
+                _answer(cleared, CLEAR_S, "removing")
     return answers[0], answers[1:], findings
 
 
@@ -343,18 +344,14 @@ def tracking(answers: Sequence[Answers]) -> Iterator[Finding]:
         yield ok("tracking", fine[0] if len(fine) == 1 else f"{fine[-1]}; {_from(len(fine))}")
 
 
-def _troubles(
-    check: str,
-    answers: Mapping[str, Any],
-    finding: Callable[[str, str, str], Finding] = failure,
-) -> Iterator[Finding]:
-    """A finding for each different trouble, with all nodes that have it."""
+def _troubles(check: str, answers: Mapping[str, Any]) -> Iterator[Finding]:
+    """A failure for each different trouble, with all nodes that have it."""
     nodes_by_trouble: dict[Trouble, list[str]] = defaultdict(list)
     for node, answer in answers.items():
         if isinstance(answer, Trouble):
             nodes_by_trouble[answer].append(node)
     for trouble, nodes in nodes_by_trouble.items():
-        yield finding(check, f"{', '.join(nodes)}: {trouble.found}", trouble.to_do)
+        yield failure(check, f"{', '.join(nodes)}: {trouble.found}", trouble.to_do)
 
 
 def _facts(answers: Answers) -> Facts:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from io import StringIO
 
-from pipeline.doctor.findings import Finding
+from pipeline.doctor.findings import Finding, count
 
 _COLOURS = {"ok": "green", "warning": "yellow", "failure": "red"}
 
@@ -28,14 +28,15 @@ def as_table(findings: Sequence[Finding]) -> str:
     console = Console(file=StringIO(), width=here.width, force_terminal=here.is_terminal)
     console.print(table)
     assert isinstance(console.file, StringIO)
-    return f"{console.file.getvalue()}\n{_summary(findings)}"
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return "\n".join([*lines, "", _summary(findings)])
 
 
 def _summary(findings: Sequence[Finding]) -> str:
     counts = {state: sum(finding.state == state for finding in findings) for state in _COLOURS}
     if not counts["failure"] and not counts["warning"]:
         return "nothing stands in the way"
-    return f"{counts['failure']} failures, {counts['warning']} warnings, {counts['ok']} ok"
+    return f"{count(counts['failure'], 'failure')}, {count(counts['warning'], 'warning')}, {counts['ok']} ok"
 
 
 def to_json(findings: Sequence[Finding]) -> str:

@@ -94,8 +94,11 @@ def tools(root: Path) -> list[Finding]:
 
 
 def _dvc(root: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
+    return _run(root, sys.executable, "-m", "dvc", *words)
+
+
+def _run(root: Path, *command: str) -> subprocess.CompletedProcess[str] | None:
     """None where it takes too long."""
-    command = [sys.executable, "-m", "dvc", *words]
     try:
         return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=DVC_S)
     except subprocess.TimeoutExpired:
@@ -106,10 +109,8 @@ def _git(root: Path) -> Iterator[Finding]:
     if shutil.which("git") is None:
         yield warning("git", "there is no git", "install it: it says which code made a result")
         return
-    done = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=root, capture_output=True, text=True, timeout=DVC_S
-    )
-    if done.returncode:
+    done = _run(root, "git", "rev-parse", "--short", "HEAD")
+    if done is None or done.returncode:
         to_do = "`git init` and commit: it says which code made a result"
         yield warning("git", f"{root} is in no git repository with a commit", to_do)
     else:
