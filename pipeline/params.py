@@ -37,11 +37,24 @@ class Section(BaseModel):
 Precision = Literal["auto", "fp32", "bf16"]  # of matrix products
 
 
+class Workers(Section):
+    """As many as the cluster has room for, while it changes."""
+
+    min: Count
+    max: Count
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Workers:
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min}, above max, which is {self.max}")
+        return self
+
+
 class Run(Section):
     """Where and how to run. Only `seed` and `precision` may change a result."""
 
     seed: Annotated[int, Field(ge=0)]
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"]  # 0: this process, without Ray
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] | Workers  # 0: this process, without Ray
     threads_per_worker: Count | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
     precision: Precision  # auto: bf16 where it was measured to be faster

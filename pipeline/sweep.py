@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from pipeline import identity
 from pipeline.cluster import Cluster
-from pipeline.launch import Session
+from pipeline.inputs import EVERYWHERE
+from pipeline.launch import Session, published_for
 from pipeline.lease import Process
 from pipeline.params import Run, Trials
 from pipeline.progress import counted
@@ -115,7 +116,7 @@ class Sweep:
         runs: dict[str, TrialRun] = {}
         failures: dict[str, Exception] = {}
         with contextlib.ExitStack() as stack:
-            at_once = stack.enter_context(planned(self.run, self.room, self.cluster))
+            at_once, cluster = stack.enter_context(planned(self.run, self.room, self.cluster))
             stack.enter_context(_closed_at_the_end(runs))
             for spec in missing:
                 runs[spec.name] = self.open_run(spec.name, self._key(spec), spec.settings)
@@ -131,7 +132,9 @@ class Sweep:
                 advance()
 
             waiting = [trials[spec.name] for spec in missing]
-            run_trials(waiting, self.room, at_once, f"{self.folder}/ray", ended)
+            storage = self.folder.rpartition("/")[0]
+            inputs = published_for(cluster, storage, waiting, self.run) if cluster else EVERYWHERE
+            run_trials(waiting, self.room, at_once, f"{self.folder}/ray", ended, inputs)
         return failures
 
     def keys(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> Keys:
