@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +168,6 @@ class _Slow:
 
 
 def test_a_node_that_is_lost_is_done_without_and_one_that_is_added_joins_in(tmp_path, monkeypatch):
-    import threading
-
     from ray.cluster_utils import Cluster as Nodes
 
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests'}{os.pathsep}{ROOT}", prepend=os.pathsep)
@@ -189,20 +188,17 @@ def test_a_node_that_is_lost_is_done_without_and_one_that_is_added_joins_in(tmp_
     def worlds() -> list[int]:
         return [int(line.split()[0]) for line in census.read_text().splitlines()] if census.exists() else []
 
-    def meddle() -> None:
-        wait_until(lambda: 2 in worlds() and len(read_records(records.path)) > 3)
-        nodes.remove_node(lost, allow_graceful=False)
-        wait_until(lambda: worlds()[-1:] == [1])
-        nodes.add_node(num_cpus=1)
-
-    meddler = threading.Thread(target=meddle, daemon=True)
-    meddler.start()
-    try:
-        run = run_of(workers=Workers(min=1, max=2), max_worker_failures=10)
-        done = fit(job, run, session)
-    finally:
-        nodes.shutdown()
-    meddler.join(1)
+    run = run_of(workers=Workers(min=1, max=2), max_worker_failures=10)
+    with ThreadPoolExecutor(1) as pool:  # nodes may be added by the main thread alone
+        try:
+            training = pool.submit(fit, job, run, session)
+            wait_until(lambda: 2 in worlds() and len(read_records(records.path)) > 3)
+            nodes.remove_node(lost, allow_graceful=False)
+            wait_until(lambda: worlds()[-1:] == [1])
+            nodes.add_node(num_cpus=1)
+            done = training.result(150)
+        finally:
+            nodes.shutdown()
     seen = worlds()
     assert 2 in seen
     assert 1 in seen[seen.index(2) :]
