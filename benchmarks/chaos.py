@@ -40,6 +40,7 @@ TARGETS = ["pretrain_lm@forward", "finetune_lm@forward", "finetune_classifier@fo
 MODELS = {"pretrain_lm": "general_lm", "finetune_lm": "target_lm", "finetune_classifier": "classifier"}
 GIVE_UP = 40  # starts of `dvc repro` in one run
 
+EPOCHS = {"pretrain_lm": 6.0, "finetune_lm": 12.0, "finetune_classifier": 30.0}
 SETTINGS = """
 run: {workers: 1, threads_per_worker: 1, log_steps: 5, checkpoint_minutes: 0.02, precision: fp32}
 corpus:
@@ -56,9 +57,9 @@ corpus:
 tokenizer: {vocab_size: 320}
 model: {config: {embedding_dim: 32, hidden_dim: 64}}
 pretrain_lm:
-  {epochs: 6.0, batch_rows: 8, bptt: 20, evaluations_per_epoch: 2, optimizer: {kind: nt_asgd, lr: 10.0}}
-finetune_lm: {epochs: 12.0, batch_rows: 8, bptt: 20, unfreeze: gradual}
-finetune_classifier: {epochs: 30.0, batch_rows: 16, epochs_per_unfreezing: 2.0, optimizer: {lr: 0.02}}
+  {batch_rows: 8, bptt: 20, evaluations_per_epoch: 2, optimizer: {kind: nt_asgd, lr: 10.0}}
+finetune_lm: {batch_rows: 8, bptt: 20, unfreeze: gradual}
+finetune_classifier: {batch_rows: 16, epochs_per_unfreezing: 2.0, optimizer: {lr: 0.02}}
 """
 WORDS = {
     "sea": ["wave", "tide", "harbour", "sail", "anchor", "gull", "reef", "storm", "coast", "ship"],
@@ -76,18 +77,20 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pause", type=float, default=8.0, help="mean seconds between two of them")
     parser.add_argument("--stages", type=int, default=3, help="of the three trainings, the first so many")
+    parser.add_argument("--length", type=float, default=1.0, help="of each training, times the usual")
     parser.add_argument("--out", type=Path, help="JSON of what was seen")
     arguments = parser.parse_args()
     targets = TARGETS[: arguments.stages]
     rng = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
-        undisturbed = run_once(Path(scratch) / "undisturbed", targets, None)
+        undisturbed = run_once(Path(scratch) / "undisturbed", targets, arguments.length, None)
         wanted = results_of(undisturbed.project, targets)
         runs: list[Run] = []
         while sum(len(run.done) for run in runs) < arguments.kills:
             left = arguments.kills - sum(len(run.done) for run in runs)
             monkey = Monkey(rng, arguments.pause, left)
-            runs.append(run_once(Path(scratch) / f"run-{len(runs) + 1}", targets, monkey))
+            project = Path(scratch) / f"run-{len(runs) + 1}"
+            runs.append(run_once(project, targets, arguments.length, monkey))
             runs[-1].findings += differences(runs[-1].project, targets, wanted)
             say(f"run {len(runs)}: {runs[-1]}")
             shutil.rmtree(runs[-1].project)
@@ -130,9 +133,9 @@ def summary(undisturbed: Run, runs: list[Run]) -> dict[str, Any]:
 # ---------------------------------------------------------------------------------------- one run
 
 
-def run_once(project: Path, targets: list[str], monkey: Monkey | None) -> Run:
+def run_once(project: Path, targets: list[str], length: float, monkey: Monkey | None) -> Run:
     """Type `dvc repro` until it has succeeded, with or without a monkey."""
-    make_project(project)
+    make_project(project, length)
     run = Run(project)
     with Mlflow(project / "mlflow-server") as mlflow, Nodes() as nodes:
         environment = environment_of(project, nodes, mlflow)
@@ -158,7 +161,7 @@ def run_once(project: Path, targets: list[str], monkey: Monkey | None) -> Run:
     return run
 
 
-def make_project(project: Path) -> None:
+def make_project(project: Path, length: float) -> None:
     """A copy of this checkout with a small corpus."""
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
     for name in tracked.stdout.splitlines():
@@ -169,6 +172,9 @@ def make_project(project: Path) -> None:
     write_corpora(project / "in")
     (project / "chaos.yaml").write_text(SETTINGS, encoding="utf-8")
     command(project, dict(os.environ), "headstart", "use", "chaos.yaml")
+    epochs = {stage: {"epochs": length * usual} for stage, usual in EPOCHS.items()}
+    (project / "length.yaml").write_text(json.dumps(epochs), encoding="utf-8")
+    command(project, dict(os.environ), "headstart", "use", "length.yaml")
 
 
 def write_corpora(folder: Path) -> None:
