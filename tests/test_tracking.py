@@ -17,11 +17,10 @@ import urllib.request
 from collections import Counter
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pipeline import tracking
-from pipeline.tracking import RecorderConfig, StageInfo, stage_run
+from pipeline.tracking import RecorderConfig, StageInfo, curves, plans, processes, stage_run, stores
 
 REPOSITORY = Path(__file__).parents[1]
 STAGES = ["prepare@general", "pretrain_lm", "evaluate"]
@@ -31,7 +30,7 @@ STAGES = ["prepare@general", "pretrain_lm", "evaluate"]
 def empty_database(tmp_path_factory):
     """An MLflow database, made once: that takes seconds."""
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    tracking._client(f"sqlite:///{path}").search_experiments()
+    stores.client(f"sqlite:///{path}").search_experiments()
     return path
 
 
@@ -46,7 +45,7 @@ def root(tmp_path, empty_database, monkeypatch):
 
 @pytest.fixture
 def client(root):
-    return tracking._client(tracking.tracking_uri(root))
+    return stores.client(tracking.tracking_uri(root))
 
 
 def info(root, stage="pretrain_lm", **changes):
@@ -60,8 +59,8 @@ def runs(client):
 
 def new_execution(monkeypatch):
     """Let stages opened from here on belong to another pipeline execution."""
-    owner = tracking._owner(psutil.Process())
-    monkeypatch.setattr(tracking, "_execution", lambda: owner._replace(started=owner.started - 100))
+    owner = processes.this_process()
+    monkeypatch.setattr(plans, "this_execution", lambda: owner._replace(started=owner.started - 100))
 
 
 def history(client, run_id, name="loss"):
@@ -117,7 +116,7 @@ def test_credentials_reach_neither_tags_nor_params_nor_representations(root, cli
     assert "host" in client.get_run(run.run_id).data.tags["headstart.error"]
     uri = f"http://me:{secret}@127.0.0.1:9"
     assert secret not in repr(RecorderConfig(uri, "r", root / "c"))
-    assert secret not in repr(tracking.StageRun(info(root), uri, "r", "p"))
+    assert secret not in repr(run)
 
 
 # --------------------------------------------------------------------------------------- stage runs
@@ -155,11 +154,11 @@ def test_git_commit_and_changes_are_tagged(root, client):
     git("add", "code.py", "dvc.lock")
     git("commit", "-m", "x")
     (root / "dvc.lock").write_text("2")
-    clean = tracking._git_tags(root)
+    clean = plans.git_tags(root)
     assert len(clean["mlflow.source.git.commit"]) == 40
     assert clean["headstart.git.dirty"] == "false"
     (root / "code.py").write_text("2")
-    assert tracking._git_tags(root)["headstart.git.dirty"] == "true"
+    assert plans.git_tags(root)["headstart.git.dirty"] == "true"
 
 
 @pytest.mark.parametrize("error", [ValueError("bad\nline"), KeyboardInterrupt(), SystemExit(143)])
@@ -304,10 +303,10 @@ def test_stages_of_one_dvc_process_share_a_parent_and_dead_runs_are_failed(root,
 
 
 def test_an_outage_is_survived_and_the_end_is_delivered_later(root, client, monkeypatch, caplog):
-    working = tracking._client
+    working = stores._CarefulClient
     with stage_run(info(root, key="K")) as run:
         config = run.recorder(root / "curve.jsonl")
-        monkeypatch.setattr(tracking, "_client", broken_client)
+        monkeypatch.setattr(stores, "_CarefulClient", broken_client)
         recorder = config.open(0)
         recorder.record(1, {"loss": 0.5})
         assert recorder.close(timeout_s=0.2).unsent == 1
@@ -319,7 +318,7 @@ def test_an_outage_is_survived_and_the_end_is_delivered_later(root, client, monk
     assert client.get_run(run.run_id).info.status == "RUNNING"
     with stage_run(info(root, "evaluate")) as unreached:
         assert unreached.run_id is None
-    monkeypatch.setattr(tracking, "_client", working)
+    monkeypatch.setattr(stores, "_CarefulClient", working)
     with stage_run(info(root, "evaluate")):
         pass
     delivered = client.get_run(run.run_id)
@@ -329,18 +328,18 @@ def test_an_outage_is_survived_and_the_end_is_delivered_later(root, client, monk
     assert "RUNNING" not in {each.info.status for each in runs(client).values()}
 
 
-def broken_client(uri):
+def broken_client(*arguments):
     raise ConnectionError("nobody there")
 
 
 def test_a_stage_that_began_in_an_outage_is_recorded_at_its_end(root, client, monkeypatch):
-    working = tracking._client
-    monkeypatch.setattr(tracking, "_client", broken_client)
+    working = stores._CarefulClient
+    monkeypatch.setattr(stores, "_CarefulClient", broken_client)
     with stage_run(info(root, key="K")) as run:
         recorder = run.recorder(root / "curve.jsonl").open(0)
         recorder.record(1, {"loss": 0.5})
         assert recorder.close() == (0, None)
-        monkeypatch.setattr(tracking, "_client", working)
+        monkeypatch.setattr(stores, "_CarefulClient", working)
     assert history(client, run.run_id) == [(1, 0.5)]
 
 
@@ -442,7 +441,7 @@ def test_a_call_that_arrived_but_failed_is_not_repeated(root, client, monkeypatc
 
 
 def test_recording_does_not_wait_for_mlflow_and_close_tells_what_is_unsent(tmp_path, monkeypatch):
-    monkeypatch.setattr(tracking, "_client", broken_client)
+    monkeypatch.setattr(stores, "_CarefulClient", broken_client)
     config = RecorderConfig("http://127.0.0.1:9", "run", tmp_path / "c.jsonl")
     began = time.monotonic()
     recorder = config.open(0)
@@ -551,8 +550,8 @@ class Server:
 
 @pytest.mark.slow
 def test_a_server_killed_and_restarted_has_each_step_once(root, monkeypatch):
-    monkeypatch.setattr(tracking, "SEND_INTERVAL_S", 0.1)
-    monkeypatch.setattr(tracking, "LONGEST_BACKOFF_S", 0.5)
+    monkeypatch.setattr(curves, "SEND_INTERVAL_S", 0.1)
+    monkeypatch.setattr(curves, "LONGEST_BACKOFF_S", 0.5)
     server = Server(root / ".headstart")
     server.start()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
@@ -581,7 +580,7 @@ def test_a_server_killed_and_restarted_has_each_step_once(root, monkeypatch):
         server.start()
         with stage_run(info(root, "evaluate")):
             pass
-        client = tracking._client(server.uri)
+        client = stores.client(server.uri)
         steps = Counter(step for step, _ in history(client, run.run_id))
         assert steps == Counter(range(1, 701))
         assert {each.info.status for each in runs(client).values()} == {"FINISHED"}
