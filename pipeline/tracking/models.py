@@ -23,7 +23,7 @@ def log_artifact(run: StageRun, path: Path) -> None:
     """
     if not path.exists():
         raise ValueError(f"there is no file or folder {path} to log")
-    with failure_is_told(run, f"{path} is not among the artifacts of the run"):
+    with failure_is_told(run, f"{path} is not among the artifacts of the run"), run.patience.attempt():
         run_id = reached(run)
         if path.is_dir():
             client(run.uri, run.may_send).log_artifacts(run_id, str(path), path.name)
@@ -41,7 +41,7 @@ def register_model(
     """
     if not folder.is_dir():
         raise ValueError(f"there is no model folder {folder} to register")
-    with failure_is_told(run, f"{folder} is not registered as {name}@{alias}"):
+    with failure_is_told(run, f"{folder} is not registered as {name}@{alias}"), run.patience.attempt():
         _register(client(run.uri, run.may_send), reached(run), folder, name, alias, metrics)
         return f"models:/{name}@{alias}"
     return None
@@ -49,7 +49,7 @@ def register_model(
 
 def linked_runs(run: StageRun) -> list[dict[str, str]]:
     """The run of each stage of this execution, cached ones among them; none in an outage."""
-    with failure_is_told(run, "the report links no runs"):
+    with failure_is_told(run, "the report links no runs"), run.patience.attempt():
         reached(run)
         assert run.parent_id is not None
         parent = client(run.uri).get_run(run.parent_id)

@@ -188,8 +188,7 @@ def reached(run: StageRun) -> str:
 def failure_is_told(run: OpenRun, consequence: str) -> Iterator[None]:
     """Turn what MLflow does into a warning: the stage's result does not depend on it."""
     try:
-        with run.patience.attempt():
-            yield
+        yield
     except Exception as error:
         if not (is_outage(error) or is_refusal(error)):
             raise
@@ -298,7 +297,7 @@ def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -
     The one that it has below this stage's run, or that of an attempt which did not end, else a new one.
     """
     trial = _trial(stage, name, key, params)
-    with failure_is_told(stage, f"{name} records in files"):
+    with failure_is_told(stage, f"{name} records in files"), stage.patience.attempt():
         reached(stage)
         with lock(stage.root):
             trial.run_id = open_run(client(stage.uri, stage.may_send), trial.plan)
@@ -309,7 +308,7 @@ def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -
 def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Mapping[str, Any]) -> None:
     """Close the run of a trial that ended while the stage was not there to say so: it had been killed."""
     trial = _trial(stage, name, key, {})
-    with failure_is_told(stage, f"the run of {name} stays as it is"):
+    with failure_is_told(stage, f"the run of {name} stays as it is"), stage.patience.attempt():
         stage_id, mlflow = reached(stage), client(stage.uri, stage.may_send)
         experiment = mlflow.get_run(stage_id).info.experiment_id
         left = unfinished(mlflow, experiment, trial.plan.same)
