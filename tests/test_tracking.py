@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pickle
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import time
 import types
-import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pytest
 
 from pipeline import tracking
 from pipeline.tracking import RecorderConfig, StageInfo, curves, plans, processes, stage_run, stores
+from tests.mlflow_servers import MlflowServer, wait_for
 
 REPOSITORY = Path(__file__).parents[1]
 STAGES = ["prepare@general", "pretrain_lm", "evaluate"]
@@ -490,15 +490,8 @@ def start_worker(config, resume_step, end):
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(WORKER), *arguments], env=environment)
 
 
-def wait_for(condition, limit_s=30.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
-def recorded_step(path):
-    return path.read_text().count("\n") if path.exists() else 0
+def has_recorded(path, num_lines):
+    return path.exists() and path.read_text().count("\n") >= num_lines
 
 
 def test_a_recorder_killed_twice_and_resumed_leaves_each_step_once(root, client):
@@ -506,7 +499,7 @@ def test_a_recorder_killed_twice_and_resumed_leaves_each_step_once(root, client)
     resume_step = 0
     for kill_at in (700, 1500):
         worker = start_worker(config, resume_step, 100_000)
-        wait_for(lambda at=kill_at: recorded_step(config.path) >= at)
+        wait_for(functools.partial(has_recorded, config.path, kill_at))
         worker.kill()
         worker.wait()
         resume_step = kill_at - 200  # the checkpoint is older than the last record
@@ -516,45 +509,11 @@ def test_a_recorder_killed_twice_and_resumed_leaves_each_step_once(root, client)
     assert [record.step for record in tracking.read_records(config.path)] == list(range(1, 2001))
 
 
-class Server:
-    """A real MLflow server over a database of its own."""
-
-    def __init__(self, folder):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.uri, self.folder = f"http://127.0.0.1:{self.port}", folder
-
-    def start(self):
-        command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={self.port}"]
-        command += ["--workers=1", f"--backend-store-uri=sqlite:///{self.folder}/mlflow.db"]
-        environment = {
-            **os.environ,
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-        }
-        with (self.folder / "server.log").open("a") as log:
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, env=environment, cwd=self.folder, start_new_session=True
-            )
-        wait_for(self.answers, 60)
-
-    def answers(self):
-        try:
-            return urllib.request.urlopen(f"{self.uri}/health", timeout=1).status == 200
-        except OSError:
-            return False
-
-    def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
 @pytest.mark.slow
 def test_a_server_killed_and_restarted_has_each_step_once(root, monkeypatch):
     monkeypatch.setattr(curves, "SEND_INTERVAL_S", 0.1)
     monkeypatch.setattr(curves, "LONGEST_BACKOFF_S", 0.5)
-    server = Server(root / ".headstart")
+    server = MlflowServer(root / ".headstart")
     server.start()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
     slowest = 0.0

@@ -32,6 +32,7 @@ CLIENT_ENVIRONMENT = {
     "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # with the password, where it stands in the address
     "PGCONNECT_TIMEOUT": "10",
 }
 # Of a database: it sets no limit itself. Longer than SQLite waits for a lock under MLflow (20 s).
