@@ -17,3 +17,13 @@ def cache_of_the_session():
             del os.environ["XDG_CACHE_HOME"]
         else:
             os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory):
+    """An MLflow database to copy, made once: that takes seconds."""
+    from pipeline.tracking import stores
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    stores.client(f"sqlite:///{path}").search_experiments()
+    return path

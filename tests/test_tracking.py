@@ -26,14 +26,6 @@ REPOSITORY = Path(__file__).parents[1]
 STAGES = ["prepare@general", "pretrain_lm", "evaluate"]
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory):
-    """An MLflow database, made once: that takes seconds."""
-    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
-    stores.client(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
 def root(tmp_path, empty_database, monkeypatch):
     for name in ("MLFLOW_TRACKING_URI", "DVC_STAGE"):

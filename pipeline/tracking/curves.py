@@ -256,6 +256,7 @@ class _Outbox:
         self._sender = _Sender(config, self._file)
         self._error: str | None = None
         self._opened = time.monotonic()
+        self._gives_up = math.inf  # set on closing: when to try no more, if the last call failed
         self._news = threading.Event()
         self._closing = threading.Event()
         self._abandoned = threading.Event()
@@ -267,12 +268,12 @@ class _Outbox:
         self._news.set()
 
     def close(self, timeout_s: float | None) -> Delivery:
-        if timeout_s is None:
-            lasted_s = time.monotonic() - self._opened
-            timeout_s = 10.0 if self._error is None else min(10.0, 1 + 0.1 * lasted_s)
+        now = time.monotonic()
+        failing_s = timeout_s or min(10.0, 1 + 0.1 * (now - self._opened))
+        self._gives_up = now + failing_s
         self._closing.set()
         self._news.set()
-        self._thread.join(timeout_s)
+        self._thread.join(timeout_s or (failing_s if self._error else 10.0))
         self._abandoned.set()
         unsent, hangs = self._sender.count_unsent(), self._thread.is_alive()
         if not hangs:
@@ -292,6 +293,8 @@ class _Outbox:
             except Exception as error:  # whatever it is, training goes on, and close() tells
                 self._error = line_of(error)
                 failures += 1
+                if time.monotonic() > self._gives_up:
+                    return
                 self._pause_after_failure(failures)
                 continue
             failures, self._error = 0, None

@@ -37,6 +37,7 @@ CLIENT_ENVIRONMENT = {
 }
 # Of a database: it sets no limit itself. Longer than SQLite waits for a lock under MLflow (20 s).
 CALL_LIMIT_S = 25.0
+FIRST_CALL_LIMIT_S = 100.0  # makes the tables, where there are none
 
 # What MLflow reads to log in. A worker's environment is that of its node, not that of the stage.
 CREDENTIALS = (
@@ -221,7 +222,8 @@ def client(uri: str, may_send: MaySend = always, secrets: Mapping[str, str] | No
         if is_database(uri):
             uri = _with_driver(uri)
             _within(limit_s, _connect, uri)
-        made = _within(limit_s, functools.partial(MlflowClient, tracking_uri=uri))
+        first_limit_s = FIRST_CALL_LIMIT_S if is_database(uri) else None
+        made = _within(first_limit_s, functools.partial(MlflowClient, tracking_uri=uri))
     except (MlflowException, SQLAlchemyError) as error:
         if is_outage(error):
             raise
