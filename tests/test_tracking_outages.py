@@ -286,6 +286,25 @@ def test_attempts_of_one_key_that_were_both_kept_become_one_run(root, away):
     assert steps_of(client, only.info.run_id) == list(range(1, 11))
 
 
+def test_an_outage_in_the_middle_of_a_delivery_leaves_the_rest(root, away):
+    for stage in ("prepare", "pretrain_lm"):
+        with stage_run(info(root, stage)):
+            pass
+    away.undo()
+    real = tracking.outcomes.conclude
+
+    def goes_away(mlflow, uri, outcome, **named):
+        if outcome.plan.name == "pretrain_lm":
+            raise ConnectionError("gone")
+        return real(mlflow, uri, outcome, **named)
+
+    away.setattr(tracking.outcomes, "conclude", goes_away)
+    left = tracking.Left("pretrain_lm", "MLflow does not answer: ConnectionError: gone")
+    assert tracking.deliver(root)[1:] == (("prepare",), (left,))
+    away.undo()
+    assert tracking.deliver(root)[1:] == (("pretrain_lm",), ())
+
+
 def test_a_run_that_is_at_work_is_not_delivered(root):
     with stage_run(info(root)) as run:
         record(run.recorder(root / "curve.jsonl").open(-1), [1])

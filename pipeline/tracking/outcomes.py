@@ -111,7 +111,7 @@ def deliver(root: Path, experiment: str = "headstart") -> Delivered:
     Raises ValueError for an address or credentials that MLflow refuses.
     """
     uri = tracking_uri(root)
-    before = list(_kept(root))
+    before = dict(_titles(root))
     try:
         with lock(root):
             mlflow = client(uri)
@@ -124,13 +124,9 @@ def deliver(root: Path, experiment: str = "headstart") -> Delivered:
             raise refusal(uri, error) from error
         if not is_outage(error):
             raise
-        after = set(_kept(root))
         reason = f"MLflow does not answer: {line_of(error)}"
-        return Delivered(
-            redact(uri),
-            tuple(_title(path) for path in before if path not in after),
-            tuple(Left(_title(path), reason) for path in before if path in after),
-        )
+        told = [name for path, name in before.items() if not path.exists()]
+        left = [Left(name, reason) for path, name in before.items() if path.exists()]
     return Delivered(redact(uri), tuple(told), tuple(left))
 
 
@@ -271,11 +267,16 @@ def _kept(root: Path) -> list[Path]:
     return sorted(_folder(root).glob("[!.]*.json"))
 
 
-def _title(path: Path) -> str:
-    try:
-        return Outcome.read(path).plan.name
-    except ValueError:
-        return path.stem
+def _titles(root: Path) -> Iterator[tuple[Path, str]]:
+    """What is to be delivered, with the names of the runs."""
+    for path in _kept(root):
+        try:
+            outcome = Outcome.read(path)
+        except ValueError:
+            yield path, path.stem
+        else:
+            if not outcome.is_at_work:
+                yield path, outcome.plan.name
 
 
 def _log_figures(mlflow: MlflowClient, run_id: str, outcome: Outcome, time_ms: int) -> None:

@@ -64,13 +64,19 @@ class RunPlan:
     def all_tags(self) -> dict[str, str]:
         """As they are sent, but for that of the parent."""
         tags = {"headstart.kind": self.kind, "headstart.plan": self.id, **self.owner.tags, **self.tags}
-        return {name_of(key): redact(value)[:TAG_CHARACTERS] for key, value in tags.items()}
+        return {name_of(key): value[:TAG_CHARACTERS] for key, value in tags.items()}
 
 
-def new_plan(kind: str, name: str, *, params: Mapping[str, Any], **fields: Any) -> RunPlan:
-    """Of a run that begins now."""
+def new_plan(
+    kind: str, name: str, *, params: Mapping[str, Any], tags: Mapping[str, str], **fields: Any
+) -> RunPlan:
+    """Of a run that begins now; credentials are taken out of its params and tags."""
+    clean = {key: redact(value) for key, value in tags.items()}
     sent = {name_of(key): redact(str(value))[:PARAM_CHARACTERS] for key, value in flatten(params).items()}
-    return RunPlan(id=uuid.uuid4().hex, kind=kind, name=name, start_ms=now_ms(), params=sent, **fields)
+    start_ms = now_ms()
+    return RunPlan(
+        uuid.uuid4().hex, kind=kind, name=name, start_ms=start_ms, params=sent, tags=clean, **fields
+    )
 
 
 def execution_plan(root: Path, experiment: str, artifacts: str | None) -> RunPlan:

@@ -87,6 +87,7 @@ class OpenRun:
     curves: list[Path] = field(default_factory=list)
     patience: Patience = field(default_factory=Patience, repr=False)
     may_send: MaySend = always
+    opens_late: bool = True  # whether a recorder may open it, where MLflow was not reached before
 
     def recorder(self, path: Path) -> RecorderConfig:
         """Settings for a `Recorder` in a worker; what it could not send is sent when the run ends.
@@ -99,7 +100,7 @@ class OpenRun:
             uri=self.uri,
             run_id=self.run_id,
             path=path.resolve(),
-            plan=None if self.run_id else self.plan,
+            plan=self.plan if self.run_id is None and self.opens_late else None,
             may_send=self.may_send,
             credentials=credentials(),
         )
@@ -301,6 +302,7 @@ def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -
         reached(stage)
         with lock(stage.root):
             trial.run_id = open_run(client(stage.uri, stage.may_send), trial.plan)
+    trial.opens_late = stage.run_id is not None  # else several at once would open the stage's
     trial._keep()
     return trial
 
