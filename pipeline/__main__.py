@@ -124,6 +124,23 @@ def _print_status(status: Any) -> None:
 
 
 @app.command()
+def sync() -> None:
+    """Deliver to MLflow what it could not be told when it happened, without running a stage."""
+    from pipeline import tracking
+    from pipeline.running import project_root
+
+    delivered = tracking.deliver(project_root(Path.cwd()))
+    if not delivered.told and not delivered.left:
+        typer.echo(f"MLflow at {delivered.store} has everything")
+    for name in delivered.told:
+        typer.echo(f"delivered: {name}, to MLflow at {delivered.store}")
+    for name, reason in delivered.left:
+        typer.secho(f"kept: {name}; {reason}", fg="red", err=True)
+    if delivered.left:
+        raise typer.Exit(1)
+
+
+@app.command()
 def use(
     overlay: Annotated[str, typer.Argument(help="A preset's name, or a YAML file with keys of params.yaml.")],
     params: Annotated[Path, typer.Option(help="The file to change.")] = Path("params.yaml"),

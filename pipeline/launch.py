@@ -50,12 +50,10 @@ class Session:
 
 Report = Callable[[Mapping[str, float]], None]
 
-# With which the driver reaches storage and MLflow, and so do workers, whatever their Ray was begun with.
-_CREDENTIALS = ("AWS_", "MLFLOW_TRACKING_")
-
 
 def credentials() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(_CREDENTIALS)}
+    """With which the driver reaches a bucket, and so do workers, whatever their Ray was begun with."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
 
 def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> Checkpoint:
