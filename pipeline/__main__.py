@@ -83,15 +83,25 @@ def _add_stages() -> None:
 
 
 @app.command()
-def up() -> None:
+def up(
+    host: Annotated[
+        str, typer.Option(help="Address of this machine to listen on; any but 127.0.0.1 lets others in.")
+    ] = "127.0.0.1",
+) -> None:
     """Start one shared Ray with its dashboard, and one MLflow server."""
     from pipeline import services
 
     try:
-        change = services.up(Path.cwd())
+        change = services.up(Path.cwd(), host)
     except RuntimeError as error:  # a server that did not come up, with the end of its log
         typer.secho(f"headstart: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
+    if host != services.HOST:
+        typer.secho(
+            f"headstart: whoever reaches {host} can change what is in MLflow, which asks for no password, "
+            "and with Ray's token, which is sent in the clear, run code as you: let a firewall say who may",
+            fg="yellow", err=True,
+        )  # fmt: skip
     typer.echo(f"started: {', '.join(change.changed)}" if change.changed else "already up")
     _print_status(change.status)
 

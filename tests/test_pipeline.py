@@ -296,7 +296,7 @@ MAY_IMPORT = {
     "corpus": {"params", "files"},
     "cost": set[str](),
     "training": {"params", "files", "corpus", "models", "cost"},
-    "cluster": set[str](),
+    "cluster": {"files"},
     "allocator": set(),
     "precision": {"files"},
     "launch": {"params", "training", "cluster", "allocator", "precision"},
