@@ -88,7 +88,7 @@ def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
     info = tracking.StageInfo(root=folder, stage=stage, stages=[stage], params={}, key=stage)
     with tracking.stage_run(info) as run:
         recorder = run.recorder(folder / "curve.jsonl")
-        fit(job, settings.run, Session(stage, str(folder / stage), recorder.open, run.run_id))
+        fit(job, settings.run, Session(stage, str(folder / stage), recorder.open, tracking_run=run.run_id))
     return {part: watch.seconds[part] / watch.seconds["steps"] for part in PARTS} | {
         "seconds": watch.seconds["steps"]
     }

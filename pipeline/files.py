@@ -33,11 +33,16 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def atomic_write_text(path: Path, text: str) -> None:
     """Write `text` as UTF-8; a reader sees the old file or the new one, never a part of it."""
+    atomic_write(path, text.encode("utf-8"))
+
+
+def atomic_write(path: Path, content: bytes) -> None:
+    """Write a file; a reader sees the old one or the new one, never a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = _sibling(path, "partial")
     try:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with partial.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,10 +14,13 @@ from torch import Tensor
 
 from pipeline.allocator import keep_freed_memory
 from pipeline.cluster import Cluster, JoinedCluster
+from pipeline.files import atomic_write
+from pipeline.lease import Fence, Process, leased
 from pipeline.params import Run
 from pipeline.precision import fast_dtype
+from pipeline.storage import patiently
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
-from pipeline.training.context import Context, CurveRecorder
+from pipeline.training.context import CURVE_FILE, Context, OpenRecorder
 from pipeline.training.jobs import Job
 from pipeline.training.loop import train
 
@@ -24,16 +29,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Session:
-    """What a training stage is given of the run around it. Crosses over to the workers, without `cluster`.
-
-    `open_recorder` is given the step resumed from (-1: a fresh start), and returns where the curve goes.
-    """
+    """What a training stage is given of the run around it. Crosses over to the workers, without `cluster`."""
 
     key: str
     folder: str  # of this run, in run.storage: absolute, or an address
-    open_recorder: Callable[[int], CurveRecorder]
+    open_recorder: OpenRecorder
+    curve: Path | None = None  # the file on the driver's machine that the curve is wanted in
     tracking_run: str | None = None
     anew: bool = False  # train again what is finished
+    fence: Fence | None = None  # of the lease that the stage holds; None: `fit` takes one, as for a trial
+    owner: Process | None = None  # without which a trial is an orphan
     cluster: Cluster | JoinedCluster | None = None  # None: a Ray on this machine, started for this job
 
 
@@ -47,8 +52,42 @@ def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> C
     Train's controller, to which it has to cross over.
 
     The checkpoint of the last step is the result, so a run that was killed between its last step and
-    its export has only the export left to do.
+    its export has only the export left to do. Raises LeaseLostError where another process took the run over.
     """
+    with _held(run, session) as session:
+        done = _fit(job, run, session, report)
+        if session.curve is not None and CURVE_FILE in done.beside:  # it may be from another machine
+            atomic_write(session.curve, done.beside[CURVE_FILE])
+        return done
+
+
+@contextmanager
+def _held(run: Run, session: Session) -> Iterator[Session]:
+    """The session, with the lease of its run."""
+    if session.fence is not None:
+        yield session
+        return
+    with hold(session.folder, run, session.owner, wait=True) as fence:
+        yield replace(session, fence=fence)
+
+
+@contextmanager
+def hold(folder: str, run: Run, parent: Process | None, *, wait: bool = False) -> Iterator[Fence]:
+    """The lease of the run in a folder of `run.storage`, while the block runs.
+
+    Raises LeaseHeldError where another process is at it, unless it is to wait; StorageError.
+    """
+    with ExitStack() as stack:
+        lease = patiently(
+            lambda: stack.enter_context(leased(folder, parent, tell=log.warning, wait=wait)),
+            minutes=run.storage_wait_minutes,
+            what=f"{folder} cannot be used",
+            warn=log.warning,
+        )
+        yield lease.fence
+
+
+def _fit(job: Job, run: Run, session: Session, report: Report | None) -> Checkpoint:
     store = _store(run, session)
     done = store.newest()
     if session.anew and done is not None and done.state["finished"]:
@@ -72,7 +111,14 @@ def model_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def _store(run: Run, session: Session) -> CheckpointStore:
-    return CheckpointStore(f"{session.folder}/checkpoints", run.keep_checkpoints, log.warning)
+    assert session.fence is not None
+    return CheckpointStore(
+        f"{session.folder}/checkpoints",
+        run.keep_checkpoints,
+        log.warning,
+        check=session.fence.check,
+        wait_minutes=run.storage_wait_minutes,
+    )
 
 
 def _context(job: Job, run: Run, session: Session, device: torch.device, **where: Any) -> Context:
@@ -93,7 +139,7 @@ def _context(job: Job, run: Run, session: Session, device: torch.device, **where
 
 def _agreed_precision(context: Context) -> torch.dtype:
     """A run that was begun goes on as it was; else bfloat16 where all workers found it the faster one."""
-    begun = context.store.newest() if context.store is not None else None
+    begun = context.begun()
     if begun is not None:
         return {"bfloat16": torch.bfloat16, "float32": torch.float32}[begun.state["precision"]]
     num_fast = context.sum_numbers(float(context.precision == torch.bfloat16))[0]

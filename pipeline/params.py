@@ -47,6 +47,7 @@ class Run(Section):
     precision: Precision  # auto: bf16 where it was measured to be faster
     directions: Annotated[list[Direction], Field(min_length=1)]
     storage: str  # checkpoints of unfinished runs: local folder, NFS or s3://
+    storage_wait_minutes: NonNegative  # for which a storage that is away or full is waited for
     checkpoint_minutes: Positive
     keep_checkpoints: Count
     log_steps: Count  # optimizer steps between two records of the training curve

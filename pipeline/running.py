@@ -8,21 +8,23 @@ import json
 import logging
 import os
 import platform
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline import identity, services, tracking
 from pipeline.cluster import Cluster
-from pipeline.files import atomic_write_text, only_one
+from pipeline.files import atomic_write_text
+from pipeline.lease import Fence, Process
 from pipeline.lockfile import LockFile
 from pipeline.params import Model, Params, load, read_yaml
 from pipeline.progress import busy, follow
 
 log = logging.getLogger(__name__)
 
+CURVE_FILE = "curve.jsonl"
 _SWEEPS = ("tune", "sample_efficiency", "ablate")  # stages of many trainings
 
 
@@ -45,7 +47,7 @@ def run_stage(
         info = _stage_info(
             stage, module, root, settings, read_yaml(params), arguments, trains=sweeps or curve is not None
         )
-        with _alone(info), tracking.stage_run(info) as run:
+        with _alone(info, settings) as fence, tracking.stage_run(info) as run:
             if sweeps:
                 found = _sweep(module, settings, arguments, run, cluster)
             elif curve is None:
@@ -53,7 +55,7 @@ def run_stage(
                 with busy(info.name):
                     found = module.run(settings, **arguments, **more)
             else:
-                found = _train(module, settings, arguments, run, curve, cluster)
+                found = _train(module, settings, arguments, run, curve, cluster, fence)
             atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
             tracking.log_metrics(run, found)
             if stage == "finetune_classifier":
@@ -80,15 +82,18 @@ def check_model(model: Model) -> None:
     family_and_config(model)
 
 
-def _alone(info: tracking.StageInfo) -> AbstractContextManager[None]:
-    """One process of this checkout at a time trains a run: a killed `dvc` leaves its stage at work."""
+@contextmanager
+def _alone(info: tracking.StageInfo, settings: Params) -> Iterator[Fence | None]:
+    """One process at a time trains a run, wherever it is."""
     if info.key is None:
-        return nullcontext()
+        yield None
+        return
+    from pipeline.launch import hold
 
-    def tell(holder: str) -> None:
-        log.warning("%s (%s) is being trained by %s; waiting for it to end", info.name, info.key, holder)
-
-    return only_one(info.root / ".headstart" / "locks" / info.key, tell)
+    dvc = tracking.dvc_above()
+    folder, _ = _places(info.root, settings.run.storage, info.key)
+    with hold(folder, settings.run, Process.of(dvc) if dvc else None) as fence:
+        yield fence
 
 
 def _stage_info(
@@ -144,6 +149,7 @@ def _train(
     run: tracking.StageRun,
     curve: Path,
     cluster: Cluster | None,
+    fence: Fence | None,
 ) -> dict[str, Any]:
     from pipeline.launch import Session
 
@@ -154,8 +160,10 @@ def _train(
         key=key,
         folder=folder,
         open_recorder=run.recorder(records).open,
+        curve=records,
         tracking_run=run.run_id,
         anew=run.info.forced,
+        fence=fence,
         cluster=cluster,
     )
     with follow(records, run.info.name):
@@ -167,10 +175,10 @@ def _train(
 def _places(root: Path, storage: str, key: str) -> tuple[str, Path]:
     """Of a run: its folder in run.storage, and the file on this machine that its curve goes to."""
     if "://" in storage:
-        folder, records = f"{storage.rstrip('/')}/{key}", root / ".headstart" / "curves" / f"{key}.jsonl"
+        folder, records = f"{storage.rstrip('/')}/{key}", root / ".headstart" / "curves" / key / CURVE_FILE
     else:
         folder = str((root / storage).resolve() / key)
-        records = Path(folder) / "curve.jsonl"
+        records = Path(folder) / CURVE_FILE
     records.parent.mkdir(parents=True, exist_ok=True)
     return folder, records
 
@@ -193,6 +201,7 @@ def _sweep(
         inputs=run.info.inputs,
         code=identity.code_hash("pipeline.points", f"models.{settings.model.family}"),
         places=partial(_places, run.info.root, settings.run.storage),
+        owner=Process.this(),
         open_run=partial(tracking.trial_run, run),
         settle_run=partial(tracking.settle_trial, run),
         log_points=partial(tracking.log_points, run),

@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 from pipeline import identity
 from pipeline.cluster import Cluster
-from pipeline.launch import CurveRecorder, Session
+from pipeline.launch import Session
+from pipeline.lease import Process
 from pipeline.params import Run, Trials
 from pipeline.progress import counted
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.context import no_recorder
+from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.trials import Trial, outcome_of, planned, run_trials
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ _ALL_STEPS = 2**62  # more than any training has
 
 
 class Recording(Protocol):
-    def open(self, resume_step: int) -> CurveRecorder: ...
+    def open(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder: ...
 
 
 class TrialRun(Protocol):
@@ -59,6 +60,7 @@ class Keys:
     inputs: Mapping[str, str]
     code: str
     places: Places
+    owner: Process  # the stage
 
     def of(self, values: Mapping[str, Any]) -> str:
         return identity.run_key("trial", {**self.common, **values}, self.inputs, self.code)
@@ -66,7 +68,7 @@ class Keys:
     def session(self, values: Mapping[str, Any]) -> Session:
         """Without a recorder: a search records what its trials report."""
         key = self.of(values)
-        return Session(key, self.places(key)[0], no_recorder)
+        return Session(key, self.places(key)[0], no_recorder, owner=self.owner)
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Sweep:
     inputs: Mapping[str, str]  # name -> SHA-256
     code: str  # hash of what trials are made of
     places: Places
+    owner: Process  # the stage's: without it, trials are orphans
     open_run: Callable[[str, str, Mapping[str, Any]], TrialRun]
     settle_run: Callable[[str, str, Path, Mapping[str, Any]], None]
     log_points: Callable[[Mapping[str, Mapping[int, float]]], None]
@@ -134,7 +137,7 @@ class Sweep:
     def keys(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> Keys:
         """Of trials that read these inputs and have these settings in common."""
         common = {"precision": self.run.precision, **settings}
-        return Keys(common, {name: self.inputs[name] for name in inputs}, self.code, self.places)
+        return Keys(common, {name: self.inputs[name] for name in inputs}, self.code, self.places, self.owner)
 
     def _key(self, spec: Spec) -> str:
         return self.keys(spec.settings, spec.inputs).of({})
@@ -144,7 +147,8 @@ class Sweep:
         folder, records = self.places(key)
         if run is None:  # only to be checked
             return Session(key, folder, no_recorder)
-        return Session(key, folder, run.recorder(records).open, tracking_run=run.run_id)
+        recorder = run.recorder(records).open
+        return Session(key, folder, recorder, tracking_run=run.run_id, owner=self.owner)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -153,8 +153,12 @@ def _owner(process: psutil.Process) -> _Owner:
 
 def _execution() -> _Owner:
     """The nearest `dvc` process above this one; without DVC, this process."""
-    process = psutil.Process()
-    return next((_owner(parent) for parent in process.parents() if _is_dvc(parent)), _owner(process))
+    return _owner(dvc_above() or psutil.Process())
+
+
+def dvc_above() -> psutil.Process | None:
+    """The nearest `dvc` process above this one, or None."""
+    return next((parent for parent in psutil.Process().parents() if _is_dvc(parent)), None)
 
 
 def _is_dvc(process: psutil.Process) -> bool:
@@ -835,9 +839,20 @@ class RecorderConfig:
     run_id: str | None  # None: file only
     path: Path  # the JSON-lines file
 
-    def open(self, resume_step: int) -> Recorder:
-        """Go on after `resume_step`, the last one that the restored checkpoint covers (-1: a fresh start)."""
-        return Recorder(self, resume_step)
+    def open(self, resume_step: int, earlier: bytes | None = None) -> Recorder:
+        """Go on after `resume_step`, the last one that the restored checkpoint covers (-1: a fresh start).
+
+        `earlier` is the file up to there, if it was written on another machine.
+        """
+        here = self if self.path.parent.is_dir() else replace(self, path=_scratch() / self.path.name)
+        if earlier is not None:
+            _write_atomically(here.path, earlier.decode("utf-8"))
+        return Recorder(here, resume_step)
+
+
+def _scratch() -> Path:
+    """For a worker on a machine that has no such project."""
+    return Path(tempfile.mkdtemp(prefix="headstart-curve-"))
 
 
 class Delivery(NamedTuple):
@@ -854,6 +869,7 @@ class Recorder:
     """
 
     def __init__(self, config: RecorderConfig, resume_step: int) -> None:
+        self.path = config.path
         kept = [record for record in read_records(config.path) if record.step <= resume_step]
         self._last_steps = _last_steps(kept)
         self._file = _reopen_file(config.path, kept)

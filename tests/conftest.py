@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,3 +19,33 @@ def cache_of_the_session():
             del os.environ["XDG_CACHE_HOME"]
         else:
             os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The address of an S3 server of this session's own."""
+    server = pytest.importorskip("moto.server", reason="moto is not installed (make test installs it)")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture
+def bucket(s3_server, monkeypatch, request) -> str:
+    """The address of a folder in an empty bucket, that this process and its children can reach."""
+    import boto3
+
+    variables = {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "tests",
+        "AWS_SECRET_ACCESS_KEY": "no-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    name = f"bucket-{abs(hash(request.node.nodeid)):x}"
+    boto3.client("s3").create_bucket(Bucket=name)
+    return f"s3://{name}/runs"

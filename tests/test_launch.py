@@ -16,6 +16,7 @@ import torch
 from pipeline import launch
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
 from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement, reason_of, refusal_among
+from pipeline.lease import Fence
 from pipeline.params import LanguageModelTraining, Model, Run
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
@@ -24,7 +25,8 @@ from pipeline.training.jobs import LanguageModelJob, make_language_model_job
 
 RUN: dict[str, Any] = {
     "seed": 7, "workers": 0, "threads_per_worker": 1, "device": "cpu", "precision": "fp32",
-    "directions": ["forward"], "storage": "unused", "checkpoint_minutes": 1e-12, "keep_checkpoints": 2,
+    "directions": ["forward"], "storage": "unused", "storage_wait_minutes": 0.0,
+    "checkpoint_minutes": 1e-12, "keep_checkpoints": 2,
     "log_steps": 1, "max_worker_failures": 2,
 }  # fmt: skip
 
@@ -147,7 +149,7 @@ def test_fit_of_a_finished_run_trains_nothing(tmp_path):
     job, session = make_job(tmp_path), session_of(tmp_path, "here")
     done = fit(job, run_of(), session)
 
-    def refuse(resume_step: int) -> CurveRecorder:
+    def refuse(resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
         raise AssertionError("a recorder was opened")
 
     again = fit(job, run_of(), dataclasses.replace(session, open_recorder=refuse))
@@ -179,13 +181,14 @@ class KillOnce:
     marker: Path
     step: int
 
-    def open(self, resume_step: int) -> CurveRecorder:
-        return _Killer(self, resume_step)
+    def open(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
+        return _Killer(self, resume_step, earlier)
 
 
 class _Killer:
-    def __init__(self, settings: KillOnce, resume_step: int) -> None:
-        self._settings, self._recorder = settings, settings.records.open(resume_step)
+    def __init__(self, settings: KillOnce, resume_step: int, earlier: bytes | None) -> None:
+        self._settings, self._recorder = settings, settings.records.open(resume_step, earlier)
+        self.path: Path | None = self._recorder.path
         if settings.marker.exists():
             settings.marker.write_text(str(resume_step))
 
@@ -273,7 +276,7 @@ def test_all_workers_train_in_one_precision(monkeypatch, tmp_path, found_by_this
     context = launch._context(
         job,
         run_of(precision="auto"),
-        Session("key", str(tmp_path / "run"), no_recorder),
+        Session("key", str(tmp_path / "run"), no_recorder, fence=Fence(str(tmp_path / "run"), 1)),
         torch.device("cpu"),
         rank=0,
         world=2,
@@ -289,7 +292,8 @@ def test_a_run_goes_on_in_the_precision_it_was_begun_in(monkeypatch, tmp_path):
     begun = fit(job, run_of(precision="auto"), session)
     assert begun.state["precision"] == "bfloat16"
     monkeypatch.setattr(launch, "fast_dtype", lambda device: torch.float32)
-    context = launch._context(job, run_of(precision="auto"), session, torch.device("cpu"))
+    fenced = dataclasses.replace(session, fence=Fence(session.folder, 2))
+    context = launch._context(job, run_of(precision="auto"), fenced, torch.device("cpu"))
     assert context.precision == torch.bfloat16
-    context = launch._context(job, run_of(precision="fp32"), session, torch.device("cpu"))
+    context = launch._context(job, run_of(precision="fp32"), fenced, torch.device("cpu"))
     assert context.precision == torch.float32

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline import params
@@ -575,21 +576,59 @@ def test_killed_and_started_again_a_training_ends_with_the_same_weights(project)
     steps = [json.loads(line)["step"] for line in (run / "curve.jsonl").read_text().splitlines()]
     assert steps == sorted(set(steps))
     shutil.rmtree(run)
-    # As when `dvc repro` is killed, but not the stage that it ran, and typed again.
     undisturbed = subprocess.Popen(pretrain("out/undisturbed"), cwd=project, env=environment)
     while not (run / "curve.jsonl").exists():
         assert undisturbed.poll() is None
         time.sleep(0.02)
     beside = subprocess.run(
-        pretrain("out/beside"), cwd=project, env=environment, check=True, capture_output=True, text=True
+        pretrain("out/beside"), cwd=project, env=environment, capture_output=True, text=True
     )
-    assert f"is being trained by process {undisturbed.pid}; waiting" in beside.stderr
+    assert beside.returncode == 2
+    assert f"is being trained by process {undisturbed.pid} of" in beside.stderr
+    assert "Traceback" not in beside.stderr
+    assert not (project / "out/beside").exists()
     assert undisturbed.wait() == 0
     weights = [
-        (project / "out" / name / "tensors.safetensors").read_bytes()
-        for name in ("killed", "undisturbed", "beside")
+        (project / "out" / name / "tensors.safetensors").read_bytes() for name in ("killed", "undisturbed")
     ]
-    assert weights[0] == weights[1] == weights[2]
+    assert weights[0] == weights[1]
+    assert [path.name for path in (run / "lease").iterdir() if path.suffix == ".beat"] == []
+
+
+def test_a_stage_whose_dvc_was_killed_is_ended_and_followed(project):
+    """As `kill -9` of `dvc repro` alone, which leaves its stage at work; then `dvc repro` is typed again."""
+    from mlflow import MlflowClient
+
+    overlay = project / "orphan.yaml"
+    overlay.write_text("run: {seed: 44}\npretrain_lm: {epochs: 8.0}\n", encoding="utf-8")
+    command(project, "headstart", "use", "orphan.yaml")
+    stage = "pretrain_lm@forward"
+    command(project, "dvc", "repro", "encode@general")  # the seed is theirs too
+    known = set((project / ".headstart/runs").iterdir())
+    binaries = Path(sys.executable).parent
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{binaries}:{os.environ['PATH']}"}
+    dvc = subprocess.Popen(
+        [str(binaries / "dvc"), "repro", "--single-item", stage],
+        cwd=project, env=environment, start_new_session=True,
+    )  # fmt: skip
+    while not list_of_new_checkpoints(project, known):
+        assert dvc.poll() is None, "the training ended before its first checkpoint"
+        time.sleep(0.02)
+    below = psutil.Process(dvc.pid).children(recursive=True)
+    dvc.kill()
+    dvc.wait()
+    assert any(process.is_running() for process in below)
+    again = command(project, "dvc", "repro", "--single-item", stage)
+    assert "whose parent is gone; ending it, taking over" in again.stdout + again.stderr
+    assert not [process for process in below if process.is_running()]
+    client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
+    everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
+    key = json.loads((project / "data/general_lm/forward/state.json").read_text())["key"]
+    (run,) = client.search_runs(everywhere, f"tags.`headstart.key` = '{key}'")
+    assert run.info.status == "FINISHED"
+    steps = [point.step for point in client.get_metric_history(run.info.run_id, "train/loss")]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == metrics(project, "pretrain_lm-forward")["steps"]
 
 
 def test_a_forced_repro_trains_again_and_ends_with_the_same_weights(project):

@@ -1,27 +1,31 @@
 """Checkpoints that are whole or do not count, and the export of finished models.
 
-A checkpoint is a folder: `tensors.safetensors`, `state.json`, and `manifest.json` with the size and
-SHA-256 of both. It is written aside, synced, and renamed; on an object store, which cannot rename,
-the manifest goes last. Loading verifies the manifest; one that is torn or altered is named and the
-one before it used.
+A checkpoint is a folder: `tensors.safetensors`, `state.json`, files beside them, and `manifest.json` with the
+size and SHA-256 of each. It is published whole (see `pipeline.storage`). Loading verifies the manifest; one
+that is torn or altered is named and the one before it used.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
-from pipeline.files import atomic_folder, sha256_of
+from pipeline.files import sha256_of
+from pipeline.storage import MANIFEST, StorageError, open_storage, patiently
 
-_TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+_TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", MANIFEST
 _PREFIX = "step-"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,105 +33,124 @@ class Checkpoint:
     step: int  # optimizer steps done
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    beside: dict[str, bytes] = field(default_factory=dict)  # small files, by name
 
 
 class CheckpointStore:
     """The checkpoints of one training run, in a folder of `run.storage`.
 
     Args:
-        address: a local path, or an address that pyarrow knows (`s3://bucket/folder`).
+        address: a local path, or `s3://bucket/folder`.
         keep: how many of the newest to keep; at least one older is wanted in case the newest is torn.
-        warn: told of each checkpoint that is passed over.
+        warn: told of each checkpoint that is passed over, and of each wait for the storage.
+        check: called before anything is changed; raises where this process may not (see `pipeline.lease`).
+        wait_minutes: for how long a storage that is away or full is waited for.
+
+    All methods raise ValueError, with what to do, for a storage that does not come back.
     """
 
-    def __init__(self, address: str, keep: int = 2, warn: Callable[[str], object] | None = None) -> None:
-        self._address, self._keep = address, keep
+    def __init__(
+        self,
+        address: str,
+        keep: int = 2,
+        warn: Callable[[str], object] | None = None,
+        *,
+        check: Callable[[], object] = lambda: None,
+        wait_minutes: float = 0.0,
+    ) -> None:
+        self._storage, self._keep = open_storage(address), keep
         self._warn = warn or (lambda message: None)
+        self._check, self._wait_minutes = check, wait_minutes
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Publish a checkpoint, then keep it and the newest before it, `keep` in all."""
-        name = f"{_PREFIX}{checkpoint.step:09d}"
-        if self._is_local:
-            self._save_local(name, checkpoint)
-        else:
-            self._save_remote(name, checkpoint)
-        earlier = [other for other in self._names() if other < name]
-        # Later ones were passed over as torn: left there, they would be taken for the newest.
-        later = [other for other in self._names() if other > name]
-        for other in [*earlier[: len(earlier) - self._keep + 1], *later]:
-            self._remove(other)
+        name = _name(checkpoint.step)
+        where = f"{self._storage.address}/{name}"
+        self._patiently(f"checkpoint {where} cannot be written", partial(self._publish, name, checkpoint))
+        self._patiently(f"{self._storage.address} cannot be tidied up", partial(self._retain, name))
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None where there is none."""
+        unreadable: StorageError | None = None
+        vanished = False
         for name in reversed(self._names()):
             try:
-                return self._load(name)
-            except (ValueError, OSError) as error:
-                self._warn(f"checkpoint {self._address}/{name} is passed over: {error}")
+                return self._patiently(
+                    f"checkpoint {self._storage.address}/{name} cannot be read",
+                    partial(self._load, name),
+                    through=(FileNotFoundError,),
+                )
+            except FileNotFoundError:  # somebody who went on from here has removed it
+                vanished = True
+            except ValueError as error:
+                self._warn(f"checkpoint {self._storage.address}/{name} is passed over: {error}")
+                unreadable = error if isinstance(error, StorageError) else unreadable
+        if vanished:
+            return self.newest()
+        if unreadable is not None:  # what is only away for now must not be begun afresh
+            raise unreadable
         return None
+
+    def at(self, step: int) -> Checkpoint:
+        """The checkpoint of a step. Raises ValueError where it is not whole, or not there."""
+        name = _name(step)
+        try:
+            return self._patiently(f"checkpoint {self._storage.address}/{name} cannot be read",
+                                   partial(self._load, name), through=(FileNotFoundError,))  # fmt: skip
+        except FileNotFoundError as error:
+            raise ValueError(
+                f"checkpoint {self._storage.address}/{name} is not there on this machine; run.storage has to "
+                "be a place that all workers share"
+            ) from error
 
     def clear(self) -> None:
         """Remove all."""
+        self._check()
         for name in self._names():
-            self._remove(name)
+            self._storage.remove(name)
+
+    def _publish(self, name: str, checkpoint: Checkpoint) -> None:
+        self._check()
+        with self._storage.publishing(name) as folder:
+            beside = []
+            for other, content in checkpoint.beside.items():
+                (folder / other).write_bytes(content)
+                beside.append(folder / other)
+            write_folder(folder, checkpoint.tensors, checkpoint.state, beside)
+            self._check()  # it may have taken long
+
+    def _retain(self, name: str) -> None:
+        self._check()
+        names = self._names()
+        earlier = [other for other in names if other < name]
+        # Later ones were passed over as torn: left there, they would be taken for the newest.
+        later = [other for other in names if other > name]
+        for other in [*earlier[: len(earlier) - self._keep + 1], *later]:
+            self._storage.remove(other)
 
     def _load(self, name: str) -> Checkpoint:
-        if self._is_local:
-            tensors, state = read_folder(Path(self._address) / name)
-        else:
-            with tempfile.TemporaryDirectory(prefix="headstart-") as scratch:
-                filesystem, root = self._remote()
-                from pyarrow import fs
-
-                fs.copy_files(f"{root}/{name}", scratch, source_filesystem=filesystem)
-                tensors, state = read_folder(Path(scratch))
-        return Checkpoint(int(name.removeprefix(_PREFIX)), tensors, state)
-
-    @property
-    def _is_local(self) -> bool:
-        return "://" not in self._address
-
-    def _remote(self) -> tuple[Any, str]:
-        from pyarrow import fs
-
-        filesystem, root = fs.FileSystem.from_uri(self._address)
-        return filesystem, root
+        with self._storage.opened(name) as folder:
+            try:
+                tensors, state = read_folder(folder)
+                beside = {path.name: path.read_bytes() for path in folder.iterdir()
+                          if path.name not in (_TENSORS, _STATE, _MANIFEST)}  # fmt: skip
+            except FileNotFoundError as error:
+                if folder.exists():
+                    raise ValueError(f"{error.filename} is missing") from None
+                raise
+        return Checkpoint(int(name.removeprefix(_PREFIX)), tensors, state, beside)
 
     def _names(self) -> list[str]:
         """Of all checkpoints, oldest first; what is still being written has another name."""
-        if self._is_local:
-            names = [path.name for path in Path(self._address).glob(f"{_PREFIX}*")]
-        else:
-            from pyarrow import fs
+        names = self._patiently(f"{self._storage.address} cannot be read", self._storage.names)
+        return sorted(name for name in names if re.fullmatch(rf"{_PREFIX}\d+", name))
 
-            filesystem, root = self._remote()
-            selector = fs.FileSelector(root, allow_not_found=True)
-            names = [info.base_name for info in filesystem.get_file_info(selector)]
-        return sorted(name for name in names if name.startswith(_PREFIX))
+    def _patiently(self, what: str, action: Callable[[], T], through: tuple[type[OSError], ...] = ()) -> T:
+        return patiently(action, minutes=self._wait_minutes, what=what, warn=self._warn, through=through)
 
-    def _save_local(self, name: str, checkpoint: Checkpoint) -> None:
-        root = Path(self._address)
-        with atomic_folder(root / name) as folder:
-            write_folder(folder, checkpoint.tensors, checkpoint.state)
 
-    def _save_remote(self, name: str, checkpoint: Checkpoint) -> None:
-        from pyarrow import fs
-
-        filesystem, root = self._remote()
-        filesystem.create_dir(f"{root}/{name}", recursive=True)
-        with tempfile.TemporaryDirectory(prefix="headstart-") as scratch:
-            write_folder(Path(scratch), checkpoint.tensors, checkpoint.state)
-            for file_name in (_TENSORS, _STATE, _MANIFEST):
-                fs.copy_files(
-                    f"{scratch}/{file_name}", f"{root}/{name}/{file_name}", destination_filesystem=filesystem
-                )
-
-    def _remove(self, name: str) -> None:
-        if self._is_local:
-            shutil.rmtree(Path(self._address) / name)
-        else:
-            filesystem, root = self._remote()
-            filesystem.delete_dir(f"{root}/{name}")
+def _name(step: int) -> str:
+    return f"{_PREFIX}{step:09d}"
 
 
 def write_folder(
@@ -136,20 +159,36 @@ def write_folder(
     state: Mapping[str, Any],
     beside: Sequence[Path] = (),
 ) -> None:
-    """Write tensors, JSON, copies of the files `beside`, and the manifest of all into a folder."""
-    from safetensors.torch import save_file
+    """Write tensors, JSON, copies of the files `beside`, and the manifest of all into a folder.
 
-    # safetensors refuses tensors that share memory or have strides of their own.
-    save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()},
-              str(folder / _TENSORS))  # fmt: skip
+    Files that are in the folder already are taken as they are. Raises OSError where there is no room.
+    """
+    _write_tensors(folder / _TENSORS, tensors)
     (folder / _STATE).write_text(json.dumps(state, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     for path in beside:
-        shutil.copyfile(path, folder / path.name)
+        if path.parent != folder:
+            shutil.copyfile(path, folder / path.name)
     manifest = {
         name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
         for name in (_TENSORS, _STATE, *(path.name for path in beside))
     }
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    # safetensors refuses tensors that share memory or have strides of their own.
+    whole = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(whole, str(path))
+    except SafetensorError as error:
+        code = re.search(r"os error (\d+)", str(error))  # it has no other way to say so
+        if code is None:
+            raise
+        number = int(code[1])
+        raise OSError(number, os.strerror(number), str(path)) from error
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -10,16 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from pipeline.training.checkpoint import CheckpointStore
+from pipeline.training.checkpoint import Checkpoint, CheckpointStore
 
 
 class CurveRecorder(Protocol):
     """Where a training curve goes; must never block the loop."""
+
+    @property
+    def path(self) -> Path | None:
+        """Its file on this machine, of which each checkpoint keeps a copy."""
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
@@ -30,6 +35,8 @@ class CurveRecorder(Protocol):
 
 
 class _NoRecorder:
+    path = None
+
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         return None
 
@@ -40,7 +47,10 @@ class _NoRecorder:
         return None
 
 
-def no_recorder(resume_step: int) -> CurveRecorder:
+CURVE_FILE = "curve.jsonl"
+
+
+def no_recorder(resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
     return _NoRecorder()
 
 
@@ -52,6 +62,14 @@ def _no_report(metrics: Mapping[str, float]) -> None:
     return None
 
 
+class OpenRecorder(Protocol):
+    def __call__(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
+        """Rank 0's recorder, given the step resumed from (-1: a fresh start), and the file up to there.
+
+        That is what the checkpoint keeps of it: it may have been written on another machine.
+        """
+
+
 @dataclass
 class Context:
     rank: int = 0
@@ -61,16 +79,33 @@ class Context:
     all_reduce: Callable[[Tensor], Tensor] = _no_sum  # sums over workers, in place
     report: Callable[[Mapping[str, float]], None] = _no_report  # all ranks, equally often
     store: CheckpointStore | None = None
-    open_recorder: Callable[[int], CurveRecorder] = (
-        no_recorder  # rank 0's, given the step resumed from; -1 without one
-    )
+    open_recorder: OpenRecorder = no_recorder
     checkpoint_minutes: float = 1e9
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the run, kept in its checkpoints
     log_steps: int = 10  # between two records, and between two chances of a checkpoint
+    _begun: tuple[Checkpoint | None] | None = field(default=None, repr=False)  # once it was looked for
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
+
+    def begun(self) -> Checkpoint | None:
+        """What the run goes on from: the newest whole checkpoint as rank 0 finds it, on all ranks."""
+        if self._begun is None:
+            self._begun = (self._look(),)
+        return self._begun[0]
+
+    def take_begun(self) -> Checkpoint | None:
+        """As `begun`, which then looks again."""
+        begun, self._begun = self.begun(), None
+        return begun
+
+    def _look(self) -> Checkpoint | None:
+        if self.store is None:
+            return None
+        newest = self.store.newest() if self.is_first else None
+        step = int(self.sum_numbers(newest.step if newest else -1 if self.is_first else 0)[0])
+        return newest if self.is_first or step < 0 else self.store.at(step)
 
     def sum_numbers(self, *numbers: float) -> list[float]:
         """Sums over workers of a few plain numbers, in float64."""

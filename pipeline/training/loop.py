@@ -20,7 +20,7 @@ from torch import Tensor
 from models.family import State
 from pipeline.cost import Cost, total
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.context import Context, CurveRecorder, all_gather_rows
+from pipeline.training.context import CURVE_FILE, Context, CurveRecorder, all_gather_rows
 from pipeline.training.objectives import StepLoss, Task
 from pipeline.training.optim import (
     EarlyStop,
@@ -40,7 +40,7 @@ def train(task: Task, context: Context) -> dict[str, float]:
     """
     training = Training(task, context)
     restored = training.restore()
-    recorder = context.open_recorder(training.step if restored else -1) if context.is_first else None
+    recorder = _recorder(context, restored) if context.is_first else None
     clock = _Clock()
     try:
         if training.step == 0:
@@ -56,12 +56,18 @@ def train(task: Task, context: Context) -> dict[str, float]:
             if due and (finished or context.agreed(clock.minutes_since_save() >= context.checkpoint_minutes)):
                 if recorder:
                     recorder.flush()
-                training.save(finished)
+                training.save(finished, recorder)
                 clock.saved()
     finally:
         if recorder:
             recorder.close()
     return training.kept_metrics
+
+
+def _recorder(context: Context, restored: Checkpoint | None) -> CurveRecorder:
+    if restored is None:
+        return context.open_recorder(-1)
+    return context.open_recorder(restored.step, restored.beside.get(CURVE_FILE))
 
 
 def _record(
@@ -182,7 +188,7 @@ class Training:
         self.evaluations.append({"step": self.step, "metrics": metrics})
         return metrics
 
-    def save(self, finished: bool) -> None:
+    def save(self, finished: bool, recorder: CurveRecorder | None) -> None:
         """Publish a checkpoint; all workers take part, rank 0 writes."""
         if finished and self.early_stop.weights:
             self.early_stop.restore(self.model)
@@ -192,7 +198,9 @@ class Training:
         spent = self._spent()
         if self.context.store is not None and self.context.is_first:
             state = self._json(finished) | {"spent": spent}
-            self.context.store.save(Checkpoint(self.step, self._tensors(lanes), state))
+            curve = recorder.path if recorder else None
+            beside = {} if curve is None else {CURVE_FILE: curve.read_bytes()}
+            self.context.store.save(Checkpoint(self.step, self._tensors(lanes), state, beside))
         self.context.sum_numbers(0.0)  # nobody goes on before it is there
 
     def _gathered_lanes(self) -> list[Tensor]:
@@ -234,11 +242,11 @@ class Training:
             **self.context.facts,
         }
 
-    def restore(self) -> bool:
-        """Go on from the newest checkpoint that is whole; whether there was one."""
-        checkpoint = self.context.store.newest() if self.context.store is not None else None
+    def restore(self) -> Checkpoint | None:
+        """Go on from the newest checkpoint that is whole; returns it, if there was one."""
+        checkpoint = self.context.take_begun()
         if checkpoint is None:
-            return False
+            return None
         tensors, state = checkpoint.tensors, checkpoint.state
         self.step, self.evaluations = state["step"], state["evaluations"]
         self.spent_before = state["spent"]
@@ -255,7 +263,7 @@ class Training:
         rows, _ = self.task.lanes(self.context)
         lanes = _part(tensors, "lanes.")
         self.state = tuple(lanes[str(number)][rows].to(device) for number in range(len(lanes)))
-        return True
+        return checkpoint
 
     def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
         for name, parameter in self.model.named_parameters():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline.storage import StorageError, open_storage
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore, read_folder, verify_folder, write_folder
 from pipeline.training.export import (
@@ -55,11 +56,11 @@ def steps_in(folder: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
 
 
-@pytest.fixture(params=["local", "address"])
+@pytest.fixture(params=["folder", "bucket"])
 def address(request, tmp_path) -> str:
-    """A folder, by its path and as an object store is addressed."""
-    folder = tmp_path / "checkpoints"
-    return str(folder) if request.param == "local" else f"file://{folder}"
+    if request.param == "folder":
+        return str(tmp_path / "checkpoints")
+    return str(request.getfixturevalue("bucket"))
 
 
 def test_the_newest_comes_back_as_it_was(address):
@@ -71,11 +72,12 @@ def test_the_newest_comes_back_as_it_was(address):
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
-def test_only_the_newest_are_kept(address, tmp_path, keep):
+def test_only_the_newest_are_kept(address, keep):
     store = CheckpointStore(address, keep)
     for step in (1, 2, 30, 200):
         store.save(checkpoint_at(step))
-    assert steps_in(tmp_path / "checkpoints") == [1, 2, 30, 200][-keep:]
+    names = open_storage(address).names()
+    assert [int(name.removeprefix("step-")) for name in names] == [1, 2, 30, 200][-keep:]
 
 
 FILES = ("tensors.safetensors", "state.json", "manifest.json")
@@ -114,12 +116,12 @@ def test_one_flipped_bit_is_found(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_found(address, tmp_path, name):
+def test_a_missing_file_is_found(address, name):
     warnings: list[str] = []
     store = CheckpointStore(address, warn=warnings.append)
     for step in (1, 2):
         store.save(checkpoint_at(step))
-    (tmp_path / "checkpoints" / "step-000000002" / name).unlink()
+    open_storage(address).remove(f"step-000000002/{name}")
     assert_same(store.newest(), checkpoint_at(1))
     assert len(warnings) == 1
     assert name in warnings[0]
@@ -142,11 +144,11 @@ def test_none_is_left_when_all_are_torn(tmp_path):
     assert len(warnings) == 2
 
 
-def test_a_torn_one_is_replaced_when_its_step_comes_again(address, tmp_path):
+def test_a_torn_one_is_replaced_when_its_step_comes_again(address):
     store = CheckpointStore(address)
     for step in (1, 2):
         store.save(checkpoint_at(step))
-    (tmp_path / "checkpoints" / "step-000000002" / "state.json").write_text("{")
+    open_storage(address).write("step-000000002/state.json", b"{")
     store.save(checkpoint_at(2))
     assert_same(store.newest(), checkpoint_at(2))
 
@@ -302,3 +304,75 @@ def test_a_starting_model_that_does_not_match_is_refused(changes, message):
 def test_a_starting_model_may_have_had_other_dropouts():
     other = replace(CARD, config=CONFIG | {"weight_dropout": 0.9}, key="other", stage="pretrain_lm")
     assert check_match(other, CARD, Path("x")) is None  # type: ignore[func-returns-value]
+
+
+def test_small_files_beside_come_back(address):
+    store = CheckpointStore(address)
+    store.save(replace(checkpoint_at(1), beside={"curve.jsonl": b"a line\n"}))
+    found = store.newest()
+    assert found is not None
+    assert found.beside == {"curve.jsonl": b"a line\n"}
+
+
+def test_the_checkpoint_of_a_step_is_found_and_one_that_is_not_there_is_refused(address):
+    store = CheckpointStore(address)
+    for step in (1, 2):
+        store.save(checkpoint_at(step))
+    assert_same(store.at(1), checkpoint_at(1))
+    with pytest.raises(ValueError, match=r"step-000000007 is not there .* a place that all workers share"):
+        store.at(7)
+
+
+def test_who_may_not_write_changes_nothing(address):
+    def refuse() -> None:
+        raise ValueError("another one holds it")
+
+    CheckpointStore(address).save(checkpoint_at(5))
+    orphan = CheckpointStore(address, keep=1, check=refuse)
+    with pytest.raises(ValueError, match="another one holds it"):
+        orphan.save(checkpoint_at(6))
+    with pytest.raises(ValueError, match="another one holds it"):
+        orphan.clear()
+    assert open_storage(address).names() == ["step-000000005"]
+    assert_same(orphan.newest(), checkpoint_at(5))
+
+
+def test_who_loses_the_run_while_writing_does_not_publish(tmp_path):
+    answers = iter([True, False])
+
+    def check() -> None:
+        if not next(answers):
+            raise ValueError("another one holds it")
+
+    store = CheckpointStore(str(tmp_path), check=check)
+    with pytest.raises(ValueError, match="another one holds it"):
+        store.save(checkpoint_at(6))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_cannot_be_read_for_now_is_not_taken_for_none(tmp_path, monkeypatch):
+    store, _ = filled(tmp_path, [1, 2])
+
+    def away(folder: Path) -> None:
+        raise OSError(5, "Input/output error", str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "verify_folder", away)
+        with pytest.raises(StorageError, match="Input/output error"):
+            store.newest()
+    assert_same(store.newest(), checkpoint_at(2))
+
+
+def test_one_that_vanishes_while_it_is_read_is_looked_for_again(tmp_path, monkeypatch):
+    """Another process goes on from here, writes the next one, and removes this one."""
+    store, warnings = filled(tmp_path, [1], keep=1)
+    real = checkpoint.read_folder
+
+    def overtaken(folder: Path) -> Any:
+        monkeypatch.setattr(checkpoint, "read_folder", real)
+        CheckpointStore(str(tmp_path), keep=1).save(checkpoint_at(2))
+        raise FileNotFoundError(2, "No such file or directory", str(folder))
+
+    monkeypatch.setattr(checkpoint, "read_folder", overtaken)
+    assert_same(store.newest(), checkpoint_at(2))
+    assert warnings == []

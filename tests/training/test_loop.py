@@ -123,8 +123,9 @@ class Curve:
     records: dict[int, dict[str, float]] = field(default_factory=dict)
     opened_at: list[int] = field(default_factory=list)
     durable_step: int = -1  # of the last record that a power cut would leave
+    path: Path | None = None
 
-    def open(self, resume_step: int) -> Curve:
+    def open(self, resume_step: int, earlier: bytes | None = None) -> Curve:
         self.opened_at.append(resume_step)
         self.records = {step: metrics for step, metrics in self.records.items() if step <= resume_step}
         return self

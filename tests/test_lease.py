@@ -1,0 +1,202 @@
+"""One trains a run; who lost it cannot harm it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline import lease as module
+from pipeline.lease import Holder, LeaseHeldError, LeaseLostError, Process, acquire, leased
+from pipeline.storage import open_storage
+
+ROOT = Path(__file__).parent.parent
+HOLDS = """
+import sys, time
+import psutil
+from pipeline.lease import Process, acquire
+
+parent = Process.of(psutil.Process(int(sys.argv[2]))) if len(sys.argv) > 2 else None
+acquire(sys.argv[1], parent)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def address(request, tmp_path) -> str:
+    if request.param == "folder":
+        return str(tmp_path / "run")
+    return str(request.getfixturevalue("bucket"))
+
+
+@pytest.fixture
+def holder_of(request):
+    """Start a process that holds the lease of an address."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(address: str, *more: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", HOLDS, address, *more]
+        process = subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def of_another_machine(address: str, number: int) -> None:
+    """As if the lease had been taken on another machine."""
+    storage = open_storage(address)
+    path = f"lease/{number:06d}.json"
+    content = storage.read(path)
+    assert content is not None
+    holder = Holder.from_json(content)
+    elsewhere = replace(holder.process, place="another machine")
+    storage.write(path, replace(holder, process=elsewhere, host="far").to_json())
+
+
+def test_the_second_is_told_who_holds_it_and_stops(address, holder_of):
+    process = holder_of(address)
+    with pytest.raises(LeaseHeldError, match=rf"being trained by process {process.pid} of .* on .*, since"):
+        acquire(address)
+    assert process.poll() is None
+
+
+def test_of_many_at_once_one_gets_it(address):
+    code = HOLDS.replace("time.sleep(600)", "sys.stdin.read()")
+    words = [sys.executable, "-c", code, address]
+    pipe = subprocess.PIPE
+    several = [
+        subprocess.Popen(words, cwd=ROOT, text=True, stdin=pipe, stdout=pipe, stderr=pipe) for _ in range(5)
+    ]
+    deadline = time.monotonic() + 60
+    while sum(process.poll() is None for process in several) > 1 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    outputs = [process.communicate() for process in several]
+    assert sorted(out for out, _ in outputs) == ["", "", "", "", "held\n"]
+    assert sum("LeaseHeldError" in error for _, error in outputs) == 4
+
+
+def test_a_lease_that_was_given_back_is_free_at_once(address):
+    numbers = []
+    for _ in range(3):
+        with leased(address) as lease:
+            lease.fence.check()
+            numbers.append(lease.fence.number)
+    assert numbers == [1, 2, 3]
+    assert open_storage(address).names("lease") == ["000003.ended", "000003.json"]
+
+
+def test_a_killed_holder_is_followed_at_once_and_said(address, holder_of):
+    process = holder_of(address)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    told: list[str] = []
+    with leased(address, tell=told.append) as lease:
+        assert lease.fence.number == 2
+    assert told == [told[0]]
+    assert f"was being trained by process {process.pid} of" in told[0]
+
+
+def test_an_orphan_is_ended_and_followed(address, holder_of):
+    parent = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    orphan = holder_of(address, str(parent.pid))
+    with pytest.raises(LeaseHeldError):  # while its parent lives, somebody waits for it
+        acquire(address)
+    parent.kill()
+    parent.wait()
+    with leased(address) as lease:
+        assert lease.fence.number == 2
+        assert not psutil.pid_exists(orphan.pid)
+
+
+def test_who_was_followed_may_change_nothing_any_more(address):
+    first = acquire(address)
+    first.fence.check()
+    of_another_machine(address, first.fence.number)
+    first._over.set()  # it stops beating: its machine hangs
+    told: list[str] = []
+    with leased(address, silent_s=0.3, tell=told.append) as second:
+        assert "seeing for 0 s whether it still is" in told[0]
+        with pytest.raises(LeaseLostError, match="another process has taken over this run"):
+            first.fence.check()
+        assert not first.fence.may_send()
+        second.fence.check()
+    first.release()
+    second.fence.check()
+
+
+def test_a_holder_elsewhere_that_beats_is_left_alone(address, monkeypatch):
+    monkeypatch.setattr(module, "BEAT_S", 0.05)
+    first = acquire(address)
+    of_another_machine(address, first.fence.number)
+    with pytest.raises(LeaseHeldError, match=r"process \d+ of .* on far"):
+        acquire(address, silent_s=20)
+    first.release()
+    acquire(address).release()
+
+
+def test_who_waits_gets_it_when_it_is_given_back(address, monkeypatch):
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    answers = iter([LeaseHeldError("held"), LeaseHeldError("held"), None])
+    real = module.acquire
+
+    def later(*arguments, **more):
+        if error := next(answers):
+            raise error
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(module, "acquire", later)
+    told: list[str] = []
+    with leased(address, wait=True, tell=told.append):
+        pass
+    assert told == ["held; waiting"]
+
+
+def test_a_trial_follows_one_of_its_own_process(address):
+    first = acquire(address)
+    second = acquire(address)
+    assert (first.fence.holds(), second.fence.holds()) == (False, True)
+    for each in (first, second):
+        each.release()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"parent": null}', b'{"process": 3}', b"\xff"])
+def test_a_torn_lease_is_waited_out(address, content):
+    acquire(address).release()
+    storage = open_storage(address)
+    storage.remove("lease/000001.ended")
+    storage.write("lease/000001.json", content)
+    with leased(address, silent_s=0.1) as lease:
+        assert lease.fence.number == 2
+
+
+def test_a_process_is_not_taken_for_a_later_one_with_its_number():
+    this = Process.of(psutil.Process(os.getpid()))
+    assert this.lives
+    assert not replace(this, started=this.started - 100).lives
+
+
+def test_who_slept_while_others_came_and_went_does_not_take_an_old_number(address, monkeypatch):
+    for _ in range(3):
+        acquire(address).release()
+    real = module._numbers
+    stale: Iterator[list[int]] = iter([[]])  # what it saw before it slept
+    monkeypatch.setattr(module, "_numbers", lambda storage: next(stale, None) or real(storage))
+    lease = acquire(address)
+    assert lease.fence.number == 4
+    assert lease.fence.holds()
+    lease.release()

@@ -1,0 +1,223 @@
+"""The storage as a folder and as a bucket of a real S3 server: whole or not at all, and one winner."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pipeline.storage import Storage, StorageError, open_storage, patiently
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def storage(request, tmp_path) -> Storage:
+    if request.param == "folder":
+        return open_storage(str(tmp_path / "runs"))
+    return open_storage(request.getfixturevalue("bucket"))
+
+
+def fill(folder: Path, **files: str) -> None:
+    for name, content in files.items():
+        (folder / name).write_text(content)
+
+
+def test_small_files_come_back_and_are_replaced(storage):
+    assert storage.read("run/a") is None
+    storage.write("run/a", b"one")
+    storage.write("run/a", b"two")
+    assert storage.read("run/a") == b"two"
+    assert storage.names("run") == ["a"]
+    assert storage.names() == ["run"]
+    assert storage.names("other") == []
+
+
+def test_of_many_who_create_a_file_one_succeeds(storage):
+    contents = [str(number).encode() for number in range(12)]
+    with ThreadPoolExecutor(len(contents)) as pool:
+        won = list(pool.map(lambda content: storage.create("lease/1", content), contents))
+    assert sum(won) == 1
+    assert storage.read("lease/1") == contents[won.index(True)]
+    assert not storage.create("lease/1", b"late")
+    assert storage.names("lease") == ["1"]
+
+
+def test_a_folder_is_published_whole_and_removed(storage):
+    with storage.publishing("run/step") as folder:
+        fill(folder, data="d" * 100, **{"manifest.json": "{}"})
+        assert storage.names("run/step") == []  # not yet
+    assert storage.names("run/step") == ["data", "manifest.json"]
+    assert storage.size("run/step") == 102
+    with storage.opened("run/step") as folder:
+        assert (folder / "data").read_text() == "d" * 100
+    storage.remove("run/step")
+    storage.remove("run/step")
+    assert storage.names("run/step") == []
+    with pytest.raises(FileNotFoundError), storage.opened("run/step"):
+        pass
+
+
+def test_a_folder_whose_writing_failed_is_not_there(storage):
+    def interrupted() -> None:
+        with storage.publishing("run/step") as folder:
+            fill(folder, data="half")
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        interrupted()
+    assert storage.names("run/step") == []
+
+
+def test_the_manifest_goes_last_into_a_bucket(bucket, monkeypatch):
+    from pipeline import storage as module
+
+    sent: list[str] = []
+
+    def note(self: Storage, file: Path, path: str) -> None:
+        sent.append(file.name)
+
+    monkeypatch.setattr(module._Bucket, "_upload", note)
+    with open_storage(bucket).publishing("step") as folder:
+        fill(folder, **{"manifest.json": "{}", "a": "1", "z": "2"})
+    assert sent == ["a", "z", "manifest.json"]
+
+
+def test_an_object_that_would_leave_the_folder_is_refused(bucket):
+    import boto3
+
+    name = bucket.removeprefix("s3://").partition("/")[0]
+    boto3.client("s3").put_object(Bucket=name, Key="runs/step/..", Body=b"evil")
+    with pytest.raises(ValueError, match="which is no file name"), open_storage(bucket).opened("step"):
+        pass
+
+
+@pytest.mark.parametrize("address", ["gs://bucket/folder", "s4://a", "hdfs://host/x"])
+def test_another_kind_of_storage_is_refused(address):
+    with pytest.raises(ValueError, match=r"a folder, or s3://bucket/folder, is wanted"):
+        open_storage(address)
+
+
+def test_without_boto3_a_bucket_says_what_to_install(bucket, monkeypatch):
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(ValueError, match=r"pip install 'headstart\[s3\]'"):
+        open_storage(bucket).create("lease/1", b"")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def time(self) -> float:
+        return self.now
+
+
+def wait_for(action, minutes: float, clock: Clock, told: list[str]):
+    return patiently(
+        action, minutes=minutes, what="it cannot be written", warn=told.append, sleep=clock.sleep,
+        clock=clock.time,
+    )  # fmt: skip
+
+
+def test_a_storage_that_comes_back_is_waited_for():
+    clock = Clock()
+    told: list[str] = []
+
+    def action() -> str:
+        if clock.now < 60:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return "done"
+
+    assert wait_for(action, 2.0, clock, told) == "done"
+    assert 60 <= clock.now < 90
+    assert "it cannot be written: [Errno 28] No space left on device; waiting" in told[0]
+
+
+def test_one_that_does_not_is_given_up_with_what_to_do():
+    clock = Clock()
+    told: list[str] = []
+
+    def action() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(StorageError, match=r"No space left on device; free some space there, and repeat"):
+        wait_for(action, 2.0, clock, told)
+    assert 120 <= clock.now < 121
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_what_waiting_does_not_change_is_told_at_once(number):
+    clock = Clock()
+    told: list[str] = []
+
+    def action() -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(StorageError, match=os.strerror(number)):
+        wait_for(action, 2.0, clock, told)
+    assert (clock.now, told) == (0.0, [])
+
+
+def test_a_server_that_went_away_is_an_oserror(monkeypatch, s3_server):
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        nobody = probe.getsockname()[1]
+    for name, value in (
+        ("AWS_ENDPOINT_URL", f"http://127.0.0.1:{nobody}"), ("AWS_ACCESS_KEY_ID", "a"),
+        ("AWS_SECRET_ACCESS_KEY", "b"), ("AWS_DEFAULT_REGION", "us-east-1"), ("AWS_MAX_ATTEMPTS", "1"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    away = open_storage("s3://bucket/runs")
+    for action in (lambda: away.names(), lambda: away.create("a", b""), lambda: away.write("a", b"")):
+        with pytest.raises(OSError, match=r"(?i)connect|endpoint"):
+            action()
+
+
+WRITES = """
+import resource, signal, sys
+import torch
+from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = CheckpointStore(sys.argv[1])
+store.save(Checkpoint(1, {"a": torch.zeros(10)}, {}))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+try:
+    store.save(Checkpoint(2, {"a": torch.zeros(1_000_000)}, {}))
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_checkpoint_for_which_there_is_no_room_leaves_the_last_one_intact(tmp_path):
+    from pipeline.training.checkpoint import CheckpointStore
+
+    done = subprocess.run(
+        [sys.executable, "-c", WRITES, str(tmp_path)], text=True, capture_output=True, check=True,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert "step-000000002 cannot be written: [Errno 27] File too large" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
+    newest = CheckpointStore(str(tmp_path)).newest()
+    assert newest is not None
+    assert newest.step == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_told_at_once(tmp_path):
+    import torch
+
+    from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(StorageError, match=r"Permission denied; give this user the right to write there"):
+        CheckpointStore(str(tmp_path), wait_minutes=9).save(Checkpoint(1, {"a": torch.zeros(1)}, {}))
