@@ -94,7 +94,7 @@ def test_a_card_of_other_names_or_types_is_refused(folder, path, value):
     ],
 )
 def test_a_network_of_other_sizes_than_the_tensors_is_refused_before_it_takes_memory(folder, path, value):
-    with pytest.raises(ValueError, match="by its card|describes no network"):
+    with pytest.raises(ValueError, match=r"by its card|describes no network"):
         load_classifier(with_card(folder, changed(path, value)))
 
 

@@ -29,7 +29,7 @@ def written(path: Path, header: Any, data: bytes = DATA, length: int | None = No
 
 
 TWICE = b'{"a": %b, "a": %b}' % (2 * (json.dumps(entry()).encode(),))
-HOSTILE = {
+HOSTILE: dict[str, Any] = {
     "empty header": (b"", b""),
     "header beyond the file": (b"{}", b"", 100),
     "header of 2^63 bytes": (b"{}", b"", 2**63),
