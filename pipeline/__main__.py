@@ -144,7 +144,7 @@ def use(
 
     changes = presets.use(overlay, params, write=not dry_run)
     for key, before, after in changes:
-        typer.echo(f"{key}: {before} -> {after}")
+        typer.echo(_shown(f"{key}: {before} -> {after}"))
     if not changes:
         typer.echo("no difference")
 
@@ -228,12 +228,26 @@ def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
 
 def main() -> None:
     """The `headstart` command: a person's mistake is one message and exit code 2, never a traceback."""
+    sys.excepthook = _print_traceback
     _add_stages()
     try:
         app(_with_the_flags_of_dvc(sys.argv[1:]))
     except ValueError as error:
-        typer.secho(f"headstart: {error}", fg="red", err=True)
+        typer.secho(f"headstart: {_shown(str(error))}", fg="red", err=True)
         sys.exit(2)
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    import traceback
+
+    sys.stderr.write(_shown("".join(traceback.format_exception(kind, error, trace))))
+
+
+def _shown(text: str) -> str:
+    """What a file or a library says, on a terminal: without credentials, and moving no cursor."""
+    from pipeline.redaction import redact
+
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in redact(text))
 
 
 if __name__ == "__main__":
