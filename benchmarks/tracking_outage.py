@@ -106,7 +106,8 @@ def train(job: Any, folder: Path, uri: str | None, at_step: Mapping[int, Callabl
 
     run = Run(
         seed=7, workers=0, threads_per_worker=1, device="cpu", precision="fp32", directions=["forward"],
-        storage="unused", storage_wait_minutes=0.0, checkpoint_minutes=1e9, keep_checkpoints=1, log_steps=1, max_worker_failures=0,
+        storage="unused", storage_wait_minutes=0.0, checkpoint_minutes=1e9, keep_checkpoints=1, log_steps=1,
+        max_worker_failures=0,
     )  # fmt: skip
     turn = Turn(at_step)
     if uri is None:

@@ -83,15 +83,25 @@ def _add_stages() -> None:
 
 
 @app.command()
-def up() -> None:
+def up(
+    host: Annotated[
+        str, typer.Option(help="Address of this machine to listen on; any but 127.0.0.1 lets others in.")
+    ] = "127.0.0.1",
+) -> None:
     """Start one shared Ray with its dashboard, and one MLflow server."""
     from pipeline import services
 
     try:
-        change = services.up(Path.cwd())
+        change = services.up(Path.cwd(), host)
     except RuntimeError as error:  # a server that did not come up, with the end of its log
         typer.secho(f"headstart: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
+    if host != services.HOST:
+        typer.secho(
+            f"headstart: whoever reaches {host} can change what is in MLflow, which asks for no password, "
+            "and with Ray's token, which is sent in the clear, run code as you: let a firewall say who may",
+            fg="yellow", err=True,
+        )  # fmt: skip
     typer.echo(f"started: {', '.join(change.changed)}" if change.changed else "already up")
     _print_status(change.status)
 
@@ -151,7 +161,7 @@ def use(
 
     changes = presets.use(overlay, params, write=not dry_run)
     for key, before, after in changes:
-        typer.echo(f"{key}: {before} -> {after}")
+        typer.echo(_shown(f"{key}: {before} -> {after}"))
     if not changes:
         typer.echo("no difference")
 
@@ -235,12 +245,26 @@ def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
 
 def main() -> None:
     """The `headstart` command: a person's mistake is one message and exit code 2, never a traceback."""
+    sys.excepthook = _print_traceback
     _add_stages()
     try:
         app(_with_the_flags_of_dvc(sys.argv[1:]))
     except ValueError as error:
-        typer.secho(f"headstart: {error}", fg="red", err=True)
+        typer.secho(f"headstart: {_shown(str(error))}", fg="red", err=True)
         sys.exit(2)
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    import traceback
+
+    sys.stderr.write(_shown("".join(traceback.format_exception(kind, error, trace))))
+
+
+def _shown(text: str) -> str:
+    """What a file or a library says, on a terminal: without credentials, and moving no cursor."""
+    from pipeline.redaction import redact
+
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in redact(text))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -67,6 +68,20 @@ def only_one(path: Path, wait: Callable[[str], None]) -> Iterator[None]:
         file.write(f"process {os.getpid()}")
         file.flush()
         yield
+
+
+def private_folder(path: Path) -> Path:
+    """A folder that nobody but this user can enter; made where there is none.
+
+    Raises ValueError where somebody else made it, or a link stands there: in /tmp anybody can.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise ValueError(f"{path} is a link, or another user's; have it removed, then repeat")
+    path.chmod(0o700)
+    return path
 
 
 def sha256_of(path: Path) -> str:

@@ -300,7 +300,7 @@ MAY_IMPORT = {
     "corpus": {"params", "files"},
     "cost": set[str](),
     "training": {"params", "files", "storage", "corpus", "models", "cost"},
-    "cluster": set[str](),
+    "cluster": {"files"},
     "allocator": set(),
     "precision": {"files"},
     "launch": {

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pipeline.files import sha256_of
 from pipeline.storage import MANIFEST, StorageError, open_storage, patiently
+from pipeline.training.tensors_file import read_tensors
 
 _TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", MANIFEST
 _PREFIX = "step-"
@@ -193,11 +194,18 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `write_folder` wrote. Raises ValueError where it is torn, altered or not there."""
-    from safetensors.torch import load_file
-
     verify_folder(folder)
-    state: dict[str, Any] = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-    return load_file(str(folder / _TENSORS)), state
+    return read_tensors(folder / _TENSORS), _read_state(folder / _STATE)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not readable: {error}") from error
+    if not isinstance(state, dict):
+        raise ValueError(f"{path} holds {type(state).__name__}, an object is wanted")
+    return state
 
 
 def verify_folder(folder: Path) -> None:
@@ -217,9 +225,10 @@ def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ValueError(f"{path} is missing: {path.parent} is no finished checkpoint or model") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not readable: {error}") from error
     whole = isinstance(manifest, dict) and {_TENSORS, _STATE} <= manifest.keys()
+    whole = whole and all(name == os.path.basename(name) not in ("", ".", "..") for name in manifest)
     if not whole or not all(
         isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in manifest.values()
     ):
