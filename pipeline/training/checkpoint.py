@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pipeline.files import atomic_folder, sha256_of
+from pipeline.files import atomic_folder, read_manifest, sha256_of, verify
 
 _TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 _PREFIX = "step-"
@@ -157,32 +157,17 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     from safetensors.torch import load_file
 
     verify_folder(folder)
-    state: dict[str, Any] = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+    state = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+    if not isinstance(state, dict):
+        raise ValueError(f"{folder / _STATE} holds {type(state).__name__}, an object is wanted")
     return load_file(str(folder / _TENSORS)), state
 
 
 def verify_folder(folder: Path) -> None:
     """Hold a folder against its manifest. Raises ValueError naming the file that differs."""
-    manifest = _read_manifest(folder / _MANIFEST)
-    for name, expected in manifest.items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != expected["bytes"]:
-            raise ValueError(f"{path} is missing or cut short, {expected['bytes']:,} bytes are wanted")
-        if sha256_of(path) != expected["sha256"]:
-            raise ValueError(f"{path} was altered: its SHA-256 is not the one in {_MANIFEST}")
-
-
-def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
-    """Size and hash of each file. Raises ValueError where it is missing or says something else."""
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} is missing: {path.parent} is no finished checkpoint or model") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not readable: {error}") from error
-    whole = isinstance(manifest, dict) and {_TENSORS, _STATE} <= manifest.keys()
-    if not whole or not all(
-        isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in manifest.values()
-    ):
+    path = folder / _MANIFEST
+    if not path.exists():
+        raise ValueError(f"{path} is missing: {folder} is no finished checkpoint or model")
+    if not {_TENSORS, _STATE} <= read_manifest(path).keys():
         raise ValueError(f"{path} does not list {_TENSORS} and {_STATE} with their bytes and sha256")
-    return manifest
+    verify(folder)

@@ -92,7 +92,7 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], ModelCard]:
             lists = {"label_names": tuple(head["label_names"]), "head_dropout": tuple(head["head_dropout"])}
             head = HeadCard(**(head | lists))
         return tensors, ModelCard(**state, head=head)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         wanted = ", ".join(item.name for item in fields(ModelCard))
         raise ValueError(f"{folder / 'state.json'} is no model card ({error}); wanted: {wanted}") from error
 
