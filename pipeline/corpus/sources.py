@@ -184,7 +184,10 @@ class Files:
         """
         import polars as pl
 
-        found = pl.scan_ndjson(file.path).collect_schema()
+        try:
+            found = dict(pl.scan_ndjson(file.path).collect_schema())
+        except pl.exceptions.PolarsError:  # at any column of mixed types; at broken rows the scan fails too
+            found = dict.fromkeys(self._wanted_columns(), pl.String())
         columns = {name: pl.String() if kind == pl.Null else kind for name, kind in found.items()}
         wanted = {name: pl.String() for name in self._wanted_columns() if name in columns}
         return replace(file, scan=pl.scan_ndjson(file.path, schema=wanted or None), columns=columns)
@@ -215,7 +218,7 @@ class Files:
         if fault or (file.format != "csv" and textfiles.has_byte_order_mark(path)):
             path = Path(self._repairs.name) / f"{len(list(Path(self._repairs.name).iterdir()))}-{path.name}"
             textfiles.write_marked(Path(file.name), path, is_json=file.format == "ndjson")
-            file = replace(file, path=str(path), is_marked=True)
+            file = replace(file, path=str(path), is_marked=fault is not None)
         if file.format == "csv" and not textfiles.quotes_are_regular(path):
             self._check_rows(file)
         return file
@@ -268,17 +271,18 @@ class Files:
             if column is not None and column not in file.columns:
                 raise ValueError(
                     f"{file.name}: no column {column!r} (`{self.key}.{setting}`); "
-                    f"it has {', '.join(map(repr, file.columns))}"
+                    f"it has {_short(', '.join(map(repr, file.columns)), 500)}"
                 )
         kind = file.columns[self.settings.text_column]
         if kind not in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
             raise ValueError(
-                f"{file.name}: column {self.settings.text_column!r} holds {kind}, text is wanted "
-                f"(`{self.key}.text_column`)"
+                f"{file.name}: column {self.settings.text_column!r} holds {_short(str(kind))}, text is "
+                f"wanted (`{self.key}.text_column`)"
             )
-        if label_column is not None and file.columns[label_column].is_nested():
+        label_kind = file.columns[label_column] if label_column is not None else None
+        if label_kind is not None and label_kind.is_nested():
             raise ValueError(
-                f"{file.name}: column {label_column!r} holds {file.columns[label_column]}, one label a row "
+                f"{file.name}: column {label_column!r} holds {_short(str(label_kind))}, one label a row "
                 f"is wanted (`{self.key}.label_column`)"
             )
 

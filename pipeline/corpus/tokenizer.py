@@ -136,6 +136,8 @@ def _training_failure(message: str, settings: TokenizerSettings) -> str:
             f"`tokenizer.vocab_size` is {settings.vocab_size:,}, but the characters, bytes and special "
             f"pieces alone need {int(too_low[1]):,}; raise it, or lower `tokenizer.character_coverage`"
         )
+    if "sentences_.empty()" in message:
+        return f"`tokenizer.sample_mb` is {settings.sample_mb:g}: the sample holds no text; raise it"
     return f"`tokenizer`: training a {settings.kind} tokenizer failed: {message}"
 
 

@@ -166,7 +166,7 @@ def test_a_column_of_texts_as_labels_is_refused_in_few_words(prepare, labelled_c
     with pytest.raises(
         ValueError, match=r"and 295 more.*`corpus\.target\.source\.label_column` the right"
     ) as told:
-        prepare(train=[str(labelled_csv)], label_column="text", fractions=(0.1, 0.1))
+        prepare(train=[str(labelled_csv)], text_column="label", label_column="text", fractions=(0.1, 0.1))
     assert len(str(told.value)) < 700
 
 
