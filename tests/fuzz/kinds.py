@@ -13,7 +13,6 @@ from hypothesis.strategies import SearchStrategy
 from tests.fuzz import corpora, folders, lines, settings, tokenizers
 from tests.fuzz.damage import damaged_folders
 
-
 # In the tests, which are to end within a minute.
 NUM_CASES = {
     "CSV": 100, "NDJSON": 100, "plain text": 60, "parquet": 60, "label columns": 100, "params.yaml": 100,
