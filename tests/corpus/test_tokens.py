@@ -67,3 +67,14 @@ def test_missing_split_and_missing_or_torn_info_are_refused(tmp_path):
     (tmp_path / "manifest.json").unlink()
     with pytest.raises(ValueError, match=r"manifest\.json is missing.*run the stage `encode` again"):
         tokens.read_info(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train.tokens", "train.offsets.npy", "train.labels.npy", "tokens.json"])
+def test_one_flipped_bit_is_found(tmp_path, name):
+    _write(tmp_path)
+    file = tmp_path / name
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 4
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} was altered.*run the stage `encode` again"):
+        tokens.open_shard(tmp_path, "train")
