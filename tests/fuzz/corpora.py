@@ -297,7 +297,8 @@ def label_columns(draw: st.DrawFn) -> tuple[list[Any], str, list[str] | None]:
             [st.integers(-3, 5), st.integers(), st.booleans(), st.floats(), st.dates(), st.binary(max_size=3),
              st.lists(st.integers(), max_size=2), texts, st.sampled_from(["1", "01", "1.0", "-1", "-1.0"]),
              st.text("0123456789.-", max_size=400), st.sampled_from([2**53, 2**53 + 1, 2**62, 2**62 + 1]),
-             st.sampled_from(["9" * 400, "1" + "0" * 17, "1" + "0" * 16 + "1"]), st.sampled_from(["yes", "no"])]
+             st.sampled_from(["9" * 400, "1" + "0" * 17, "1" + "0" * 16 + "1"]),
+             st.sampled_from(["yes", "no"])]
         )
     )  # fmt: skip
     values = draw(st.lists(kind | st.none(), min_size=1, max_size=15))
