@@ -168,13 +168,13 @@ class Files:
 
         match file.format:
             case "parquet":
-                scan = pl.scan_parquet(file.path)
+                scan = pl.scan_parquet(file.pattern)
             case "csv":
-                scan = pl.scan_csv(file.path, infer_schema=False)  # every column as written
+                scan = pl.scan_csv(file.pattern, infer_schema=False)  # every column as written
             case "ndjson":
                 return self._scanned_ndjson(file)
             case _:
-                scan = pl.scan_lines(file.path, name=self.settings.text_column)
+                scan = pl.scan_lines(file.pattern, name=self.settings.text_column)
         return replace(file, scan=scan, columns=dict(scan.collect_schema()))
 
     def _scanned_ndjson(self, file: _File) -> _File:
@@ -185,12 +185,12 @@ class Files:
         import polars as pl
 
         try:
-            found = dict(pl.scan_ndjson(file.path).collect_schema())
+            found = dict(pl.scan_ndjson(file.pattern).collect_schema())
         except pl.exceptions.PolarsError:  # at any column of mixed types; at broken rows the scan fails too
             found = dict.fromkeys(self._wanted_columns(), pl.String())
         columns = {name: pl.String() if kind == pl.Null else kind for name, kind in found.items()}
         wanted = {name: pl.String() for name in self._wanted_columns() if name in columns}
-        return replace(file, scan=pl.scan_ndjson(file.path, schema=wanted or None), columns=columns)
+        return replace(file, scan=pl.scan_ndjson(file.pattern, schema=wanted or None), columns=columns)
 
     def _wanted_columns(self) -> list[str]:
         return [name for name in (self.settings.text_column, self.settings.label_column) if name is not None]
@@ -200,15 +200,12 @@ class Files:
 
         polars stops at the first invalid byte; the copy lets all formats skip or replace by row.
         """
-        path = Path(file.name)
+        path, fault = Path(file.name), None
         textfiles.refuse_other_kinds(path)
-        fault = None
+        if file.format == "ndjson" and (line := textfiles.first_lone_surrogate(path, self._wanted_columns())):
+            fault = f"line {line:,} is not valid UTF-8: it escapes half a character, a lone surrogate"
         if line := textfiles.first_undecodable_line(path):
             fault = f"line {line:,} is not valid UTF-8"
-        elif file.format == "ndjson" and (
-            line := textfiles.first_lone_surrogate(path, self._wanted_columns())
-        ):
-            fault = f"line {line:,} is not valid UTF-8: it escapes half a character, a lone surrogate"
         if fault and self.settings.encoding_errors == "refuse":
             raise ValueError(
                 f"{file.name}: {fault}; convert the file, or set `{self.key}.encoding_errors` to skip or "
@@ -258,13 +255,13 @@ class Files:
                 f"{file.name}: `{self.key}.label_column` is {label_column!r}, but a plain text file has no "
                 "columns: set it to null, or use csv, ndjson or parquet"
             )
-        if any("\r" in column for column in file.columns):
+        if file.format == "csv" and any("\r" in column for column in file.columns):
             raise ValueError(
                 f"{file.name}: its lines end with a carriage return alone, or its header is broken over "
                 "lines; write it with line feeds"
             )
         for setting, column in (("text_column", self.settings.text_column), ("label_column", label_column)):
-            if f"{column}_duplicated_0" in file.columns:
+            if file.format == "csv" and f"{column}_duplicated_0" in file.columns:
                 raise ValueError(
                     f"{file.name}: has several columns {column!r} (`{self.key}.{setting}`); keep one"
                 )
@@ -426,6 +423,11 @@ class _File:
     is_marked: bool = False  # holds `UNDECODABLE` for what was no text
     scan: Any = None  # pl.LazyFrame
     columns: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pattern(self) -> str:
+        """What polars is given: it would take a local `a[1].csv` for a pattern, which finds `a1.csv`."""
+        return self.path if is_remote(self.name) else glob.escape(self.path)
 
 
 def _column(name: str) -> Any:

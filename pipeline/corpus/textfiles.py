@@ -154,12 +154,9 @@ def first_lone_surrogate(path: Path, columns: Sequence[str]) -> int | None:
             for column, key in keys.items():
                 if line.count(key) > 1 and _gives_twice(line, column):
                     raise ValueError(f"{path}: line {number:,} gives {column!r} twice; keep one")
-            if (
-                first is None
-                and _may_hold_surrogate(line)
-                and _without_surrogates(line.decode()) != line.decode()
-            ):
-                first = number
+            if first is None and _may_hold_surrogate(line):
+                text = marked(line)
+                first = number if _without_surrogates(text) != text else None
     return first
 
 

@@ -363,6 +363,14 @@ def test_a_header_that_can_be_read_in_two_ways_is_refused(tmp_path, make_source,
         _read(make_source(train=[str(file)], label_column=None))
 
 
+@pytest.mark.parametrize("form", ["parquet", "csv", "ndjson", "text"])
+def test_a_files_name_is_no_pattern(tmp_path, make_source, form):
+    for name in ("part[1]", "part1"):
+        _write(tmp_path, form, [f"the text of {name}"], ["a"], name=name)
+    settings = make_source(format=form, train=[str(tmp_path / f"part[[]1].{form}")], label_column=None)
+    assert _read(settings)[0] == ["the text of part[1]"]
+
+
 @pytest.mark.parametrize("name", ["*", "^te.*$"])
 def test_a_columns_name_is_no_pattern(tmp_path, make_source, name):
     file = tmp_path / "train.csv"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,7 +17,7 @@ COMMAND = [
     sys.executable, "-m", "pipeline", "prepare", "--corpus", "general", "--out", "data/documents/general",
     "--metrics", "reports/metrics/prepare-general.json",
 ]  # fmt: skip
-SOURCE = {
+SOURCE: dict[str, Any] = {
     "kind": "files", "format": "auto", "train": [], "validation": [], "test": [], "unlabelled": [],
     "text_column": "text", "label_column": None, "label_names": None, "encoding_errors": "replace",
 }  # fmt: skip
