@@ -227,7 +227,7 @@ def predict(
     from pipeline.predict import predict_lines
 
     for line in predict_lines(text or [], file, model or [Path("data/classifier/forward")], precision):
-        typer.echo(line)
+        typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 
 def _with_the_flags_of_dvc(words: list[str]) -> list[str]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+MANIFEST_FILE = "manifest.json"
 
 
 @contextlib.contextmanager
@@ -88,6 +92,51 @@ def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path, names: Iterable[str]) -> None:
+    """Write `manifest.json`: size and SHA-256 of some files of a folder, by which a damaged one is known."""
+    manifest = {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in names
+    }
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def verify(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Hold some files of a folder, or all that it lists, against `manifest.json`.
+
+    Raises:
+        ValueError: a file differs or is not listed, or the manifest is missing or damaged; it is named.
+    """
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    for name in manifest if names is None else names:
+        path, expected = folder / name, manifest.get(name)
+        if expected is None:
+            raise ValueError(f"{folder / MANIFEST_FILE} does not list {name}")
+        if not path.is_file() or path.stat().st_size != expected["bytes"]:
+            raise ValueError(f"{path} is missing or cut short, {expected['bytes']:,} bytes are wanted")
+        if sha256_of(path) != expected["sha256"]:
+            raise ValueError(f"{path} was altered: its SHA-256 is not the one in {MANIFEST_FILE}")
+
+
+def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+    """Size and hash of each file. Raises ValueError where it is missing or says something else."""
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} is missing: {path.parent} is not whole") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not readable: {error}") from error
+    if not isinstance(manifest, dict) or not all(map(_is_entry, manifest.items())):
+        raise ValueError(f"{path} does not list files with their bytes and sha256")
+    return manifest
+
+
+def _is_entry(item: tuple[str, Any]) -> bool:
+    name, entry = item
+    is_plain = name == os.path.basename(name) and name not in ("", ".", "..")  # stays within the folder
+    is_whole = isinstance(entry, dict) and isinstance(entry.get("bytes"), int)
+    return is_plain and is_whole and isinstance(entry.get("sha256"), str)
 
 
 def _sibling(path: Path, purpose: str) -> Path:

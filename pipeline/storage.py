@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipeline.files import atomic_folder, atomic_write
+from pipeline.files import MANIFEST_FILE, atomic_folder, atomic_write
 
-MANIFEST = "manifest.json"
 _LONGEST_PAUSE_S = 15.0
 
 # Waiting changes nothing about these.
@@ -254,7 +253,7 @@ class _Bucket(Storage):
     def publishing(self, path: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="headstart-") as scratch:
             yield Path(scratch)
-            files = sorted(Path(scratch).iterdir(), key=lambda file: (file.name == MANIFEST, file.name))
+            files = sorted(Path(scratch).iterdir(), key=lambda file: (file.name == MANIFEST_FILE, file.name))
             for file in files:
                 self._upload(file, f"{path}/{file.name}")
 

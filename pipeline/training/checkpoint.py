@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from pipeline.files import sha256_of
-from pipeline.storage import MANIFEST, StorageError, open_storage, patiently
+from pipeline.files import MANIFEST_FILE, read_manifest, verify, write_manifest
+from pipeline.storage import StorageError, open_storage, patiently
 from pipeline.training.tensors_file import read_tensors
 
-_TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", MANIFEST
+_TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", MANIFEST_FILE
 _PREFIX = "step-"
 
 T = TypeVar("T")
@@ -169,11 +169,7 @@ def write_folder(
     for path in beside:
         if path.parent != folder:
             shutil.copyfile(path, folder / path.name)
-    manifest = {
-        name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
-        for name in (_TENSORS, _STATE, *(path.name for path in beside))
-    }
-    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    write_manifest(folder, [_TENSORS, _STATE, *(path.name for path in beside)])
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -210,27 +206,9 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 def verify_folder(folder: Path) -> None:
     """Hold a folder against its manifest. Raises ValueError naming the file that differs."""
-    manifest = _read_manifest(folder / _MANIFEST)
-    for name, expected in manifest.items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != expected["bytes"]:
-            raise ValueError(f"{path} is missing or cut short, {expected['bytes']:,} bytes are wanted")
-        if sha256_of(path) != expected["sha256"]:
-            raise ValueError(f"{path} was altered: its SHA-256 is not the one in {_MANIFEST}")
-
-
-def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
-    """Size and hash of each file. Raises ValueError where it is missing or says something else."""
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} is missing: {path.parent} is no finished checkpoint or model") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not readable: {error}") from error
-    whole = isinstance(manifest, dict) and {_TENSORS, _STATE} <= manifest.keys()
-    whole = whole and all(name == os.path.basename(name) not in ("", ".", "..") for name in manifest)
-    if not whole or not all(
-        isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in manifest.values()
-    ):
+    path = folder / _MANIFEST
+    if not path.exists():
+        raise ValueError(f"{path} is missing: {folder} is no finished checkpoint or model")
+    if not {_TENSORS, _STATE} <= read_manifest(path).keys():
         raise ValueError(f"{path} does not list {_TENSORS} and {_STATE} with their bytes and sha256")
-    return manifest
+    verify(folder)
