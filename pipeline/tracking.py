@@ -32,9 +32,10 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from io import FileIO
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -888,8 +889,7 @@ class Recorder:
         if not fresh:
             return
         record = Record(step, _now_ms(), fresh)
-        self._file.write(record.to_line())
-        self._file.flush()
+        _append(self._file, record.to_line())
         self._last_steps |= dict.fromkeys(fresh, step)
         if self._outbox:
             self._outbox.put(record)
@@ -947,14 +947,28 @@ def _last_steps(records: Sequence[Record]) -> dict[str, int]:
     return {key: record.step for record in records for key in record.metrics}
 
 
-def _reopen_file(path: Path, records: Sequence[Record]) -> IO[str]:
+def _reopen_file(path: Path, records: Sequence[Record]) -> FileIO:
     """The file with these records only, open for more.
 
     It is replaced even when nothing changes: an orphaned writer then holds a file without a name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.name}.partial-*"):  # by one that was killed: who records is alone
+        left.unlink(missing_ok=True)
     _write_atomically(path, "".join(record.to_line() for record in records))
-    return path.open("a", encoding="utf-8")
+    return path.open("ab", buffering=0)
+
+
+def _append(file: FileIO, line: str) -> None:
+    """Append the whole line or nothing, so that it can be tried again where the disk is full."""
+    content = line.encode()
+    end = os.fstat(file.fileno()).st_size
+    try:
+        while content:
+            content = content[file.write(content) or 0 :]
+    except OSError:
+        file.truncate(end)
+        raise
 
 
 class _Sender:
@@ -1099,9 +1113,12 @@ def _now_ms() -> int:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with scratch.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
+    scratch = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        with scratch.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
