@@ -1122,3 +1122,34 @@ def _write_atomically(path: Path, text: str) -> None:
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+# --------------------------------------------------------------------------------------- retention
+
+
+def aliased_keys(root: Path) -> dict[str, str]:
+    """Keys of the training runs of all models that an alias points at, each with the model's address.
+
+    Raises ConnectionError where MLflow does not say, ValueError for an address that it does not know.
+    """
+    from mlflow.exceptions import MlflowException
+
+    uri = tracking_uri(root)
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        return {}  # nothing was recorded yet, and asking would make it
+    found: dict[str, str] = {}
+    try:
+        client, page = _client(uri), ""
+        while True:
+            models = client.search_registered_models(page_token=page or None)
+            for model in models:
+                for alias, version in model.aliases.items():
+                    run_id = client.get_model_version(model.name, version).run_id
+                    key = client.get_run(run_id).data.tags.get("headstart.key") if run_id else None
+                    if key:
+                        found[key] = f"models:/{model.name}@{alias}"
+            page = models.token
+            if not page:
+                return found
+    except (MlflowException, OSError) as error:
+        raise ConnectionError(_line(error)) from error
