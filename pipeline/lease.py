@@ -97,7 +97,7 @@ class Holder:
     @staticmethod
     def this(parent: Process | None) -> Holder:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        return Holder(Process.this(), parent, socket.gethostname(), _user(), since)
+        return Holder(Process.this(), parent, socket.gethostname(), user_name(), since)
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode()
@@ -171,6 +171,8 @@ class Lease:
 
     def release(self) -> None:
         """Give it back: the next one need not wait."""
+        if self._over.is_set():  # removed
+            return
         self._stop_beating()
         with contextlib.suppress(OSError):  # then they have to
             if self.fence.holds():
@@ -360,7 +362,7 @@ def _place() -> str:
     return f"{system}/{os.readlink(namespace)}" if namespace.exists() else system
 
 
-def _user() -> str:
+def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name
