@@ -70,6 +70,11 @@ def make_plan(
     for project in (root, *projects):
         found |= references(project)
     aliases, remarks = _aliases(root)
+    if not storage.address.startswith(f"{root.resolve()}/") and not projects:
+        remarks.append(
+            f"{storage.address} is not within this project: if others use it too, name their folders with "
+            "--project"
+        )
     now, unsent = time.time(), retention.unsent_curves(root)
     wanted = Wanted(found, aliases, unsent, older_than_days)
 

@@ -34,9 +34,9 @@ _WHAT_TO_DO = {
     errno.ENOSPC: "free some space there",
     errno.EDQUOT: "free some space there, or have the quota raised",
     errno.EFBIG: "have the limit on the size of files raised (ulimit -f)",
-    errno.EROFS: "mount it for writing, or set run.storage to another place",
-    errno.EACCES: "give this user the right to write there, or set run.storage to another place",
-    errno.EPERM: "give this user the right to write there, or set run.storage to another place",
+    errno.EROFS: "mount it for writing, or choose another place",
+    errno.EACCES: "give this user the right to write there, or choose another place",
+    errno.EPERM: "give this user the right to write there, or choose another place",
     errno.EIO: "look after the disk or the mount",
     errno.ESTALE: "mount it again",
 }
