@@ -211,6 +211,32 @@ def import_fastai(
 
 
 @app.command()
+def gc(
+    older_than: Annotated[
+        float, typer.Option(help="Days. What was written since stays, whether anything refers to it or not.")
+    ] = 14.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it. Without this, only show.")] = False,
+    thin: Annotated[
+        bool, typer.Option("--thin", help="Leave finished runs their last checkpoint, trials their outcome.")
+    ] = False,
+    project: Annotated[
+        list[Path] | None, typer.Option(help="Folder of another project on the same run.storage.")
+    ] = None,
+    params: Annotated[Path, typer.Option(help="Settings: run.storage.")] = Path("params.yaml"),
+) -> None:
+    """Show which runs in run.storage nothing refers to; with --yes, remove them."""
+    from pipeline import garbage
+    from pipeline.running import project_root
+
+    plan = garbage.make_plan(project_root(Path.cwd()), params, older_than, thin, project or [])
+    garbage.show(plan)
+    if yes:
+        typer.echo(f"removed {garbage.readable(garbage.carry_out(plan))}")
+    elif plan.num_bytes or plan.going:
+        typer.echo("nothing was removed; `headstart gc --yes` does it")
+
+
+@app.command()
 def predict(
     text: Annotated[
         list[str] | None, typer.Argument(help="Texts; none reads --file, or standard input.")
@@ -251,6 +277,14 @@ def main() -> None:
         app(_with_the_flags_of_dvc(sys.argv[1:]))
     except ValueError as error:
         typer.secho(f"headstart: {_shown(str(error))}", fg="red", err=True)
+        sys.exit(2)
+    except OSError as error:
+        from pipeline.storage import what_to_do
+
+        advice = what_to_do(error)
+        if advice is None:  # a mistake of ours
+            raise
+        typer.secho(f"headstart: {error}; {advice}, and repeat the command", fg="red", err=True)
         sys.exit(2)
 
 

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -144,15 +145,33 @@ def _sibling(path: Path, purpose: str) -> Path:
     return path.with_name(f".{path.name}.{purpose}-{os.getpid()}")
 
 
+def clear_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in a folder. For whoever alone may write there, from any machine."""
+    for left, path, _ in _leftovers(folder):
+        _settle(left, path)
+
+
 def _clear_leftovers(path: Path) -> None:
-    for left in path.parent.glob(f".{path.name}.*-*"):
-        purpose, _, pid = left.name.removeprefix(f".{path.name}.").rpartition("-")
-        if purpose not in ("partial", "old") or not pid.isdigit() or _is_alive(int(pid)):
-            continue
-        if purpose == "old" and not path.exists():  # killed between the two renames
-            left.rename(path)
-        else:
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    for left, of, pid in _leftovers(path.parent):
+        if of == path and not _is_alive(pid):
+            _settle(left, path)
+
+
+def _leftovers(folder: Path) -> list[tuple[Path, Path, int]]:
+    """What `_sibling` named: its path, the one that it was to become or had been, the writer's process id."""
+    found = []
+    for left in folder.glob(".*"):
+        name = re.fullmatch(r"\.(.+)\.(?:partial|old)-(\d+)", left.name)
+        if name:
+            found.append((left, folder / name[1], int(name[2])))
+    return found
+
+
+def _settle(left: Path, path: Path) -> None:
+    if ".old-" in left.name and not path.exists():  # killed between the two renames
+        left.rename(path)
+    else:
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def _is_alive(pid: int) -> bool:

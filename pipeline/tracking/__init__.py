@@ -14,7 +14,7 @@ above. MLflow may be away at any time: nothing waits for it, and nothing is lost
 """
 
 from pipeline.tracking.curves import Delivery, Record, Recorder, RecorderConfig, read_records, sync
-from pipeline.tracking.models import linked_runs, log_artifact, register_model
+from pipeline.tracking.models import aliased_keys, linked_runs, log_artifact, register_model
 from pipeline.tracking.outcomes import Delivered, Left, deliver
 from pipeline.tracking.plans import commit
 from pipeline.tracking.processes import dvc_above
@@ -41,6 +41,7 @@ __all__ = [
     "StageInfo",
     "StageRun",
     "TrialRun",
+    "aliased_keys",
     "commit",
     "deliver",
     "dvc_above",

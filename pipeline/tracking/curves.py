@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import FileIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
@@ -112,8 +113,7 @@ class Recorder:
             raise ValueError(f"{len(fresh)} metrics in step {step}; at most {METRICS_PER_CALL}")
         if not fresh:
             return
-        self._file.write(Record(step, now_ms(), fresh).to_line())
-        self._file.flush()
+        _append(self._file, Record(step, now_ms(), fresh).to_line())
         self._last_steps |= dict.fromkeys(fresh, step)
         if self._outbox:
             self._outbox.notify()
@@ -164,12 +164,15 @@ def sync(config: RecorderConfig) -> Delivery:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with scratch.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(scratch, path)
+    scratch = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        with scratch.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def _records_of(file: IO[bytes], path: Path, offset: int = 0) -> Iterator[tuple[Record, int]]:
@@ -192,14 +195,28 @@ def _records_of(file: IO[bytes], path: Path, offset: int = 0) -> Iterator[tuple[
         yield record, offset
 
 
-def _reopen_file(path: Path, records: Sequence[Record]) -> IO[str]:
+def _reopen_file(path: Path, records: Sequence[Record]) -> FileIO:
     """The file with these records only, open for more.
 
     It is replaced even when nothing changes: an orphaned writer then holds a file without a name.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.name}.partial-*"):  # by one that was killed: who records is alone
+        left.unlink(missing_ok=True)
     write_atomically(path, "".join(record.to_line() for record in records))
-    return path.open("a", encoding="utf-8")
+    return path.open("ab", buffering=0)
+
+
+def _append(file: FileIO, line: str) -> None:
+    """Append the whole line or nothing, so that it can be tried again where the disk is full."""
+    content = line.encode()
+    end = os.fstat(file.fileno()).st_size
+    try:
+        while content:
+            content = content[file.write(content) or 0 :]
+    except OSError:
+        file.truncate(end)
+        raise
 
 
 class _Sender:

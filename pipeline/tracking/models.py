@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.tracking.plans import name_of
 from pipeline.tracking.runs import StageRun, failure_is_told, reached
-from pipeline.tracking.stores import client
+from pipeline.tracking.stores import client, line_of, tracking_uri
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -97,3 +97,31 @@ def _page_of(uri: str, experiment: str, run_id: str) -> str:
     if not uri.startswith("http"):
         return ""
     return re.sub(r"//[^/@]*@", "//", f"{uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}")
+
+
+def aliased_keys(root: Path) -> dict[str, str]:
+    """Keys of the training runs of all models that an alias points at, each with the model's address.
+
+    Raises ConnectionError where MLflow does not say, ValueError for an address that it does not know.
+    """
+    from mlflow.exceptions import MlflowException
+
+    uri = tracking_uri(root)
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        return {}  # nothing was recorded yet, and asking would make it
+    found: dict[str, str] = {}
+    try:
+        mlflow, page = client(uri), ""
+        while True:
+            models = mlflow.search_registered_models(page_token=page or None)
+            for model in models:
+                for alias, version in model.aliases.items():
+                    run_id = mlflow.get_model_version(model.name, version).run_id
+                    key = mlflow.get_run(run_id).data.tags.get("headstart.key") if run_id else None
+                    if key:
+                        found[key] = f"models:/{model.name}@{alias}"
+            page = models.token
+            if not page:
+                return found
+    except (MlflowException, OSError) as error:
+        raise ConnectionError(line_of(error)) from error
