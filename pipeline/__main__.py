@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -148,6 +150,31 @@ def sync() -> None:
         typer.secho(f"kept: {name}; {reason}", fg="red", err=True)
     if delivered.left:
         raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    params: Annotated[Path, typer.Option(help="Settings to examine.")] = Path("params.yaml"),
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Try whatever long work will need: cluster, storage, MLflow, versions, memory; say what to do."""
+    from pipeline.doctor import examine
+    from pipeline.doctor.printing import as_table, to_json
+    from pipeline.progress import busy
+
+    with busy("doctor"):
+        findings = examine(params, Path.cwd())
+    typer.echo(to_json(findings) if as_json else as_table(findings))
+    _end(int(any(finding.state == "failure" for finding in findings)))
+
+
+def _end(code: int) -> None:
+    """End this process, with what hangs in its threads."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        os._exit(code)
+    raise typer.Exit(code)
 
 
 @app.command()

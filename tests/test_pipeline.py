@@ -338,7 +338,10 @@ def test_nothing_imports_a_stage():
 @pytest.mark.parametrize(
     ("package", "allowed"),
     [
-        ("ray", {"pipeline.cluster", "pipeline.launch", "pipeline.search", "pipeline.trials"}),
+        (
+            "ray",
+            {"pipeline.cluster", "pipeline.doctor", "pipeline.launch", "pipeline.search", "pipeline.trials"},
+        ),
         ("mlflow", {"pipeline.tracking", "pipeline.serving"}),
         ("torch", None),
     ],
