@@ -13,6 +13,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,6 +196,21 @@ def test_sync_says_what_is_kept_and_delivers_it_when_it_can(root, proxy, monkeyp
     assert (worked.returncode, worked.stderr) == (0, "")
     assert worked.stdout == f"delivered: evaluate, to MLflow at {proxy.uri}\n"
     assert (again.returncode, again.stdout) == (0, f"MLflow at {proxy.uri} has everything\n")
+
+
+def test_what_waits_for_mlflow_waits_in_the_file_not_in_memory(root, away):
+    recorder = RecorderConfig("sqlite:///nowhere/x.db", "run", root / "curve.jsonl").open(-1)
+    metrics = {f"metric {number}": 0.1 for number in range(10)}
+    recorder.record(0, metrics)
+    tracemalloc.start()
+    try:
+        for step in range(1, 20_001):
+            recorder.record(step, metrics)
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert grown < 1e6  # 50 bytes a record
+    assert recorder.close(0.1).unsent == 20_001
 
 
 # ------------------------------------------------------------------------------------------ deliveries

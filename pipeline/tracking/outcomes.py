@@ -33,6 +33,7 @@ from pipeline.tracking.plans import (
     search,
 )
 from pipeline.tracking.stores import (
+    OWN_STORE,
     FencedError,
     MaySend,
     Patience,
@@ -161,11 +162,13 @@ def tell(
         if not (is_outage(error) or is_refusal(error) or isinstance(error, ValueError)):
             raise
         reason = refusal(uri, error) if is_refusal(error) else line_of(error)
-        log.warning(
-            "MLflow at %s was not told how %s ended: %s. It is kept in %s; the next stage run that reaches "
-            "MLflow delivers it, or `headstart sync`",
-            *(redact(uri), outcome.plan.name, reason, path),
+        kept = (
+            f"It is kept in {path}; the next stage run that reaches MLflow delivers it, or `headstart sync`"
+            if path
+            else "It is lost, but for the curves"
         )
+        where, name = redact(uri), outcome.plan.name
+        log.warning("MLflow at %s was not told how %s ended: %s. %s", where, name, reason, kept)
         return outcome.run_id
     else:
         outcome = replace(outcome, run_id=run_id)
@@ -219,24 +222,26 @@ def deliver_kept(
     for path, outcome in sorted(outcomes.items(), key=lambda item: item[1].time_ms or _last_sign_ms(item[1])):
         if outcome.is_at_work or outcome.plan.id == besides:
             continue
-        reason = _reason_to_leave(mlflow, uri, outcome)
-        if reason is None:
-            try:
-                if not _is_over(mlflow, outcome):
-                    conclude(mlflow, uri, outcome)
-            except Exception as error:
-                if is_outage(error) or not (is_refusal(error) or isinstance(error, ValueError)):
-                    raise
-                reason = line_of(error)
-                log.warning(
-                    "MLflow is not told how %s ended: %s; kept in %s", outcome.plan.name, reason, path
-                )
+        reason = _reason_to_leave(mlflow, uri, outcome) or _deliver(mlflow, uri, outcome)
         if reason is None:
             path.unlink(missing_ok=True)
             told.append(outcome.plan.name)
         else:
             left.append(Left(outcome.plan.name, reason))
     return told, left
+
+
+def _deliver(mlflow: MlflowClient, uri: str, outcome: Outcome) -> str | None:
+    """Conclude the run. Returns why that cannot be, if MLflow or a curve stands against it."""
+    try:
+        if not _is_over(mlflow, outcome):
+            conclude(mlflow, uri, outcome)
+    except Exception as error:
+        if is_outage(error) or not (is_refusal(error) or isinstance(error, ValueError)):
+            raise
+        log.warning("MLflow is still not told how %s ended: %s", outcome.plan.name, line_of(error))
+        return line_of(error)
+    return None
 
 
 def fail_dead_runs(mlflow: MlflowClient, experiment: str) -> None:
@@ -311,7 +316,8 @@ def _reason_to_leave(mlflow: MlflowClient, uri: str, outcome: Outcome) -> str | 
             here = False
     if here:
         return None
-    return f"it belongs to another MLflow, {outcome.store}: set MLFLOW_TRACKING_URI to that one and repeat"
+    change = "unset MLFLOW_TRACKING_URI" if outcome.store == OWN_STORE else "set MLFLOW_TRACKING_URI to it"
+    return f"it belongs to another MLflow, {outcome.store}: {change}, and repeat"
 
 
 def _is_over(mlflow: MlflowClient, outcome: Outcome) -> bool:

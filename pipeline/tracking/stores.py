@@ -51,6 +51,8 @@ CREDENTIALS = (
     "MLFLOW_TRACKING_CLIENT_CERT_PATH",
 )
 
+OWN_STORE = "this project's own"
+
 MaySend = Callable[[], bool]
 
 
@@ -89,7 +91,7 @@ def _recorded_server(path: Path) -> str | None:
 
 def store_name(uri: str) -> str:
     """The MLflow that is meant, however it is reached: this project's own has several addresses."""
-    return redact(uri) if uri == os.environ.get("MLFLOW_TRACKING_URI") else "this project's own"
+    return re.sub(r"(?<=//)\S*@", "", uri) if uri == os.environ.get("MLFLOW_TRACKING_URI") else OWN_STORE
 
 
 def is_database(uri: str) -> bool:
