@@ -46,10 +46,13 @@ clean_up() {
 }
 trap clean_up EXIT
 
+# Ended in order, so that neither Ray nor a lock of DVC's is left: the nodes may be the same ones again.
 time_is_nearly_over() {
     echo "headstart: the job's time is nearly over; it is queued again, and goes on from the last checkpoint" >&2
-    scontrol requeue "$SLURM_JOB_ID"
+    queue_again=1
+    scancel --signal=INT "$SLURM_JOB_ID.0"
 }
+queue_again=
 trap time_is_nearly_over USR1
 
 # This script runs on the first node. Its name may stand for 127.0.1.1 there, so the others need its address.
@@ -71,8 +74,13 @@ while kill -0 "$step" 2>/dev/null; do
     wait "$step" || true
 done
 
-if [[ ! -f $job_folder/exit_code ]]; then
+code=$(cat "$job_folder/exit_code" 2>/dev/null || true)
+if [[ $queue_again && $code != 0 ]]; then
+    scontrol requeue "$SLURM_JOB_ID"
+    exit 1
+fi
+if [[ -z $code ]]; then
     echo "headstart: Ray did not start on all of the job's nodes, or was ended before the command was; see above" >&2
     exit 1
 fi
-exit "$(<"$job_folder/exit_code")"
+exit "$code"

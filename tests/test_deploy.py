@@ -485,14 +485,20 @@ def test_ray_takes_the_cluster_file_and_guards_it(path):
 # Takes the flags of srun away and runs the command once: a job of one node.
 SRUN = """#!/bin/bash
 while [[ $1 == --* ]]; do shift; done
-exec "$@"
+[[ $1 == ray ]] && echo $$ >"$STAND_INS/step.pid"
+exec setsid env --default-signal=INT "$@"
+"""
+# Sends a signal to all processes of that command.
+SCANCEL = """#!/bin/bash
+echo "$*" >>"$STAND_INS/scancel.log"
+kill -s "${1#--signal=}" -- "-$(cat "$STAND_INS/step.pid")"
 """
 # Runs what stands after the --, as `ray symmetric-run` does on the head.
 RAY = """#!/bin/bash
 echo "$RAY_ADDRESS|$*" >>"$STAND_INS/ray.log"
 until [[ $1 == -- ]]; do shift; done
 shift
-"$@"
+exec "$@"
 """
 RAY_THAT_FAILS = "#!/bin/bash\nexit 0\n"  # as symmetric-run does where `ray start` failed
 SLURM = str(DEPLOY / "slurm.sh")
@@ -518,7 +524,7 @@ def job(tmp_path, ray):
     stand_ins, checkout = tmp_path / "bin", tmp_path / "checkout"
     stand_ins.mkdir()
     checkout.mkdir()
-    programs = {"srun": SRUN, "scontrol": SCONTROL} | ({"ray": ray} if ray else {})
+    programs = {"srun": SRUN, "scancel": SCANCEL, "scontrol": SCONTROL} | ({"ray": ray} if ray else {})
     for name, script in programs.items():
         (stand_ins / name).write_text(script)
         (stand_ins / name).chmod(0o755)
@@ -578,23 +584,22 @@ def test_a_slurm_job_whose_ray_did_not_start_fails(tmp_path):
     assert not left_behind(environment)
 
 
-def test_a_slurm_job_whose_time_is_nearly_over_is_queued_again(tmp_path):
+@pytest.mark.parametrize(("in_time", "code"), [(False, 1), (True, 0)])
+def test_a_slurm_job_whose_time_is_nearly_over_is_ended_in_order_and_queued_again(tmp_path, in_time, code):
     environment = job(tmp_path, RAY)
-    go_on = tmp_path / "go_on"
-    wait = f"echo began; until [[ -e {go_on} ]]; do sleep 0.05; done"
-    command = [SLURM, "bash", "-c", wait]
+    identity = environment["SLURM_JOB_ID"]
+    answer = f"trap 'echo told; exit {0 if in_time else 255}' INT; echo began; while :; do sleep 0.05; done"
+    command = [SLURM, "bash", "-c", answer]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "began\n"
         running.send_signal(signal.SIGUSR1)
-        deadline = time.monotonic() + 10
-        while not (tmp_path / "bin/scontrol.log").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert running.poll() is None  # SLURM ends it, not the signal
-        go_on.touch()
-    assert running.returncode == 0
-    assert (tmp_path / "bin/scontrol.log").read_text() == f"requeue {environment['SLURM_JOB_ID']}\n"
+        assert running.stdout.readline() == "told\n"
+    assert running.returncode == code
+    assert (tmp_path / "bin/scancel.log").read_text() == f"--signal=INT {identity}.0\n"
+    asked = tmp_path / "bin/scontrol.log"
+    assert (asked.read_text() if asked.exists() else "") == ("" if in_time else f"requeue {identity}\n")
+    assert not left_behind(environment)
 
 
 @pytest.mark.ray
