@@ -470,11 +470,12 @@ def _try_open(uri: str, info: StageInfo) -> tuple[str, str] | tuple[None, None]:
 def _is_outage(error: Exception) -> bool:
     """Whether MLflow may take the same call later. Otherwise it refuses what was asked."""
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import OperationalError
 
     if isinstance(error, MlflowException):
         status = error.get_http_status_code()
         return bool(status >= 500 or status == 429)  # 429: too many requests
-    return isinstance(error, OSError)
+    return isinstance(error, (OSError, OperationalError))  # a full disk under a database that is being made
 
 
 def _open(client: MlflowClient, uri: str, info: StageInfo) -> tuple[str, str]:
@@ -1133,6 +1134,7 @@ def aliased_keys(root: Path) -> dict[str, str]:
     Raises ConnectionError where MLflow does not say, ValueError for an address that it does not know.
     """
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     uri = tracking_uri(root)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
@@ -1151,5 +1153,5 @@ def aliased_keys(root: Path) -> dict[str, str]:
             page = models.token
             if not page:
                 return found
-    except (MlflowException, OSError) as error:
+    except (MlflowException, SQLAlchemyError, OSError) as error:
         raise ConnectionError(_line(error)) from error
