@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent)]
 
-from test_launch import make_job, run_of  # noqa: E402
+from test_launch import make_job, run_of  # type: ignore[import-not-found]  # noqa: E402
 
 from pipeline import files, launch, storage  # noqa: E402
 from pipeline.launch import Session, fit, model_tensors  # noqa: E402
@@ -72,7 +72,12 @@ def kill_in(place: str) -> None:
 
     if place == "publishing":
         real_sync = files._sync_folder
-        files._sync_folder = lambda folder: (kill(folder), real_sync(folder))[1]  # type: ignore[assignment]
+
+        def sync(folder: Path) -> None:
+            kill(folder)
+            real_sync(folder)
+
+        files._sync_folder = sync
     else:
         real_upload = storage._Bucket._upload
 
