@@ -6,6 +6,7 @@ Each time it ends with the weights of a training that was left alone, and nothin
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -21,7 +22,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.launch import fit
-from pipeline.training.checkpoint import CheckpointStore
+from pipeline.params import overlay, read_yaml
+from pipeline.training.checkpoint import CheckpointStore, verify_folder
 from tests.test_launch import make_job, run_of, session_of
 from tests.training_child import FAULT_STEP, weights_of
 
@@ -364,3 +366,79 @@ def test_a_bucket_that_is_not_there_is_told_at_once(bucket, training):
     child = training("s3://no-such-bucket-here/runs", 9.0)
     assert child.ends() == 2
     assert "make the bucket, or correct run.storage" in child.errors[-1]
+
+
+# ------------------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A folder in which `headstart pretrain_lm` takes a moment."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    make_job(folder)
+    run = {"workers": 0, "storage_wait_minutes": 0.0, "precision": "fp32", "storage": str(tmp_path / "runs")}
+    small = {
+        "run": run,
+        "model": {"config": {"embedding_dim": 6, "hidden_dim": 8}},
+        "pretrain_lm": {"epochs": 2.0, "batch_rows": 5, "bptt": 6},
+    }  # fmt: skip
+    values = overlay(read_yaml(ROOT / "params.yaml"), small)
+    (folder / "params.yaml").write_text(json.dumps(values))  # which is YAML
+    return folder
+
+
+def pretrain(project: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", "pretrain_lm", "--tokens", "tokens", "--direction", "forward",
+         "--out", str(out), "--metrics", "metrics.json", "--curve", "curve.csv"],
+        cwd=project, env=environment, text=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], pattern: str) -> None:
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert re.search(pattern, done.stderr.splitlines()[-1]), done.stderr
+
+
+def test_a_stage_whose_output_finds_no_room_keeps_the_old_one_and_exports_when_there_is_room(project, disk):
+    out = disk / "general_lm"
+    out.mkdir()
+    (out / "old").write_text("model")
+    filler = fill(disk)
+    assert_refused(
+        pretrain(project, out), r"^headstart: .*No space left on device.*general_lm.*; free some space"
+    )
+    assert sorted(path.name for path in disk.iterdir()) == ["filler", "general_lm"]
+    assert [path.name for path in out.iterdir()] == ["old"]
+    assert not (project / "metrics.json").exists()
+    filler.unlink()
+    done = pretrain(project, out)
+    assert done.returncode == 0, done.stderr
+    verify_folder(out)
+    assert [path.name for path in disk.iterdir()] == ["general_lm"]
+
+
+def test_a_full_disk_under_mlflow_does_not_stop_the_stage_and_is_said(project, disk):
+    (project / ".headstart").symlink_to(disk)
+    fill(disk)
+    done = pretrain(project, project / "out")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"MLflow does not answer at .*database or disk is full.*recording in files", done.stderr)
+    verify_folder(project / "out")
+
+
+@pytest.mark.parametrize("refusal", ["full", "read-only"])
+def test_a_run_whose_storage_takes_nothing_is_refused_before_it_trains(project, disk, refusal):
+    params = project / "params.yaml"
+    params.write_text(params.read_text().replace(str(project.parent / "runs"), str(disk / "runs")))
+    if refusal == "full":
+        fill(disk)
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    advice = {"full": "free some space there", "read-only": "mount it for writing"}[refusal]
+    assert_refused(pretrain(project, project / "out"), rf"^headstart: .*{disk}/runs.*; {advice}")
+    assert not (project / "out").exists()

@@ -105,6 +105,7 @@ def aliased_keys(root: Path) -> dict[str, str]:
     Raises ConnectionError where MLflow does not say, ValueError for an address that it does not know.
     """
     from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
 
     uri = tracking_uri(root)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
@@ -123,5 +124,5 @@ def aliased_keys(root: Path) -> dict[str, str]:
             page = models.token
             if not page:
                 return found
-    except (MlflowException, OSError) as error:
+    except (MlflowException, SQLAlchemyError, OSError) as error:
         raise ConnectionError(line_of(error)) from error
