@@ -3,13 +3,14 @@
 VENV := .venv
 BIN := $(VENV)/bin
 TESTLIBS := .testlibs
+AUDITLIBS := .auditlibs
 PYTHON ?= python3
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export RAY_USAGE_STATS_ENABLED := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 
-.PHONY: setup repro test check peers bench up down
+.PHONY: setup repro test check audit peers bench up down
 
 setup: $(VENV)/.ready
 
@@ -37,6 +38,15 @@ check: setup
 	ruff check .
 	ruff format --check .
 	mypy
+	@$(MAKE) --no-print-directory audit
+
+# Known holes of the locked packages, where somebody can be asked; else it is said that nobody could.
+audit: setup $(AUDITLIBS)/.ready
+	@PYTHONPATH=$(CURDIR)/$(AUDITLIBS) python audit/audit.py
+
+$(AUDITLIBS)/.ready: audit/requirements.txt $(VENV)/.ready
+	rm -rf $(AUDITLIBS)
+	-python -m pip install --quiet --disable-pip-version-check --target $(AUDITLIBS) -r audit/requirements.txt && touch $@
 
 # Other libraries, for the benchmarks alone.
 peers: setup

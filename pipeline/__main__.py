@@ -85,15 +85,25 @@ def _add_stages() -> None:
 
 
 @app.command()
-def up() -> None:
+def up(
+    host: Annotated[
+        str, typer.Option(help="Address of this machine to listen on; any but 127.0.0.1 lets others in.")
+    ] = "127.0.0.1",
+) -> None:
     """Start one shared Ray with its dashboard, and one MLflow server."""
     from pipeline import services
 
     try:
-        change = services.up(Path.cwd())
+        change = services.up(Path.cwd(), host)
     except RuntimeError as error:  # a server that did not come up, with the end of its log
         typer.secho(f"headstart: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
+    if host != services.HOST:
+        typer.secho(
+            f"headstart: whoever reaches {host} can change what is in MLflow, which asks for no password, "
+            "and with Ray's token, which is sent in the clear, run code as you: let a firewall say who may",
+            fg="yellow", err=True,
+        )  # fmt: skip
     typer.echo(f"started: {', '.join(change.changed)}" if change.changed else "already up")
     _print_status(change.status)
 
@@ -123,6 +133,23 @@ def _print_status(status: Any) -> None:
             typer.echo(f"{name:7} {service.dashboard}  (pid {service.pid}, log {service.log})")
     if status.ray:
         typer.echo(f"        the dashboard asks for a token; print it with: {status.token.command}")
+
+
+@app.command()
+def sync() -> None:
+    """Deliver to MLflow what it could not be told when it happened, without running a stage."""
+    from pipeline import tracking
+    from pipeline.running import project_root
+
+    delivered = tracking.deliver(project_root(Path.cwd()))
+    if not delivered.told and not delivered.left:
+        typer.echo(f"MLflow at {delivered.store} has everything")
+    for name in delivered.told:
+        typer.echo(f"delivered: {name}, to MLflow at {delivered.store}")
+    for name, reason in delivered.left:
+        typer.secho(f"kept: {name}; {reason}", fg="red", err=True)
+    if delivered.left:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -161,7 +188,7 @@ def use(
 
     changes = presets.use(overlay, params, write=not dry_run)
     for key, before, after in changes:
-        typer.echo(f"{key}: {before} -> {after}")
+        typer.echo(_shown(f"{key}: {before} -> {after}"))
     if not changes:
         typer.echo("no difference")
 
@@ -211,6 +238,32 @@ def import_fastai(
 
 
 @app.command()
+def gc(
+    older_than: Annotated[
+        float, typer.Option(help="Days. What was written since stays, whether anything refers to it or not.")
+    ] = 14.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it. Without this, only show.")] = False,
+    thin: Annotated[
+        bool, typer.Option("--thin", help="Leave finished runs their last checkpoint, trials their outcome.")
+    ] = False,
+    project: Annotated[
+        list[Path] | None, typer.Option(help="Folder of another project on the same run.storage.")
+    ] = None,
+    params: Annotated[Path, typer.Option(help="Settings: run.storage.")] = Path("params.yaml"),
+) -> None:
+    """Show which runs in run.storage nothing refers to; with --yes, remove them."""
+    from pipeline import garbage
+    from pipeline.running import project_root
+
+    plan = garbage.make_plan(project_root(Path.cwd()), params, older_than, thin, project or [])
+    garbage.show(plan)
+    if yes:
+        typer.echo(f"removed {garbage.readable(garbage.carry_out(plan))}")
+    elif plan.num_bytes or plan.going:
+        typer.echo("nothing was removed; `headstart gc --yes` does it")
+
+
+@app.command()
 def predict(
     text: Annotated[
         list[str] | None, typer.Argument(help="Texts; none reads --file, or standard input.")
@@ -227,7 +280,7 @@ def predict(
     from pipeline.predict import predict_lines
 
     for line in predict_lines(text or [], file, model or [Path("data/classifier/forward")], precision):
-        typer.echo(line)
+        typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 
 def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
@@ -245,12 +298,34 @@ def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
 
 def main() -> None:
     """The `headstart` command: a person's mistake is one message and exit code 2, never a traceback."""
+    sys.excepthook = _print_traceback
     _add_stages()
     try:
         app(_with_the_flags_of_dvc(sys.argv[1:]))
     except ValueError as error:
-        typer.secho(f"headstart: {error}", fg="red", err=True)
+        typer.secho(f"headstart: {_shown(str(error))}", fg="red", err=True)
         sys.exit(2)
+    except OSError as error:
+        from pipeline.storage import what_to_do
+
+        advice = what_to_do(error)
+        if advice is None:  # a mistake of ours
+            raise
+        typer.secho(f"headstart: {error}; {advice}, and repeat the command", fg="red", err=True)
+        sys.exit(2)
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    import traceback
+
+    sys.stderr.write(_shown("".join(traceback.format_exception(kind, error, trace))))
+
+
+def _shown(text: str) -> str:
+    """What a file or a library says, on a terminal: without credentials, and moving no cursor."""
+    from pipeline.redaction import redact
+
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in redact(text))
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ Shapes: V tokens of either vocabulary, E embedding, H hidden.
 
 from __future__ import annotations
 
-import io
-import pickle
+import pickletools
 import re
 import struct
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from pickle import UnpicklingError
 
 import torch
 from torch import Tensor
@@ -25,12 +25,18 @@ from pipeline.params import Direction, Params
 from pipeline.training.export import ModelCard, build_encoder, build_language_model, export_model
 
 _SPACE = "\u2581"  # sentencepiece's, before the first piece of a word
-_MOST_MB = 4_000  # of a file: what is larger is no AWD-LSTM
-# What damaged or foreign bytes raise when they are unpickled.
-_NO_PICKLE = (
-    pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, IndexError, TypeError,
-    AttributeError, struct.error, MemoryError,
+_MOST_MB, _MOST_VOCABULARY_MB = 4_000, 64  # of a file: what is larger is no AWD-LSTM, no list of its words
+_MOST_PARTS = 1_000  # tensors of a model, and files of an archive
+# What damaged or foreign bytes raise when torch reads them.
+_NO_WEIGHTS = (
+    UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, IndexError, TypeError,
+    AttributeError, OverflowError, struct.error, MemoryError,
 )  # fmt: skip
+# Of a pickle: texts, what remembers one, what recalls it; what makes a list; what means nothing here.
+_TEXTS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+_REMEMBER, _RECALL = {"PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
+_LISTS = {"LIST", "EMPTY_LIST"}
+_SILENT = {"PROTO", "FRAME", "MARK", "APPEND", "APPENDS", "STOP"}
 _LAYER = re.compile(r"0\.rnns\.(\d+)\.weight_hh_l0_raw")
 
 
@@ -90,15 +96,13 @@ def import_language_model(
 
 def read_weights(file: Path) -> dict[str, Tensor]:
     """A `.pth` of `Learner.save` or of the published models: tensors alone, nothing that could run."""
-    if not file.is_file():
-        raise ValueError(f"{file}: no such file")
-    if file.stat().st_size > _MOST_MB * 1e6:
-        raise ValueError(f"{file} is larger than {_MOST_MB:,} MB, which no AWD-LSTM is")
+    _check_file(file, _MOST_MB)
     try:
+        _check_archive(file)
         content = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
-    except _NO_PICKLE as error:
+    except _NO_WEIGHTS as error:
         raise ValueError(
             f"{file} holds more than weights, or is no file of torch's. fastai's Learner.save puts the "
             "optimizer beside them: save with with_opt=False"
@@ -111,13 +115,46 @@ def read_weights(file: Path) -> dict[str, Tensor]:
         raise ValueError(
             f"{file} holds no weights by name; save it with fastai's Learner.save, with_opt=False"
         )
+    _check_tensors(content, file)
     return dict(content)
+
+
+def _check_file(file: Path, most_mb: int) -> None:
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file")
+    if file.stat().st_size > most_mb * 1e6:
+        raise ValueError(f"{file} is larger than {most_mb:,} MB, which none of an AWD-LSTM is")
+
+
+def _check_archive(file: Path) -> None:
+    """Since torch 1.6 a `.pth` is a zip file. Raises ValueError for one that unpacks to more than it is."""
+    if not zipfile.is_zipfile(file):
+        return
+    try:
+        parts = zipfile.ZipFile(file).infolist()
+    except (zipfile.BadZipFile, NotImplementedError) as error:
+        raise ValueError(str(error)) from error
+    packed = any(part.compress_type != zipfile.ZIP_STORED for part in parts)  # torch does not
+    if packed or len(parts) > _MOST_PARTS or sum(part.file_size for part in parts) > file.stat().st_size:
+        raise ValueError("it unpacks to more than it is")
+
+
+def _check_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Raises ValueError for tensors that say to be more than the file holds: broadcast or sparse ones."""
+    if len(tensors) > _MOST_PARTS:
+        raise ValueError(f"{file} holds {len(tensors):,} tensors, which no AWD-LSTM has")
+    num_bytes = 0
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or not tensor.is_floating_point():
+            raise ValueError(f"{file}: {name[:80]!r} is no plain tensor of floating-point numbers")
+        num_bytes += tensor.numel() * tensor.element_size()
+    if num_bytes > 4 * file.stat().st_size:  # fastai's three names of the embedding share one storage
+        raise ValueError(f"{file} says to hold {num_bytes:,} bytes of weights, far more than it has")
 
 
 def read_vocabulary(file: Path) -> list[str]:
     """Words in the order of their rows: a pickled list (fastai's `itos.pkl`), or text, a word a line."""
-    if not file.is_file():
-        raise ValueError(f"{file}: no such file")
+    _check_file(file, _MOST_VOCABULARY_MB)
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -128,19 +165,40 @@ def read_vocabulary(file: Path) -> list[str]:
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not UTF-8: {error}") from error
     try:
-        words = _OnlyPlain(io.BytesIO(content)).load()
-    except _NO_PICKLE as error:
+        return list(_pickled_texts(content))
+    except (ValueError, KeyError) as error:
         raise ValueError(f"{file} is no pickled list of words: {error}") from error
-    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"{file} is no pickled list of words, but {type(words).__name__}")
-    return words
 
 
-class _OnlyPlain(pickle.Unpickler):
-    """Lists, texts and numbers. What a pickle could run, it would have to find first."""
+def _pickled_texts(content: bytes) -> Iterator[str]:
+    """The texts of a pickled list, from its instructions: none of them is carried out.
 
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and only a list of texts is read")
+    Raises ValueError for a pickle that is anything else, KeyError where it recalls what it did not keep.
+    """
+    remembered: dict[int, str | None] = {}
+    last: str | None = None  # a text; None: the list
+    num_lists = 0
+    for instruction, argument, _ in pickletools.genops(content):
+        place = argument if isinstance(argument, int) else -1
+        match instruction.name:
+            case name if name in _TEXTS:
+                last = str(argument)
+                yield last
+            case name if name in _REMEMBER:
+                remembered[place] = last
+            case "MEMOIZE":
+                remembered[len(remembered)] = last
+            case name if name in _RECALL:
+                found = remembered[place]
+                if found is None:
+                    raise ValueError("it holds itself")
+                yield found
+            case name if name in _LISTS and num_lists == 0:
+                last, num_lists = None, 1
+            case name if name not in _SILENT:
+                raise ValueError(f"it has the instruction {name}, and only a list of texts is read")
+    if num_lists == 0:
+        raise ValueError("it holds no list")
 
 
 def language_model_tensors(theirs: Mapping[str, Tensor], file: Path) -> dict[str, Tensor]:
@@ -155,25 +213,30 @@ def language_model_tensors(theirs: Mapping[str, Tensor], file: Path) -> dict[str
             f"{file} is no language model on fastai's AWD_LSTM: it has no `0.rnns.0.weight_hh_l0_raw`"
         )
 
-    def weight(name: str) -> Tensor:
-        try:
-            return theirs[name].float()
-        except KeyError as error:
-            raise ValueError(
-                f"{file} is no language model on fastai's AWD_LSTM: it has no `{name}`"
-            ) from error
+    def weight(name: str, *sizes: int | None) -> Tensor:
+        """Of these sizes; None: any."""
+        if name not in theirs:
+            raise ValueError(f"{file} is no language model on fastai's AWD_LSTM: it has no `{name}`")
+        found = list(theirs[name].shape)
+        if len(found) != len(sizes) or any(b not in (None, a) for a, b in zip(found, sizes, strict=True)):
+            raise ValueError(f"{file} is no language model on fastai's AWD_LSTM: `{name}` has shape {found}")
+        return theirs[name].float()
 
-    embedding = weight("0.encoder.weight")
-    if not torch.equal(embedding, weight("1.decoder.weight")):
+    embedding = weight("0.encoder.weight", None, None)
+    if not torch.equal(embedding, weight("1.decoder.weight", *embedding.shape)):
         raise ValueError(f"{file} has a decoder of its own; only models with tied weights are read")
-    tensors = {"encoder.embedding.weight": embedding, "decoder_bias": weight("1.decoder.bias")}
+    tensors = {
+        "encoder.embedding.weight": embedding,
+        "decoder_bias": weight("1.decoder.bias", len(embedding)),
+    }
     for depth in depths:
         theirs_of, ours_of = f"0.rnns.{depth}", f"encoder.layers.{depth}"
-        tensors[f"{ours_of}.weight_ih"] = weight(f"{theirs_of}.module.weight_ih_l0")
-        tensors[f"{ours_of}.weight_hh"] = weight(f"{theirs_of}.weight_hh_l0_raw")
-        tensors[f"{ours_of}.bias"] = weight(f"{theirs_of}.module.bias_ih_l0") + weight(
-            f"{theirs_of}.module.bias_hh_l0"
-        )
+        recurrent = weight(f"{theirs_of}.weight_hh_l0_raw", None, None)
+        num_gates = len(recurrent)
+        tensors[f"{ours_of}.weight_ih"] = weight(f"{theirs_of}.module.weight_ih_l0", num_gates, None)
+        tensors[f"{ours_of}.weight_hh"] = recurrent
+        biases = [weight(f"{theirs_of}.module.bias_{side}_l0", num_gates) for side in ("ih", "hh")]
+        tensors[f"{ours_of}.bias"] = biases[0] + biases[1]
     return tensors
 
 

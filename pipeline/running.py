@@ -48,6 +48,8 @@ def run_stage(
             stage, module, root, settings, read_yaml(params), arguments, trains=sweeps or curve is not None
         )
         with _alone(info, settings) as fence, tracking.stage_run(info) as run:
+            if fence is not None:
+                run.may_send = fence.may_send
             if sweeps:
                 found = _sweep(module, settings, arguments, run, cluster)
             elif curve is None:

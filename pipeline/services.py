@@ -4,8 +4,8 @@ A stage joins a running Ray in seconds, while starting one for each stage costs 
 plain processes with sessions of their own; `.headstart/services.json` records them, their logs are in
 `.headstart/logs`. Ports are free ones and each checkout has its own record, so checkouts do not meet.
 
-MLflow listens on 127.0.0.1 only. Ray's own ports listen on every interface whatever it is told, and an open
-Ray port runs anybody's code: hence every call needs the token (`RAY_AUTH_MODE=token`).
+Both listen on 127.0.0.1 alone unless `up` is given another of this machine's addresses. An open Ray port runs
+anybody's code: every call needs the token (`RAY_AUTH_MODE=token`). MLflow asks for nothing.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+
+from pipeline.cluster import LOOPBACK, ensure_token, ray_folder, token_file
 
 HOST = "127.0.0.1"
 START_LIMIT_S = 90.0
@@ -82,18 +84,23 @@ class Change:
     status: Status
 
 
-def up(root: Path) -> Change:
+def up(root: Path, host: str = HOST) -> Change:
     """Start what is not up, and wait until it answers.
 
-    Raises RuntimeError with the end of the log if a server ends or does not answer in time; what this call
-    started is then ended again.
+    `host` is the address of this machine to listen on. Raises ValueError where it is none, or what is up
+    listens on another; RuntimeError with the end of the log if a server ends or does not answer in time.
+    What this call started is then ended again.
     """
+    _check_host(host)
     with _lock(root):
+        for name, service in _running(root).items():
+            if _host_of(service) != host:
+                raise ValueError(f"{name} is up on {_host_of(service)}; to move it, `headstart down` first")
         changed = tuple(name for name in STARTERS if name not in _running(root))
         try:
             for name in changed:
                 _end(root, name)  # its first process died; others may live
-                STARTERS[name](root)
+                STARTERS[name](root, host)
             for name, service in _read(root).items():
                 _wait(name, service)
         except BaseException:  # also Ctrl-C
@@ -141,10 +148,8 @@ def join_environment() -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- starting
 
 
-def _start_ray(root: Path) -> None:
-    token = _token()
-    if not token.exists:
-        _write_token(Path(token.source))
+def _start_ray(root: Path, host: str) -> None:
+    ensure_token()
     dashboard, client, agent, port = (
         _free_port(8265),
         _free_port(10001, step=-1),
@@ -153,19 +158,22 @@ def _start_ray(root: Path) -> None:
     )
     # Spelled as a module: the script `ray` carries the path of the environment it was installed in.
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
-    command += ["--disable-usage-stats", "--log-color=false", f"--node-ip-address={HOST}", f"--port={port}"]
-    command += [f"--dashboard-host={HOST}", f"--dashboard-port={dashboard}"]
+    command += ["--disable-usage-stats", "--log-color=false", f"--node-ip-address={host}", f"--port={port}"]
+    command += [f"--dashboard-host={host}", f"--dashboard-port={dashboard}"]
     command += [f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}"]
     command += ["--min-worker-port=0", "--max-worker-port=0"]  # any free ones: two Rays may share the machine
     command += [f"--temp-dir={_ray_folder(root)}"]
-    _launch(root, "ray", command, join_environment(), f"{HOST}:{port}", f"http://{HOST}:{dashboard}")
+    environment = join_environment() | (LOOPBACK if host == HOST else {})
+    _launch(root, "ray", command, environment, f"{host}:{port}", f"http://{host}:{dashboard}")
 
 
-def _start_mlflow(root: Path) -> None:
+def _start_mlflow(root: Path, host: str) -> None:
     folder = _folder(root)
     port = _free_port(5000)
-    address = f"http://{HOST}:{port}"
-    command = [sys.executable, "-m", "mlflow", "server", f"--host={HOST}", f"--port={port}", "--workers=1"]
+    address = f"http://{host}:{port}"
+    names = ",".join(f"{name}:{port}" for name in dict.fromkeys((host, HOST, "localhost")))
+    command = [sys.executable, "-m", "mlflow", "server", f"--host={host}", f"--port={port}", "--workers=1"]
+    command += [f"--allowed-hosts={names}"]  # a page of the web that gives itself this address is not served
     command += [f"--backend-store-uri=sqlite:///{folder / 'mlflow.db'}"]
     command += [f"--default-artifact-root={(folder / 'artifacts').as_uri()}"]
     environment = {
@@ -175,7 +183,18 @@ def _start_mlflow(root: Path) -> None:
     _launch(root, "mlflow", command, environment, address, address)
 
 
-STARTERS: dict[str, Callable[[Path], None]] = {"ray": _start_ray, "mlflow": _start_mlflow}
+STARTERS: dict[str, Callable[[Path, str], None]] = {"ray": _start_ray, "mlflow": _start_mlflow}
+
+
+def _check_host(host: str) -> None:
+    known = {each.address for of_one in psutil.net_if_addrs().values() for each in of_one}
+    if host not in known or ":" in host:
+        ours = ", ".join(sorted(each for each in known if each.count(".") == 3))
+        raise ValueError(f"{host} is no IPv4 address of this machine; there are {ours}")
+
+
+def _host_of(service: Service) -> str:
+    return urllib.parse.urlsplit(service.dashboard).hostname or ""
 
 
 def _launch(
@@ -330,31 +349,14 @@ def _lock(root: Path) -> Iterator[None]:
 
 
 def _ray_folder(root: Path) -> Path:
-    """Ray's sessions: a short path, as the sockets in it may have 107 characters in all.
-
-    Raises RuntimeError if the folder is another user's, who could read and change what is in it.
-    """
-    digest = hashlib.sha256(f"{os.getuid()}:{root.resolve()}".encode()).hexdigest()[:8]
-    folder = Path("/tmp") / f"headstart-{digest}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise RuntimeError(f"{folder} belongs to another user; have it removed, then repeat")
-    return folder
+    return ray_folder(hashlib.sha256(str(root.resolve()).encode()).hexdigest()[:8])
 
 
 def _token() -> Token:
-    """Where Ray looks for its token, in this order."""
-    if os.environ.get("RAY_AUTH_TOKEN"):
+    path = token_file()
+    if path is None:
         return Token("the environment variable RAY_AUTH_TOKEN", True)
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     return Token(str(path), path.is_file() and path.stat().st_size > 0)
-
-
-def _write_token(path: Path) -> None:
-    """What `ray get-auth-token --generate` does, without loading Ray, and readable by nobody else."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(secrets.token_hex(32))
 
 
 def _text(path: Path) -> str:

@@ -7,7 +7,15 @@ import sys
 
 import pytest
 
-from pipeline.files import atomic_folder, atomic_write_text, only_one, sha256_of
+from pipeline.files import (
+    atomic_folder,
+    atomic_write_text,
+    only_one,
+    private_folder,
+    sha256_of,
+    verify,
+    write_manifest,
+)
 
 
 def test_a_folder_replaces_the_old_one_whole(tmp_path):
@@ -86,3 +94,57 @@ def test_text_is_written_whole_and_hashed(tmp_path):
     assert file.read_bytes() == "ü\n".encode()
     assert [entry.name for entry in file.parent.iterdir()] == ["text.json"]
     assert sha256_of(file) == hashlib.sha256("ü\n".encode()).hexdigest()
+
+
+def test_a_private_folder_is_closed_to_others_also_where_it_was_open(tmp_path):
+    folder = tmp_path / "mine"
+    assert private_folder(folder) == folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    (folder / "kept").touch()
+    private_folder(folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "kept").exists()
+
+
+def test_a_private_folder_is_not_taken_from_whoever_was_there_first(tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to(elsewhere)
+    (tmp_path / "dangling").symlink_to(tmp_path / "absent")
+    (tmp_path / "file").touch()
+    for name in ("link", "dangling", "file"):
+        with pytest.raises(ValueError, match=f"{name} is a link, or another user's"):
+            private_folder(tmp_path / name)
+    assert elsewhere.stat().st_mode & 0o777 == 0o755
+    assert not (tmp_path / "absent").exists()
+    monkeypatch.setattr(os, "getuid", lambda: elsewhere.stat().st_uid + 1)
+    with pytest.raises(ValueError, match="another user's; have it removed"):
+        private_folder(elsewhere)
+
+
+def test_a_manifest_names_the_file_that_is_not_the_one_that_was_written(tmp_path):
+    for name in ("a.bin", "b.bin"):
+        (tmp_path / name).write_bytes(b"as it was written")
+    write_manifest(tmp_path, ["a.bin", "b.bin"])
+    verify(tmp_path)
+    (tmp_path / "b.bin").write_bytes(b"as it was wristen")
+    verify(tmp_path, ["a.bin"])
+    with pytest.raises(ValueError, match=r"b\.bin was altered"):
+        verify(tmp_path)
+    (tmp_path / "b.bin").write_bytes(b"as it was")
+    with pytest.raises(ValueError, match=r"b\.bin is missing or cut short, 17 bytes"):
+        verify(tmp_path, ["b.bin"])
+    with pytest.raises(ValueError, match=r"manifest\.json does not list c\.bin"):
+        verify(tmp_path, ["c.bin"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"a": 1}', '{"../a": {"bytes": 1, "sha256": ""}}', '{"a": {"bytes": "1", "sha256": ""}}',
+     "[" * 100_000],
+)  # fmt: skip
+def test_a_manifest_that_says_something_else_is_named(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.json (is not readable|does not list files)"):
+        verify(tmp_path)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import json
+import os
 import pickle
 import random
+import resource
+import struct
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +21,7 @@ from models.awd_lstm import AWDLSTM, Config
 from models.heads import LanguageModel
 from pipeline import params
 from pipeline.corpus import tokenizer
+from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.import_fastai import (
     import_language_model,
     language_model_tensors,
@@ -185,18 +193,164 @@ def test_a_vocabulary_of_another_model_is_refused(files, tmp_path):
 
 
 class Trap:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return exec, ("raise SystemExit('it ran')",)
+    """Pickled, it calls a function when it is read."""
+
+    def __init__(self, function: Callable[..., object], *arguments: object) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return self.call
 
 
-def test_files_that_could_run_something_are_refused_and_run_nothing(tmp_path):
-    trap = pickle.dumps(["the", Trap()])
-    (tmp_path / "itos.pkl").write_bytes(trap)
-    with pytest.raises(ValueError, match=r"builtins\.exec, and only a list of texts is read"):
+RAN = Path("/tmp") / f"headstart-test-{os.getpid()}-ran"
+TRAPS = {
+    "exec": Trap(exec, f"open({str(RAN)!r}, 'w')"),
+    "os.system": Trap(os.system, f"touch {RAN}"),
+    "in a list": ["the", [[Trap(os.system, f"touch {RAN}")]]],
+    "in a dictionary": {"model": {"a": torch.zeros(2), "b": Trap(os.system, f"touch {RAN}")}},
+    "as a name": {Trap(os.system, f"touch {RAN}"): 1},
+    "a partial": Trap(functools.partial, os.system, "true"),
+    "importing": Trap(__import__, "this"),
+    "a class of ours": Tokenizer.__new__(Tokenizer),
+    "an old global": b"cos\nsystem\n(S'touch " + str(RAN).encode() + b"'\ntR.",
+    "an instance": b"(S'touch " + str(RAN).encode() + b"'\nios\nsystem\n.",
+    "an extension": b"\x80\x02\x82\x01.",
+    "a persistent id": b"Pevil\n.",
+    "a buffer": b"\x80\x05\x97.",
+}
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("protocol", range(6))
+@pytest.mark.parametrize("name", TRAPS)
+def test_files_that_could_run_something_are_refused_and_run_nothing(tmp_path, name, protocol):
+    trap = TRAPS[name]
+    content = trap if isinstance(trap, bytes) else pickle.dumps(trap, protocol)
+    (tmp_path / "itos.pkl").write_bytes(content)
+    with pytest.raises(ValueError, match=r"itos\.pkl is no pickled list of words"):
         read_vocabulary(tmp_path / "itos.pkl")
-    torch.save({"model": Trap()}, tmp_path / "lm.pth")
-    with pytest.raises(ValueError, match=r"holds more than weights.* with_opt=False"):
-        read_weights(tmp_path / "lm.pth")
+    (tmp_path / "raw.pth").write_bytes(content)
+    files = [tmp_path / "raw.pth"]
+    if not isinstance(trap, bytes) and protocol >= 2:
+        for zipped in (True, False):
+            files.append(tmp_path / f"zip-{zipped}.pth")
+            torch.save(trap, files[-1], pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
+    for file in files:
+        with pytest.raises(ValueError, match=r"holds more than weights.* with_opt=False"):
+            read_weights(file)
+    assert not RAN.exists()
+
+
+def test_the_traps_would_run_if_they_were_unpickled():
+    try:
+        pickle.loads(pickle.dumps(TRAPS["os.system"]))
+        assert RAN.exists()
+    finally:
+        RAN.unlink()
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_pickled_list_of_words_is_read_from_its_instructions_as_pickle_reads_it(tmp_path, protocol):
+    words = ["xxunk", "", "the", "the", "ﬁlm", "日本", "a\nb", "x" * 70_000, *map(str, range(5000)), "the"]
+    (tmp_path / "itos.pkl").write_bytes(pickle.dumps(words, protocol))
+    assert read_vocabulary(tmp_path / "itos.pkl") == words
+
+
+MEMO_BOMB = b"\x80\x02]r" + struct.pack("<I", 2**31) + b"."  # pickle itself makes room for 2^31 entries
+LAUGHS = b"\x80\x02]q\x00(X\x03\x00\x00\x00hahq\x01e" + b"".join(
+    b"(h%ch%ce]q%c" % (level, level, level + 1) for level in range(50)
+) + b"."  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        LAUGHS, b"\x80\x02]q\x00h\x00a.", b"\x80\x02]h\x07a.", b"\x80\x02]", b"(" * 10**5,
+        b"\x80\x04]\x8d" + struct.pack("<Q", 2**62) + b"a.",
+        b"\x80\x02]\x8b" + struct.pack("<i", -5) + b"a.",
+        b"]L" + b"9" * 10**6 + b"L\na.",
+        pickle.dumps("abc"), pickle.dumps(("a", "b")), pickle.dumps([["a"]]), pickle.dumps({"a"}),
+    ],
+)  # fmt: skip
+def test_a_pickle_bomb_is_refused(tmp_path, content):
+    (tmp_path / "itos.pkl").write_bytes(content)
+    with pytest.raises(ValueError, match=r"itos\.pkl is no pickled list of words"):
+        read_vocabulary(tmp_path / "itos.pkl")
+
+
+def test_room_that_a_pickle_asks_for_is_not_made(tmp_path):
+    (tmp_path / "itos.pkl").write_bytes(MEMO_BOMB)
+    assert read_vocabulary(tmp_path / "itos.pkl") == []
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4_000_000  # kB
+
+
+def zipped(file: Path, source: Path, change: Callable[[str, bytes], bytes], how: int, more: int = 0) -> Path:
+    """A `.pth` written anew: each part changed, packed as told, with so many more parts."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(file, "w", how) as new:
+        for part in old.infolist():
+            new.writestr(part.filename, change(part.filename, old.read(part)))
+        for number in range(more):
+            new.writestr(f"archive/extra/{number}", b"")
+    return file
+
+
+def bombs(tmp_path: Path) -> dict[str, Path]:
+    source = tmp_path / "source.pth"
+    torch.save({"a": torch.zeros(12_345)}, source)
+
+    def grown(name: str, content: bytes) -> bytes:
+        return bytes(50_000_000) if name.endswith("data/0") else content
+
+    def declared(name: str, content: bytes) -> bytes:  # M: two bytes follow; \x8a\x06: six
+        return content.replace(b"M90", b"\x8a\x06" + (10**12).to_bytes(6, "little"))
+
+    old = tmp_path / "old.pth"
+    torch.save({"a": torch.zeros(12_345)}, old, _use_new_zipfile_serialization=False)
+    old.write_bytes(declared("", old.read_bytes()))
+    assert b"M90" not in old.read_bytes()
+    everything = torch.zeros(100_000)
+    values: dict[str, object] = {
+        "broadcast": {"a": torch.zeros(1).expand(10**6, 10**6)},
+        "overlapping": {f"t{k}": everything for k in range(100)},
+        "sparse": {"a": torch.eye(2).to_sparse()},
+        "meta": {"a": torch.empty(10**12, device="meta")},
+        "integers": {"a": torch.zeros(2, dtype=torch.int64)},
+        "quantized": {"a": torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8)},
+        "many tensors": {f"t{k}": torch.zeros(0) for k in range(1001)},
+        "a buffer of a terabyte": {"a": Trap(bytearray, 2**40)},
+        "deep": json.loads("[" * 300 + "]" * 300),
+    }
+    found = {"a declared size, old form": old}
+    for name, value in values.items():
+        torch.save(value, tmp_path / f"{name}.pth")
+        found[name] = tmp_path / f"{name}.pth"
+    for name, change, how, more in (
+        ("a zip bomb", grown, zipfile.ZIP_DEFLATED, 0),
+        ("packed", lambda name, content: content, zipfile.ZIP_DEFLATED, 0),
+        ("a declared size", declared, zipfile.ZIP_STORED, 0),
+        ("many parts", lambda name, content: content, zipfile.ZIP_STORED, 1001),
+    ):
+        found[name] = zipped(tmp_path / f"{name}.pth", source, change, how, more)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_files_that_unpack_to_more_than_they_are_are_refused(tmp_path):
+    for name, file in bombs(tmp_path).items():
+        with pytest.raises(ValueError, match=r"\.pth"):
+            pytest.fail(f"{name}: {read_weights(file)}")
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4_000_000, name  # kB
+
+
+def test_files_too_large_are_not_opened(tmp_path):
+    for name, read, size in (
+        ("lm.pth", read_weights, 4 * 10**9 + 1),
+        ("itos.pkl", read_vocabulary, 64 * 10**6 + 1),
+    ):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(size)  # without taking room
+        with pytest.raises(ValueError, match=f"{name} is larger than"):
+            read(tmp_path / name)
 
 
 @pytest.mark.parametrize("content", [b"hello world, no weights", b"the\nof\n", b"aaaa", b"\x80\x02."])
@@ -240,6 +394,16 @@ def test_a_missing_weight_is_named(missing):
     saved = TheirLanguageModel().saved()
     del saved[missing]
     with pytest.raises(ValueError, match=f"it has no `{missing}`"):
+        language_model_tensors(saved, Path("lm.pth"))
+
+
+@pytest.mark.parametrize(
+    "name", ["1.decoder.bias", "0.encoder.weight", "0.rnns.0.weight_hh_l0_raw", "0.rnns.2.module.bias_hh_l0"]
+)
+@pytest.mark.parametrize("shape", [(), (3,), (0, 0), (1, 1, 1)])
+def test_a_weight_of_another_shape_is_named(name, shape):
+    saved = TheirLanguageModel().saved() | {name: torch.zeros(shape)}
+    with pytest.raises(ValueError, match=r"lm\.pth .*`[\w.]+` has shape"):
         language_model_tensors(saved, Path("lm.pth"))
 
 

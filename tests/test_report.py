@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
+import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import pipeline.report.page as page_module
 from pipeline.report import figures as say
 from pipeline.report.figures import Figures, in_words
 from pipeline.report.markdown import summary
 from pipeline.report.page import Provenance, page
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
+# What a review, a label, a path, a commit or a failure could say.
+PAYLOADS = {
+    "script": "<script>document.title='owned'</script>",
+    "end of the script": "</script><script>document.title='owned'</script>",
+    "end of the script, oddly": "</ScRiPt\t\n/x><svg/onload=\"document.title='owned'\">",
+    "script within a comment": "<!--<script>document.title='owned'//--></script>",
+    "end of a comment": "--><img src=x onerror=\"document.title='owned'\"><!--",
+    "image": "<img src=x onerror=\"document.title='owned'\">",
+    "attribute": "x\" autofocus onfocus=\"document.title='owned'\" y='",
+    "attribute, single": "x' onmouseover='document.title=1' style='position:fixed;inset:0",
+    "address": "javascript:document.title='owned'",
+    "frame": "<iframe srcdoc=\"<script>parent.document.title='owned'</script>\">",
+    "base": "<base href='https://evil.invalid/'><form action='https://evil.invalid'><button>",
+    "style": "</style><style>body{display:none}@import 'https://evil.invalid/x'</style>",
+    "entity": "&lt;script&gt;document.title='owned'&lt;/script&gt;&#60;img src=x&#62;",
+    "title": "</title><title>owned</title></textarea></noscript></template>",
+    "json": "\\u003c/script\\u003e\\\"}]};document.title='owned';//\u2028\u2029",
+    "expression": "datum['x'] === constructor.constructor('document.title=\"owned\"')()",
+    "markdown": "[x](javascript:alert(1)) ![x](https://evil.invalid) <https://evil.invalid> `|` **x** | y",
+    "terminal": "\x1b]0;owned\x07\x1b[2J\x9b31m\x00\r\b",
+}
 SIZES = {"train": {"num_documents": 40, "num_words": 400, "num_bytes": 2000}}
 VOCABULARY = {"byte_share": 0.0, "bytes_per_token": 4.0, "tokens_per_word": 1.5, "unknown_share": 0.0,
               "vocabulary_used": 0.9}  # fmt: skip
@@ -44,6 +71,16 @@ def point(error: float) -> dict[str, float | None]:
 def above(difference: float) -> dict[str, float]:
     return {"difference": difference, "difference_low": difference - 0.01,
             "difference_high": difference + 0.01, "num_seeds": 1}  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def javascript_bundled_once() -> Iterator[None]:
+    """As it takes seconds."""
+    import vl_convert
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vl_convert, "javascript_bundle", functools.cache(vl_convert.javascript_bundle))
+        yield
 
 
 @pytest.fixture
@@ -213,20 +250,99 @@ def test_markdown_holds_the_search_the_ledger_and_what_each_classifier_took(figu
     assert text.index("| model.x | a | 100% |") < text.index("| finetune_classifier.optimizer.lr | 0.01 |  |")
     assert "| one | bits per byte | 1.500 | 1.600 | +0.100 |  | 60 -> 61 |" in text
     assert "| two | test error | 20.0% | 30.0% | +10.0% | +5.0% to +15.0% |  |" in text
-    assert "| three | test error | <script>" in text
+    assert "| three | test error | \\<script>" in text
     ours = re.search(r"\| classifier .*\|", text)
     assert ours is not None
     assert ours[0].endswith("| 4.0 | 2.5 | 0.0 |")  # of all three trainings
 
 
-def test_no_text_of_a_document_becomes_markup(figures):
-    provenance = Provenance(
-        {"commit": EVIL}, {EVIL: "x"}, [{"stage": EVIL, "run_id": EVIL, "url": EVIL, "cached": ""}]
-    )
-    html = page(with_search(figures), provenance)
-    assert EVIL not in html
-    assert "<img src=x" not in html
-    assert html.count("&lt;script&gt;") >= 6
+def planted(value: Any, text: str) -> Any:
+    """The same with `text` wherever EVIL was."""
+    if isinstance(value, Figures):
+        return Figures(*(planted(getattr(value, each.name), text) for each in dataclasses.fields(value)))
+    if isinstance(value, dict):
+        return {planted(key, text): planted(each, text) for key, each in value.items()}
+    if isinstance(value, list):
+        return [planted(each, text) for each in value]
+    return text if value == EVIL else value
+
+
+def hostile_page(figures: Figures, text: str) -> str:
+    figures["sample_efficiency"]["failed"].update({EVIL: EVIL})
+    metrics = dict(figures.metrics)
+    metrics["tune"]["trials"][1]["failure"] = EVIL
+    metrics["tune"]["trials"][1]["settings"]["model.x"] = EVIL
+    metrics["ablate"]["rows"][0] |= {"trick": EVIL, "paper": EVIL, "source": EVIL}
+    run = {"stage": text, "run_id": text, "url": text, "cached": text}
+    return page(planted(figures, text), Provenance({text: text}, {text: text}, [run]))
+
+
+class Elements(HTMLParser):
+    """What a page consists of, as a browser reads it: elements with their attributes, and text apart."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, list[tuple[str, str | None]]]] = []
+        self.blocks: list[str] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, attributes))
+        if tag == "script":
+            self.blocks.append("")
+
+    def handle_data(self, text: str) -> None:
+        if self.elements and self.elements[-1][0] == "script" and self.cdata_elem == "script":
+            self.blocks[-1] += text
+        else:
+            self.text += text
+
+    def handle_comment(self, text: str) -> None:
+        raise AssertionError(f"a comment: {text[:80]}")
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_no_text_of_a_document_becomes_markup(figures, name):
+    """A page with it has the very elements and attributes of one with a plain word; it is text, or data."""
+    text, word = PAYLOADS[name], "unmistakable"
+    plain = Elements(hostile_page(with_search(figures), word))
+    hostile = Elements(hostile_page(with_search(figures), text))
+    assert hostile.elements == plain.elements
+    assert hostile.text.count(text) == plain.text.count(word) > 10
+    *plain_data, plain_script = plain.blocks
+    *data, script = hostile.blocks
+    assert script == plain_script
+    charts = json.dumps([json.loads(block) for block in data])
+    assert charts.count(json.dumps(text)) == "".join(plain_data).count(f'"{word}"') > 3
+
+
+def test_an_address_of_a_run_is_a_link_only_if_it_is_one_of_the_web():
+    for url, links in (("javascript:alert(1)", 0), ("data:text/html,x", 0), ("", 0), ("http://h/#/x", 1)):
+        html = page_module._run({"run_id": "1", "url": url})
+        assert html.count("<a ") == links
+    assert page_module._run({"run_id": "1", "url": 'http://h/"><script>'}).count("<") == 2
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_no_text_becomes_markup_of_markdown_or_moves_a_cursor(figures, name):
+    from markdown_it import MarkdownIt
+
+    text = PAYLOADS[name]
+    hostile = with_search(figures)
+    hostile["sample_efficiency"]["failed"].update({EVIL: EVIL})
+    hostile.metrics["ablate"]["rows"][0]["trick"] = EVIL
+    hostile.metrics["tune"]["best"]["settings"]["model.x"] = EVIL
+
+    def kinds(text: str) -> list[str]:
+        tokens = MarkdownIt("commonmark").enable("table").parse(summary(planted(hostile, text)))
+        return [each.type for token in tokens for each in (token, *(token.children or []))
+                if each.type not in ("text", "text_special")]  # fmt: skip
+
+    assert kinds(text) == kinds("word")
+    assert not {"html_inline", "html_block", "link_open", "image"} & set(kinds(text))
+    assert all(letter.isprintable() or letter == "\n" for letter in summary(planted(hostile, text)))
 
 
 def test_the_page_fetches_nothing(figures):
@@ -249,6 +365,22 @@ def test_a_browser_draws_every_chart_and_has_nothing_to_complain_of(figures, tmp
     assert "not drawn" not in re.sub(r"<script.*?</script>", "", done.stdout, flags=re.S)
     assert "<title>headstart: report</title>" in done.stdout
     assert "CONSOLE" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_in_a_browser_no_planted_script_runs_nor_would_one_that_got_through(figures, tmp_path):
+    file = tmp_path / "index.html"
+    html = hostile_page(with_search(figures), " ".join(PAYLOADS.values()))
+    file.write_text(html, encoding="utf-8")
+    done = in_chromium(file, 1200, tmp_path)
+    assert "<title>headstart: report</title>" in done.stdout
+    assert "CONSOLE" not in done.stderr  # so the policy had nothing to stop
+
+    file.write_text(html.replace("<main>", f"<main>{''.join(PAYLOADS.values())}"), encoding="utf-8")
+    done = in_chromium(file, 1200, tmp_path)
+    assert "<title>headstart: report</title>" in done.stdout
+    assert "violates the following Content Security Policy directive" in done.stderr
 
 
 def in_chromium(file: Path, width: int, scratch: Path) -> subprocess.CompletedProcess[str]:

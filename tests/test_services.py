@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline import services, tracking
+from pipeline import cluster, services, tracking
 from pipeline.tracking import StageInfo, stage_run
 
 REPOSITORY = Path(__file__).parents[1]
@@ -43,13 +44,13 @@ def root(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
     yield tmp_path
     services.down(tmp_path)
-    shutil.rmtree(services._ray_folder(tmp_path))
+    shutil.rmtree(services._ray_folder(tmp_path), ignore_errors=True)
 
 
 def stand_in(name, code):
     """What starts a server that runs `code`."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
-    return lambda root: services._launch(root, name, command, {}, "127.0.0.1:1", "http://127.0.0.1:2")
+    return lambda root, host: services._launch(root, name, command, {}, f"{host}:1", f"http://{host}:2")
 
 
 def use_stand_ins(monkeypatch, ray, mlflow="import time; print('ready', flush=True); time.sleep(99)"):
@@ -174,12 +175,66 @@ def test_free_ports_skip_taken_ones():
 def test_the_token_is_private_and_not_shown(root):
     before = services.status(root).token
     assert not before.exists
-    services._write_token(Path(before.source))
+    cluster.ensure_token()
     path = Path(before.source)
     assert path.stat().st_mode & 0o777 == 0o600
     after = services.status(root).token
     assert after.exists
     assert path.read_text() not in repr(after)
+
+
+def test_a_token_that_is_there_stays_and_is_closed_to_others(root):
+    cluster.ensure_token()
+    path = Path(services.status(root).token.source)
+    token = path.read_text()
+    path.chmod(0o644)  # as Ray itself writes it
+    cluster.ensure_token()
+    assert path.read_text() == token
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_of_many_that_make_a_token_at_once_one_wins(root):
+    tokens = []
+    path = Path(services.status(root).token.source)
+
+    def make():
+        cluster.ensure_token()
+        tokens.append(path.read_text())
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tokens) == 8
+    assert len(set(tokens)) == 1
+    assert len(tokens[0]) == 64
+
+
+def test_a_stage_asks_for_a_token_unless_told_otherwise_and_then_says_so(root, monkeypatch, caplog):
+    monkeypatch.setenv("RAY_AUTH_MODE", "")
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    cluster.Cluster()._guard()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    assert services.status(root).token.exists
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    cluster.Cluster()._guard()
+    assert "can run code as you" in caplog.text
+
+
+def test_only_an_address_of_this_machine_is_listened_on(root):
+    for host in ("0.0.0.0", "::", "198.51.100.7", "localhost", ""):
+        with pytest.raises(ValueError, match=r"is no IPv4 address of this machine; there are .*127\.0\.0\.1"):
+            services.up(root, host)
+
+
+def test_what_is_up_does_not_silently_stay_on_another_address(root, monkeypatch):
+    use_stand_ins(monkeypatch, "import time; print('ready', flush=True); time.sleep(99)")
+    monkeypatch.setattr(services, "_check_host", lambda host: None)
+    services.up(root)
+    with pytest.raises(ValueError, match=r"ray is up on 127\.0\.0\.1; to move it, `headstart down` first"):
+        services.up(root, "192.0.2.7")
 
 
 def test_no_heavy_import():
@@ -197,7 +252,61 @@ print(json.dumps(ray.get(ray.remote(lambda: 6 * 7).remote())))
 
 def join(address, environment):
     command = [sys.executable, "-c", JOIN, address]
+    environment = environment | cluster.LOOPBACK
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def listening(service):
+    """(address, port) of each socket that a process of the service listens on."""
+    return {
+        (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
+        for process in processes_of(service)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+
+
+def code_of_answer(url, **headers):
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+# Of those whose port does not speak HTTP: a method of each service that Ray has, asked without a token.
+GRPC_METHODS = [
+    "/ray.rpc.InternalKVGcsService/InternalKVKeys",
+    "/ray.rpc.JobInfoGcsService/GetAllJobInfo",
+    "/ray.rpc.NodeManagerService/GetNodeStats",
+    "/ray.rpc.ObjectManagerService/Pull",
+    "/ray.rpc.RayletDriver/Init",
+    "/ray.rpc.ReporterService/GetTraceback",
+]
+
+
+def refuses(port):
+    """Whether a port of Ray's wants a token, or tells metrics (of Prometheus) and no more."""
+    try:
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/api/jobs/", timeout=5).read()
+        return page.startswith(b"# HELP")
+    except urllib.error.HTTPError as error:
+        return error.code == 401
+    except (OSError, http.client.HTTPException):
+        return "UNAUTHENTICATED" in grpc_codes(port)
+
+
+def grpc_codes(port):
+    grpc = pytest.importorskip("grpc")
+    codes = set()
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        for method in GRPC_METHODS:
+            try:
+                channel.unary_unary(method)(b"", timeout=5)
+                codes.add("OK")
+            except grpc.RpcError as error:
+                codes.add(error.code().name)
+    assert "OK" not in codes
+    return codes
 
 
 @pytest.mark.ray
@@ -222,8 +331,6 @@ def test_real_services_beside_those_of_another_checkout(root, tmp_path_factory):
         joined = join(ray.address, environment)
         assert joined.returncode == 0, joined.stderr
         assert json.loads(joined.stdout) == 42
-        with pytest.raises(urllib.error.HTTPError, match="401"):  # no token, no answer
-            urllib.request.urlopen(f"{ray.dashboard}/api/version", timeout=5)
 
         assert services.down(root).changed == ("ray", "mlflow")
         assert processes_of(ray) == processes_of(mlflow) == []
@@ -232,4 +339,33 @@ def test_real_services_beside_those_of_another_checkout(root, tmp_path_factory):
         assert [process for service in everything for process in processes_of(service)] == []
     finally:
         services.down(other)
-        shutil.rmtree(services._ray_folder(other))
+        shutil.rmtree(services._ray_folder(other), ignore_errors=True)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_real_services_are_for_this_machine_and_for_who_has_the_token(root):
+    ray, mlflow = both(services.up(root).status)
+    sockets = listening(ray)
+    assert len(sockets) >= 8
+    assert {address for address, _ in sockets | listening(mlflow)} == {"127.0.0.1"}
+    assert [port for _, port in sorted(sockets) if not refuses(port)] == []
+
+    token = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text()
+    jobs = f"{ray.dashboard}/api/jobs/"
+    assert code_of_answer(jobs) == 401
+    assert code_of_answer(jobs, Authorization=f"Bearer {'f' * 64}") == 403
+    assert code_of_answer(jobs, Authorization=f"Bearer {token}") == 200
+    with_another = os.environ | services.join_environment() | {"RAY_AUTH_TOKEN": "f" * 64}
+    assert join(ray.address, with_another).returncode != 0
+
+    runs = f"{mlflow.address}/api/2.0/mlflow/experiments/search?max_results=1"
+    assert code_of_answer(runs) == 200
+    assert code_of_answer(runs, Host="rebound.example") == 403  # a page of the web under a name of its own
+
+    above = services._ray_folder(root).parent
+    assert above.stat().st_mode & 0o777 == 0o700  # below it Ray opens its folders to everybody
+    left = [file for folder in (services._ray_folder(root), root) for file in folder.rglob("*")]
+    files = [file for file in left if file.is_file() and not file.is_symlink() and file != root / "token"]
+    assert files
+    assert [file for file in files if token.encode() in file.read_bytes()] == []

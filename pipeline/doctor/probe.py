@@ -303,7 +303,7 @@ def _answers(uri: str) -> Trouble | None:
 
 
 def _ask_mlflow(uri: str) -> Any:
-    from pipeline import tracking
+    from pipeline.tracking.stores import client
 
     os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(HTTP_S)), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    return tracking._client(uri).search_experiments(max_results=1)
+    return client(uri).search_experiments(max_results=1)

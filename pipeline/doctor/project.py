@@ -183,7 +183,7 @@ def leases(storage: str) -> list[Finding]:
     """Which runs somebody trains, or was training when killed."""
     runs = open_storage(storage).names()
     with ThreadPoolExecutor(16) as pool:  # a bucket takes its time for each
-        holders = list(pool.map(lambda run: holder_of(join(storage, run)), runs))
+        holders = list(pool.map(lambda run: holder_of(open_storage(join(storage, run))), runs))
     held = {run: holder for run, holder in zip(runs, holders, strict=True) if holder is not None}
     if not held:
         return [ok("leases", f"no run is held ({len(runs)} folders)")]

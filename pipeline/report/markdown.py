@@ -1,7 +1,12 @@
-"""The report as Markdown, for the terminal and pull requests."""
+"""The report as Markdown, for the terminal and pull requests.
+
+What settings, labels or failures say is shown as it is: it is neither HTML nor a link, ends no cell of a
+table, and moves no cursor.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from pipeline.report import figures as say
@@ -110,7 +115,9 @@ def _label_curve(figures: Figures) -> str:
         holes = f", {row['num_seeds']} of {metrics['num_seeds']} seeds"
         said = "failed" if row["error"] is None else _error(row)
         cells[row["arm"]].append(said + (holes if 0 < row["num_seeds"] < metrics["num_seeds"] else ""))
-    failed = "".join(f"\nFailed: {name}: {reason}\n" for name, reason in metrics["failed"].items())
+    failed = "".join(
+        f"\nFailed: {_plain(name)}: {_plain(reason)}\n" for name, reason in metrics["failed"].items()
+    )
     rows = [[arm, *row] for arm, row in cells.items()]
     header = ["labels", *(f"{count:,}" for count in counts)]
     above: dict[str, dict[int, str]] = {}
@@ -152,4 +159,10 @@ def _ledger(figures: Figures) -> list[str]:
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     ruler = ["---"] + ["---:"] * (len(header) - 1)
-    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ruler, *rows))
+    cells = ([_plain(cell) for cell in row] for row in rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, ruler, *cells))
+
+
+def _plain(text: str) -> str:
+    one_line = "".join(letter if letter.isprintable() else " " for letter in text)
+    return re.sub(r"([\\`*\[\]<|&])", r"\\\1", one_line)

@@ -7,10 +7,11 @@ hash, direction, what it was trained as. A classifier's folder holds its tokeniz
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from models.family import Encoder, Family, lookup
@@ -87,14 +88,23 @@ def load_model(folder: Path) -> tuple[dict[str, Tensor], ModelCard]:
     """Weights and card. Raises ValueError where the folder holds no whole model."""
     tensors, state = read_folder(folder)
     try:
-        head = state.pop("head")
-        if head is not None:
-            lists = {"label_names": tuple(head["label_names"]), "head_dropout": tuple(head["head_dropout"])}
-            head = HeadCard(**(head | lists))
-        return tensors, ModelCard(**state, head=head)
-    except (KeyError, TypeError) as error:
+        return tensors, _card(state)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         wanted = ", ".join(item.name for item in fields(ModelCard))
         raise ValueError(f"{folder / 'state.json'} is no model card ({error}); wanted: {wanted}") from error
+
+
+def _card(state: dict[str, Any]) -> ModelCard:
+    """Raises one of several errors where a part is missing, unknown or of another type."""
+    head = state["head"]
+    if head is not None:
+        lists = {"label_names": tuple(head["label_names"]), "head_dropout": tuple(head["head_dropout"])}
+        head = typed(HeadCard, head | lists, where="head")
+        if min(head.bptt, head.max_tokens, head.head_hidden) < 1:
+            raise ValueError("head: bptt, max_tokens and head_hidden are at least 1")
+    card = replace(typed(ModelCard, state | {"head": None}, where="card"), head=head)
+    typed(lookup(card.family).config, card.config, where="config", prefix="config.")
+    return card
 
 
 def load_classifier(folder: Path) -> tuple[Classifier, ModelCard, HeadCard]:
@@ -102,10 +112,28 @@ def load_classifier(folder: Path) -> tuple[Classifier, ModelCard, HeadCard]:
     tensors, card = load_model(folder)
     if card.head is None:
         raise ValueError(f"{folder} holds a {card.kind}, a classifier is wanted")
-    encoder, _ = build_encoder(card)
-    model = build_classifier(encoder, card.head)
+    _check_sizes(card, card.head, tensors, folder)
+    model = build_classifier(build_encoder(card)[0], card.head)
     model.load_state_dict(tensors)
     return model.eval(), card, card.head
+
+
+def _check_sizes(card: ModelCard, head: HeadCard, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Without memory for weights: a card of a few bytes can ask for more of it than there is."""
+    try:
+        with torch.device("meta"):
+            model = build_classifier(build_encoder(card)[0], head)
+    except (RuntimeError, TypeError, OverflowError) as error:  # of torch, for numbers beyond its integers
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{folder / 'state.json'} describes no network: {reason}") from error
+    wanted = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise ValueError(
+                f"{folder}: by its card {name!r} has shape {wanted.get(name)}, by its tensors "
+                f"{found.get(name)}; export it anew"
+            )
 
 
 def encoder_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

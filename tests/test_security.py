@@ -1,0 +1,496 @@
+"""What SECURITY.md promises: of our source, and of real stages that are given secrets and hostile files."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import csv
+import http.server
+import json
+import os
+import pickletools
+import random
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.redaction import redact
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+# --------------------------------------------------------------------------------------- our source
+
+_NO_IMPORTS = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "jsonpickle"}
+_NO_CALLS = {
+    "eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.save", "tempfile.mktemp",
+    "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "shutil.unpack_archive",
+    "ssl._create_unverified_context", "subprocess.getoutput", "subprocess.getstatusoutput",
+    "importlib.import_module", "runpy.run_path", "runpy.run_module", "torch.hub.load", "torch.jit.load",
+}  # fmt: skip
+_NO_METHODS = {"extractall", "extract", "read_pickle", "to_pickle", "tostring_pickle"}
+_NO_KEYWORDS = {"shell": False, "allow_pickle": False, "verify": True, "weights_only": True}
+
+# Each with the reason why it is no hole.
+_ALLOWED = {
+    ("models/family.py", "importlib.import_module"),  # of a name among the files of the folder
+    ("pipeline/running.py", "importlib.import_module"),  # of a stage of the command line
+    ("pipeline/presets.py", "yaml.load"),  # ruamel's, which makes plain values and keeps comments
+    ("pipeline/import_fastai.py", "pickle.UnpicklingError"),  # what torch raises
+    ("pipeline/evaluation.py", "joblib.externals.loky.get_reusable_executor"),  # to end its processes
+    ("benchmarks/scaling.py", "torch.save"),  # three numbers, read with weights_only
+}
+
+
+def findings(source: str) -> Iterator[str]:
+    """What a source imports or calls that can run what is in a file, or trusts whoever answers."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in _NO_IMPORTS)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in _NO_IMPORTS:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call):
+            yield from findings_in_call(node)
+
+
+def findings_in_call(node: ast.Call) -> Iterator[str]:
+    name = ast.unparse(node.func)
+    if name in _NO_CALLS or (isinstance(node.func, ast.Attribute) and node.func.attr in _NO_METHODS):
+        yield name
+    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    for keyword, wanted in _NO_KEYWORDS.items():
+        value = given.get(keyword)
+        if value is not None and not (isinstance(value, ast.Constant) and value.value is wanted):
+            yield f"{name}({keyword}={ast.unparse(value)})"
+    if name == "torch.load" and "weights_only" not in given:
+        yield "torch.load without weights_only"
+    if name.endswith("YAML") and "typ" in given and ast.unparse(given["typ"]) not in ("'safe'", "'rt'"):
+        yield f"{name}(typ={ast.unparse(given['typ'])})"
+
+
+@pytest.mark.parametrize("folder", ["pipeline", "models", "benchmarks"])
+def test_our_source_runs_nothing_that_a_file_says_and_trusts_nobody_unseen(folder):
+    files = sorted((ROOT / folder).rglob("*.py"))
+    assert files
+    found = {
+        (file.relative_to(ROOT).as_posix(), what)
+        for file in files
+        for what in findings(file.read_text(encoding="utf-8"))
+    }
+    assert found - _ALLOWED == set()
+
+
+def test_what_is_allowed_is_still_there():
+    found = {
+        (name, what) for name, _ in _ALLOWED for what in findings((ROOT / name).read_text(encoding="utf-8"))
+    }
+    assert found >= _ALLOWED
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle", "from pickle import loads", "import cloudpickle as c", "import joblib",
+        "from joblib import load", "import marshal", "import shelve", "torch.save(x, f)", "torch.load(f)",
+        "torch.load(f, weights_only=False)", "torch.load(f, weights_only=flag)",
+        "np.load(f, allow_pickle=True)", "yaml.load(f)", "YAML(typ='unsafe')", "eval(x)", "exec(x)",
+        "subprocess.run(x, shell=True)", "os.system(x)", "tar.extractall(p)", "zipfile.ZipFile(f).extract(n)",
+        "tempfile.mktemp()", "requests.get(u, verify=False)", "ssl._create_unverified_context()",
+        "pd.read_pickle(f)", "importlib.import_module(name)",
+    ],
+)  # fmt: skip
+def test_the_search_finds(source):
+    assert list(findings(source))
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["torch.load(f, weights_only=True)", "np.load(f, allow_pickle=False)", "YAML(typ='safe')", "model.eval()",
+     "re.compile(x)", "subprocess.run(x, shell=False)", "import pickletools"],
+)  # fmt: skip
+def test_the_search_does_not_find(source):
+    assert list(findings(source)) == []
+
+
+# ---------------------------------------------------------------------------------------- redaction
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://user:SECRETxx@host/x", "postgresql://user:SECRETxx@host:5432/db", "s3://KEY:SECRETxx@bucket/a",
+        "postgresql://user:with/SECRETxx@host/db", "https://SECRETxx@host/", "'https://h/a.csv?token=SECRETxx'",
+        "https://h/a?x=1&access_token=SECRETxx&y=2", "https://h/a?X-Amz-Signature=SECRETxx",
+        "https://h/a?X-Amz-Credential=SECRETxx/2026", "https://blob/a?sv=1&sig=SECRETxx%3D",
+        "https://h/a?AWSAccessKeyId=SECRETxx", "two: http://a:SECRETxx@h/ and http://b:SECRETxx@h/",
+        "signature of SECRETxx refused",
+    ],
+)  # fmt: skip
+def test_credentials_are_taken_out_of_a_text(text, monkeypatch):
+    if text.startswith("signature"):
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRETxx")
+    assert "SECRETxx" not in redact(text)
+    assert "***" in redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["https://host/a.csv?page=2", "mail me@example.org: http://host/", "s3://bucket/folder", "a key = b"],
+)
+def test_a_text_without_credentials_stays_as_it_is(text):
+    assert redact(text) == text
+
+
+# ------------------------------------------------------------------------- the Ray that a stage starts
+
+LOCAL_RAY = """
+import json, sys, time
+import psutil
+from pipeline.cluster import Cluster
+
+def work():
+    import torch, torch.distributed
+    torch.distributed.all_reduce(torch.ones(1))
+
+def sockets():
+    me = psutil.Process()
+    return [c.laddr.ip for p in [me, *me.children(recursive=True)] for c in p.net_connections("inet")
+            if c.status == psutil.CONN_LISTEN]
+
+with Cluster(dashboard=True) as cluster:
+    cluster.nodes()
+    import ray
+    ray.get(ray.remote(lambda: 1).remote())
+    print(json.dumps([sockets(), ray._private.worker._global_node.get_session_dir_path()]))
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_ray_of_a_stage_is_for_this_user_on_this_machine(tmp_path):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
+    done = subprocess.run(
+        [sys.executable, "-c", LOCAL_RAY],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    addresses, session = json.loads(done.stdout.splitlines()[-1])
+    assert len(addresses) >= 8
+    assert {address.removeprefix("::ffff:") for address in addresses} == {"127.0.0.1"}
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    above = [folder for folder in Path(session).parents if folder.name.startswith("headstart-")]
+    assert [folder.stat().st_mode & 0o777 for folder in above] == [0o700]
+    shutil.rmtree(session)
+
+
+# ------------------------------------------------------------------------------- planted secrets
+
+SECRETS = {name: f"planted{secrets.token_hex(12)}" for name in ("uri", "password", "aws", "session", "query")}
+SECRETS["ray"] = secrets.token_hex(32)
+USER = "planted-user"
+
+SMALL = """
+run: {{workers: 1, log_steps: 5}}
+corpus:
+  general:
+    source:
+      {{kind: files, format: ndjson, train: [in/general.ndjson], validation: [], test: [], unlabelled: [],
+       text_column: text, label_column: null, label_names: null, encoding_errors: refuse}}
+    split: {{validation: 0.1, test: 0.0}}
+  target:
+    source:
+      {{kind: files, format: csv, train: ["{address}"], validation: [], test: [], unlabelled: [],
+       text_column: body, label_column: topic, label_names: null, encoding_errors: refuse}}
+    split: {{validation: 0.1, test: 0.2}}
+tokenizer: {{vocab_size: 280}}
+model: {{config: {{embedding_dim: 8, hidden_dim: 12}}}}
+pretrain_lm: {{epochs: 1.0, batch_rows: 4, bptt: 20}}
+finetune_lm: {{epochs: 1.0, batch_rows: 4, bptt: 20}}
+finetune_classifier: {{epochs: 2.0, batch_rows: 16}}
+evaluate: {{bootstrap_samples: 20, confident_errors: 2}}
+sample_efficiency:
+  {{arms: [ulmfit, tfidf], labels: [30], seeds: [1], min_steps: 5, evaluations: 1, bootstrap_samples: 20}}
+"""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A project in which the route has run with secrets, and all that it said and left."""
+
+    folder: Path
+    server: Path  # of MLflow
+    sessions: list[Path]  # of Ray
+    said: str
+    environment: dict[str, str]
+
+
+def run_in(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).parent / words[0]), *words[1:]]
+    return subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, timeout=900)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
+    folder, server = tmp_path_factory.mktemp("planted"), tmp_path_factory.mktemp("mlflow")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
+    for name in tracked.stdout.splitlines():
+        if not name.startswith(("reports/", "tests/")) and name != "dvc.lock" and (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    write_corpora(folder / "in")
+    with serving_files(folder / "in") as corpus, mlflow_server(server) as tracking:
+        address = f"{corpus}/target.csv?token={SECRETS['query']}"
+        (folder / "small.yaml").write_text(SMALL.format(address=address), encoding="utf-8")
+        left_out = ("RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH")
+        environment = {name: value for name, value in os.environ.items() if name not in left_out} | {
+            "OMP_NUM_THREADS": "1",
+            "DVC_NO_ANALYTICS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "MLFLOW_TRACKING_URI": tracking.replace("//", f"//{USER}:{SECRETS['uri']}@"),
+            "MLFLOW_TRACKING_USERNAME": USER,
+            "MLFLOW_TRACKING_PASSWORD": SECRETS["password"],
+            "AWS_ACCESS_KEY_ID": "AKIAPLANTED",
+            "AWS_SECRET_ACCESS_KEY": SECRETS["aws"],
+            "AWS_SESSION_TOKEN": SECRETS["session"],
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": SECRETS["ray"],
+        }
+        begun = time.time()
+        said = ""
+        for words in (
+            ("headstart", "use", "small.yaml"),
+            ("dvc", "repro"),
+            ("headstart", "report", "--markdown"),
+        ):
+            done = run_in(folder, environment, *words)
+            assert done.returncode == 0, redact(done.stdout + done.stderr)
+            if words[1] != "use":  # which shows the difference that a person asks for, on the terminal
+                said += done.stdout + done.stderr
+        found = Path(f"/tmp/headstart-{os.getuid()}/stages").glob("session_*")
+        sessions = [each for each in found if not each.is_symlink() and each.stat().st_mtime >= begun - 1]
+        yield Planted(folder, server, sessions, said, environment)
+        for session in sessions:
+            shutil.rmtree(session, ignore_errors=True)
+
+
+def write_corpora(folder: Path) -> None:
+    folder.mkdir()
+    draw = random.Random(1)
+    words = {
+        "sea": ["wave", "tide", "sail", "gull", "reef"],
+        "garden": ["seed", "soil", "rose", "leaf", "bee"],
+    }
+    every = [word for each in words.values() for word in each]
+    with (folder / "general.ndjson").open("w", encoding="utf-8") as file:
+        for _ in range(300):
+            file.write(json.dumps({"text": " ".join(draw.choices(every, k=20))}) + "\n")
+    with (folder / "target.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["body", "topic"])
+        for row in range(200):
+            topic = ("sea", "garden")[row % 2]
+            writer.writerow([" ".join(draw.choices(words[topic] + every, k=15)), topic])
+
+
+class serving_files:  # noqa: N801  a context, as functions of contextlib are
+    """A folder at an address; who asks needs the token."""
+
+    def __init__(self, folder: Path) -> None:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def log_message(self, *words: object) -> None:
+                pass
+
+            def do_HEAD(self) -> None:
+                self.answer(with_body=False)
+
+            def do_GET(self) -> None:
+                self.answer(with_body=True)
+
+            def answer(self, *, with_body: bool) -> None:
+                name, _, query = self.path.partition("?")
+                if query != f"token={SECRETS['query']}" or not (folder / name.strip("/")).exists():
+                    self.send_error(404)
+                    return
+                content = (folder / name.strip("/")).read_bytes()
+                first, last = 0, len(content) - 1
+                if given := self.headers.get("Range"):
+                    begin, end = given.removeprefix("bytes=").split("-")
+                    first, last = int(begin), min(int(end or last), last)
+                self.send_response(206 if given else 200)
+                self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+                self.send_header("Content-Length", str(last + 1 - first))
+                self.send_header("Accept-Ranges", "bytes")
+                self.send_header("Last-Modified", self.date_time_string(0))
+                self.end_headers()
+                if with_body:
+                    self.wfile.write(content[first : last + 1])
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+    def __enter__(self) -> str:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def __exit__(self, *failure: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class mlflow_server:  # noqa: N801
+    """A real one, with its log beside its database."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._port = folder, free_port()
+
+    def __enter__(self) -> str:
+        command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={self._port}"]
+        command += ["--workers=1", f"--backend-store-uri=sqlite:///{self._folder}/mlflow.db"]
+        command += [f"--default-artifact-root={self._folder.as_uri()}/artifacts"]
+        quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        self._log = (self._folder / "log").open("wb")
+        self._process = subprocess.Popen(
+            command,
+            env=os.environ | quiet,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        address = f"http://127.0.0.1:{self._port}"
+        deadline = time.monotonic() + 90
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.3)
+        return address
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+
+    def __exit__(self, *failure: object) -> None:
+        leader = psutil.Process(self._process.pid)
+        everything = [leader, *leader.children(recursive=True)]
+        leader.terminate()
+        for process in psutil.wait_procs(everything, timeout=10)[1]:
+            process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def forms(secret: str) -> tuple[bytes, bytes]:
+    """A secret as it may stand in a file: as it is, or as in the header of a request."""
+    return secret.encode(), base64.b64encode(f"{USER}:{secret}".encode())[:-4]
+
+
+def files_below(*folders: Path) -> list[Path]:
+    return [
+        file for folder in folders for file in folder.rglob("*") if file.is_file() and not file.is_symlink()
+    ]
+
+
+def may_hold_settings(file: Path, folder: Path) -> bool:
+    """params.yaml, what was laid over it, and DVC's record of the settings that it ran with."""
+    name = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else ""
+    return name in ("params.yaml", "small.yaml", "dvc.lock") or name.startswith(
+        (".dvc/cache/runs/", ".dvc/tmp/")
+    )
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_no_secret_is_in_what_a_run_says_or_leaves(planted):
+    assert planted.sessions
+    files = files_below(planted.folder, planted.server, *planted.sessions)
+    assert len(files) > 100
+    found = [
+        (name, str(file))
+        for file in files
+        for content in [file.read_bytes()]
+        for name, secret in SECRETS.items()
+        if any(form in content for form in forms(secret))
+        and not (name == "query" and may_hold_settings(file, planted.folder))
+    ]
+    assert found == []
+    assert [name for name, secret in SECRETS.items() if secret in planted.said] == []
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_search_for_secrets_would_find_one(planted):
+    """The token of the corpus stands in params.yaml, where stages read it, and hence where DVC keeps that."""
+    assert SECRETS["query"].encode() in (planted.folder / "params.yaml").read_bytes()
+    assert SECRETS["query"].encode() in (planted.folder / "dvc.lock").read_bytes()
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_no_secret_is_in_what_a_failing_stage_says_or_leaves(planted):
+    """The corpus is gone and so is MLflow: both addresses are in somebody's error."""
+    before = set(files_below(planted.folder))
+    (planted.folder / "in/target.csv").unlink()
+    gone = f"http://{USER}:{SECRETS['uri']}@127.0.0.1:{free_port()}"
+    environment = planted.environment | {"MLFLOW_TRACKING_URI": gone}
+    done = run_in(planted.folder, environment, "dvc", "repro", "-f", "-s", "prepare@target")
+    assert done.returncode != 0
+    assert "target.csv" in done.stderr
+    assert "Traceback" not in done.stderr
+    said = done.stdout + done.stderr
+    assert [name for name, secret in SECRETS.items() if secret in said] == []
+    for file in set(files_below(planted.folder)) - before:
+        if not may_hold_settings(file, planted.folder):
+            content = file.read_bytes()
+            assert [name for name, secret in SECRETS.items() if secret.encode() in content] == [], file
+
+
+def is_pickle(content: bytes) -> bool:
+    """Whether these bytes are instructions of pickle from the first to the last."""
+    try:
+        *_, (instruction, _, place) = pickletools.genops(content)
+    except ValueError:
+        return False
+    return instruction.name == "STOP" and place == len(content) - 1 and len(content) > 2
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_no_file_of_ours_is_a_pickle_or_holds_one(planted):
+    import pickle
+
+    import torch
+
+    kept = planted.folder / ".headstart"
+    files = files_below(planted.folder / "data", planted.folder / "reports", kept, planted.server)
+    ours = [file for file in files if not file.is_relative_to(kept / "runs" / "ray")]
+    endings = {file.suffix for file in ours}
+    assert {".safetensors", ".json", ".npy", ".jsonl", ".csv", ".html", ".png", ".model"} <= endings
+    for file in ours:
+        content = file.read_bytes()
+        assert not is_pickle(content), file
+        assert not zipfile.is_zipfile(file), file
+        if file.suffix == ".npy":
+            assert b"'|O'" not in content[:200], file
+    for sample in ([1], {"a": "b"}, torch.zeros(2)):
+        assert all(is_pickle(pickle.dumps(sample, protocol)) for protocol in range(6))
