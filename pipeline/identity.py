@@ -49,7 +49,12 @@ def code_hash(*modules: str) -> str:
 
 
 def code_files(*modules: str) -> list[Path]:
-    """Source files of modules of ours, and of those that they import, directly or not, sorted."""
+    """Source files of `modules_of`, sorted."""
+    return sorted(source_of(name) for name in modules_of(*modules))
+
+
+def modules_of(*modules: str) -> list[str]:
+    """Modules of ours, and those that they import, directly or not, sorted."""
     found: set[str] = set()
     waiting = list(modules)
     while waiting:
@@ -57,7 +62,7 @@ def code_files(*modules: str) -> list[Path]:
         if name not in found:
             found.add(name)
             waiting += imports_of(name)
-    return sorted(source_of(name) for name in found)
+    return sorted(found)
 
 
 def source_of(module: str) -> Path:

@@ -632,6 +632,7 @@ broken = subprocess.Popen(
 )
 ray.init(address=cluster.address, log_to_driver=False)
 while sum(node["Alive"] for node in ray.nodes()) < 3:
+    assert broken.poll() is None, "the node did not start"
     time.sleep(0.2)
 print(cluster.address, flush=True)
 sys.stdin.read()
@@ -659,19 +660,22 @@ def test_of_several_nodes_the_one_with_other_code_and_another_storage_is_found(p
         file.write("# of another commit\n")
     write_params(project_folder, workers=2, storage=str(tmp_path / "store"))
     environment = HERE | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-tests" * 4}
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "1"  # no Ray of the loopback interface alone
     host = subprocess.Popen(
         [sys.executable, "-c", CLUSTER, str(tmp_path / "store"), str(tmp_path / "old")], cwd=tmp_path,
         env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         assert host.stdout is not None
-        address = host.stdout.readline().strip()
+        # By this name it is a Ray of this machine, whose workers are not sent the driver's code.
+        address = f"127.0.0.1:{host.stdout.readline().strip().rpartition(':')[2]}"
         found = findings_of(doctor(project_folder, "--json", **environment | {"RAY_ADDRESS": address}))
     finally:
         host.communicate("", timeout=60)
     assert "3 nodes, 2 CPUs" in found["ray"][0].found
     assert states(found["token"]) == ["ok"]
     assert sorted(re.findall(r"\d+", found["plan"][0].found)) == list("01112")
+    assert "versions" in found, found
     (versions,) = found["versions"]
     assert "has other code" in versions.found
     broken = versions.found.split()[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import tracking
+from pipeline import identity, tracking
 from pipeline.cluster import Cluster
 from pipeline.doctor import cluster as ray_checks
 from pipeline.doctor import project
@@ -19,14 +19,14 @@ from pipeline.doctor.findings import Finding, bounded, checked, failure, in_back
 from pipeline.doctor.needs import Need, needs_of
 from pipeline.doctor.nodes import HANGS, judge, visit
 from pipeline.doctor.probe import Errand, StorageAnswer
-from pipeline.launch import Placement, device_of
+from pipeline.launch import Placement, credentials, device_of
 from pipeline.params import Params, load
 from pipeline.running import check_model, cluster_of, project_root
 from pipeline.storage import open_storage
+from pipeline.tracking import stores
 
 JOIN_S = 60.0
 CHECK_S = 60.0  # of one that asks nobody but this machine, Ray or the storage
-CREDENTIALS = ("AWS_", "MLFLOW_TRACKING_")  # variables with which the driver reaches both
 _TO_JOIN = (
     "see that it is up and of the same version (`headstart status`, `ray status`), and that "
     "RAY_AUTH_MODE and the token are those of the cluster"
@@ -118,8 +118,8 @@ def _ask(case: _Case, nodes: Sequence[Mapping[str, Any]], placement: Placement |
         nonce=secrets.token_bytes(32),
         tracking=tracking.tracking_uri(case.root),
         alone=ray_checks.is_here(nodes),
-        environment={name: value for name, value in os.environ.items() if name.startswith(CREDENTIALS)},
-        code=("pipeline.running", f"models.{case.params.model.family}"),
+        environment=credentials() | stores.credentials(),  # what workers are given too
+        code=tuple(identity.modules_of("pipeline.running", f"models.{case.params.model.family}")),
     )
     needs = [] if placement is None else _needs(case.params, placement.num_workers)
     driver, answers, findings = visit(errand, ray_checks.nodes_to_ask(nodes, errand) if nodes else [])

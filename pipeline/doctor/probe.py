@@ -6,6 +6,8 @@ A question that cannot be answered has `Trouble` for an answer, with what to do 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import importlib.util
 import os
 import shutil
 import socket
@@ -14,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +50,7 @@ class Trouble:
 class Facts:
     host: str
     versions: Mapping[str, str]
-    code: str  # hash of the source
+    code: str  # hash of this project's source
     cpus: int  # that this process may use
     gpus: tuple[str, ...]  # as torch sees them
     gpu_free_bytes: tuple[int, ...]
@@ -88,15 +90,13 @@ class Probe:
             )
 
     def _facts(self) -> Facts:
-        from pipeline import identity
-
         _show_all_gpus()
         names, free = _gpus()
         temp = tempfile.gettempdir()
         return Facts(
             host=socket.gethostname(),
             versions={"python": ".".join(map(str, sys.version_info[:3]))} | dict(_versions()),
-            code=identity.code_hash(*self._errand.code),
+            code=_hash_of(self._errand.code),
             cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             gpus=names,
             gpu_free_bytes=free,
@@ -197,6 +197,17 @@ def _missing_folders(address: str) -> list[Path]:
     """On the way to a local address, the deepest first."""
     path = Path(address)
     return [] if "://" in address else [each for each in (path, *path.parents) if not each.exists()]
+
+
+def _hash_of(modules: Iterable[str]) -> str:
+    """SHA-256 of their source, as they would be imported here: Ray may have sent them."""
+    digest = hashlib.sha256()
+    for module in modules:
+        found = importlib.util.find_spec(module)
+        if found is None or found.origin is None:
+            raise ImportError(f"no module {module}")
+        digest.update(f"{module}\0".encode() + Path(found.origin).read_bytes())
+    return digest.hexdigest()
 
 
 def _versions() -> Iterator[tuple[str, str]]:
