@@ -605,14 +605,17 @@ def test_a_ray_that_hangs_is_left_behind(project_folder):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_ray_of_its_own_without_a_token_is_warned_about_and_its_workers_meet(project_folder):
+def test_a_ray_without_a_token_and_workers_that_do_not_reach_each_other_are_told(project_folder):
     write_params(project_folder, workers=2)
-    found = findings_of(doctor(project_folder, "--json", RAY_AUTH_MODE="disabled"))
+    wrong = {"RAY_AUTH_MODE": "disabled", "GLOO_SOCKET_IFNAME": "nowhere0"}
+    found = findings_of(doctor(project_folder, "--json", **wrong))
+    assert "started for the time being" in found["ray"][0].found
     assert states(found["token"]) == ["warning"]
     assert "can run code as you" in found["token"][0].found
-    assert "2 summed a tensor by gloo" in found["workers"][0].found
-    assert all("failure" not in states(each) for each in found.values()), found
-    assert "started for the time being" in found["ray"][0].found
+    assert states(found["workers"]) == ["failure"]
+    assert "nowhere0" in found["workers"][0].found
+    assert "GLOO_SOCKET_IFNAME" in found["workers"][0].to_do
+    assert [check for check, each in found.items() if "failure" in states(each)] == ["workers"]
 
 
 CLUSTER = """

@@ -23,6 +23,10 @@ from pipeline.trials import trials_at_once
 
 CONNECT_S = 5.0
 MEET_S = 120.0
+_TO_MEET = (
+    "open all TCP ports between the nodes, and where they have several networks, set GLOO_SOCKET_IFNAME "
+    "(NCCL_SOCKET_IFNAME) to the one that they share"
+)
 
 
 @dataclass
@@ -276,8 +280,7 @@ def meet(placement: Placement) -> list[Finding]:
             failure(
                 "workers",
                 f"{placement.num_workers} workers did not find each other within {MEET_S:.0f} s",
-                "open all TCP ports between the nodes; where they have several networks, set "
-                "GLOO_SOCKET_IFNAME (NCCL_SOCKET_IFNAME) to the one that they share",
+                _TO_MEET,
             )
         ]
     backend = "NCCL" if placement.use_gpu else "gloo"
@@ -314,9 +317,9 @@ def _train_together(placement: Placement) -> None:
         try:
             trainer.fit()
         except (TrainingFailedError, RayError) as error:
+            reason = reason_of(getattr(error, "controller_failure", error))  # before they trained
             raise ValueError(
-                f"workers cannot train together: {reason_of(error)}; open all TCP ports between the nodes, "
-                "and see Ray's logs of these workers"
+                f"{placement.num_workers} workers cannot train together: {reason}; {_TO_MEET}"
             ) from error
 
 
