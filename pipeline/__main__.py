@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -134,6 +136,48 @@ def _print_status(status: Any) -> None:
 
 
 @app.command()
+def sync() -> None:
+    """Deliver to MLflow what it could not be told when it happened, without running a stage."""
+    from pipeline import tracking
+    from pipeline.running import project_root
+
+    delivered = tracking.deliver(project_root(Path.cwd()))
+    if not delivered.told and not delivered.left:
+        typer.echo(f"MLflow at {delivered.store} has everything")
+    for name in delivered.told:
+        typer.echo(f"delivered: {name}, to MLflow at {delivered.store}")
+    for name, reason in delivered.left:
+        typer.secho(f"kept: {name}; {reason}", fg="red", err=True)
+    if delivered.left:
+        raise typer.Exit(1)
+
+
+@app.command()
+def doctor(
+    params: Annotated[Path, typer.Option(help="Settings to examine.")] = Path("params.yaml"),
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Try whatever long work will need: cluster, storage, MLflow, versions, memory; say what to do."""
+    from pipeline.doctor import examine
+    from pipeline.doctor.printing import as_table, to_json
+    from pipeline.progress import busy
+
+    with busy("doctor"):
+        findings = examine(params, Path.cwd())
+    typer.echo(to_json(findings) if as_json else as_table(findings))
+    _end(int(any(finding.state == "failure" for finding in findings)))
+
+
+def _end(code: int) -> None:
+    """End this process, with what hangs in its threads."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        os._exit(code)
+    raise typer.Exit(code)
+
+
+@app.command()
 def use(
     overlay: Annotated[str, typer.Argument(help="A preset's name, or a YAML file with keys of params.yaml.")],
     params: Annotated[Path, typer.Option(help="The file to change.")] = Path("params.yaml"),
@@ -194,6 +238,32 @@ def import_fastai(
 
 
 @app.command()
+def gc(
+    older_than: Annotated[
+        float, typer.Option(help="Days. What was written since stays, whether anything refers to it or not.")
+    ] = 14.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it. Without this, only show.")] = False,
+    thin: Annotated[
+        bool, typer.Option("--thin", help="Leave finished runs their last checkpoint, trials their outcome.")
+    ] = False,
+    project: Annotated[
+        list[Path] | None, typer.Option(help="Folder of another project on the same run.storage.")
+    ] = None,
+    params: Annotated[Path, typer.Option(help="Settings: run.storage.")] = Path("params.yaml"),
+) -> None:
+    """Show which runs in run.storage nothing refers to; with --yes, remove them."""
+    from pipeline import garbage
+    from pipeline.running import project_root
+
+    plan = garbage.make_plan(project_root(Path.cwd()), params, older_than, thin, project or [])
+    garbage.show(plan)
+    if yes:
+        typer.echo(f"removed {garbage.readable(garbage.carry_out(plan))}")
+    elif plan.num_bytes or plan.going:
+        typer.echo("nothing was removed; `headstart gc --yes` does it")
+
+
+@app.command()
 def predict(
     text: Annotated[
         list[str] | None, typer.Argument(help="Texts; none reads --file, or standard input.")
@@ -210,7 +280,7 @@ def predict(
     from pipeline.predict import predict_lines
 
     for line in predict_lines(text or [], file, model or [Path("data/classifier/forward")], precision):
-        typer.echo(line)
+        typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 
 def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
@@ -234,6 +304,14 @@ def main() -> None:
         app(_with_the_flags_of_dvc(sys.argv[1:]))
     except ValueError as error:
         typer.secho(f"headstart: {_shown(str(error))}", fg="red", err=True)
+        sys.exit(2)
+    except OSError as error:
+        from pipeline.storage import what_to_do
+
+        advice = what_to_do(error)
+        if advice is None:  # a mistake of ours
+            raise
+        typer.secho(f"headstart: {error}; {advice}, and repeat the command", fg="red", err=True)
         sys.exit(2)
 
 

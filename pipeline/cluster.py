@@ -40,8 +40,15 @@ _HERE = LOOPBACK | {
 }
 
 
+# What the workers of a cluster elsewhere are sent; libraries they have of their own.
+_CODE = [Path(__file__).resolve().parent, Path(__file__).resolve().parent.parent / "models"]
+
+
+@dataclass(frozen=True)
 class JoinedCluster:
     """The Ray that this process runs on: there already, and left to whoever began it."""
+
+    is_spread: bool  # as the driver found it
 
     def nodes(self) -> list[dict[str, float]]:
         import ray
@@ -72,12 +79,21 @@ class Cluster:
     _joining: Future[None] | None = field(default=None, repr=False)
     _thread: ThreadPoolExecutor | None = field(default=None, repr=False)
 
+    @property
+    def is_here(self) -> bool:
+        """Begun for this project on this machine, which has its code and files."""
+        return self.address is None or self.address.startswith(("127.0.0.1:", "localhost:"))
+
+    @property
+    def is_spread(self) -> bool:
+        """Over machines that share no folder with this one, for all that is known."""
+        return not self.is_here or len(self.nodes()) > 1
+
     def begin(self) -> None:
         """Join, or start, in the background."""
         if self._joining is not None:
             return
-        here = self.address is None or self.address.startswith("127.0.0.1:")
-        for name, value in (_SETTINGS | (_HERE if here else {})).items():
+        for name, value in (_SETTINGS | (_HERE if self.is_here else {})).items():
             os.environ.setdefault(name, value)
         os.environ.update(self.environment)
         if self.address is None:
@@ -133,6 +149,7 @@ class Cluster:
 
         ray.init(
             address=self.address or "local",
+            runtime_env=None if self.is_here else {"py_modules": [str(folder) for folder in _CODE]},
             include_dashboard=None if self.address else self.dashboard,
             log_to_driver=False,
             configure_logging=True,

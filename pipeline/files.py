@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
+import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+MANIFEST_FILE = "manifest.json"
 
 
 @contextlib.contextmanager
@@ -90,20 +95,83 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def write_manifest(folder: Path, names: Iterable[str]) -> None:
+    """Write `manifest.json`: size and SHA-256 of some files of a folder, by which a damaged one is known."""
+    manifest = {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)} for name in names
+    }
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+
+
+def verify(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Hold some files of a folder, or all that it lists, against `manifest.json`.
+
+    Raises:
+        ValueError: a file differs or is not listed, or the manifest is missing or damaged; it is named.
+    """
+    manifest = read_manifest(folder / MANIFEST_FILE)
+    for name in manifest if names is None else names:
+        path, expected = folder / name, manifest.get(name)
+        if expected is None:
+            raise ValueError(f"{folder / MANIFEST_FILE} does not list {name}")
+        if not path.is_file() or path.stat().st_size != expected["bytes"]:
+            raise ValueError(f"{path} is missing or cut short, {expected['bytes']:,} bytes are wanted")
+        if sha256_of(path) != expected["sha256"]:
+            raise ValueError(f"{path} was altered: its SHA-256 is not the one in {MANIFEST_FILE}")
+
+
+def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+    """Size and hash of each file. Raises ValueError where it is missing or says something else."""
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(f"{path} is missing: {path.parent} is not whole") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not readable: {error}") from error
+    if not isinstance(manifest, dict) or not all(map(_is_entry, manifest.items())):
+        raise ValueError(f"{path} does not list files with their bytes and sha256")
+    return manifest
+
+
+def _is_entry(item: tuple[str, Any]) -> bool:
+    name, entry = item
+    is_plain = name == os.path.basename(name) and name not in ("", ".", "..")  # stays within the folder
+    is_whole = isinstance(entry, dict) and isinstance(entry.get("bytes"), int)
+    return is_plain and is_whole and isinstance(entry.get("sha256"), str)
+
+
 def _sibling(path: Path, purpose: str) -> Path:
     # Beside `path`, so that the rename stays within one file system.
     return path.with_name(f".{path.name}.{purpose}-{os.getpid()}")
 
 
+def clear_leftovers(folder: Path) -> None:
+    """Remove what killed writers left in a folder. For whoever alone may write there, from any machine."""
+    for left, path, _ in _leftovers(folder):
+        _settle(left, path)
+
+
 def _clear_leftovers(path: Path) -> None:
-    for left in path.parent.glob(f".{path.name}.*-*"):
-        purpose, _, pid = left.name.removeprefix(f".{path.name}.").rpartition("-")
-        if purpose not in ("partial", "old") or not pid.isdigit() or _is_alive(int(pid)):
-            continue
-        if purpose == "old" and not path.exists():  # killed between the two renames
-            left.rename(path)
-        else:
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    for left, of, pid in _leftovers(path.parent):
+        if of == path and not _is_alive(pid):
+            _settle(left, path)
+
+
+def _leftovers(folder: Path) -> list[tuple[Path, Path, int]]:
+    """What `_sibling` named: its path, the one that it was to become or had been, the writer's process id."""
+    found = []
+    for left in folder.glob(".*"):
+        name = re.fullmatch(r"\.(.+)\.(?:partial|old)-(\d+)", left.name)
+        if name:
+            found.append((left, folder / name[1], int(name[2])))
+    return found
+
+
+def _settle(left: Path, path: Path) -> None:
+    if ".old-" in left.name and not path.exists():  # killed between the two renames
+        left.rename(path)
+    else:
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def _is_alive(pid: int) -> bool:

@@ -19,6 +19,7 @@ from pipeline.files import sha256_of
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PACKAGES = ("pipeline", "models")
+TRIALS_FILE = "trials.json"  # below the key of a stage of many trainings, in `run.storage`: their keys
 
 
 def run_key(stage: str, settings: Mapping[str, Any], inputs: Mapping[str, str], code: str) -> str:

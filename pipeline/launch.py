@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,9 @@ from torch import Tensor
 from pipeline.allocator import keep_freed_memory
 from pipeline.cluster import Cluster, JoinedCluster
 from pipeline.files import atomic_write
+from pipeline.inputs import EVERYWHERE, Published, publish
 from pipeline.lease import Fence, Process, leased
-from pipeline.params import Run
+from pipeline.params import Run, Workers
 from pipeline.precision import fast_dtype
 from pipeline.storage import patiently
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
@@ -25,6 +29,8 @@ from pipeline.training.jobs import Job
 from pipeline.training.loop import train
 
 log = logging.getLogger(__name__)
+
+RESIZE_S = 60.0  # between two looks whether more workers, or fewer, fit the cluster
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,11 @@ class Session:
 
 
 Report = Callable[[Mapping[str, float]], None]
+
+
+def credentials() -> dict[str, str]:
+    """With which the driver reaches a bucket, and so do workers, whatever their Ray was begun with."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
 
 
 def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> Checkpoint:
@@ -185,19 +196,27 @@ def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -
         from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        alone = replace(session, cluster=None)
+        storage = session.folder.rpartition("/")[0]
+        work = _Work(
+            job=job,
+            run=run,
+            session=replace(session, cluster=None),
+            threads=placement.threads,
+            inputs=published_for(cluster, storage, job, run),
+        )
         trainer = TorchTrainer(
-            _ray_worker,
-            train_loop_config={"job": job, "run": run, "session": alone, "threads": placement.threads},
+            # Ray shows a `train_loop_config` to whoever may see its dashboard.
+            partial(_ray_worker, work),
             torch_config=TorchConfig(backend="nccl" if placement.use_gpu else "gloo"),
             scaling_config=ScalingConfig(
-                num_workers=placement.num_workers,
+                num_workers=placement.scale,  # type: ignore[arg-type]  # typed as the class it replaces
                 use_gpu=placement.use_gpu,
                 resources_per_worker={"CPU": placement.threads},
+                elastic_resize_monitor_interval_s=RESIZE_S,  # type: ignore[call-arg]
             ),
             run_config=RunConfig(
                 name=session.key,
-                storage_path=session.folder.rsplit("/", 1)[0] + "/ray",
+                storage_path=_folder_for_ray(storage),
                 failure_config=FailureConfig(max_failures=run.max_worker_failures),
                 callbacks=[_listener(report)] if report else [],
             ),
@@ -206,6 +225,40 @@ def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -
             trainer.fit()
         except WorkerGroupError as error:
             raise refusal_among(error.worker_failures.values()) or error from error
+
+
+def published_for(cluster: Cluster | JoinedCluster, storage: str, value: Any, run: Run) -> Published:
+    """What jobs or trials read, where workers of the cluster can fetch it if they have to.
+
+    Raises StorageError.
+    """
+    if not cluster.is_spread:
+        return EVERYWHERE
+    return patiently(
+        lambda: publish(storage, value),
+        minutes=run.storage_wait_minutes,
+        what=f"{storage} cannot be written",
+        warn=log.warning,
+    )
+
+
+def _folder_for_ray(storage: str) -> str:
+    """For the records of Ray's own, which are not gone on from: what we do is in our checkpoints."""
+    if "://" in storage:
+        return f"{tempfile.gettempdir()}/headstart-ray-{os.getuid()}"
+    return f"{storage}/ray"
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What crosses over to each worker."""
+
+    job: Job
+    run: Run
+    session: Session
+    threads: int
+    inputs: Published
+    environment: Mapping[str, str] = field(default_factory=credentials, repr=False)
 
 
 def _listener(report: Report) -> Any:
@@ -252,13 +305,20 @@ class Placement:
     num_workers: int
     threads: int  # CPUs of each
     use_gpu: bool
+    min_workers: int | None = None  # go on with fewer, down to so many, where nodes are lost; None: as many
+
+    @property
+    def scale(self) -> int | tuple[int, int]:
+        """As Ray Train is told."""
+        return self.num_workers if self.min_workers is None else (self.min_workers, self.num_workers)
 
 
 def plan_placement(run: Run, nodes: Sequence[Mapping[str, float]]) -> Placement:
     """How many workers, and of what size, on nodes with these resources.
 
     `auto` takes a worker a GPU, or, without any, a worker a node: two processes of one thread gain
-    nothing over one of two. A worker gets as many CPUs as all of them can have.
+    nothing over one of two. A worker gets as many CPUs as all of them can have. From `min` to `max` workers
+    there are as many as fit, now and when nodes come or go.
     Raises ValueError for a plan that could only wait for ever.
     """
     num_gpus = sum(int(node.get("GPU", 0)) for node in nodes)
@@ -273,12 +333,18 @@ def plan_placement(run: Run, nodes: Sequence[Mapping[str, float]]) -> Placement:
         return sum(min(gpu, cpu // threads) for gpu, cpu in zip(gpus, cpus, strict=True))
 
     offered = num_gpus if use_gpu else sum(cpu > 0 for cpu in cpus)
-    num_workers = max(1, offered) if run.workers == "auto" else run.workers
-    if room(1) < num_workers:
+    elastic = run.workers if isinstance(run.workers, Workers) else None
+    key = "run.workers" if elastic is None else "run.workers.min"
+    if isinstance(run.workers, Workers):
+        wanted = run.workers.min
+    else:
+        wanted = max(1, offered) if run.workers == "auto" else run.workers
+    if room(1) < wanted:
         raise ValueError(
-            f"run.workers is {num_workers}, but the Ray cluster offers {room(1)} "
+            f"{key} is {wanted}, but the Ray cluster offers {room(1)} "
             f"{'GPUs, with a CPU each' if use_gpu else 'CPUs'}; lower it, or add nodes"
         )
+    num_workers = wanted if elastic is None else min(elastic.max, max(elastic.min, offered))
     if run.threads_per_worker == "auto":
         threads = max(number for number in range(1, max(cpus) + 1) if room(number) >= num_workers)
     elif room(run.threads_per_worker) < num_workers:
@@ -289,21 +355,24 @@ def plan_placement(run: Run, nodes: Sequence[Mapping[str, float]]) -> Placement:
         )
     else:
         threads = run.threads_per_worker
+    if elastic is not None:
+        return Placement(elastic.max, threads, use_gpu, elastic.min)
     return Placement(num_workers, threads, use_gpu)
 
 
-def _ray_worker(config: dict[str, Any]) -> None:
+def _ray_worker(work: _Work) -> None:
     """Runs on each worker, in the process group that Ray has set up."""
     import ray.train
     from ray.train.torch import get_device
 
-    job, run = config["job"], config["run"]
-    prepare_torch(config["threads"])
+    os.environ.update(work.environment)
+    prepare_torch(work.threads)
     where = ray.train.get_context()
+    job = work.inputs.fetched(work.job)
     context = _context(
         job,
-        run,
-        config["session"],
+        work.run,
+        work.session,
         get_device(),
         rank=where.get_world_rank(),
         world=where.get_world_size(),

@@ -15,6 +15,7 @@ Source: M. Kleppmann, "How to do distributed locking" (2016), on fencing tokens.
 from __future__ import annotations
 
 import contextlib
+import errno
 import getpass
 import json
 import os
@@ -96,7 +97,7 @@ class Holder:
     @staticmethod
     def this(parent: Process | None) -> Holder:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        return Holder(Process.this(), parent, socket.gethostname(), _user(), since)
+        return Holder(Process.this(), parent, socket.gethostname(), user_name(), since)
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode()
@@ -136,9 +137,11 @@ class Fence:
     number: int
 
     def holds(self) -> bool:
-        """Whether nobody has taken over. Raises OSError where the storage does not answer."""
+        """Whether nobody has taken over. Raises OSError where the storage is away."""
         numbers = _numbers(open_storage(self.address))
-        return not numbers or numbers[-1] <= self.number
+        if not numbers:  # its own at least has to be: another disk, or none, is mounted there now
+            raise FileNotFoundError(errno.ENOENT, "the storage of this run is away", self.address)
+        return numbers[-1] == self.number
 
     def check(self) -> None:
         """Raises LeaseLostError where somebody has taken over, OSError where the storage does not answer."""
@@ -168,11 +171,28 @@ class Lease:
 
     def release(self) -> None:
         """Give it back: the next one need not wait."""
+        if self._over.is_set():  # removed
+            return
+        self._stop_beating()
+        with contextlib.suppress(OSError):  # then they have to
+            if self.fence.holds():
+                self._storage.write(_path(self.fence.number, "ended"), b"")
+                self._storage.remove(_path(self.fence.number, "beat"))
+
+    def remove(self) -> None:
+        """Remove the last trace of a run that was removed. Nobody comes in before that is done.
+
+        Who held an older number, and lives all the same, finds another than its own and stops.
+        """
+        self._stop_beating()
+        mine_last = sorted(self._storage.files("lease"), key=lambda file: file.path.endswith(".json"))
+        for file in mine_last:
+            self._storage.remove(file.path)
+        self._storage.prune("lease")
+
+    def _stop_beating(self) -> None:
         self._over.set()
         self._thread.join()
-        with contextlib.suppress(OSError):  # then they have to
-            self._storage.write(_path(self.fence.number, "ended"), b"")
-            self._storage.remove(_path(self.fence.number, "beat"))
 
     def _beat(self) -> None:
         count = 0
@@ -180,7 +200,8 @@ class Lease:
             count += 1
             # Away for a while: nobody else can take over then, and each write looks at the number first.
             with contextlib.suppress(OSError):
-                self._storage.write(_path(self.fence.number, "beat"), str(count).encode())
+                if self.fence.holds():  # a write would make the folder anew where it is away
+                    self._storage.write(_path(self.fence.number, "beat"), str(count).encode())
 
 
 @contextlib.contextmanager
@@ -250,6 +271,21 @@ def acquire(
         return lease
 
 
+def holder_of(storage: Storage) -> Holder | None:
+    """Who holds the lease, as far as is seen from here without waiting.
+
+    None where nobody does: it was given back, its process is gone, or nobody can say who it was.
+    """
+    last = max(_numbers(storage), default=0)
+    if not last or storage.read(_path(last, "ended")) is not None:
+        return None
+    try:
+        holder = Holder.from_json(storage.read(_path(last)) or b"")
+    except ValueError:
+        return None
+    return None if holder.is_dead else holder
+
+
 def _passed_over(
     storage: Storage, number: int, tell: Callable[[str], object], silent_s: float
 ) -> Process | None:
@@ -300,7 +336,9 @@ def _held(storage: Storage, holder: Holder | None) -> str:
 
 
 def _forget(storage: Storage, number: int) -> None:
-    """Remove the files of numbers before: the highest alone counts."""
+    """Remove the files of numbers before: the highest alone counts. And what killed writers left."""
+    with contextlib.suppress(OSError):
+        storage.clear_leftovers("lease")
     for name in storage.names("lease"):
         if name.split(".")[0] < f"{number:06d}":
             with contextlib.suppress(OSError):
@@ -324,7 +362,7 @@ def _place() -> str:
     return f"{system}/{os.readlink(namespace)}" if namespace.exists() else system
 
 
-def _user() -> str:
+def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user need not have a name

@@ -52,7 +52,7 @@ def find(stage: str, direction: str, lowest: float, highest: float, steps: int, 
     if steps < 30:
         raise ValueError(f"--steps is {steps}; at least 30 are needed to see a slope")
     params = load(Path("params.yaml"))
-    job = _job(stage, params, stage_arguments(Path("dvc.yaml"), stage, direction), direction)
+    job = job_of(stage, params, stage_arguments(Path("dvc.yaml"), stage, direction), direction)
     run = params.run
     prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
     device = device_of(run)
@@ -99,9 +99,10 @@ def stage_arguments(dvc_yaml: Path, stage: str, direction: str) -> dict[str, str
     )
 
 
-def _job(
+def job_of(
     stage: str, params: Params, given: dict[str, str], direction: str
 ) -> LanguageModelJob | ClassifierJob:
+    """What a stage trains, with the flags of dvc.yaml. Raises ValueError where its inputs do not match."""
     if direction not in ("forward", "backward"):
         raise ValueError(f"--direction is {direction}; forward or backward is wanted")
     common: dict[str, Any] = {

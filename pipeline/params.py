@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
@@ -26,23 +27,45 @@ from pydantic import (
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what every library here takes
+Epochs = Annotated[float, Field(gt=0, le=100_000)]  # each is planned ahead
 Direction = Literal["forward", "backward"]
 
 
+_MOST_LEVELS, _MOST_VALUES = 32, 100_000  # of a YAML file
+_REPR = reprlib.Repr()  # of what a person wrote, cut to what a message can hold
+_REPR.maxstring = _REPR.maxother = 200
+
+
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 Precision = Literal["auto", "fp32", "bf16"]  # of matrix products
 
 
+class Workers(Section):
+    """As many as the cluster has room for, while it changes."""
+
+    min: Count
+    max: Count
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Workers:
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min}, above max, which is {self.max}")
+        return self
+
+
 class Run(Section):
     """Where and how to run. Only `seed` and `precision` may change a result."""
 
-    seed: Annotated[int, Field(ge=0)]
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"]  # 0: this process, without Ray
-    threads_per_worker: Count | Literal["auto"]
+    seed: Seed
+    workers: CountOrZero | Literal["auto"] | Workers  # 0: this process, without Ray
+    threads_per_worker: Threads | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
     precision: Precision  # auto: bf16 where it was measured to be faster
     directions: Annotated[list[Direction], Field(min_length=1)]
@@ -51,7 +74,7 @@ class Run(Section):
     checkpoint_minutes: Positive
     keep_checkpoints: Count
     log_steps: Count  # optimizer steps between two records of the training curve
-    max_worker_failures: Annotated[int, Field(ge=0)]
+    max_worker_failures: CountOrZero
 
     @model_validator(mode="after")
     def _directions_differ(self) -> Run:
@@ -82,12 +105,31 @@ class FilesSource(Section):
     label_names: list[str] | None  # names of the integer labels 0, 1, ...; -1 then stands for no label
     encoding_errors: Literal["refuse", "replace", "skip"]  # rows that are not valid UTF-8
 
+    @model_validator(mode="after")
+    def _columns_and_names_fit(self) -> FilesSource:
+        if self.text_column == self.label_column:
+            raise ValueError(f"text_column and label_column are both {self.text_column!r}")
+        if self.label_names is not None and self.label_column is None:
+            raise ValueError("label_names are given, but label_column is null; set both or none")
+        if self.label_names is not None and len(self.label_names) < 2:
+            raise ValueError(f"label_names is {self.label_names}; a classifier needs two classes at least")
+        return self
+
 
 class Split(Section):
     """Fractions split off the training rows where the source gives no such split."""
 
     validation: Fraction
     test: Fraction
+
+    @model_validator(mode="after")
+    def _leaves_some(self) -> Split:
+        if self.validation + self.test >= 1:
+            raise ValueError(
+                f"validation {self.validation} and test {self.test} leave nothing to train on; together they "
+                "must be below 1"
+            )
+        return self
 
 
 class Normalise(Section):
@@ -112,11 +154,11 @@ class Corpora(Section):
 
 class Tokenizer(Section):
     kind: Literal["unigram", "bpe", "word", "char"]
-    vocab_size: Annotated[int, Field(ge=10)]
-    character_coverage: Annotated[float, Field(gt=0, le=1)]
+    vocab_size: Annotated[int, Field(ge=10, le=1_000_000)]  # sentencepiece's seeds
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)]  # all that sentencepiece takes
     byte_fallback: bool
     sample_mb: Positive  # at most so much text, drawn with the seed, trains the tokenizer
-    threads: Count  # fixed, as ties may break differently with another number
+    threads: Threads  # fixed, as ties may break differently with another number
 
 
 class Model(Section):
@@ -143,14 +185,14 @@ class Schedule(Section):
 
 
 class LanguageModelTraining(Section):
-    epochs: Positive
+    epochs: Epochs
     batch_rows: Count  # rows (lanes) of the global batch
-    bptt: Annotated[int, Field(ge=2)]  # mean tokens a row and step
+    bptt: Annotated[int, Field(ge=2, lt=2**31)]  # mean tokens a row and step
     variable_bptt: bool
     optimizer: Optimizer
     schedule: Schedule
     unfreeze: Literal["full", "gradual"]
-    epochs_per_unfreezing: Positive  # until the next group joins
+    epochs_per_unfreezing: Epochs  # until the next group joins
     dropout: NonNegative  # multiplies each dropout of the family
     ar_alpha: NonNegative
     tar_beta: NonNegative
@@ -161,14 +203,14 @@ class LanguageModelTraining(Section):
 class ClassifierTraining(Section):
     start: Literal["target_lm", "general_lm", "scratch"]
     max_labels: Count | None  # a seeded stratified subset of the training labels
-    epochs: Positive  # in all, those of the unfreezing among them
+    epochs: Epochs  # in all, those of the unfreezing among them
     batch_rows: Count  # documents of the global batch
-    bptt: Annotated[int, Field(ge=2)]  # tokens a chunk
+    bptt: Annotated[int, Field(ge=2, lt=2**31)]  # tokens a chunk
     max_tokens: Count  # of a longer document the first and the last half of these are kept
     optimizer: Optimizer
     schedule: Schedule
     unfreeze: Literal["full", "gradual", "chain_thaw"]
-    epochs_per_unfreezing: Positive
+    epochs_per_unfreezing: Epochs
     dropout: NonNegative
     head_hidden: Count
     head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
@@ -179,20 +221,20 @@ class ClassifierTraining(Section):
 
 
 class Evaluate(Section):
-    bootstrap_samples: Count
+    bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
-    calibration_bins: Count
+    calibration_bins: Annotated[int, Field(ge=1, le=10_000)]
     baseline_tfidf: bool
-    confident_errors: Annotated[int, Field(ge=0)]  # shown with their texts and what moved the classifier
+    confident_errors: CountOrZero  # shown with their texts and what moved the classifier
 
 
 class Leakage(Section):
     """What is done about test documents that were trained on."""
 
     action: Literal["label", "drop", "stop"]  # say so beside the result, leave them out of it, or refuse
-    ngram_words: Annotated[int, Field(ge=2)]
+    ngram_words: Annotated[int, Field(ge=2, lt=2**31)]
     containment: Annotated[float, Field(gt=0, le=1)]  # of a document's n-grams, to count as a near duplicate
-    examples: Annotated[int, Field(ge=0)]
+    examples: CountOrZero
 
 
 class Trials(Section):
@@ -212,14 +254,14 @@ Arm = Literal["ulmfit", "general_lm", "target_lm", "scratch", "bidirectional", "
 class SampleEfficiency(Section):
     arms: Annotated[list[Arm], Field(min_length=1)]  # the first is compared with the others
     labels: Annotated[list[Count], Field(min_length=1)]
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    seeds: Annotated[list[Seed], Field(min_length=1)]
     held_out: Annotated[float, Field(gt=0, lt=1)]  # of the labels, to stop early by
     min_steps: Count
     evaluations: Count
     classifier: dict[str, Any]  # laid over finetune_classifier
     scratch: dict[str, Any]  # laid over that for the arm without a language model
     test_documents: Count | None  # a seeded sample of so many; null: all
-    bootstrap_samples: Count
+    bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
 
     @model_validator(mode="after")
@@ -237,7 +279,7 @@ class Range(Section):
     low: float | int | None = None
     high: float | int | None = None
     log: bool = False
-    steps: Annotated[int, Field(ge=2)] = 3  # of a grid
+    steps: Annotated[int, Field(ge=2, le=1000)] = 3  # of a grid
     choices: list[float | int | str | bool] | None = None
 
     @model_validator(mode="after")
@@ -267,13 +309,13 @@ class Range(Section):
 
 class Tune(Section):
     stage: Literal["finetune_lm", "finetune_classifier"]  # by bits per byte, or by validation error
-    num_trials: Annotated[int, Field(ge=0)]  # 0: no search; a grid has at most so many points
+    num_trials: CountOrZero  # 0: no search; a grid has at most so many points
     search: Literal["optuna", "random", "grid"]
-    seed: Annotated[int, Field(ge=0)]
+    seed: Seed
     workers: Count  # of a trial: 1, the trial itself trains; more, it is a Ray Train job of so many
     labels: Count | None  # a trial trains on so many, as in sample_efficiency; null: as the stage does
     grace: Annotated[float, Field(gt=0, le=1)] | None  # of a training, before it may be stopped
-    reduction: Annotated[int, Field(ge=2)]  # of so many trials one goes on
+    reduction: Annotated[int, Field(ge=2, lt=2**31)]  # of so many trials one goes on
     overrides: dict[Literal["finetune_lm", "finetune_classifier"], dict[str, Any]]  # not with labels
     space: dict[str, Range]  # what the trials of the stage do not read stays as it is
 
@@ -295,7 +337,7 @@ class Tune(Section):
 class Ablate(Section):
     """What `headstart ablate` trains, with each trick and without it."""
 
-    seeds: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    seeds: Annotated[list[Seed], Field(min_length=1)]
     labels: Count  # of a classifier
     classifier: dict[str, Any]  # laid over sample_efficiency.classifier
     pretrain_lm: dict[str, Any]  # laid over pretrain_lm
@@ -356,19 +398,70 @@ def checked(values: Mapping[str, Any], *, where: str) -> Params:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Parse a YAML 1.2 mapping. Raises ValueError where it is none."""
+    """Parse a YAML 1.2 mapping. Raises ValueError where it is none, or nested or large beyond reason."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        content = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        _check_depth(text)
+        yaml = YAML(typ="safe")
+        yaml.Constructor = _placing_errors(yaml.Constructor)
+        content = yaml.load(text)
+        _check_size(content)
     except FileNotFoundError as error:
         raise ValueError(f"{path}: no such file") from error
-    except (YAMLError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+    except (YAMLError, ValueError) as error:
         raise ValueError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: holds {type(content).__name__}, a mapping is wanted")
     return content
+
+
+def _placing_errors(constructor: type[Any]) -> type[Any]:
+    """A constructor that says where a value cannot be made: a 13th month, an integer of 5,000 digits."""
+    from ruamel.yaml.constructor import ConstructorError
+
+    class Placing(constructor):
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep=deep)
+            except ValueError as error:
+                raise ConstructorError(problem=str(error), problem_mark=node.start_mark) from error
+
+    return Placing
+
+
+def _check_depth(text: str) -> None:
+    """Raises ValueError for nesting that would take the parser beyond its stack, which ends the process."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
+
+    depth = 0
+    for event in YAML(typ="safe").parse(text):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > _MOST_LEVELS:
+            raise ValueError(f"nested more than {_MOST_LEVELS} levels deep, from {event.start_mark}")
+
+
+def _check_size(content: Any) -> None:
+    """Raises ValueError where aliases make a few lines endless, or more than any settings are."""
+    waiting: list[tuple[tuple[Any, ...], Any]] = [((), content)]
+    num_values = 0
+    while waiting:
+        key, value = waiting.pop()
+        num_values += 1
+        if num_values > _MOST_VALUES or len(key) > _MOST_LEVELS:
+            most = f"more than {_MOST_VALUES:,} values or {_MOST_LEVELS} levels"
+            raise ValueError(f"its aliases, written out, are {most}")
+        if isinstance(value, str) and "\0" in value:
+            raise ValueError(f"`{'.'.join(map(str, key))}` holds a NUL, which no path or name can")
+        if isinstance(value, Mapping):
+            waiting += [((*key, name), below) for name, below in value.items()]
+        elif isinstance(value, list | tuple | set):
+            waiting += [(key, item) for item in value]
 
 
 def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str = "") -> T:
@@ -412,7 +505,7 @@ def _explain(item: Any, kind: type, prefix: str) -> str:
         return _unknown(key, _fields_at(kind, location[:-1]))
     if item["type"] == "missing":
         return f"missing key `{key}`"
-    return f"`{key}` is {item['input']!r}: {item['msg']}"
+    return f"`{key}` is {_REPR.repr(item['input'])}: {item['msg']}"
 
 
 def _fields_at(kind: type, location: list[str]) -> list[str]:

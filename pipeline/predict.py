@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,9 +62,7 @@ class Predictor:
 
     def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """Label and probabilities of each text. An empty text is judged as one without words."""
-        # A lone surrogate, as JSON may hold, is no character: it becomes a question mark.
-        decodable = [text.encode("utf-8", errors="replace").decode("utf-8") for text in texts]
-        normalised = normalise(pl.Series(decodable, dtype=pl.String), self._normalise)
+        normalised = normalise(pl.Series(list(map(_decodable, texts)), dtype=pl.String), self._normalise)
         ids = self._tokenizer.encode_batch(normalised.to_list())
         total = torch.zeros(len(texts), len(self.label_names), dtype=torch.float64)
         for model, card, head in self._classifiers:
@@ -97,9 +94,18 @@ def predict_lines(
     for batch in _read_ahead(source):
         for text, prediction in zip(batch, predictor.predict(batch), strict=True):
             yield json.dumps(
-                {"text": text, "label": prediction.label, "probabilities": prediction.probabilities},
+                {
+                    "text": _decodable(text),
+                    "label": prediction.label,
+                    "probabilities": prediction.probabilities,
+                },
                 ensure_ascii=False,
             )
+
+
+def _decodable(text: str) -> str:
+    """A lone surrogate, as JSON or an argument that is not UTF-8 may hold, becomes a question mark."""
+    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def _read_ahead(source: Iterable[str]) -> Iterator[list[str]]:
@@ -116,12 +122,14 @@ def _read_ahead(source: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _lines(file: Path | None) -> Iterator[str]:
+    """Lines as a line feed ends them, without a carriage return before it, or a byte order mark."""
     name = str(file or "standard input")
-    if file is not None and not file.is_file():
-        raise ValueError(f"{file}: no such file")
     try:
-        with open(file or sys.stdin.fileno(), encoding="utf-8", closefd=file is not None) as stream:
-            for line in stream:
-                yield line.rstrip("\n")
+        with open(file or 0, "rb", closefd=file is not None) as stream:
+            for number, line in enumerate(stream, start=1):
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield text.removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise ValueError(f"{name}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ValueError(f"{name} is not UTF-8: {error}") from error
+        raise ValueError(f"{name}: line {number:,} is not UTF-8: {error}") from error

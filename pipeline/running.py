@@ -41,13 +41,15 @@ def run_stage(
     root = project_root(Path.cwd())
     sweeps = stage in _SWEEPS
     # A sweep begins Ray itself, where there is anything left to train.
-    ray = _cluster(root, settings, stage) if curve or sweeps else None
+    ray = cluster_of(root, settings, stage) if curve or sweeps else None
     with ray if ray and not sweeps else nullcontext(ray) as cluster:
         module = importlib.import_module(f"pipeline.stages.{stage}")
         info = _stage_info(
             stage, module, root, settings, read_yaml(params), arguments, trains=sweeps or curve is not None
         )
         with _alone(info, settings) as fence, tracking.stage_run(info) as run:
+            if fence is not None:
+                run.may_send = fence.may_send
             if sweeps:
                 found = _sweep(module, settings, arguments, run, cluster)
             elif curve is None:
@@ -130,8 +132,8 @@ def _stage_info(
     )
 
 
-def _cluster(root: Path, settings: Params, stage: str) -> Cluster | None:
-    """Ray for a training stage. Begun before all else, as it takes the longest."""
+def cluster_of(root: Path, settings: Params, stage: str) -> Cluster | None:
+    """Ray for a training stage, None to train without. Begun before all else, as it takes the longest."""
     if settings.run.workers == 0:
         return None
     # Ray says so when it is joined from a thread. The stage run has a handler of its own.

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pipeline.cluster import Cluster, JoinedCluster
-from pipeline.launch import Session, fit, prepare_torch, reason_of
+from pipeline.inputs import Published
+from pipeline.launch import Session, fit, prepare_torch, published_for, reason_of
 from pipeline.params import Range, Run, Trials, Tune
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.jobs import Job
@@ -90,10 +91,14 @@ def search(
             # The trial waits for its workers, which have theirs; of nothing at all Tune makes no plan.
             resources = {"memory": 1}
         trial = _ray_trial if settings.workers == 1 else _train_trial
-        trainable = tune.with_resources(
-            tune.with_parameters(trial, objective=objective, workers=settings.workers, num_threads=room.cpus),
-            resources,
+        work = _Work(
+            objective=objective,
+            inputs=published_for(joined, folder.rpartition("/")[0], objective, objective.run),
+            workers=settings.workers,
+            num_threads=room.cpus,
+            is_spread=joined.is_spread,
         )
+        trainable = tune.with_resources(tune.with_parameters(trial, work=work), resources)
         _watching.set(watcher)
         with warnings.catch_warnings():
             # Of steps that a trial reports again after a restart.
@@ -256,13 +261,28 @@ class _Told:
         self.tell({"value": math.inf, "percent": self.percent, "metrics": {}, "failure": reason_of(error)})
 
 
-def _ray_trial(config: Values, objective: Objective, workers: int, num_threads: int) -> None:
+@dataclass(frozen=True)
+class _Work:
+    """What crosses over to each trial."""
+
+    objective: Objective
+    inputs: Published
+    workers: int
+    num_threads: int
+    is_spread: bool
+
+    def settings(self, workers: int) -> Run:
+        changes = {"workers": workers, "threads_per_worker": self.num_threads}
+        return self.objective.run.model_copy(update=changes)
+
+
+def _ray_trial(config: Values, work: _Work) -> None:
     """The loop runs in the trial's own process."""
     from ray import tune
 
-    prepare_torch(num_threads)
+    prepare_torch(work.num_threads)
+    objective, run = work.inputs.fetched(work.objective), work.settings(0)
     told = _Told(objective, tune.report)
-    run = objective.run.model_copy(update={"workers": 0, "threads_per_worker": num_threads})
     try:
         done = fit(objective.make_job(config), run, objective.make_session(config), told)
     except (ValueError, RuntimeError, OSError) as error:  # of a training; a mistake of ours goes on up
@@ -271,7 +291,7 @@ def _ray_trial(config: Values, objective: Objective, workers: int, num_threads: 
     told.ended(done)
 
 
-def _train_trial(config: Values, objective: Objective, workers: int, num_threads: int) -> None:
+def _train_trial(config: Values, work: _Work) -> None:
     """The trial is a Ray Train job, and its process waits for that."""
     from ray import tune
     from ray.train import TrainingFailedError
@@ -284,9 +304,9 @@ def _train_trial(config: Values, objective: Objective, workers: int, num_threads
         if result["percent"] < 100:
             to_tune.after_report(None, [result], None)  # type: ignore[arg-type]  # looks at the result alone
 
-    session = replace(objective.make_session(config), cluster=JoinedCluster())
+    objective, run = work.inputs.fetched(work.objective), work.settings(work.workers)
+    session = replace(objective.make_session(config), cluster=JoinedCluster(work.is_spread))
     during, after = _Told(objective, tell), _Told(objective, tune.report)
-    run = objective.run.model_copy(update={"workers": workers, "threads_per_worker": num_threads})
     try:
         done = fit(objective.make_job(config), run, session, during)
     except (ValueError, RuntimeError, OSError, TrainingFailedError) as error:

@@ -12,17 +12,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
+import stat
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from pipeline.files import atomic_folder, atomic_write
+from pipeline.files import MANIFEST_FILE, atomic_folder, atomic_write, clear_leftovers
 
-MANIFEST = "manifest.json"
+SCRATCH_PREFIX = "headstart-"  # of what is on its way to or from a bucket, in the temporary folder
 _LONGEST_PAUSE_S = 15.0
 
 # Waiting changes nothing about these.
@@ -30,9 +32,19 @@ _PERMANENT = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAME
 _WHAT_TO_DO = {
     errno.ENOSPC: "free some space there",
     errno.EDQUOT: "free some space there, or have the quota raised",
-    errno.EROFS: "mount it for writing, or set run.storage to another place",
-    errno.EACCES: "give this user the right to write there, or set run.storage to another place",
-    errno.EPERM: "give this user the right to write there, or set run.storage to another place",
+    errno.EFBIG: "have the limit on the size of files raised (ulimit -f)",
+    errno.EROFS: "mount it for writing, or choose another place",
+    errno.EACCES: "give this user the right to write there, or choose another place",
+    errno.EPERM: "give this user the right to write there, or choose another place",
+    errno.EIO: "look after the disk or the mount",
+    errno.ESTALE: "mount it again",
+}
+# How S3 refuses what waiting would not change; pyarrow and botocore write it into the message.
+_REFUSED_BY_S3 = {
+    r"NO_?SUCH_?BUCKET": "make the bucket, or correct run.storage",
+    r"ACCESS_?DENIED|INVALID_?ACCESS_?KEY|SIGNATURE_?DOES_?NOT_?MATCH|EXPIRED_?TOKEN|Unable to locate cred": (
+        "see that AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the profile, are right and may write there"
+    ),
 }
 
 T = TypeVar("T")
@@ -40,6 +52,12 @@ T = TypeVar("T")
 
 class StorageError(ValueError):
     """The storage did not come back, or refuses: why, and what to do."""
+
+
+class StoredFile(NamedTuple):
+    path: str  # relative to the address of the storage
+    num_bytes: int
+    written: float  # seconds since the epoch, by the storage's clock
 
 
 class Storage(ABC):
@@ -74,11 +92,26 @@ class Storage(ABC):
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Remove a file or folder; nothing where there is none."""
+        """Remove a file or folder; nothing where there is none.
+
+        The manifest of a folder goes first: half removed, it does not count.
+        """
 
     @abstractmethod
+    def prune(self, folder: str) -> None:
+        """Remove a folder, and those below, where no file is in it."""
+
+    @abstractmethod
+    def clear_leftovers(self, folder: str = "") -> None:
+        """Remove what killed writers left in a folder of published ones; for who alone may publish there."""
+
+    @abstractmethod
+    def files(self, folder: str = "") -> list[StoredFile]:
+        """All files below, what is still being written among them."""
+
     def size(self, path: str) -> int:
         """Bytes of all files below."""
+        return sum(file.num_bytes for file in self.files(path))
 
 
 def open_storage(address: str) -> Storage:
@@ -125,8 +158,9 @@ def patiently(
             raise
         except OSError as error:
             left = deadline - clock()
-            if error.errno in _PERMANENT or left <= 0:
-                advice = _WHAT_TO_DO.get(error.errno or 0, "see that it can be reached")
+            refused = _refused_by_s3(error)
+            if error.errno in _PERMANENT or refused or left <= 0:
+                advice = refused or what_to_do(error) or "see that it can be reached"
                 raise StorageError(
                     f"{what}: {_reason(error)}; {advice}, and repeat the command: it goes on from the last "
                     "whole checkpoint"
@@ -134,6 +168,16 @@ def patiently(
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             warn(f"{what}: {_reason(error)}; waiting, for up to {left / 60:.0f} more minutes")
             sleep(min(pause, max(left, 0.0)))
+
+
+def what_to_do(error: OSError) -> str | None:
+    """Against a fault of a disk or a mount; None for any other error."""
+    return _WHAT_TO_DO.get(error.errno or 0)
+
+
+def _refused_by_s3(error: OSError) -> str | None:
+    text = str(error)
+    return next((advice for cause, advice in _REFUSED_BY_S3.items() if re.search(cause, text, re.I)), None)
 
 
 def _reason(error: OSError) -> str:
@@ -193,11 +237,29 @@ class _Folder(Storage):
     def remove(self, path: str) -> None:
         target = self._root / path
         with contextlib.suppress(FileNotFoundError):  # another one was quicker
-            shutil.rmtree(target) if target.is_dir() else target.unlink()
+            if target.is_dir():
+                (target / MANIFEST_FILE).unlink(missing_ok=True)
+                shutil.rmtree(target)
+            else:
+                target.unlink()
 
-    def size(self, path: str) -> int:
-        files = (file for file in (self._root / path).rglob("*") if file.is_file())
-        return sum(file.stat().st_size for file in files)
+    def prune(self, folder: str) -> None:
+        for below, _, _ in os.walk(self._root / folder, topdown=False):
+            with contextlib.suppress(OSError):  # something is in it
+                os.rmdir(below)
+
+    def clear_leftovers(self, folder: str = "") -> None:
+        clear_leftovers(self._root / folder)
+
+    def files(self, folder: str = "") -> list[StoredFile]:
+        found = []
+        for file in (self._root / folder).rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                facts = file.lstat()
+                if not stat.S_ISDIR(facts.st_mode):
+                    path = file.relative_to(self._root).as_posix()
+                    found.append(StoredFile(path, facts.st_size, facts.st_mtime))
+        return found
 
 
 class _Bucket(Storage):
@@ -231,30 +293,19 @@ class _Bucket(Storage):
             stream.write(content)
 
     def create(self, path: str, content: bytes) -> bool:
-        try:  # pyarrow knows no conditional requests
-            import boto3
-            from botocore.exceptions import BotoCoreError, ClientError
-        except ImportError as error:
-            raise ValueError(
-                "run.storage in a bucket needs boto3, which is not installed: pip install 'headstart[s3]'"
-            ) from error
-        bucket, _, key = self._path(path).partition("/")
+        # pyarrow knows no conditional requests.
         try:
-            boto3.client("s3").put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*")
-        except ClientError as error:
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if status in (409, 412):  # being made, or there
-                return False
-            raise OSError(f"{self.address}/{path}: {error}") from error
-        except BotoCoreError as error:
-            raise OSError(f"{self.address}/{path}: {error}") from error
+            with self._boto3(path) as (client, place):
+                client.put_object(**place, Body=content, IfNoneMatch="*")
+        except FileExistsError:
+            return False
         return True
 
     @contextlib.contextmanager
     def publishing(self, path: str) -> Iterator[Path]:
-        with tempfile.TemporaryDirectory(prefix="headstart-") as scratch:
+        with _scratch() as scratch:
             yield Path(scratch)
-            files = sorted(Path(scratch).iterdir(), key=lambda file: (file.name == MANIFEST, file.name))
+            files = sorted(Path(scratch).iterdir(), key=lambda file: (file.name == MANIFEST_FILE, file.name))
             for file in files:
                 self._upload(file, f"{path}/{file.name}")
 
@@ -263,7 +314,7 @@ class _Bucket(Storage):
         entries = [info for info in self._entries(path) if info.is_file]
         if not entries:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.address}/{path}")
-        with tempfile.TemporaryDirectory(prefix="headstart-") as scratch:
+        with _scratch() as scratch:
             for info in entries:
                 self._download(info.path, Path(scratch) / _plain_name(info.base_name))
             yield Path(scratch)
@@ -274,14 +325,59 @@ class _Bucket(Storage):
         with contextlib.suppress(FileNotFoundError):
             if info.is_file:
                 self._filesystem.delete_file(full)
-            else:
-                self._filesystem.delete_dir(full)
+                return
+            with contextlib.suppress(FileNotFoundError):
+                self._filesystem.delete_file(f"{full}/{MANIFEST_FILE}")
+            self._filesystem.delete_dir(full)
 
-    def size(self, path: str) -> int:
+    def prune(self, folder: str) -> None:
+        # pyarrow leaves an empty object in place of a folder out of which it took the last one.
+        with self._boto3(f"{folder}/") as (client, place):
+            pages = client.get_paginator("list_objects_v2").paginate(
+                Bucket=place["Bucket"], Prefix=place["Key"]
+            )
+            for entry in (entry for page in pages for entry in page.get("Contents", [])):
+                if entry["Key"].endswith("/"):
+                    client.delete_object(Bucket=place["Bucket"], Key=entry["Key"])
+
+    def clear_leftovers(self, folder: str = "") -> None:
+        for info in (info for info in self._entries(folder) if not info.is_file):
+            (manifest,) = self._filesystem.get_file_info([f"{info.path}/{MANIFEST_FILE}"])
+            if not manifest.is_file:
+                self.remove(f"{folder}/{info.base_name}" if folder else info.base_name)
+
+    def files(self, folder: str = "") -> list[StoredFile]:
         from pyarrow import fs
 
-        selector = fs.FileSelector(self._path(path), allow_not_found=True, recursive=True)
-        return sum(info.size or 0 for info in self._filesystem.get_file_info(selector))
+        selector = fs.FileSelector(self._path(folder), allow_not_found=True, recursive=True)
+        return [
+            StoredFile(info.path.removeprefix(f"{self._root}/"), info.size, info.mtime.timestamp())
+            for info in self._filesystem.get_file_info(selector)
+            if info.is_file
+        ]
+
+    @contextlib.contextmanager
+    def _boto3(self, path: str) -> Iterator[tuple[Any, dict[str, str]]]:
+        """A client, and bucket and key of a path. What fails in the block is an OSError.
+
+        Raises FileExistsError for what is there, or is being made, and was not to be.
+        """
+        try:
+            import boto3
+            from botocore.exceptions import BotoCoreError, ClientError
+        except ImportError as error:
+            raise ValueError(
+                "run.storage in a bucket needs boto3, which is not installed: pip install 'headstart[s3]'"
+            ) from error
+        bucket, _, key = self._path(path).partition("/")
+        try:
+            yield boto3.client("s3"), {"Bucket": bucket, "Key": key}
+        except ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            kind = FileExistsError if status in (409, 412) else OSError
+            raise kind(f"{self.address}/{path}: {error}") from error
+        except BotoCoreError as error:
+            raise OSError(f"{self.address}/{path}: {error}") from error
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
@@ -299,6 +395,11 @@ class _Bucket(Storage):
     def _download(self, path: str, file: Path) -> None:
         with self._filesystem.open_input_stream(path) as source, file.open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)
+
+
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder on this machine, whose name says of which process it is: one that is killed leaves it."""
+    return tempfile.TemporaryDirectory(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-")
 
 
 def _plain_name(name: str) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline import identity
 from pipeline.cluster import Cluster
-from pipeline.launch import Session
+from pipeline.inputs import EVERYWHERE
+from pipeline.launch import Session, published_for
 from pipeline.lease import Process
 from pipeline.params import Run, Trials
 from pipeline.progress import counted
+from pipeline.storage import open_storage, patiently
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.trials import Trial, outcome_of, planned, run_trials
@@ -87,6 +90,23 @@ class Sweep:
     settle_run: Callable[[str, str, Path, Mapping[str, Any]], None]
     log_points: Callable[[Mapping[str, Mapping[int, float]]], None]
 
+    @property
+    def key(self) -> str:
+        """Of this stage's run. Stands in its metrics, by which `headstart gc` knows what a revision needs."""
+        return self.folder.rpartition("/")[2]
+
+    def note(self, keys: Iterable[str]) -> None:
+        """Write down which trials this stage reads: they are kept for as long as its own run is."""
+        storage = open_storage(self.folder)
+
+        def add() -> None:
+            known = set(json.loads(storage.read(identity.TRIALS_FILE) or b"[]"))
+            if not known.issuperset(keys):
+                storage.write(identity.TRIALS_FILE, json.dumps(sorted({*known, *keys}), indent=0).encode())
+
+        what = f"{self.folder}/{identity.TRIALS_FILE} cannot be written"
+        patiently(add, minutes=self.run.storage_wait_minutes, what=what, warn=log.warning)
+
     def outcomes(self, specs: Sequence[Spec]) -> dict[str, Checkpoint | Exception]:
         """What came of each trial, by its name; where it failed, of what.
 
@@ -94,6 +114,7 @@ class Sweep:
         before any is run. Raises ValueError for what cannot be run, or if none came to an end.
         """
         trials = {spec.name: spec.build(self._session(spec)) for spec in specs}
+        self.note([self._key(spec) for spec in specs])  # before any is taken for granted
         missing = []
         for spec in specs:
             outcome = outcome_of(trials[spec.name])
@@ -115,7 +136,7 @@ class Sweep:
         runs: dict[str, TrialRun] = {}
         failures: dict[str, Exception] = {}
         with contextlib.ExitStack() as stack:
-            at_once = stack.enter_context(planned(self.run, self.room, self.cluster))
+            at_once, cluster = stack.enter_context(planned(self.run, self.room, self.cluster))
             stack.enter_context(_closed_at_the_end(runs))
             for spec in missing:
                 runs[spec.name] = self.open_run(spec.name, self._key(spec), spec.settings)
@@ -131,7 +152,9 @@ class Sweep:
                 advance()
 
             waiting = [trials[spec.name] for spec in missing]
-            run_trials(waiting, self.room, at_once, f"{self.folder}/ray", ended)
+            storage = self.folder.rpartition("/")[0]
+            inputs = published_for(cluster, storage, waiting, self.run) if cluster else EVERYWHERE
+            run_trials(waiting, self.room, at_once, f"{self.folder}/ray", ended, inputs)
         return failures
 
     def keys(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> Keys:
@@ -176,6 +199,7 @@ class SearchRuns:
         if name in self._open:  # paused, and taken up again
             return
         key = self.keys.of(values)
+        self.sweep.note([key])
         run = self.sweep.open_run(f"trial {name}", key, values)
         # The file may hold what an attempt that was killed had reported; replays are left out.
         recorder = run.recorder(self.sweep.places(key)[1]).open(_ALL_STEPS)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from pipeline.cluster import Cluster
+from pipeline.inputs import EVERYWHERE, Published
 from pipeline.launch import prepare_torch, reason_of
 from pipeline.params import Run, Trials
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
@@ -59,26 +60,33 @@ def outcome_of(trial: Trial) -> Checkpoint | None:
 
 
 @contextmanager
-def planned(run: Run, room: Trials, cluster: Cluster | None) -> Iterator[int]:
+def planned(run: Run, room: Trials, cluster: Cluster | None) -> Iterator[tuple[int, Cluster | None]]:
     """How many trials run at once on Ray, which is joined for as long; 0: in this process, without Ray.
 
     Raises ValueError for a plan that could only wait for ever.
     """
     if run.workers == 0:
-        yield 0
+        yield 0, None
         return
     with cluster or Cluster() as joined:
-        yield trials_at_once(room, joined.nodes())
+        yield trials_at_once(room, joined.nodes()), joined
 
 
-def run_trials(trials: Sequence[Trial], room: Trials, at_once: int, folder: str, ended: Ended) -> None:
+def run_trials(
+    trials: Sequence[Trial],
+    room: Trials,
+    at_once: int,
+    folder: str,
+    ended: Ended,
+    inputs: Published = EVERYWHERE,
+) -> None:
     """Run those that have no outcome yet, as `planned`.
 
     `ended` is told of each in this process, with what it failed of; the others go on.
     """
     waiting = [trial for trial in trials if outcome_of(trial) is None]
     if waiting and at_once:
-        _run_on_ray(waiting, room, at_once, folder, ended)
+        _run_on_ray(waiting, room, at_once, folder, ended, inputs)
         return
     for trial in waiting:
         ended(trial, _failure_of(trial, room.cpus))
@@ -136,7 +144,9 @@ def quiet_tune() -> Any:
     return tune
 
 
-def _run_on_ray(trials: Sequence[Trial], room: Trials, at_once: int, folder: str, ended: Ended) -> None:
+def _run_on_ray(
+    trials: Sequence[Trial], room: Trials, at_once: int, folder: str, ended: Ended, inputs: Published
+) -> None:
     tune = quiet_tune()
 
     class Listener(tune.Callback):  # type: ignore[name-defined]
@@ -148,7 +158,7 @@ def _run_on_ray(trials: Sequence[Trial], room: Trials, at_once: int, folder: str
 
     waiting = list(trials)
     resources = {"CPU": room.cpus} | ({"GPU": room.gpus} if room.gpus else {})
-    trainable = tune.with_parameters(_ray_trial, trials=waiting, num_threads=room.cpus)
+    trainable = tune.with_parameters(_ray_trial, trials=waiting, num_threads=room.cpus, inputs=inputs)
     tuner = tune.Tuner(
         tune.with_resources(trainable, resources),
         param_space={"trial": tune.grid_search(list(range(len(waiting))))},
@@ -166,8 +176,10 @@ def _run_on_ray(trials: Sequence[Trial], room: Trials, at_once: int, folder: str
             ended(waiting[(result.config or {})["trial"]], TrialError(reason_of(result.error)))
 
 
-def _ray_trial(config: Mapping[str, int], trials: Sequence[Trial], num_threads: int) -> None:
+def _ray_trial(
+    config: Mapping[str, int], trials: Sequence[Trial], num_threads: int, inputs: Published
+) -> None:
     from ray import tune
 
-    _perform(trials[config["trial"]], num_threads)
+    _perform(inputs.fetched(trials[config["trial"]]), num_threads)
     tune.report({"done": 1})

@@ -49,3 +49,13 @@ def bucket(s3_server, monkeypatch, request) -> str:
     name = f"bucket-{abs(hash(request.node.nodeid)):x}"
     boto3.client("s3").create_bucket(Bucket=name)
     return f"s3://{name}/runs"
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory):
+    """An MLflow database to copy, made once: that takes seconds."""
+    from pipeline.tracking import stores
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    stores.client(f"sqlite:///{path}").search_experiments()
+    return path

@@ -7,7 +7,15 @@ import sys
 
 import pytest
 
-from pipeline.files import atomic_folder, atomic_write_text, only_one, private_folder, sha256_of
+from pipeline.files import (
+    atomic_folder,
+    atomic_write_text,
+    only_one,
+    private_folder,
+    sha256_of,
+    verify,
+    write_manifest,
+)
 
 
 def test_a_folder_replaces_the_old_one_whole(tmp_path):
@@ -113,3 +121,30 @@ def test_a_private_folder_is_not_taken_from_whoever_was_there_first(tmp_path, mo
     monkeypatch.setattr(os, "getuid", lambda: elsewhere.stat().st_uid + 1)
     with pytest.raises(ValueError, match="another user's; have it removed"):
         private_folder(elsewhere)
+
+
+def test_a_manifest_names_the_file_that_is_not_the_one_that_was_written(tmp_path):
+    for name in ("a.bin", "b.bin"):
+        (tmp_path / name).write_bytes(b"as it was written")
+    write_manifest(tmp_path, ["a.bin", "b.bin"])
+    verify(tmp_path)
+    (tmp_path / "b.bin").write_bytes(b"as it was wristen")
+    verify(tmp_path, ["a.bin"])
+    with pytest.raises(ValueError, match=r"b\.bin was altered"):
+        verify(tmp_path)
+    (tmp_path / "b.bin").write_bytes(b"as it was")
+    with pytest.raises(ValueError, match=r"b\.bin is missing or cut short, 17 bytes"):
+        verify(tmp_path, ["b.bin"])
+    with pytest.raises(ValueError, match=r"manifest\.json does not list c\.bin"):
+        verify(tmp_path, ["c.bin"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"a": 1}', '{"../a": {"bytes": 1, "sha256": ""}}', '{"a": {"bytes": "1", "sha256": ""}}',
+     "[" * 100_000],
+)  # fmt: skip
+def test_a_manifest_that_says_something_else_is_named(tmp_path, content):
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"manifest\.json (is not readable|does not list files)"):
+        verify(tmp_path)

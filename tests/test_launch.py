@@ -271,17 +271,18 @@ def test_the_reason_of_a_failure_is_that_of_the_worker_whatever_others_call_a_ca
     [("bfloat16", 2, "bfloat16"), ("bfloat16", 1, "float32"), ("float32", 1, "float32")],
 )
 def test_all_workers_train_in_one_precision(monkeypatch, tmp_path, found_by_this, found_by_all, wanted):
-    job = make_job(tmp_path)
+    job, folder = make_job(tmp_path), str(tmp_path / "run")
     monkeypatch.setattr(launch, "fast_dtype", lambda device: getattr(torch, found_by_this))
-    context = launch._context(
-        job,
-        run_of(precision="auto"),
-        Session("key", str(tmp_path / "run"), no_recorder, fence=Fence(str(tmp_path / "run"), 1)),
-        torch.device("cpu"),
-        rank=0,
-        world=2,
-        all_reduce=lambda tensor: tensor.fill_(found_by_all),
-    )
+    with launch.hold(folder, run_of(), None) as fence:
+        context = launch._context(
+            job,
+            run_of(precision="auto"),
+            Session("key", folder, no_recorder, fence=fence),
+            torch.device("cpu"),
+            rank=0,
+            world=2,
+            all_reduce=lambda tensor: tensor.fill_(found_by_all),
+        )
     assert context.precision == getattr(torch, wanted)
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -92,3 +95,57 @@ def test_both_precisions_say_nearly_the_same(model, monkeypatch):
     )
     for one, other in zip(exact, rounded, strict=True):
         assert one.probabilities == pytest.approx(other.probabilities, abs=0.1)
+
+
+def _answers(model, file, content):
+    file.write_bytes(content)
+    return [json.loads(answer)["text"] for answer in predict.predict_lines([], file, [model], "fp32")]
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a\n\n  \nb", ["a", "", "  ", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"a\rb\x0b\x0cc\n", ["a\rb\x0b\x0cc"]),  # ends of lines for Python, not for wc
+        ("a\u2028b\x85c\n".encode(), ["a\u2028b\x85c"]),
+        (b"a\x00b\n", ["a\x00b"]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
+        (b"a " * 100_000 + b"\nb\n", ["a " * 100_000, "b"]),
+    ],
+)
+def test_a_line_is_what_a_line_feed_ends(model, tmp_path, content, texts):
+    assert _answers(model, tmp_path / "texts.txt", content) == texts
+
+
+def test_a_line_that_is_no_utf8_is_named_by_its_number(model, tmp_path):
+    with pytest.raises(ValueError, match=r"texts\.txt: line 3 is not UTF-8"):
+        _answers(model, tmp_path / "texts.txt", b"a\nb\nc\xff\n")
+
+
+def test_a_folder_or_nothing_as_a_file_is_refused(model, tmp_path):
+    for file in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(ValueError, match=f"{file.name}: cannot be read: (Is a directory|No such file)"):
+            list(predict.predict_lines([], file, [model], "fp32"))
+
+
+def test_an_argument_that_is_no_utf8_is_answered_in_utf8(model):
+    (answer,) = predict.predict_lines(["a\udcffb"], None, [model], "fp32")
+    assert json.loads(answer.encode())["text"] == "a?b"
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"), [(b"a\n\xe6\x97\xa5\n", ["a", "日"]), (b"", []), (b"a\nb\xff\n", None)]
+)
+def test_any_bytes_on_standard_input_are_answered_or_refused(model, content, texts):
+    command = [sys.executable, "-m", "pipeline", "predict", "--model", str(model), "--precision", "fp32"]
+    # An encoding that cannot say what it answers.
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, input=content, capture_output=True, env=environment)
+    assert done.returncode == (2 if texts is None else 0), done.stderr.decode()
+    if texts is None:
+        assert done.stderr.decode().startswith("headstart: standard input: line 2 is not UTF-8")
+    else:
+        assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == texts

@@ -52,7 +52,7 @@ def run_squares(folder: Path, numbers: list[int], workers: int) -> tuple[list[Sq
         assert trial.name not in ended
         ended[trial.name] = "" if error is None else str(error)
 
-    with planned(settings(workers), ONE, Cluster() if workers else None) as at_once:
+    with planned(settings(workers), ONE, Cluster() if workers else None) as (at_once, _):
         run_trials(trials, ONE, at_once, str(folder / "ray"), tell)
     return trials, ended
 

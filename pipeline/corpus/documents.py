@@ -34,7 +34,7 @@ import numpy as np
 
 from pipeline.corpus.normalise import normalise, num_words
 from pipeline.corpus.sources import SPLITS, Source
-from pipeline.files import atomic_write_text
+from pipeline.files import atomic_write_text, verify, write_manifest
 from pipeline.params import Corpus, Normalise
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class DocumentsInfo:
 
 
 def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, folder: Path) -> DocumentsInfo:
-    """Write the splits and `documents.json` of a corpus into an empty folder.
+    """Write the splits and `documents.json` of a corpus into an empty folder, and their manifest.
 
     `key` is the place of the settings, such as `corpus.target`, for messages.
 
@@ -104,47 +104,51 @@ def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, fo
         source=settings.source.model_dump(),
     )
     atomic_write_text(folder / INFO_FILE, json.dumps(asdict(info), indent=2, ensure_ascii=False) + "\n")
+    write_manifest(folder, [INFO_FILE, *(_split_file(split) for split in info.splits)])
     return info
 
 
 def read_documents_info(folder: Path) -> DocumentsInfo:
-    """Read `documents.json`. Raises ValueError where it is missing or not whole."""
-    file = folder / INFO_FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        names = content["label_names"]
-        return DocumentsInfo(
-            label_names=None if names is None else tuple(names),
-            splits={split: SplitSize(**size) for split, size in content["splits"].items()},
-            skipped=content["skipped"],
-            repaired=content["repaired"],
-            source=content["source"],
-        )
-    except FileNotFoundError as error:
-        raise ValueError(f"{file}: no such file; run the stage `prepare` first") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: damaged ({error}); run the stage `prepare` again") from error
+    """Read `documents.json`. Raises ValueError where it is missing or damaged."""
+    _verify(folder, INFO_FILE)
+    content = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+    names = content["label_names"]
+    return DocumentsInfo(
+        label_names=None if names is None else tuple(names),
+        splits={split: SplitSize(**size) for split, size in content["splits"].items()},
+        skipped=content["skipped"],
+        repaired=content["repaired"],
+        source=content["source"],
+    )
 
 
 def read_documents(folder: Path, split: str) -> Iterator[Rows]:
     """Stream the documents of a split in their order; memory holds a row group.
 
     Raises:
-        ValueError: the split's file is missing or is not parquet.
+        ValueError: the split's file is missing or damaged.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = folder / f"{split}.parquet"
+    _verify(folder, _split_file(split))
+    with pq.ParquetFile(folder / _split_file(split)) as parquet:
+        for group in range(parquet.num_row_groups):
+            table = parquet.read_row_group(group)
+            yield Rows(table["text"].to_pylist(), table["label"].to_pylist())
+
+
+def _split_file(split: str) -> str:
+    return f"{split}.parquet"
+
+
+def _verify(folder: Path, name: str) -> None:
+    """Raises ValueError where a file is not the one that was written."""
+    if not (folder / name).exists():
+        raise ValueError(f"{folder / name}: no such file; run the stage `prepare` first")
     try:
-        with pq.ParquetFile(file) as parquet:
-            for group in range(parquet.num_row_groups):
-                table = parquet.read_row_group(group)
-                yield Rows(table["text"].to_pylist(), table["label"].to_pylist())
-    except FileNotFoundError as error:
-        raise ValueError(f"{file}: no such file; run the stage `prepare` first") from error
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{file}: damaged ({error}); run the stage `prepare` again") from error
+        verify(folder, [name])
+    except ValueError as error:
+        raise ValueError(f"{error}; run the stage `prepare` again") from error
 
 
 def read_texts(folder: Path, split: str) -> list[str]:
@@ -340,7 +344,7 @@ def _split_writers(folder: Path) -> Iterator[dict[str, _SplitWriter]]:
 
     class Writers(dict[str, _SplitWriter]):
         def __missing__(self, split: str) -> _SplitWriter:
-            writer = self[split] = _SplitWriter(folder / f"{split}.parquet")
+            writer = self[split] = _SplitWriter(folder / _split_file(split))
             stack.callback(writer.close)
             return writer
 

@@ -14,10 +14,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pipeline.corpus import textfiles
+from pipeline.corpus.textfiles import REPLACEMENT, UNDECODABLE
 from pipeline.params import FilesSource, PydocsSource
 
 if TYPE_CHECKING:
@@ -26,14 +28,11 @@ if TYPE_CHECKING:
 BATCH_ROWS = 200  # with ten times as many, long documents took 100 MB more
 SPLITS = ("train", "validation", "test", "unlabelled")
 
-# Stands for an undecodable byte in a repaired copy of a file: a noncharacter, which no real text holds.
-_UNDECODABLE = "\ufdd0"
-_REPLACEMENT = "\ufffd"
 _FORMATS = {
     ".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".txt": "text",
 }  # fmt: skip
 _MINUS_ONE = ("-1", "-1.0")
-_INTEGER = re.compile(r"-?\d+(?:\.0+)?")
+_INTEGER = re.compile(r"(-?\d{1,18})(?:\.0+)?")  # a longer one is a name
 
 
 class Source(Protocol):
@@ -94,6 +93,7 @@ class Files:
 
     def __post_init__(self) -> None:
         self._repairs = tempfile.TemporaryDirectory(prefix="headstart-utf8-")
+        self._whole: set[str] = set()  # CSV files whose rows were all looked at
         self._files = {split: self._resolve(split) for split in SPLITS if getattr(self.settings, split)}
         self.splits = tuple(self._files)
         for split, files in self._files.items():
@@ -113,9 +113,9 @@ class Files:
 
     def rows(self, split: str) -> Iterator[pl.DataFrame]:
         for file in self._files[split]:
-            with _explained(file.name, self.key):
-                for batch in self._batches(file.scan, self._label_column(split)):
-                    yield self._usable(batch, file.name)
+            with _explained(file, self.key):
+                for batch in self._batches(file, self._label_column(split)):
+                    yield self._usable(batch, file)
 
     # Finding and opening files
 
@@ -124,25 +124,33 @@ class Files:
         return [self._open(name) for name in names]
 
     def _expand(self, entry: str, split: str) -> list[str]:
-        if is_remote(entry) or Path(entry).is_file():
+        if is_remote(entry):
             return [entry]
-        if Path(entry).is_dir():
+        try:
+            if Path(entry).is_file():
+                return [entry]
+            is_folder = Path(entry).is_dir()
+            matches = sorted(name for name in glob.glob(entry, recursive=True) if Path(name).is_file())
+        except (OSError, ValueError) as error:  # no permission, too long a name, a NUL in it
+            raise ValueError(
+                f"`{self.key}.{split}`: {_short(entry)!r} cannot be looked for: {error}"
+            ) from error
+        if is_folder:
             raise ValueError(
                 f"`{self.key}.{split}`: {entry} is a folder; name its files, such as {entry}/*.parquet"
             )
-        matches = sorted(name for name in glob.glob(entry, recursive=True) if Path(name).is_file())
         if not matches:
             what = "no file matches" if glob.has_magic(entry) else "no such file:"
             raise ValueError(f"`{self.key}.{split}`: {what} {entry} (looked in {_shown_folder(entry)})")
         return matches
 
     def _open(self, name: str) -> _File:
-        path, form = name, self._format_of(name)
-        if form != "parquet" and not is_remote(name):
-            path = self._decodable(name)
-        with _explained(name, self.key):
-            scan = self._scan(path, form)
-            return _File(name, form, scan, dict(scan.collect_schema()))
+        form = self._format_of(name)
+        file = _File(name, form, path=name)
+        with _explained(file, self.key):
+            if form != "parquet" and not is_remote(name):
+                file = self._looked_through(file)
+            return self._scanned(file)
 
     def _format_of(self, name: str) -> str:
         if self.settings.format != "auto":
@@ -155,45 +163,70 @@ class Files:
             )
         return _FORMATS[suffix]
 
-    def _scan(self, path: str, form: str) -> pl.LazyFrame:
+    def _scanned(self, file: _File) -> _File:
         import polars as pl
 
-        match form:
+        match file.format:
             case "parquet":
-                return pl.scan_parquet(path)
+                scan = pl.scan_parquet(file.pattern)
             case "csv":
-                return pl.scan_csv(path, infer_schema=False)  # every column as written
+                scan = pl.scan_csv(file.pattern, infer_schema=False)  # every column as written
             case "ndjson":
-                return self._scan_ndjson(path)
+                return self._scanned_ndjson(file)
             case _:
-                return pl.scan_lines(path, name=self.settings.text_column)
+                scan = pl.scan_lines(file.pattern, name=self.settings.text_column)
+        return replace(file, scan=scan, columns=dict(scan.collect_schema()))
 
-    def _scan_ndjson(self, path: str) -> pl.LazyFrame:
+    def _scanned_ndjson(self, file: _File) -> _File:
+        """A scan of the columns that are wanted, as strings: later rows may hold other types than the first.
+
+        A column that is null in the rows that polars infers from would be null throughout.
+        """
         import polars as pl
 
-        scan = pl.scan_ndjson(path)
-        # A column that is null in the rows that polars infers from would be null throughout.
-        nulls = {name: pl.String for name, kind in scan.collect_schema().items() if kind == pl.Null}
-        return pl.scan_ndjson(path, schema_overrides=nulls) if nulls else scan
+        try:
+            found = dict(pl.scan_ndjson(file.pattern).collect_schema())
+        except pl.exceptions.PolarsError:  # at any column of mixed types; at broken rows the scan fails too
+            found = dict.fromkeys(self._wanted_columns(), pl.String())
+        columns = {name: pl.String() if kind == pl.Null else kind for name, kind in found.items()}
+        wanted = {name: pl.String() for name in self._wanted_columns() if name in columns}
+        return replace(file, scan=pl.scan_ndjson(file.pattern, schema=wanted or None), columns=columns)
 
-    def _decodable(self, name: str) -> str:
-        """Return the file, or where it is not UTF-8 a copy whose bad bytes are marked.
+    def _wanted_columns(self) -> list[str]:
+        return [name for name in (self.settings.text_column, self.settings.label_column) if name is not None]
+
+    def _looked_through(self, file: _File) -> _File:
+        """Refuse what polars would read wrongly; where bytes are no text, give a copy that marks them.
 
         polars stops at the first invalid byte; the copy lets all formats skip or replace by row.
         """
-        line = _first_undecodable_line(Path(name))
-        if line is None:
-            return name
-        if self.settings.encoding_errors == "refuse":
+        path, fault = Path(file.name), None
+        textfiles.refuse_other_kinds(path)
+        if file.format == "ndjson" and (line := textfiles.first_lone_surrogate(path, self._wanted_columns())):
+            fault = f"line {line:,} is not valid UTF-8: it escapes half a character, a lone surrogate"
+        if line := textfiles.first_undecodable_line(path):
+            fault = f"line {line:,} is not valid UTF-8"
+        if fault and self.settings.encoding_errors == "refuse":
             raise ValueError(
-                f"{name}: line {line:,} is not valid UTF-8; convert the file, or set "
-                f"`{self.key}.encoding_errors` to skip or replace"
+                f"{file.name}: {fault}; convert the file, or set `{self.key}.encoding_errors` to skip or "
+                "replace"
             )
-        copy = Path(self._repairs.name) / f"{len(list(Path(self._repairs.name).iterdir()))}-{Path(name).name}"
-        with Path(name).open("rb") as source, copy.open("w", encoding="utf-8", newline="") as target:
-            for line_bytes in source:
-                target.write(_marked(line_bytes))
-        return str(copy)
+        # polars takes the mark off CSV itself.
+        if fault or (file.format != "csv" and textfiles.has_byte_order_mark(path)):
+            path = Path(self._repairs.name) / f"{len(list(Path(self._repairs.name).iterdir()))}-{path.name}"
+            textfiles.write_marked(Path(file.name), path, is_json=file.format == "ndjson")
+            file = replace(file, path=str(path), is_marked=fault is not None)
+        if file.format == "csv" and not textfiles.quotes_are_regular(path):
+            self._check_rows(file)
+        return file
+
+    def _check_rows(self, file: _File) -> None:
+        """Raises ValueError where rows of a local CSV file are broken."""
+        if file.path in self._whole or is_remote(file.name):
+            return
+        if fault := textfiles.csv_fault(Path(file.path)):
+            raise ValueError(f"{file.name}: {fault}")
+        self._whole.add(file.path)
 
     def _check_apart(self) -> None:
         """What is trained on must not be what is tested on. (Unlabelled text may be: it has no labels.)"""
@@ -222,17 +255,32 @@ class Files:
                 f"{file.name}: `{self.key}.label_column` is {label_column!r}, but a plain text file has no "
                 "columns: set it to null, or use csv, ndjson or parquet"
             )
+        if file.format == "csv" and any("\r" in column for column in file.columns):
+            raise ValueError(
+                f"{file.name}: its lines end with a carriage return alone, or its header is broken over "
+                "lines; write it with line feeds"
+            )
         for setting, column in (("text_column", self.settings.text_column), ("label_column", label_column)):
+            if file.format == "csv" and f"{column}_duplicated_0" in file.columns:
+                raise ValueError(
+                    f"{file.name}: has several columns {column!r} (`{self.key}.{setting}`); keep one"
+                )
             if column is not None and column not in file.columns:
                 raise ValueError(
                     f"{file.name}: no column {column!r} (`{self.key}.{setting}`); "
-                    f"it has {', '.join(map(repr, file.columns))}"
+                    f"it has {_short(', '.join(map(repr, file.columns)), 500)}"
                 )
         kind = file.columns[self.settings.text_column]
         if kind not in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
             raise ValueError(
-                f"{file.name}: column {self.settings.text_column!r} holds {kind}, text is wanted "
-                f"(`{self.key}.text_column`)"
+                f"{file.name}: column {self.settings.text_column!r} holds {_short(str(kind))}, text is "
+                f"wanted (`{self.key}.text_column`)"
+            )
+        label_kind = file.columns[label_column] if label_column is not None else None
+        if label_kind is not None and label_kind.is_nested():
+            raise ValueError(
+                f"{file.name}: column {label_column!r} holds {_short(str(label_kind))}, one label a row "
+                f"is wanted (`{self.key}.label_column`)"
             )
 
     # Labels
@@ -245,11 +293,15 @@ class Files:
         column = self._label_column(split)
         if column is None:
             return values
-        label = pl.col(column).cast(pl.String).alias("label")
         for file in self._files[split]:
-            with _explained(file.name, self.key):
-                counted = file.scan.select(label).group_by("label").agg(pl.len()).collect(engine="streaming")
-            for value, count in counted.iter_rows():
+            with _explained(file, self.key):
+                counted = file.scan.select(_label(file, column)).group_by("label").agg(pl.len())
+                counts = counted.collect(engine="streaming", optimizations=_optimizations(file)).iter_rows()
+            for value, count in counts:
+                if file.is_marked and value is not None and UNDECODABLE in value:
+                    if self.settings.encoding_errors == "skip":
+                        continue
+                    value = value.replace(UNDECODABLE, REPLACEMENT)
                 values[value] += count
         return values
 
@@ -287,8 +339,9 @@ class Files:
         # Names such as "1", "2" in a column of text are names; integers are positions, of which -1 is none.
         if written <= set(names) and ("-1" in names or not self._labels_are_integers()):
             return names.index(value)
-        if _INTEGER.fullmatch(value) and 0 <= int(float(value)) < len(names):
-            return int(float(value))
+        number = _integer(value)
+        if number is not None and 0 <= number < len(names):
+            return number
         if value in names:
             return names.index(value)
         raise ValueError(
@@ -310,33 +363,44 @@ class Files:
 
     # Rows
 
-    def _batches(self, scan: pl.LazyFrame, label_column: str | None) -> Iterator[pl.DataFrame]:
-        import polars as pl
-
-        columns = [pl.col(self.settings.text_column).alias("text")]
+    def _batches(self, file: _File, label_column: str | None) -> Iterator[pl.DataFrame]:
+        columns = [_column(self.settings.text_column).alias("text")]
         if label_column is not None:
-            columns.append(pl.col(label_column).cast(pl.String).alias("label"))
-        rows = scan.select(columns)
-        return iter(rows.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming"))
-
-    def _usable(self, batch: pl.DataFrame, name: str) -> pl.DataFrame:
-        """Decode a batch and leave out the rows without text."""
-        labels: list[int | None] = (
-            [self._label_ids[value] for value in batch["label"].to_list()]
-            if "label" in batch.columns
-            else [None] * len(batch)
+            columns.append(_label(file, label_column))
+        if may_be_short := file.format == "csv" and len(file.columns) > 1:
+            first, *_, last = (_column(name) for name in file.columns)
+            something = first.is_not_null() | _column(self.settings.text_column).is_not_null()
+            columns.append((something & last.is_null()).alias("may_be_short"))
+        batches = file.scan.select(columns).collect_batches(
+            chunk_size=BATCH_ROWS, maintain_order=True, engine="streaming", optimizations=_optimizations(file)
         )
-        rows = _rows(_decoded(batch["text"]), labels)
-        has_text = rows["text"].is_not_null()
-        if num_null := len(rows) - int(has_text.sum()):
-            self.skipped["null_text"] += num_null
-        rows = rows.filter(has_text)
-        undecodable = rows["text"].str.contains(_UNDECODABLE, literal=True)
-        return self._repaired(rows, undecodable, name) if undecodable.any() else rows
+        for batch in batches:
+            if may_be_short and batch.drop_in_place("may_be_short").any():
+                self._check_rows(file)
+            yield batch
 
-    def _repaired(self, rows: pl.DataFrame, undecodable: pl.Series, name: str) -> pl.DataFrame:
+    def _usable(self, batch: pl.DataFrame, file: _File) -> pl.DataFrame:
+        """Decode a batch and leave out the rows without text."""
         import polars as pl
 
+        is_marked = file.is_marked or batch["text"].dtype == pl.Binary
+        rows = batch.with_columns(_decoded(batch["text"]))
+        if num_null := rows["text"].null_count():
+            self.skipped["null_text"] += num_null
+            rows = rows.drop_nulls("text")
+        if is_marked:
+            rows = self._repaired(rows, file.name)
+        labels = [self._label_ids[value] for value in rows["label"]] if "label" in rows.columns else None
+        return _rows(rows["text"], labels or [None] * len(rows))
+
+    def _repaired(self, rows: pl.DataFrame, name: str) -> pl.DataFrame:
+        """Deal with the rows whose text or label was marked, as `encoding_errors` asks."""
+        import polars as pl
+
+        is_marked = pl.any_horizontal(pl.all().str.contains(UNDECODABLE, literal=True).fill_null(False))
+        num_marked = int(rows.select(is_marked.sum()).item())
+        if not num_marked:
+            return rows
         match self.settings.encoding_errors:
             case "refuse":
                 raise ValueError(
@@ -344,20 +408,50 @@ class Files:
                     f"file, or set `{self.key}.encoding_errors` to skip or replace"
                 )
             case "skip":
-                self.skipped["invalid_utf8"] += int(undecodable.sum())
-                return rows.filter(~undecodable)
+                self.skipped["invalid_utf8"] += num_marked
+                return rows.filter(~is_marked)
             case "replace":
-                self.repaired["invalid_utf8"] += int(undecodable.sum())
-                mended = pl.col("text").str.replace_all(_UNDECODABLE, _REPLACEMENT, literal=True)
-                return rows.with_columns(mended)
+                self.repaired["invalid_utf8"] += num_marked
+                return rows.with_columns(pl.all().str.replace_all(UNDECODABLE, REPLACEMENT, literal=True))
 
 
 @dataclass(frozen=True)
 class _File:
     name: str  # as in the settings
     format: str
-    scan: pl.LazyFrame
-    columns: dict[str, Any]
+    path: str  # the same, or that of a repaired copy
+    is_marked: bool = False  # holds `UNDECODABLE` for what was no text
+    scan: Any = None  # pl.LazyFrame
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pattern(self) -> str:
+        """What polars is given: it would take a local `a[1].csv` for a pattern, which finds `a1.csv`."""
+        return self.path if is_remote(self.name) else glob.escape(self.path)
+
+
+def _column(name: str) -> Any:
+    """The column of just that name: `pl.col` would take `*` and `^...$` for patterns."""
+    import polars.selectors as cs
+
+    return cs.by_name(name).as_expr()
+
+
+def _label(file: _File, column: str) -> pl.Expr:
+    """The label column as strings; NaN, which stands for a missing number, as null."""
+    import polars as pl
+
+    label = _column(column)
+    if file.columns[column].is_float() and file.format == "parquet":
+        label = label.fill_nan(None)
+    return label.cast(pl.String).alias("label")
+
+
+def _optimizations(file: _File) -> pl.QueryOptFlags:
+    """polars sees that a row of CSV has too many fields only where it reads all columns."""
+    import polars as pl
+
+    return pl.QueryOptFlags(projection_pushdown=False) if file.format == "csv" else pl.QueryOptFlags()
 
 
 def _rows(texts: pl.Series | list[str], labels: list[int | None]) -> pl.DataFrame:
@@ -372,7 +466,8 @@ def _decoded(texts: pl.Series) -> pl.Series:
 
     if texts.dtype != pl.Binary:
         return texts.cast(pl.String)
-    return pl.Series([None if text is None else _marked(text) for text in texts], dtype=pl.String)
+    values = [None if text is None else textfiles.marked(text) for text in texts]
+    return pl.Series(texts.name, values, dtype=pl.String)
 
 
 def is_remote(entry: str) -> bool:
@@ -383,47 +478,40 @@ def _shown_folder(entry: str) -> str:
     return "the current folder" if not Path(entry).is_absolute() else str(Path(glob.escape(entry)).parent)
 
 
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+def _short(text: str, most: int = 100) -> str:
+    return text if len(text) <= most else text[:most] + "…"
 
 
-def _marked(value: bytes) -> str:
-    if _is_utf8(value):
-        return value.decode("utf-8")
-    return value.decode("utf-8", errors="replace").replace(_REPLACEMENT, _UNDECODABLE)
-
-
-def _first_undecodable_line(path: Path) -> int | None:
-    """Number of the first line (from 1) that is not UTF-8, or None. Reads the file once, line by line."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.isascii() and not _is_utf8(line):
-                return number
-    return None
+def _integer(value: str) -> int | None:
+    """The number that a label such as `3` or `3.0` stands for, or None."""
+    found = _INTEGER.fullmatch(value)
+    return int(found[1]) if found else None
 
 
 def _classes_of(values: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
     """Make each distinct value a class: integers in order of size, otherwise in order of the alphabet."""
-    if all(_INTEGER.fullmatch(value) for value in values):
-        numbers = sorted({int(float(value)) for value in values})
-        return {value: numbers.index(int(float(value))) for value in values}, tuple(map(str, numbers))
+    numbers = {value: number for value in values if (number := _integer(value)) is not None}
+    if len(numbers) == len(values):
+        position = {number: place for place, number in enumerate(sorted(set(numbers.values())))}
+        return {value: position[number] for value, number in numbers.items()}, tuple(map(str, position))
     names = sorted(values)
-    return {name: names.index(name) for name in names}, tuple(names)
+    return {name: place for place, name in enumerate(names)}, tuple(names)
 
 
 @contextmanager
-def _explained(name: str, key: str) -> Iterator[None]:
+def _explained(file: _File, key: str) -> Iterator[None]:
     """Turn what polars raises about a person's file into one message that names it."""
     import polars as pl
 
+    name = file.name
     try:
         yield
-    except (pl.exceptions.PolarsError, OSError) as error:
+    # polars panics at some damaged files: an exception, but outside its own family.
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         reason = str(error).split("\n", 1)[0]
+        look = {"csv": textfiles.csv_fault, "ndjson": textfiles.json_fault}.get(file.format)
+        if look and not is_remote(name) and not isinstance(error, OSError):
+            reason = look(Path(file.path)) or reason
         if "utf" in reason.lower():
             hint = (
                 "remote files and parquet strings are decoded strictly: convert the file or make a local "

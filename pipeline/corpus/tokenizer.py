@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import io
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from pipeline.corpus.documents import hash_keys, read_documents, read_documents_
 from pipeline.params import Tokenizer as TokenizerSettings
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
-MODEL_FILE = "tokenizer.model"
+MODEL_FILE, INFO_FILE = "tokenizer.model", "tokenizer.json"
 MEGABYTE = 1_000_000
 # sentencepiece drops longer training lines; the limit is in bytes.
 _MAX_LINE_BYTES = 4_192
@@ -135,6 +136,8 @@ def _training_failure(message: str, settings: TokenizerSettings) -> str:
             f"`tokenizer.vocab_size` is {settings.vocab_size:,}, but the characters, bytes and special "
             f"pieces alone need {int(too_low[1]):,}; raise it, or lower `tokenizer.character_coverage`"
         )
+    if "sentences_.empty()" in message:
+        return f"`tokenizer.sample_mb` is {settings.sample_mb:g}: the sample holds no text; raise it"
     return f"`tokenizer`: training a {settings.kind} tokenizer failed: {message}"
 
 
@@ -145,6 +148,21 @@ def _check_size(model: bytes, settings: TokenizerSettings) -> None:
         raise ValueError(
             f"`tokenizer.vocab_size` is {settings.vocab_size:,}, but the sample supports at most {size:,} "
             f"pieces of kind {settings.kind}; lower it, or give more text (`tokenizer.sample_mb`)"
+        )
+
+
+def _check_whole(model: bytes, info_file: Path) -> None:
+    """Hold a model against the SHA-256 beside it, where there is one (a classifier's has a manifest)."""
+    if not info_file.exists():
+        return
+    try:
+        expected = json.loads(info_file.read_text(encoding="utf-8"))["sha256"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{info_file}: damaged ({error}); run the stage `train_tokenizer` again") from error
+    if hashlib.sha256(model).hexdigest() != expected:
+        raise ValueError(
+            f"{info_file.with_name(MODEL_FILE)}: damaged, or not the one that {INFO_FILE} tells of; run the "
+            "stage `train_tokenizer` again"
         )
 
 
@@ -167,11 +185,13 @@ class Tokenizer:
         """Load a model file, or the one in a folder that the stage `train_tokenizer` wrote.
 
         Raises:
-            ValueError: there is none, or it is not a sentencepiece model.
+            ValueError: there is none, or it is not a sentencepiece model, or not the one that was written.
         """
         file = path / MODEL_FILE if path.is_dir() else path
         try:
-            tokenizer = cls(file.read_bytes())
+            model = file.read_bytes()
+            _check_whole(model, path / INFO_FILE)
+            tokenizer = cls(model)
         except FileNotFoundError as error:
             raise ValueError(f"{file}: no such file; run the stage `train_tokenizer` first") from error
         except RuntimeError as error:

@@ -7,22 +7,23 @@ A folder holds for each split
 - `<split>.offsets.npy`: int64, one more than documents; document i is `tokens[offsets[i]:offsets[i + 1]]`;
 - `<split>.labels.npy`: int32, -1 for unlabelled;
 
-and `tokens.json`, written last, with the sizes that opening a shard verifies. Each document is stored as
-start, pieces, end.
+and `tokens.json` with their sizes. Each document is stored as start, pieces, end. `manifest.json`, written
+last, has the SHA-256 of every file: opening a shard verifies those that it maps, as a bit that flipped in
+one would train a model on another text, or look up a token that there is not.
 """
 
 from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
-from pipeline.files import atomic_write_text
+from pipeline.files import atomic_write_text, verify, write_manifest
 
 INFO_FILE = "tokens.json"
 UNLABELLED = -1
@@ -95,11 +96,11 @@ class ShardWriter:
     """Appends documents to a split's files as they come; used as a context manager."""
 
     def __init__(self, folder: Path, split: str, vocab_size: int) -> None:
-        self._folder, self._split, self._dtype = folder, split, token_dtype(vocab_size)
+        self._paths, self._dtype = _files(folder, split), token_dtype(vocab_size)
         self._offsets, self._labels = array("q", [0]), array("i")
 
     def __enter__(self) -> ShardWriter:
-        self._file = _tokens_file(self._folder, self._split).open("wb")
+        self._file = self._paths[0].open("wb")
         return self
 
     def append(self, documents: Iterable[np.ndarray], labels: Iterable[int | None]) -> None:
@@ -114,8 +115,8 @@ class ShardWriter:
     ) -> None:
         self._file.close()
         if kind is None:
-            np.save(_offsets_file(self._folder, self._split), np.frombuffer(self._offsets, dtype=np.int64))
-            np.save(_labels_file(self._folder, self._split), np.frombuffer(self._labels, dtype=np.int32))
+            np.save(self._paths[1], np.frombuffer(self._offsets, dtype=np.int64))
+            np.save(self._paths[2], np.frombuffer(self._labels, dtype=np.int32))
 
     def info(self, num_words: int, num_bytes: int) -> SplitInfo:
         """Sizes of what has been appended; words and bytes are of the texts, which are not seen here."""
@@ -123,76 +124,54 @@ class ShardWriter:
 
 
 def write_info(folder: Path, info: TokensInfo) -> None:
-    """Write `tokens.json`, which makes the folder's shards whole."""
+    """Write `tokens.json` and the manifest, which make the folder's shards whole."""
     content = {"dtype": info.dtype.name, **asdict(info)}
     atomic_write_text(folder / INFO_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    files = [file.name for split in info.splits for file in _files(folder, split)]
+    write_manifest(folder, [INFO_FILE, *files])
 
 
 def read_info(folder: Path) -> TokensInfo:
-    """Read `tokens.json`. Raises ValueError where it is missing or not whole."""
+    """Read `tokens.json`. Raises ValueError where it is missing or damaged."""
     file = folder / INFO_FILE
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        del content["dtype"]  # follows from the vocabulary's size; there for other readers
-        names = content.pop("label_names")
-        splits = {split: SplitInfo(**sizes) for split, sizes in content.pop("splits").items()}
-        return TokensInfo(**content, label_names=None if names is None else tuple(names), splits=splits)
-    except FileNotFoundError as error:
-        raise ValueError(f"{file}: no such file; run the stage `encode` first") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file}: damaged ({error}); run the stage `encode` again") from error
+    if not file.exists():
+        raise ValueError(f"{file}: no such file; run the stage `encode` first")
+    _verify(folder, [file])
+    content = json.loads(file.read_text(encoding="utf-8"))
+    del content["dtype"]  # follows from the vocabulary's size; there for other readers
+    names = content.pop("label_names")
+    splits = {split: SplitInfo(**sizes) for split, sizes in content.pop("splits").items()}
+    return TokensInfo(**content, label_names=None if names is None else tuple(names), splits=splits)
 
 
 def open_shard(folder: Path, split: str) -> TokenShard:
-    """Open a split memory-mapped.
+    """Open a split memory-mapped, once its files were read and found to be those that were written.
 
     Raises:
-        ValueError: there is no such split, or a file is missing or not of the size that `tokens.json`
-            gives; the message names it.
+        ValueError: there is no such split, or a file is missing or damaged; the message names it.
     """
     info = read_info(folder)
     if split not in info.splits:
         raise ValueError(f"{folder}: no split {split!r}; it has {', '.join(info.splits)}")
     sizes = info.splits[split]
-    offsets = _load_array(_offsets_file(folder, split), np.dtype(np.int64), sizes.num_documents + 1)
-    labels = _load_array(_labels_file(folder, split), np.dtype(np.int32), sizes.num_documents)
-    if offsets[0] != 0 or offsets[-1] != sizes.num_tokens:
-        what = f"ends at token {offsets[-1]:,}, {INFO_FILE} asks for {sizes.num_tokens:,}"
-        raise _damaged(_offsets_file(folder, split), what)
-    tokens = _map_tokens(_tokens_file(folder, split), info.dtype, sizes.num_tokens)
-    return TokenShard(tokens, offsets, labels, sizes.num_words, sizes.num_bytes)
+    tokens, offsets, labels = files = _files(folder, split)
+    _verify(folder, files)
+    return TokenShard(
+        np.memmap(tokens, dtype=info.dtype, mode="r", shape=(sizes.num_tokens,)),
+        np.load(offsets, mmap_mode="r", allow_pickle=False),
+        np.load(labels, mmap_mode="r", allow_pickle=False),
+        sizes.num_words,
+        sizes.num_bytes,
+    )
 
 
-def _map_tokens(file: Path, dtype: np.dtype, num_tokens: int) -> np.ndarray:
-    expected = num_tokens * dtype.itemsize
-    if not file.is_file():
-        raise _damaged(file, "no such file")
-    if file.stat().st_size != expected:
-        raise _damaged(file, f"{file.stat().st_size:,} bytes, {INFO_FILE} asks for {expected:,}")
-    return np.memmap(file, dtype=dtype, mode="r", shape=(num_tokens,))
-
-
-def _load_array(file: Path, dtype: np.dtype, length: int) -> np.ndarray:
+def _verify(folder: Path, files: Sequence[Path]) -> None:
     try:
-        values = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise _damaged(file, str(error)) from error
-    if values.dtype != dtype or values.shape != (length,):
-        raise _damaged(file, f"{values.dtype} {values.shape}, {INFO_FILE} asks for {dtype} {(length,)}")
-    return values
+        verify(folder, [file.name for file in files])
+    except ValueError as error:
+        raise ValueError(f"{error}; run the stage `encode` again") from error
 
 
-def _damaged(file: Path, what: str) -> ValueError:
-    return ValueError(f"{file}: {what}; run the stage `encode` again")
-
-
-def _tokens_file(folder: Path, split: str) -> Path:
-    return folder / f"{split}.tokens"
-
-
-def _offsets_file(folder: Path, split: str) -> Path:
-    return folder / f"{split}.offsets.npy"
-
-
-def _labels_file(folder: Path, split: str) -> Path:
-    return folder / f"{split}.labels.npy"
+def _files(folder: Path, split: str) -> tuple[Path, Path, Path]:
+    """Of a split: its tokens, offsets and labels."""
+    return folder / f"{split}.tokens", folder / f"{split}.offsets.npy", folder / f"{split}.labels.npy"

@@ -18,6 +18,7 @@ def fit_and_export(job: LanguageModelJob, run: Run, session: Session, out: Path)
     export_model(out, model_tensors(done), replace(job.card, key=session.key))
     evaluations = done.state["evaluations"]
     return {
+        "key": session.key,
         "steps": done.step,
         "before": _plain(evaluations[0]["metrics"]),
         "after": _plain(done.state["kept_metrics"]),

@@ -90,7 +90,12 @@ def run(
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    return {"labels": params.ablate.labels, "num_seeds": len(params.ablate.seeds), "rows": rows}
+    return {
+        "key": sweep.key,
+        "labels": params.ablate.labels,
+        "num_seeds": len(params.ablate.seeds),
+        "rows": rows,
+    }
 
 
 # ------------------------------------------------------------------------------------------- trials

@@ -48,4 +48,4 @@ def run(
     done = fit(job, params.run, session)
     export_model(out, model_tensors(done), replace(job.card, key=session.key), [tokenizer / MODEL_FILE])
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
-    return {"steps": done.step, **kept, **done.state["spent"]}
+    return {"key": session.key, "steps": done.step, **kept, **done.state["spent"]}

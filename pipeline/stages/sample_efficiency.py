@@ -77,6 +77,7 @@ def run(
         _figures(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
     ]
     metrics = _metrics(points, params, shared_cost)
+    metrics["key"] = sweep.key
     metrics["leakage"] = {"num_leaked": int(leaked_N.sum()), "action": params.leakage.action}
     sweep.log_points(
         {f"error/{arm}": {int(count): each["error"] for count, each in curve.items()}

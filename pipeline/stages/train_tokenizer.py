@@ -33,5 +33,5 @@ def run(params: Params, *, documents: Path, out: Path) -> dict[str, Any]:
     }
     with atomic_folder(out) as folder:
         (folder / tokenizers.MODEL_FILE).write_bytes(model)
-        atomic_write_text(folder / "tokenizer.json", json.dumps(info, indent=2) + "\n")
+        atomic_write_text(folder / tokenizers.INFO_FILE, json.dumps(info, indent=2) + "\n")
     return info

@@ -44,7 +44,7 @@ def run(
     if not settings.num_trials:
         with atomic_folder(out) as folder:
             _write_trials(folder / "trials.csv", [], list(settings.space))
-        return {"num_trials": 0}
+        return {"key": sweep.key, "num_trials": 0}
     measures = {
         "finetune_lm": ("validation/bits_per_byte", "bits per byte", _same),
         "finetune_classifier": ("validation/accuracy", "validation error", _error),
@@ -56,7 +56,9 @@ def run(
     objective = Objective(jobs.make, keys.session, sweep.run, metric, of_metric)
     # Of what the search itself depends on: taking its best settings over starts no other one.
     asked = settings.model_dump(exclude={"overrides"}) | {"room": sweep.room.model_dump()}
-    folder_of_search = f"{keys.places(keys.of({'search': asked}))[0]}/search"
+    key_of_search = keys.of({"search": asked})
+    sweep.note([key_of_search])
+    folder_of_search = f"{keys.places(key_of_search)[0]}/search"
     with search_runs(sweep, measure, keys, _number_of_trials(settings)) as runs:
         tried = search(objective, settings, sweep.room, sweep.cluster, folder_of_search, runs)
     ended = [trial for trial in tried if trial.value is not None]
@@ -68,6 +70,7 @@ def run(
         _write_best(folder / "best.yaml", best, params, measure)
         _write_trials(folder / "trials.csv", tried, list(settings.space))
     return {
+        "key": sweep.key,
         "num_trials": len(tried),
         "stage": settings.stage,
         "labels": settings.labels,

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from pipeline.files import sha256_of
-from pipeline.storage import MANIFEST, StorageError, open_storage, patiently
+from pipeline.files import MANIFEST_FILE, read_manifest, verify, write_manifest
+from pipeline.storage import StorageError, open_storage, patiently
 from pipeline.training.tensors_file import read_tensors
 
-_TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", MANIFEST
+_TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", MANIFEST_FILE
 _PREFIX = "step-"
 
 T = TypeVar("T")
@@ -67,8 +67,8 @@ class CheckpointStore:
         """Publish a checkpoint, then keep it and the newest before it, `keep` in all."""
         name = _name(checkpoint.step)
         where = f"{self._storage.address}/{name}"
-        self._patiently(f"checkpoint {where} cannot be written", partial(self._publish, name, checkpoint))
-        self._patiently(f"{self._storage.address} cannot be tidied up", partial(self._retain, name))
+        self.patiently(f"checkpoint {where} cannot be written", partial(self._publish, name, checkpoint))
+        self.patiently(f"{self._storage.address} cannot be tidied up", partial(self._retain, name))
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None where there is none."""
@@ -76,7 +76,7 @@ class CheckpointStore:
         vanished = False
         for name in reversed(self._names()):
             try:
-                return self._patiently(
+                return self.patiently(
                     f"checkpoint {self._storage.address}/{name} cannot be read",
                     partial(self._load, name),
                     through=(FileNotFoundError,),
@@ -88,6 +88,8 @@ class CheckpointStore:
                 unreadable = error if isinstance(error, StorageError) else unreadable
         if vanished:
             return self.newest()
+        # Nothing there: it may be away, with the lease of the run.
+        self.patiently(f"{self._storage.address} cannot be read", self._check)
         if unreadable is not None:  # what is only away for now must not be begun afresh
             raise unreadable
         return None
@@ -96,7 +98,7 @@ class CheckpointStore:
         """The checkpoint of a step. Raises ValueError where it is not whole, or not there."""
         name = _name(step)
         try:
-            return self._patiently(f"checkpoint {self._storage.address}/{name} cannot be read",
+            return self.patiently(f"checkpoint {self._storage.address}/{name} cannot be read",
                                    partial(self._load, name), through=(FileNotFoundError,))  # fmt: skip
         except FileNotFoundError as error:
             raise ValueError(
@@ -106,9 +108,12 @@ class CheckpointStore:
 
     def clear(self) -> None:
         """Remove all."""
-        self._check()
         for name in self._names():
-            self._storage.remove(name)
+            self.patiently(f"{self._storage.address} cannot be cleared", partial(self._remove, name))
+
+    def _remove(self, name: str) -> None:
+        self._check()
+        self._storage.remove(name)
 
     def _publish(self, name: str, checkpoint: Checkpoint) -> None:
         self._check()
@@ -122,6 +127,7 @@ class CheckpointStore:
 
     def _retain(self, name: str) -> None:
         self._check()
+        self._storage.clear_leftovers()
         names = self._names()
         earlier = [other for other in names if other < name]
         # Later ones were passed over as torn: left there, they would be taken for the newest.
@@ -143,10 +149,11 @@ class CheckpointStore:
 
     def _names(self) -> list[str]:
         """Of all checkpoints, oldest first; what is still being written has another name."""
-        names = self._patiently(f"{self._storage.address} cannot be read", self._storage.names)
+        names = self.patiently(f"{self._storage.address} cannot be read", self._storage.names)
         return sorted(name for name in names if re.fullmatch(rf"{_PREFIX}\d+", name))
 
-    def _patiently(self, what: str, action: Callable[[], T], through: tuple[type[OSError], ...] = ()) -> T:
+    def patiently(self, what: str, action: Callable[[], T], through: tuple[type[OSError], ...] = ()) -> T:
+        """Do what needs the storage, waiting for it as the methods do. `what` has failed where it fails."""
         return patiently(action, minutes=self._wait_minutes, what=what, warn=self._warn, through=through)
 
 
@@ -169,11 +176,7 @@ def write_folder(
     for path in beside:
         if path.parent != folder:
             shutil.copyfile(path, folder / path.name)
-    manifest = {
-        name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
-        for name in (_TENSORS, _STATE, *(path.name for path in beside))
-    }
-    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    write_manifest(folder, [_TENSORS, _STATE, *(path.name for path in beside)])
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -210,27 +213,9 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 def verify_folder(folder: Path) -> None:
     """Hold a folder against its manifest. Raises ValueError naming the file that differs."""
-    manifest = _read_manifest(folder / _MANIFEST)
-    for name, expected in manifest.items():
-        path = folder / name
-        if not path.is_file() or path.stat().st_size != expected["bytes"]:
-            raise ValueError(f"{path} is missing or cut short, {expected['bytes']:,} bytes are wanted")
-        if sha256_of(path) != expected["sha256"]:
-            raise ValueError(f"{path} was altered: its SHA-256 is not the one in {_MANIFEST}")
-
-
-def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
-    """Size and hash of each file. Raises ValueError where it is missing or says something else."""
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(f"{path} is missing: {path.parent} is no finished checkpoint or model") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not readable: {error}") from error
-    whole = isinstance(manifest, dict) and {_TENSORS, _STATE} <= manifest.keys()
-    whole = whole and all(name == os.path.basename(name) not in ("", ".", "..") for name in manifest)
-    if not whole or not all(
-        isinstance(entry, dict) and {"bytes", "sha256"} <= entry.keys() for entry in manifest.values()
-    ):
+    path = folder / _MANIFEST
+    if not path.exists():
+        raise ValueError(f"{path} is missing: {folder} is no finished checkpoint or model")
+    if not {_TENSORS, _STATE} <= read_manifest(path).keys():
         raise ValueError(f"{path} does not list {_TENSORS} and {_STATE} with their bytes and sha256")
-    return manifest
+    verify(folder)

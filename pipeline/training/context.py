@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+
+T = TypeVar("T")
 
 
 class CurveRecorder(Protocol):
@@ -106,6 +108,10 @@ class Context:
         newest = self.store.newest() if self.is_first else None
         step = int(self.sum_numbers(newest.step if newest else -1 if self.is_first else 0)[0])
         return newest if self.is_first or step < 0 else self.store.at(step)
+
+    def patiently(self, what: str, action: Callable[[], T]) -> T:
+        """Do what needs the disk, waiting for it as the store does. Raises ValueError."""
+        return action() if self.store is None else self.store.patiently(what, action)
 
     def sum_numbers(self, *numbers: float) -> list[float]:
         """Sums over workers of a few plain numbers, in float64."""

@@ -12,8 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from models.family import Encoder
 from models.heads import classifier_groups, language_model_groups
 from models.sampling import WordSampler
 from pipeline.corpus.batches import ClassifierBatches, LanguageModelBatches, stratified_subset
@@ -273,12 +275,7 @@ def make_classifier_job(
 
 
 def _check_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card: ModelCard) -> None:
-    with torch.device("meta"), _Uninitialised():  # shapes, without weights
-        encoder, encoder_groups = build_encoder(card)
-        if card.head is None:
-            groups = language_model_groups(build_language_model(encoder, card), encoder_groups)
-        else:
-            groups = classifier_groups(build_classifier(encoder, card.head), encoder_groups)
+    _, _, groups = shapes_of(card)
     check_unfreezing(
         settings.unfreeze,
         len(groups),
@@ -286,6 +283,17 @@ def _check_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card
         epochs_per_unfreezing=settings.epochs_per_unfreezing,
         section=card.stage,
     )
+
+
+def shapes_of(card: ModelCard) -> tuple[nn.Module, Encoder, list[list[nn.Parameter]]]:
+    """The model of a card, its encoder and layer groups, on the meta device: shapes, without weights."""
+    with torch.device("meta"), _Uninitialised():
+        encoder, encoder_groups = build_encoder(card)
+        if card.head is None:
+            language_model = build_language_model(encoder, card)
+            return language_model, encoder, language_model_groups(language_model, encoder_groups)
+        classifier = build_classifier(encoder, card.head)
+        return classifier, encoder, classifier_groups(classifier, encoder_groups)
 
 
 class _Uninitialised(TorchFunctionMode):

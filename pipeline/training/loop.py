@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def train(task: Task, context: Context) -> dict[str, float]:
             _record(context, recorder, training.step, curve | evaluated)
             if due and (finished or context.agreed(clock.minutes_since_save() >= context.checkpoint_minutes)):
                 if recorder:
-                    recorder.flush()
+                    context.patiently("the training curve cannot be written", recorder.flush)
                 training.save(finished, recorder)
                 clock.saved()
     finally:
@@ -65,9 +66,10 @@ def train(task: Task, context: Context) -> dict[str, float]:
 
 
 def _recorder(context: Context, restored: Checkpoint | None) -> CurveRecorder:
-    if restored is None:
-        return context.open_recorder(-1)
-    return context.open_recorder(restored.step, restored.beside.get(CURVE_FILE))
+    step, earlier = (restored.step, restored.beside.get(CURVE_FILE)) if restored else (-1, None)
+    return context.patiently(
+        "the training curve cannot be opened", lambda: context.open_recorder(step, earlier)
+    )
 
 
 def _record(
@@ -76,7 +78,7 @@ def _record(
     if not metrics:
         return
     if recorder:
-        recorder.record(step, metrics)
+        context.patiently("the training curve cannot be written", lambda: recorder.record(step, metrics))
     context.report(metrics)
 
 
@@ -198,10 +200,14 @@ class Training:
         spent = self._spent()
         if self.context.store is not None and self.context.is_first:
             state = self._json(finished) | {"spent": spent}
-            curve = recorder.path if recorder else None
-            beside = {} if curve is None else {CURVE_FILE: curve.read_bytes()}
+            beside = self._curve_so_far(recorder.path if recorder else None)
             self.context.store.save(Checkpoint(self.step, self._tensors(lanes), state, beside))
         self.context.sum_numbers(0.0)  # nobody goes on before it is there
+
+    def _curve_so_far(self, path: Path | None) -> dict[str, bytes]:
+        if path is None:
+            return {}
+        return {CURVE_FILE: self.context.patiently("the training curve cannot be read", path.read_bytes)}
 
     def _gathered_lanes(self) -> list[Tensor]:
         rows, num_rows = self.task.lanes(self.context)

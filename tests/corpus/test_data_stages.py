@@ -90,7 +90,9 @@ def test_a_failing_stage_overwrites_nothing(params, make_params, make_corpus, tm
         train_tokenizer.run(large, documents=tmp_path / "documents", out=tmp_path / "tokenizer")
     (tmp_path / "documents" / "test.parquet").write_bytes(b"torn")
     before[tmp_path / "documents" / "test.parquet"] = b"torn"
-    with pytest.raises(ValueError, match=r"test\.parquet: damaged"):
+    with pytest.raises(
+        ValueError, match=r"test\.parquet is missing or cut short.*run the stage `prepare` again"
+    ):
         encode.run(
             params,
             documents=tmp_path / "documents",

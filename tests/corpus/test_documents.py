@@ -22,7 +22,7 @@ def prepare(tmp_path, make_corpus):
         info = write_documents(source, corpus, seed=seed, key="corpus.target", folder=folder)
         assert read_documents_info(folder) == info
         assert {file.name for file in folder.iterdir()} == {
-            "documents.json", *(f"{split}.parquet" for split in info.splits)
+            "documents.json", "manifest.json", *(f"{split}.parquet" for split in info.splits)
         }  # fmt: skip
         return {split: _rows(folder, split) for split in info.splits}, info
 
@@ -166,7 +166,7 @@ def test_a_column_of_texts_as_labels_is_refused_in_few_words(prepare, labelled_c
     with pytest.raises(
         ValueError, match=r"and 295 more.*`corpus\.target\.source\.label_column` the right"
     ) as told:
-        prepare(train=[str(labelled_csv)], label_column="text", fractions=(0.1, 0.1))
+        prepare(train=[str(labelled_csv)], text_column="label", label_column="text", fractions=(0.1, 0.1))
     assert len(str(told.value)) < 700
 
 
@@ -209,12 +209,14 @@ def test_too_few_documents_for_the_splits_are_refused(prepare, tmp_path):
         prepare(train=train, label_column=None, fractions=(0.1, 0.0))
 
 
-def test_missing_or_damaged_documents_are_named(tmp_path):
+def test_missing_or_damaged_documents_are_named(prepare, labelled_csv, tmp_path):
     with pytest.raises(ValueError, match=r"documents\.json: no such file; run the stage `prepare`"):
         read_documents_info(tmp_path)
-    (tmp_path / "documents.json").write_text(json.dumps({"label_names": None}))
-    with pytest.raises(ValueError, match=r"documents\.json: damaged"):
-        read_documents_info(tmp_path)
-    (tmp_path / "train.parquet").write_bytes(b"torn")
-    with pytest.raises(ValueError, match=r"train\.parquet: damaged"):
-        list(read_documents(tmp_path, "train"))
+    prepare(train=[str(labelled_csv)], fractions=(0.1, 0.1))
+    folder = tmp_path / "documents-0"
+    (folder / "documents.json").write_text(json.dumps({"label_names": None}))
+    with pytest.raises(ValueError, match=r"documents\.json is .*run the stage `prepare` again"):
+        read_documents_info(folder)
+    (folder / "train.parquet").write_bytes(b"torn")
+    with pytest.raises(ValueError, match=r"train\.parquet is .*run the stage `prepare` again"):
+        next(read_documents(folder, "train"))

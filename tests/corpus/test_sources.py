@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import http.server
 import json
+import random
 import threading
 from collections import Counter
 from pathlib import Path
@@ -291,3 +293,194 @@ def test_invalid_utf8_is_replaced_and_counted(badly_encoded, make_source):
     assert texts == ["good \ufffd", "w\ufffdrong", "two\nlines \ufffd", "fine"]
     assert source.skipped == {}
     assert source.repaired == {"invalid_utf8": 2}
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson"])
+def test_a_label_that_is_no_utf8_goes_by_the_same_setting(tmp_path, make_source, form):
+    file = tmp_path / f"train.{form}"
+    row = '"a text","y{}s"\n' if form == "csv" else '{{"text":"a text","label":"y{}s"}}\n'
+    header = "text,label\n" if form == "csv" else ""
+    file.write_bytes((header + row.format("e") + row.format("\udcff")).encode(errors="surrogateescape"))
+    settings = {"format": form, "train": [str(file)]}
+    _, labels, source = _read(make_source(**settings, encoding_errors="skip"))
+    assert (labels, source.label_names, source.skipped) == ([0], ("yes",), {"invalid_utf8": 1})
+    _, labels, source = _read(make_source(**settings, encoding_errors="replace"))
+    assert (labels, source.label_names) == ([0, 1], ("yes", "y\ufffds"))
+    assert source.repaired == {"invalid_utf8": 1}
+
+
+def test_the_mark_of_invalid_utf8_is_a_character_like_others_in_a_file_that_has_none(tmp_path, make_source):
+    for form in ("csv", "ndjson", "text"):
+        file = _write(tmp_path, form, ["a \ufdd0 b"], ["x"])
+        assert _read(make_source(format=form, train=[str(file)], label_column=None))[0] == ["a \ufdd0 b"]
+
+
+# What polars alone would read wrongly, or say nothing of
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("a text, with a comma,x\nother,y\n", r"line 2: 3 fields, the header has 2"),
+        ("one,x\ntorn", r"line 3: 1 fields, the header has 2"),
+        ('one,x\n"torn,y\nmore,x\n', r"line 4: unexpected end of data"),
+        ('one,x\n"torn and ""quoted""', r"line 3: unexpected end of data"),
+        ('"say "hi" to me",x\n', r"line 2: ',' expected after '\"'"),
+    ],
+)
+@pytest.mark.parametrize("label_column", ["label", None])
+def test_a_broken_row_of_csv_is_named_by_its_line(tmp_path, make_source, rows, message, label_column):
+    file = tmp_path / "train.csv"
+    file.write_text("text,label\n" + rows)
+    with pytest.raises(ValueError, match=rf"train\.csv: .*{message}"):
+        _read(make_source(train=[str(file)], label_column=label_column))
+
+
+def test_a_broken_row_far_down_is_found(tmp_path, make_source):
+    file = tmp_path / "train.csv"
+    file.write_text("text,label\n" + '"a, text",x\n' * 200_000 + "one, two,y\n" + '"a, text",x\n')
+    with pytest.raises(ValueError, match="line 200,002: 3 fields"):
+        _read(make_source(train=[str(file)], label_column=None))
+
+
+def test_quotes_within_a_text_without_quotes_are_kept(tmp_path, make_source):
+    file = tmp_path / "train.csv"
+    file.write_text('text,label\n5" and 6" wide,x\nsay "hi" to me,y\n')
+    assert _read(make_source(train=[str(file)]))[:2] == (['5" and 6" wide', 'say "hi" to me'], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text,text,label\na,b,x\n", r"train\.csv: has several columns 'text' \(`.*text_column`\)"),
+        ("text,label\ra,x\rb,y\r", r"train\.csv: its lines end with a carriage return alone"),
+    ],
+)
+def test_a_header_that_can_be_read_in_two_ways_is_refused(tmp_path, make_source, content, message):
+    file = tmp_path / "train.csv"
+    file.write_bytes(content.encode())
+    with pytest.raises(ValueError, match=message):
+        _read(make_source(train=[str(file)], label_column=None))
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "ndjson", "text"])
+def test_a_files_name_is_no_pattern(tmp_path, make_source, form):
+    for name in ("part[1]", "part1"):
+        _write(tmp_path, form, [f"the text of {name}"], ["a"], name=name)
+    settings = make_source(format=form, train=[str(tmp_path / f"part[[]1].{form}")], label_column=None)
+    assert _read(settings)[0] == ["the text of part[1]"]
+
+
+@pytest.mark.parametrize("name", ["*", "^te.*$"])
+def test_a_columns_name_is_no_pattern(tmp_path, make_source, name):
+    file = tmp_path / "train.csv"
+    file.write_text(f"text,{name},label\nnot this,this,x\n")
+    assert _read(make_source(train=[str(file)], text_column=name))[0] == ["this"]
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson", "text"])
+@pytest.mark.parametrize(
+    ("pack", "kind"),
+    [
+        (gzip.compress, "is gzip, not text"),
+        (lambda content: content.decode().encode("utf-16"), "looks like UTF-16"),
+        (lambda content: content.decode().encode("utf-16-be"), "looks like UTF-16"),
+    ],
+)
+def test_what_is_no_text_is_refused_whatever_is_done_with_bad_rows(tmp_path, make_source, form, pack, kind):
+    file = _write(tmp_path, form)
+    file.write_bytes(pack(file.read_bytes()))
+    for errors in ("refuse", "skip", "replace"):
+        with pytest.raises(ValueError, match=rf"train\.{form}: {kind}"):
+            _read(make_source(format=form, train=[str(file)], label_column=None, encoding_errors=errors))
+
+
+@pytest.mark.parametrize("form", ["csv", "ndjson", "text"])
+def test_a_byte_order_mark_is_no_text(tmp_path, make_source, form):
+    file = _write(tmp_path, form)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert _read(make_source(format=form, train=[str(file)], label_column=None))[0] == TEXTS
+
+
+def test_half_a_character_in_json_is_invalid_utf8(tmp_path, make_source):
+    file = tmp_path / "train.ndjson"
+    file.write_text('{"text": "a \\ud83d b"}\n{"text": "\\\\ud83d \\ud83d\\ude00"}\n{"text": "\\udc00"}\n')
+    settings = {"format": "ndjson", "train": [str(file)], "label_column": None}
+    with pytest.raises(ValueError, match=r"train\.ndjson: line 1 is not valid UTF-8.*lone surrogate.*skip"):
+        _read(make_source(**settings))
+    texts, _, source = _read(make_source(**settings, encoding_errors="skip"))
+    assert (texts, source.skipped) == (["\\ud83d 😀"], {"invalid_utf8": 2})
+    texts, _, source = _read(make_source(**settings, encoding_errors="replace"))
+    assert (texts, source.repaired) == (["a \ufffd b", "\\ud83d 😀", "\ufffd"], {"invalid_utf8": 2})
+
+
+def test_a_key_given_twice_is_refused(tmp_path, make_source):
+    file = tmp_path / "train.ndjson"
+    file.write_text('{"text": "a", "label": "text"}\n{"text": "b", "text": "c", "label": "x"}\n')
+    with pytest.raises(ValueError, match=r"train\.ndjson: line 2 gives 'text' twice"):
+        _read(make_source(format="ndjson", train=[str(file)]))
+
+
+def test_types_that_differ_from_row_to_row_of_ndjson_lose_no_row(tmp_path, make_source):
+    file = tmp_path / "train.ndjson"
+    rows = [{"text": "a", "label": 1, "other": [1]}] * 150 + [{"text": "b", "label": "x", "other": {"a": 1}}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"other": "y"}, *rows]))
+    texts, labels, source = _read(make_source(format="ndjson", train=[str(file)]))
+    assert len(texts) == 302
+    assert labels == ([0] * 150 + [1]) * 2
+    assert source.skipped == {"null_text": 1}
+
+
+def test_a_broken_line_of_ndjson_is_named(tmp_path, make_source):
+    file = tmp_path / "train.ndjson"
+    file.write_text('{"text": "a"}\n' * 300 + '["b"]\n')
+    with pytest.raises(ValueError, match=r"train\.ndjson: .*line 301: a JSON list, an object is wanted"):
+        _read(make_source(format="ndjson", train=[str(file)], label_column=None))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected", "names"),
+    [
+        ([0.0, float("nan"), 1.0], [0, None, 1], ("0", "1")),  # as a missing number is written
+        ([2**60, 2**60 + 1, 2**60], [0, 1, 0], (str(2**60), str(2**60 + 1))),
+        (["9" * 400, "1", "1"], [1, 0, 0], ("1", "9" * 400)),  # beyond any float
+    ],
+)
+def test_labels_at_the_edges_of_numbers(tmp_path, make_source, labels, expected, names):
+    file = _write(tmp_path, "parquet", TEXTS[:3], labels)
+    _, found, source = _read(make_source(format="parquet", train=[str(file)]))
+    assert found == expected
+    assert source.label_names == names
+
+
+def test_a_list_is_no_label(tmp_path, make_source):
+    file = _write(tmp_path, "parquet", labels=[["a"], ["b"], ["a"], ["b"]])
+    with pytest.raises(ValueError, match=r"train\.parquet: column 'label' holds List.*one label a row"):
+        _read(make_source(format="parquet", train=[str(file)]))
+
+
+def test_a_path_that_can_be_none_is_named(make_source):
+    with pytest.raises(ValueError, match=r"`corpus\.target\.source\.train`: .* cannot be looked for"):
+        _read(make_source(train=["x" * 5_000]))
+
+
+def test_a_damaged_parquet_file_is_named_or_read_to_its_last_row(tmp_path, make_source):
+    """At some of these polars panics, which is no Exception of Python's."""
+    frame = pl.DataFrame(
+        {"text": [f"a text {number}" * 9 for number in range(300)], "label": ["a", "b"] * 150}
+    )
+    frame.write_parquet(tmp_path / "whole.parquet", compression="uncompressed")
+    whole, draw = (tmp_path / "whole.parquet").read_bytes(), random.Random(0)
+    file, messages = tmp_path / "train.parquet", []
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[-draw.randrange(9, 1_200)] ^= 1 << draw.randrange(8)
+        file.write_bytes(damaged)
+        try:
+            texts, _, source = _read(make_source(format="parquet", train=[str(file)]))
+        except ValueError as error:
+            messages.append(str(error))
+        else:
+            assert len(texts) + sum(source.skipped.values()) == 300
+    assert len(messages) > 50
+    assert all("train.parquet: " in message for message in messages)

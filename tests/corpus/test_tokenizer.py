@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import hashlib
+import json
+
 import numpy as np
 import pytest
 
@@ -133,3 +136,22 @@ def test_compare_sets_figures_side_by_side():
         "tokens_per_word": {"general": 1.5, "target": 3.0, "ratio": 2.0},
         "unknown_share": {"general": 0.0, "target": 0.1},
     }
+
+
+def test_a_model_that_is_not_the_one_that_was_trained_is_refused(train, tmp_path):
+    model = train()
+    info = {"sha256": hashlib.sha256(model).hexdigest()}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(info))
+    (tmp_path / "tokenizer.model").write_bytes(model)
+    assert Tokenizer.load(tmp_path).sha256 == info["sha256"]
+    (tmp_path / "tokenizer.model").write_bytes(train(kind="bpe"))
+    with pytest.raises(ValueError, match=r"tokenizer\.model: damaged, or not the one that tokenizer\.json"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(ValueError, match=r"tokenizer\.json: damaged"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_sample_without_text_is_refused_in_words(tokenizer_settings):
+    with pytest.raises(ValueError, match=r"`tokenizer\.sample_mb` is 1: the sample holds no text"):
+        tokenizers.train([], tokenizer_settings)

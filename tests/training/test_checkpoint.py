@@ -165,14 +165,14 @@ def test_a_half_written_one_is_never_listed(tmp_path, monkeypatch):
     store, warnings = filled(tmp_path, [1])
     seen: list[int] = []
 
-    def interrupted(path: Path) -> str:
+    def interrupted(folder: Path, names: Any) -> None:
         newest = store.newest() if not seen else None  # what another process sees meanwhile
         seen.append(newest.step if newest else -1)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "verify_folder", lambda folder: None)
-        patch.setattr(checkpoint, "sha256_of", interrupted)
+        patch.setattr(checkpoint, "write_manifest", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.save(checkpoint_at(2))
     assert seen == [1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
+from hypothesis import HealthCheck, given, settings, strategies
 from torch import Tensor
 
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
@@ -218,17 +221,48 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     assert curve.opened_at == [-1, *range(1, whole.step)]
 
 
-def test_a_run_stopped_between_checkpoints_replays_and_ends_alike(tokens, tmp_path):
-    job = language_model_job(tokens)
-    whole = run(job, tmp_path / "whole")
-    for stop in np.random.default_rng(0).integers(4, whole.step, 3):
-        folder = tmp_path / f"stopped-{stop}"
-        curve = Curve(stop_at=int(stop))
-        context = context_of(folder, curve)
-        context.log_steps = 3  # and a checkpoint no more often
-        with pytest.raises(StopTrainingError):
-            train(job.task(context), context)
-        assert_identical(run(job, folder), whole)
+@given(data=strategies.data())
+@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+def test_wherever_and_however_often_a_run_is_stopped_it_ends_alike(whole_runs, data):
+    """Between checkpoints, which come now and then: what was done since is done again."""
+    name = data.draw(strategies.sampled_from(sorted(whole_runs)))
+    job, whole, records = whole_runs[name]
+    with tempfile.TemporaryDirectory() as folder:
+        curve = Curve()
+        for _ in range(data.draw(strategies.integers(1, 4))):
+            curve.stop_at = data.draw(strategies.integers(1, whole.step))
+            context = context_of(Path(folder), curve)
+            context.log_steps = data.draw(strategies.integers(1, 7))
+            with contextlib.suppress(StopTrainingError):
+                train(job.task(context), context)
+        curve.stop_at = None
+        assert_identical(run(job, Path(folder), curve), whole)
+        evaluated = {step: metrics for step, metrics in records.items() if "validation/loss" in metrics}
+        for step, metrics in evaluated.items():
+            found = {
+                key: value for key, value in curve.records[step].items() if key.startswith("validation/")
+            }
+            assert found == {key: value for key, value in metrics.items() if key.startswith("validation/")}
+
+
+def evaluations(records: Mapping[int, Mapping[str, float]]) -> dict[int, dict[str, float]]:
+    found = {
+        step: {key: value for key, value in metrics.items() if key.startswith("validation/")}
+        for step, metrics in records.items()
+    }
+    return {step: metrics for step, metrics in found.items() if metrics}
+
+
+@pytest.fixture(scope="module")
+def whole_runs(tmp_path_factory) -> dict[str, tuple[Job, Checkpoint, dict[int, dict[str, float]]]]:
+    """Undisturbed runs of each kind, with their curves."""
+    folder = tmp_path_factory.mktemp("whole")
+    tokens = write_tokens(folder / "tokens")
+    found = {}
+    for name, job in jobs_to_resume(tokens).items():
+        curve = Curve()
+        found[name] = (job, run(job, folder / name, curve), curve.records)
+    return found
 
 
 def test_the_curve_is_durable_before_a_checkpoint_covers_it(tokens, tmp_path):
@@ -405,10 +439,11 @@ def process(rank: int, num_processes: int, folder: Path) -> None:
                     torch.distributed.all_reduce(tensor, group=group)
                     return tensor
 
-                context = context_of(
-                    folder / f"{name}-{world}", Curve(), rank=rank, world=world, all_reduce=all_reduce
-                )
-                train(job.task(context), context)
+                for run_of_it in (f"{name}-{world}", f"{name}-begun-by-one-{world}"):
+                    context = context_of(
+                        folder / run_of_it, Curve(), rank=rank, world=world, all_reduce=all_reduce
+                    )
+                    train(job.task(context), context)
     torch.distributed.destroy_process_group()
 
 
@@ -426,17 +461,22 @@ def several(tmp_path_factory) -> Path:
     """Runs of several jobs by 1, 2 and 3 processes."""
     folder = tmp_path_factory.mktemp("several")
     tokens = write_tokens(folder / "tokens")
-    torch.multiprocessing.spawn(process, args=(3, folder), nprocs=3)
     for name, job in several_jobs(tokens).items():
-        run(job, folder / f"{name}-1")
+        half = run(job, folder / f"{name}-1").step // 2
+        for world in (2, 3):
+            with pytest.raises(StopTrainingError):
+                run(job, folder / f"{name}-begun-by-one-{world}", Curve(stop_at=half))
+    torch.multiprocessing.spawn(process, args=(3, folder), nprocs=3)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("name", ["lm", "sampled", "nt_asgd", "classifier"])
-def test_any_number_of_processes_trains_the_same_model(several, name, world):
-    one, many = (CheckpointStore(str(several / f"{name}-{size}")).newest() for size in (1, world))
+@pytest.mark.parametrize("begun", ["", "begun-by-one-"])
+def test_any_number_of_processes_trains_the_same_model(several, name, world, begun):
+    folders = (f"{name}-1", f"{name}-{begun}{world}")
+    one, many = (CheckpointStore(str(several / folder)).newest() for folder in folders)
     assert one is not None
     assert many is not None
     assert many.step == one.step

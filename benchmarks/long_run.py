@@ -1,0 +1,195 @@
+"""An hour of training: memory, file descriptors, threads, and rows in MLflow, over time.
+
+A small language model on tokens made up, in this process, with a checkpoint a minute and its curve in a real
+SQLite store. Memory is the process' unique set (what would be free if it ended). After the warm-up, a tenth
+of the time, it should stay within 2 % of its median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.side_by_side import arguments_of, machine
+from pipeline import tracking
+from pipeline.corpus.tokens import ShardWriter, TokensInfo, write_info
+from pipeline.launch import Session, fit
+from pipeline.params import load
+from pipeline.training.context import CurveRecorder
+from pipeline.training.jobs import LanguageModelJob, make_language_model_job
+
+ROOT = Path(__file__).resolve().parent.parent
+VOCAB, NUM_TOKENS = 2000, 400_000
+LOG_STEPS, CHECKPOINT_MINUTES = 20, 1.0
+SAMPLE_S = 10.0
+
+
+class TimeIsUpError(Exception):
+    pass
+
+
+@dataclass
+class Limited:
+    """A recorder that ends the training after some time."""
+
+    config: tracking.RecorderConfig
+    deadline: float
+
+    def open(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
+        return _Limited(self.config.open(resume_step, earlier), self.deadline)
+
+
+class _Limited:
+    def __init__(self, recorder: tracking.Recorder, deadline: float) -> None:
+        self._recorder, self._deadline = recorder, deadline
+        self.path: Path | None = recorder.path
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._recorder.record(step, metrics)
+        if time.monotonic() > self._deadline:
+            raise TimeIsUpError
+
+    def flush(self) -> None:
+        self._recorder.flush()
+
+    def close(self) -> object:
+        return self._recorder.close()
+
+
+@dataclass
+class Gauge:
+    """What the process holds, every ten seconds."""
+
+    minutes: list[float] = field(default_factory=list)
+    memory_mb: list[float] = field(default_factory=list)
+    descriptors: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+
+    def watch(self, over: threading.Event) -> None:
+        this, start = psutil.Process(), time.monotonic()
+        while not over.wait(SAMPLE_S):
+            self.minutes.append((time.monotonic() - start) / 60)
+            self.memory_mb.append(this.memory_full_info().uss / 2**20)
+            self.descriptors.append(this.num_fds())
+            self.threads.append(this.num_threads())
+
+    def settled(self, values: list[Any]) -> list[Any]:
+        return values[len(values) // 10 :]
+
+
+def make_job(folder: Path) -> LanguageModelJob:
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    splits = {}
+    for split, share in (("train", 1.0), ("validation", 0.02)):
+        with ShardWriter(folder, split, VOCAB) as shard:
+            for _ in range(int(NUM_TOKENS * share / 200)):
+                shard.append([(rng.zipf(1.3, 200) % (VOCAB - 5) + 5).astype(np.int64)], [None])
+            splits[split] = shard.info(1000, 5000)
+    write_info(folder, TokensInfo(VOCAB, "long", 1, 2, 0, label_names=None, splits=splits))
+    settings = load(ROOT / "params.yaml")
+    model = settings.model.model_copy(
+        update={"config": settings.model.config | {"embedding_dim": 64, "hidden_dim": 128}}
+    )
+    training = settings.pretrain_lm.model_copy(
+        update={"epochs": 1e4, "batch_rows": 16, "evaluations_per_epoch": 1}
+    )
+    return make_language_model_job(
+        training, model, stage="pretrain_lm", tokens=folder, start=None, direction="forward", seed=1
+    )
+
+
+def main() -> None:
+    parser = arguments_of(__doc__, "long_run.json", rounds=1)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    arguments = parser.parse_args()
+    gauge, over = Gauge(), threading.Event()
+    with tempfile.TemporaryDirectory(prefix="long-run-") as scratch:
+        root = Path(scratch)
+        job = make_job(root / "tokens")
+        run = load(ROOT / "params.yaml").run.model_copy(
+            update={"workers": 0, "threads_per_worker": 1, "log_steps": LOG_STEPS, "precision": "fp32",
+                    "checkpoint_minutes": CHECKPOINT_MINUTES}
+        )  # fmt: skip
+        thread = threading.Thread(target=gauge.watch, args=(over,), daemon=True)
+        thread.start()
+        deadline = time.monotonic() + 60 * arguments.minutes
+        stage = tracking.StageInfo(root=root, stage="pretrain_lm", stages=[], params={}, key="long")
+        with tracking.stage_run(stage) as stage_run:
+            limited = Limited(stage_run.recorder(root / "run/curve.jsonl"), deadline)
+            (root / "run").mkdir()
+            with contextlib.suppress(TimeIsUpError):
+                fit(job, run, Session("long", str(root / "run"), limited.open))
+            over.set()
+            thread.join()
+        figures = summary(gauge, arguments, rows_of(stage_run, root))
+    write(arguments, gauge, figures)
+
+
+def rows_of(run: Any, root: Path) -> dict[str, int]:
+    """Points of the training loss in MLflow, and as many as there should be."""
+    from mlflow import MlflowClient
+
+    history = MlflowClient(run.uri).get_metric_history(run.run_id, "train/loss")
+    records = [
+        each for each in tracking.read_records(root / "run/curve.jsonl") if "train/loss" in each.metrics
+    ]
+    steps = records[-1].step
+    return {
+        "steps": steps,
+        "rows": len(history),
+        "records": len(records),
+        "by_plan_at_least": steps // LOG_STEPS,
+    }
+
+
+def summary(gauge: Gauge, arguments: argparse.Namespace, rows: dict[str, int]) -> dict[str, Any]:
+    memory = gauge.settled(gauge.memory_mb)
+    middle = statistics.median(memory)
+    half = len(memory) // 2
+    trend = statistics.median(memory[half:]) - statistics.median(memory[:half])
+    return {
+        "minutes": arguments.minutes,
+        "memory_mb": {
+            "median": round(middle, 1),
+            "low": round(min(memory), 1),
+            "high": round(max(memory), 1),
+        },
+        "memory_spread": round(max(max(memory) / middle - 1, 1 - min(memory) / middle), 4),
+        "second_half_over_first_mb": round(trend, 2),
+        "descriptors": sorted(set(gauge.settled(gauge.descriptors))),
+        "threads": sorted(set(gauge.settled(gauge.threads))),
+        **rows,
+    }
+
+
+def write(arguments: argparse.Namespace, gauge: Gauge, figures: dict[str, Any]) -> None:
+    command = " ".join(["python", "benchmarks/long_run.py", *sys.argv[1:]])
+    step = max(1, math.ceil(len(gauge.minutes) / 60))
+    curve = [
+        [round(minute, 1), round(memory, 1), files]
+        for minute, memory, files in list(
+            zip(gauge.minutes, gauge.memory_mb, gauge.descriptors, strict=True)
+        )[::step]
+    ]
+    whole = {"command": command, "machine": machine(), **figures, "minute_mb_descriptors": curve}
+    arguments.out.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(figures, indent=1))
+
+
+if __name__ == "__main__":
+    main()

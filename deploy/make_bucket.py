@@ -1,0 +1,17 @@
+"""Make a bucket in the S3 store that the AWS_* environment variables name, unless it is there."""
+
+import sys
+
+import boto3
+
+
+def make_bucket(name: str) -> None:
+    client = boto3.client("s3")
+    try:
+        client.create_bucket(Bucket=name)
+    except (client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
+        client.head_bucket(Bucket=name)  # and ours to use: else this raises
+
+
+if __name__ == "__main__":
+    make_bucket(*sys.argv[1:])

@@ -1,0 +1,344 @@
+"""Training curves, every step once: a JSON-lines file first, and from there to MLflow.
+
+The file is the truth, MLflow follows: for each metric MLflow is asked for the largest step it holds, and
+only what lies above is sent. Batches leave in the order of the file and arrive whole, so nothing is lost and
+nothing arrives twice. A batch sent again after an unanswered request is harmless: equal rows (metric, step,
+time, value) are one row to MLflow. What waits to be sent waits in the file, not in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from io import FileIO
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from pipeline.tracking.plans import METRICS_PER_CALL, RunPlan, name_of, now_ms, open_run
+from pipeline.tracking.stores import FencedError, MaySend, always, client, is_outage, line_of
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+
+SEND_INTERVAL_S = 1.0  # between two calls, unless more waits than one call holds
+BACKLOG_DUTY = 0.2  # share of the time that calls then take
+LONGEST_BACKOFF_S = 30.0
+
+
+class Record(NamedTuple):
+    """One line of the file."""
+
+    step: int
+    time_ms: int  # since the epoch
+    metrics: dict[str, float]
+
+    def to_line(self) -> str:
+        values = {key: value if math.isfinite(value) else str(value) for key, value in self.metrics.items()}
+        return json.dumps({"step": self.step, "time_ms": self.time_ms, "metrics": values}) + "\n"
+
+    @staticmethod
+    def from_line(line: str | bytes) -> Record:
+        data = json.loads(line)
+        values = {key: float(value) for key, value in data["metrics"].items()}
+        return Record(int(data["step"]), int(data["time_ms"]), values)
+
+
+@dataclass(frozen=True)
+class RecorderConfig:
+    """What a worker needs to record. Picklable; crosses over to another process or host."""
+
+    uri: str = field(repr=False)  # may hold credentials
+    run_id: str | None  # None: that of the plan
+    path: Path  # the JSON-lines file
+    plan: RunPlan | None = field(default=None, repr=False)  # opened once MLflow answers; None: file only
+    may_send: MaySend = always  # asked before each call to MLflow; once it says no, nothing more is sent
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)  # environment variables
+
+    def open(self, resume_step: int, earlier: bytes | None = None) -> Recorder:
+        """Go on after `resume_step`, the last one that the restored checkpoint covers (-1: a fresh start).
+
+        `earlier` is the file up to there, if it was written on another machine.
+        """
+        here = self if self.path.parent.parent.is_dir() else replace(self, path=_scratch() / self.path.name)
+        if earlier is not None:
+            write_atomically(here.path, earlier.decode("utf-8"))
+        return Recorder(here, resume_step)
+
+    @property
+    def sends(self) -> bool:
+        return self.run_id is not None or self.plan is not None
+
+
+def _scratch() -> Path:
+    """For a worker on a machine that has no such project."""
+    return Path(tempfile.mkdtemp(prefix="headstart-curve-"))
+
+
+class Delivery(NamedTuple):
+    """What became of the records: how many MLflow may not have got, and why."""
+
+    unsent: int
+    error: str | None
+
+
+class Recorder:
+    """A training curve, every step once: in the file at once, in MLflow within seconds.
+
+    Steps of each metric ascend. A metric at or below its last step counts as a replay and is left out.
+    """
+
+    def __init__(self, config: RecorderConfig, resume_step: int) -> None:
+        self.path = config.path
+        kept = [record for record in read_records(config.path) if record.step <= resume_step]
+        self._last_steps = {key: record.step for record in kept for key in record.metrics}
+        self._file = _reopen_file(config.path, kept)
+        self._outbox = _Outbox(config) if config.sends else None
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write one line. Raises ValueError for a name that MLflow refuses or over 1,000 metrics."""
+        for name in metrics:
+            if name != name_of(name):
+                raise ValueError(
+                    f"metric {name!r}: name it with at most 250 of letters, digits, _-./: and space"
+                )
+        fresh = {key: float(value) for key, value in metrics.items() if step > self._last_steps.get(key, -1)}
+        if len(fresh) > METRICS_PER_CALL:
+            raise ValueError(f"{len(fresh)} metrics in step {step}; at most {METRICS_PER_CALL}")
+        if not fresh:
+            return
+        _append(self._file, Record(step, now_ms(), fresh).to_line())
+        self._last_steps |= dict.fromkeys(fresh, step)
+        if self._outbox:
+            self._outbox.notify()
+
+    def flush(self) -> None:
+        """Make the file durable; to be called before a checkpoint that covers its steps."""
+        os.fsync(self._file.fileno())
+
+    def close(self, timeout_s: float | None = None) -> Delivery:
+        """Send what is left, for at most `timeout_s`. What remains stays in the file, for `sync`.
+
+        Without a limit given: 10 s, or where the last call failed, a tenth of the time since it was opened.
+        """
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+        return self._outbox.close(timeout_s) if self._outbox else Delivery(0, None)
+
+
+def read_records(path: Path) -> list[Record]:
+    """All records of a file, none if there is no file. A last line torn by a kill is left out.
+
+    Raises ValueError for a broken line elsewhere.
+    """
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        return [record for record, _ in _records_of(file, path)]
+
+
+def sync(config: RecorderConfig) -> Delivery:
+    """Send what MLflow lacks of a finished file.
+
+    Raises FencedError once `may_send` says no, ValueError for a broken line or an unusable address.
+    """
+    if not config.sends or not config.path.exists():
+        return Delivery(0, None)
+    with config.path.open("rb") as file:
+        sender = _Sender(config, file)
+        try:
+            while sender.send():
+                pass
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            return Delivery(sender.count_unsent(), line_of(error))
+    return Delivery(0, None)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    scratch = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        with scratch.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _records_of(file: IO[bytes], path: Path, offset: int = 0) -> Iterator[tuple[Record, int]]:
+    """Whole records from `offset` on, each with the offset of its end."""
+    file.seek(offset)
+    while line := file.readline():
+        if not line.endswith(b"\n"):  # still being written, or torn by a kill
+            return
+        try:
+            record = Record.from_line(line)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if not file.read(1):  # the last one: torn, whatever its end
+                return
+            file.seek(0)
+            number = file.read(offset).count(b"\n") + 1
+            raise ValueError(
+                f"{path}, line {number}: not a record of a training curve ({error}); remove the line"
+            ) from error
+        offset += len(line)
+        yield record, offset
+
+
+def _reopen_file(path: Path, records: Sequence[Record]) -> FileIO:
+    """The file with these records only, open for more.
+
+    It is replaced even when nothing changes: an orphaned writer then holds a file without a name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f".{path.name}.partial-*"):  # by one that was killed: who records is alone
+        left.unlink(missing_ok=True)
+    write_atomically(path, "".join(record.to_line() for record in records))
+    return path.open("ab", buffering=0)
+
+
+def _append(file: FileIO, line: str) -> None:
+    """Append the whole line or nothing, so that it can be tried again where the disk is full."""
+    content = line.encode()
+    end = os.fstat(file.fileno()).st_size
+    try:
+        while content:
+            content = content[file.write(content) or 0 :]
+    except OSError:
+        file.truncate(end)
+        raise
+
+
+class _Sender:
+    """Sends the records of a file in order, each metric only above the step up to which MLflow has it."""
+
+    def __init__(self, config: RecorderConfig, file: IO[bytes]) -> None:
+        self._config, self._file = config, file
+        self._run_id = config.run_id
+        self._offset = 0  # of the first record that is not done with
+        self._client: MlflowClient | None = None
+        self._sent: dict[str, int] | None = None  # metric -> largest step; None: to be asked for
+        self.lags = False  # whether the last call could not hold all that there was
+
+    def send(self) -> bool:
+        """Make one call. Returns whether there was anything to send; raises what MLflow raises."""
+        mlflow, run_id, sent = self._connect()
+        batch, end = self._next_batch(sent)
+        if batch:
+            self._sent = None  # if the call fails, it may have arrived all the same
+            mlflow.log_batch(run_id, metrics=batch)
+            self._sent = sent | {metric.key: metric.step for metric in batch}
+        self._offset = end
+        return bool(batch)
+
+    def count_unsent(self) -> int:
+        """Records after those that are known to have arrived. Another thread may be sending."""
+        offset, count = self._offset, 0
+        while chunk := os.pread(self._file.fileno(), 1 << 20, offset):
+            offset += len(chunk)
+            count += chunk.count(b"\n")
+        return count
+
+    def _next_batch(self, sent: Mapping[str, int]) -> tuple[list[Metric], int]:
+        """What one call holds, and the offset of its end in the file."""
+        from mlflow.entities import Metric
+
+        batch: list[Metric] = []
+        done, self.lags = self._offset, False
+        for record, end in _records_of(self._file, self._config.path, self._offset):
+            new = [key for key in record.metrics if record.step > sent.get(key, -1)]
+            if len(batch) + len(new) > METRICS_PER_CALL:  # a record is never cut in two
+                self.lags = True
+                break
+            batch += [Metric(key, record.metrics[key], record.time_ms, record.step) for key in new]
+            done = end
+        return batch, done
+
+    def _connect(self) -> tuple[MlflowClient, str, dict[str, int]]:
+        config = self._config
+        if self._client is None:
+            self._client = client(config.uri, config.may_send, config.credentials)
+        if self._run_id is None:
+            assert config.plan is not None
+            self._run_id = open_run(self._client, config.plan)
+        if self._sent is None:
+            # The public view of a run lacks the steps; whole histories can be long.
+            latest = self._client.get_run(self._run_id).data._metric_objs
+            self._sent = {metric.key: metric.step for metric in latest}
+        return self._client, self._run_id, self._sent
+
+
+class _Outbox:
+    """Records on their way from the file to MLflow, by a thread that training never waits for."""
+
+    def __init__(self, config: RecorderConfig) -> None:
+        self._file = config.path.open("rb")  # now: a later recorder puts another file in its place
+        self._sender = _Sender(config, self._file)
+        self._error: str | None = None
+        self._opened = time.monotonic()
+        self._gives_up = math.inf  # set on closing: when to try no more, if the last call failed
+        self._news = threading.Event()
+        self._closing = threading.Event()
+        self._abandoned = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="mlflow-outbox", daemon=True)
+        self._thread.start()
+
+    def notify(self) -> None:
+        """There is something new in the file."""
+        self._news.set()
+
+    def close(self, timeout_s: float | None) -> Delivery:
+        now = time.monotonic()
+        failing_s = timeout_s or min(10.0, 1 + 0.1 * (now - self._opened))
+        self._gives_up = now + failing_s
+        self._closing.set()
+        self._news.set()
+        self._thread.join(timeout_s or (failing_s if self._error else 10.0))
+        self._abandoned.set()
+        unsent, hangs = self._sender.count_unsent(), self._thread.is_alive()
+        if not hangs:
+            self._file.close()
+        return Delivery(unsent, self._error or ("MLflow does not answer" if hangs and unsent else None))
+
+    def _work(self) -> None:
+        failures = 0
+        while not self._abandoned.is_set():
+            self._news.clear()
+            closing, began = self._closing.is_set(), time.monotonic()
+            try:
+                sent = self._sender.send()
+            except FencedError as error:
+                self._error = line_of(error)
+                return
+            except Exception as error:  # whatever it is, training goes on, and close() tells
+                self._error = line_of(error)
+                failures += 1
+                if time.monotonic() > self._gives_up:
+                    return
+                self._pause_after_failure(failures)
+                continue
+            failures, self._error = 0, None
+            if sent:
+                took_s = time.monotonic() - began
+                rest_s = took_s * (1 / BACKLOG_DUTY - 1) if self._sender.lags else SEND_INTERVAL_S
+                self._closing.wait(rest_s)
+            elif closing:
+                return
+            else:
+                self._news.wait()
+
+    def _pause_after_failure(self, failures: int) -> None:
+        """Ever longer; when closing, try again soon."""
+        self._closing.wait(min(LONGEST_BACKOFF_S, 2.0**failures))
+        if self._closing.is_set():
+            self._abandoned.wait(0.5)

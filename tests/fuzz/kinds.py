@@ -1,0 +1,50 @@
+"""Every kind of input that is fuzzed: how one is made, and what must come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hypothesis.strategies import SearchStrategy
+
+from tests.fuzz import corpora, folders, lines, settings, tokenizers
+from tests.fuzz.damage import damaged_folders
+
+# In the tests, which are to end within a minute.
+NUM_CASES = {
+    "CSV": 100, "NDJSON": 100, "plain text": 60, "parquet": 60, "label columns": 100, "params.yaml": 100,
+    "overlays": 30, "tokenizer training": 40, "predict input": 60, "documents folder": 60,
+    "tokenizer folder": 60, "tokens folder": 60, "checkpoint folder": 60, "model folder": 60,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`check(case, folder)` tries an input in an empty folder; it returns whether that was refused."""
+
+    cases: SearchStrategy[Any]
+    check: Callable[[Any, Path], bool]
+
+
+def all_kinds(root: Path) -> dict[str, Kind]:
+    """The kinds by name; what the damaged folders are copies of is written into `root`."""
+    written = folders.write_all(root)
+    kinds = {
+        "CSV": Kind(corpora.csv_files(), corpora.check_prepared),
+        "NDJSON": Kind(corpora.ndjson_files(), corpora.check_prepared),
+        "plain text": Kind(corpora.text_files(), corpora.check_prepared),
+        "parquet": Kind(corpora.parquet_files(), corpora.check_prepared),
+        "label columns": Kind(corpora.label_columns(), corpora.check_labels),
+        "params.yaml": Kind(settings.settings_files(), settings.check_settings),
+        "overlays": Kind(settings.overlays(), settings.check_overlay),
+        "tokenizer training": Kind(tokenizers.trainings(), tokenizers.check_training),
+        "predict input": Kind(
+            lines.inputs(), lambda case, folder: lines.check_lines(case, written["model"].folder, folder)
+        ),
+    }
+    for name, each in written.items():
+        kinds[f"{name} folder"] = Kind(damaged_folders(each.folder), partial(folders.check_folder, each))
+    return kinds

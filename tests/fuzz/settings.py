@@ -1,0 +1,125 @@
+"""params.yaml, broken: refused with the key or the place, in bounded time, or a whole set of settings."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+from pipeline import presets
+from pipeline.params import Params, flatten, load, read_yaml
+from tests.fuzz.damage import damaged, refused
+
+FILE = Path(__file__).resolve().parents[2] / "params.yaml"
+_TEXT = FILE.read_bytes()
+_MOST_SECONDS = 5.0
+_SCALARS = [
+    ".nan", ".inf", "-.inf", "1e400", "-1", "0", "0.0", "1.5", "1" + "0" * 30, "1" * 5_000, "1e-320",
+    "true", "yes", "~", "null", '""', "'x'", "[]", "{}", "[1, 2]", "{a: 1}", "2024-13-45", "2024-12-05",
+    "0o17", "0x1F", "1_000", "!!python/object:os.system ls", "!!binary '*'", "!!int x", "!!set {a}", "*no",
+    "&a [*a]", "|", "'", "x" * 10_000, "[" * 5_000, "{a: " * 100 + "1" + "}" * 100, '"\\ud800"', '"\\0"',
+    "\u202e", "a: b: c",
+]  # fmt: skip
+
+
+def _bomb(levels: int) -> bytes:
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines).encode() + b"\n"
+
+
+@st.composite
+def settings_files(draw: st.DrawFn) -> bytes:
+    match draw(
+        st.sampled_from(["damaged", "value", "value", "value", "key", "bomb", "wide", "mark", "empty"])
+    ):
+        case "damaged":
+            return draw(damaged(_TEXT))
+        case "value":
+            lines = _TEXT.decode().splitlines()
+            for _ in range(draw(st.integers(1, 3))):
+                place = draw(st.integers(0, len(lines) - 1))
+                key, colon, _ = lines[place].partition(":")
+                lines[place] = f"{key}{colon} {draw(st.sampled_from(_SCALARS))}" if colon else lines[place]
+            return "\n".join(lines).encode("utf-8", "surrogatepass")
+        case "key":  # one twice, one unknown, one that is no text
+            lines = _TEXT.decode().splitlines()
+            line = draw(st.sampled_from([*lines, "  unknown: 1", "1: 2", "~: 3", "? [a, b]\n: 4", "  <<: 5"]))
+            lines.insert(draw(st.integers(0, len(lines))), line)
+            return "\n".join(lines).encode()
+        case "bomb":
+            bomb = _bomb(draw(st.integers(2, 12)))
+            return draw(st.sampled_from([bomb + _TEXT, _TEXT + bomb, bomb]))
+        case "wide":
+            return _TEXT.decode().encode(draw(st.sampled_from(["utf-16", "utf-16-le", "utf-32", "latin-1"])))
+        case "mark":
+            return b"\xef\xbb\xbf" + _TEXT
+        case _:
+            return draw(st.sampled_from([b"", b"\n", b"# nothing\n", b"---\n...\n", b"- a\n", b"a"]))
+
+
+def check_settings(content: bytes, folder: Path) -> bool:
+    file = folder / "params.yaml"
+    file.write_bytes(content)
+    began = time.process_time()
+    no, params = refused(lambda: load(file), str(file))
+    assert time.process_time() - began < _MOST_SECONDS
+    if no is None:
+        assert isinstance(params, Params)
+        _check_numbers(params.model_dump())
+    else:
+        told = no.replace(str(file), "")
+        assert (
+            "`" in told or "line " in told or "position " in told or "wanted" in told or "values" in told
+        ), no
+    return no is not None
+
+
+def _check_numbers(values: Mapping[str, Any]) -> None:
+    for key, value in flatten(values):
+        if not key.startswith("model.config."):  # which the family checks
+            assert not isinstance(value, float) or math.isfinite(value), key
+            assert not isinstance(value, int) or abs(value) < 2**32, key
+
+
+@st.composite
+def overlays(draw: st.DrawFn) -> bytes:
+    """A file to lay over params.yaml: some of its keys with other values."""
+    known = [key for key, _ in flatten(read_yaml(FILE)) if not key.startswith("tune.space")]
+    tree: dict[str, Any] = {}
+    for key in draw(st.lists(st.sampled_from(known), min_size=1, max_size=4)):
+        *above, last = key.split(".")
+        below = tree
+        for part in above:
+            below = below.setdefault(part, {})
+        below[last] = draw(
+            st.sampled_from([0, 1, 2, 0.5, 0.25, "auto", True, None, [], "x: y", "\u2028", "é", -1])
+        )
+    from io import StringIO
+
+    text = StringIO()
+    YAML(typ="safe").dump(tree, text)
+    content = text.getvalue().encode()
+    return draw(damaged(content)) if draw(st.booleans()) else content
+
+
+def check_overlay(content: bytes, folder: Path) -> bool:
+    """`headstart use`: params.yaml is as it was, or has all of the overlay and nothing else is changed."""
+    file, overlay = folder / "params.yaml", folder / "mine.yaml"
+    file.write_bytes(_TEXT)
+    overlay.write_bytes(content)
+    before = dict(flatten(read_yaml(file)))
+    no, changes = refused(lambda: presets.use(str(overlay), file, write=True), overlay.name, file.name)
+    if no:
+        assert file.read_bytes() == _TEXT, "refused, and yet changed"
+        return True
+    after = dict(flatten(read_yaml(file)))
+    expected = before | {key: new for key, _, new in changes if new != "(none)"}
+    assert after == {key: value for key, value in expected.items() if key in after}
+    load(file)
+    return False

@@ -1,0 +1,683 @@
+"""The preflight: what it concludes, and that it finds what is really wrong, on real Rays and storages."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.doctor import cluster as ray_checks
+from pipeline.doctor import examine, needs, nodes, probe, project
+from pipeline.doctor.findings import Finding, checked, refusal, size
+from pipeline.doctor.needs import FACTOR, needs_of, num_trials
+from pipeline.doctor.nodes import Answers, judge, visit
+from pipeline.doctor.printing import as_table, to_json
+from pipeline.doctor.probe import Errand, Facts, Probe, StorageAnswer, Trouble
+from pipeline.launch import Placement
+from pipeline.params import Params, overlay, read_yaml, typed
+
+ROOT = Path(__file__).resolve().parent.parent
+PARAMS = read_yaml(ROOT / "params.yaml")
+HERE = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+
+
+def params_of(**run: Any) -> Params:
+    return typed(Params, overlay(PARAMS, {"run": run}), where="test")
+
+
+def write_params(folder: Path, **run: Any) -> None:
+    from ruamel.yaml import YAML
+
+    with (folder / "params.yaml").open("w") as file:
+        YAML(typ="safe").dump(overlay(PARAMS, {"run": run}), file)
+
+
+def doctor(folder: Path, *flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from pipeline.__main__ import main; main()", "doctor", *flags]
+    return subprocess.run(
+        command, cwd=folder, env=HERE | environment, capture_output=True, text=True, timeout=240
+    )
+
+
+def findings_of(done: subprocess.CompletedProcess[str]) -> dict[str, list[Finding]]:
+    """By check."""
+    found: dict[str, list[Finding]] = {}
+    assert done.returncode in (0, 1), done.stderr
+    for each in json.loads(done.stdout):
+        found.setdefault(each["check"], []).append(Finding(**each))
+    states = {each.state for of_check in found.values() for each in of_check}
+    assert done.returncode == int("failure" in states)
+    return found
+
+
+def states(found: list[Finding]) -> list[str]:
+    return [each.state for each in found]
+
+
+# -------------------------------------------------------------------------------------------- findings
+
+
+def test_a_check_that_hangs_is_a_failure_that_says_so():
+    began = time.monotonic()
+
+    def hang() -> list[Finding]:
+        time.sleep(60)
+        return []
+
+    (found,) = checked("storage", hang, 0.2, "see why")
+    assert (found.state, found.found, found.to_do) == ("failure", "no answer within 0.2 s", "see why")
+    assert time.monotonic() - began < 10
+
+
+def test_a_refusal_becomes_a_failure_in_its_own_words():
+    found = refusal("plan", ValueError("run.workers is 3 (of 1; 2); lower it, or add nodes"))
+    assert (found.found, found.to_do) == ("run.workers is 3 (of 1; 2)", "lower it, or add nodes")
+
+
+def test_what_is_not_ok_says_what_to_do():
+    with pytest.raises(AssertionError, match="what is to be done"):
+        Finding("storage", "failure", "it is away")
+
+
+def test_findings_are_printed_for_people_and_machines():
+    found = [Finding("plan", "ok", "fits"), Finding("token", "warning", "none [bold]", "set one")]
+    table = as_table(found)
+    assert "none [bold]" in table
+    assert "-> set one" in table
+    assert "0 failures, 1 warning, 1 ok" in table
+    assert [Finding(**each) for each in json.loads(to_json(found))] == found
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(0, "0 bytes"), (1500, "1.5 kB"), (8e6, "8 MB"), (2.5e9, "2.5 GB"), (3e12, "3,000.0 GB")],
+)
+def test_sizes_are_readable(number, words):
+    assert size(number) == words
+
+
+# ----------------------------------------------------------------------------------------------- needs
+
+
+def test_more_workers_take_less_each_and_a_longer_text_more():
+    one, two = (needs_of(params_of(), 8000, workers) for workers in (1, 2))
+    for before, after in zip(one, two, strict=True):
+        assert after.worker_bytes < before.worker_bytes
+        assert after.checkpoint_bytes == before.checkpoint_bytes
+    longer = typed(Params, overlay(PARAMS, {"finetune_classifier": {"max_tokens": 1000}}), where="test")
+    assert needs_of(longer, 8000, 1)[-1].worker_bytes > 2 * one[-1].worker_bytes
+    assert one[-1].process_bytes > one[-1].worker_bytes
+
+
+def test_the_logits_that_are_counted_are_those_that_are_held():
+    from models import kernels
+
+    assert (needs._LOGIT_ROWS, needs._LOGITS) == (kernels._ROWS_AT_ONCE, kernels._LOGITS_AT_ONCE)
+
+
+def test_trials_are_counted_as_the_sweeps_have_them():
+    curve = {"arms": ["ulmfit", "bidirectional", "tfidf"], "labels": [100, 200], "seeds": [1, 2, 3]}
+    top = {"run": {"directions": ["forward", "backward"]}, "tune": {"num_trials": 5},
+           "sample_efficiency": curve}  # fmt: skip
+    assert num_trials(typed(Params, overlay(PARAMS, top), where="test")) == (1 + 2) * 2 * 3 + 5
+
+
+MEASURED = """
+import json, resource, sys
+from pathlib import Path
+import numpy as np
+import torch
+from pipeline.corpus.tokens import ShardWriter, TokensInfo, write_info
+from pipeline.doctor.needs import need_of
+from pipeline.launch import prepare_torch
+from pipeline.lr_find import job_of
+from pipeline.params import load
+from pipeline.training.checkpoint import CheckpointStore
+from pipeline.training.context import Context
+from pipeline.training.loop import Training
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+folder, stage = Path(sys.argv[1]), sys.argv[2]
+rng, splits = np.random.default_rng(0), {}
+for split, number in (("train", 300), ("validation", 80)):
+    with ShardWriter(folder, split, 4000) as shard:
+        for _ in range(number):
+            shard.append([rng.integers(5, 4000, size=120)], [int(rng.integers(4))])
+        splits[split] = shard.info(50 * number, 300 * number)
+write_info(folder, TokensInfo(4000, "abc", 1, 2, 0, ("a", "b", "c", "d"), splits))
+params = load(folder / "params.yaml")
+job = job_of(stage, params, {"tokens": str(folder)}, "forward")
+prepare_torch(1)
+before = peak()
+store = CheckpointStore(str(folder / "checkpoints"))
+context = Context(device=torch.device("cpu"), precision=torch.float32, store=store)
+training = Training(job.task(context), context)
+for _ in range(2):
+    training.train_step()
+training.evaluate()
+training.train_step()
+training.save(False, None)
+taken = peak() - before
+need = need_of(job.settings, job.card, 1)
+written = sum(file.stat().st_size for file in (folder / "checkpoints").rglob("*.safetensors"))
+print(json.dumps([need.worker_bytes, taken, need.checkpoint_bytes, written]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["pretrain_lm", "finetune_classifier"])
+def test_the_estimate_is_near_the_measured_peak_of_a_training(tmp_path, stage):
+    from ruamel.yaml import YAML
+
+    sizes = {"embedding_dim": 200, "hidden_dim": 400}
+    classifier = {"start": "scratch", "batch_rows": 64, "patience": 3, "unfreeze": "full"}
+    with (tmp_path / "params.yaml").open("w") as file:
+        YAML(typ="safe").dump(
+            overlay(PARAMS, {"model": {"config": sizes}, "finetune_classifier": classifier}), file
+        )
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, str(tmp_path), stage], env=HERE, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    estimated, taken, estimated_checkpoint, written = json.loads(done.stdout)
+    assert 1 / FACTOR < estimated / taken < FACTOR
+    assert 0.95 < estimated_checkpoint / written < 1.05
+
+
+# ------------------------------------------------------------------------------------------- judgements
+
+
+FACTS = Facts(
+    host="a", versions={"python": "3.11.7", "torch": "2.13.0"}, code="c0de", cpus=4, gpus=(),
+    gpu_free_bytes=(), memory_bytes=16_000_000_000, temp="/tmp", temp_bytes=50_000_000_000,
+    shm_bytes=8_000_000_000,
+)  # fmt: skip
+STORED = StorageAnswer(True, True, True, 100e6, 10**12)
+DRIVER = Answers("driver", {}, 0.0, 0.0, FACTS, STORED, "http://mlflow answers")
+NODE = replace(DRIVER, node="10.0.0.2", resources={"CPU": 4.0}, seen=True)
+PLACED = Placement(2, 2, False)
+
+
+def judged(*answers: Answers, driver: Answers = DRIVER) -> dict[str, list[Finding]]:
+    wanted = needs_of(params_of(), 8000, PLACED.num_workers)
+    found: dict[str, list[Finding]] = {}
+    for each in judge(driver, answers, PLACED, wanted):
+        found.setdefault(each.check, []).append(each)
+    return found
+
+
+def told(of: Answers, **changes: Any) -> Answers:
+    """With other facts."""
+    assert isinstance(of.facts, Facts)
+    return replace(of, facts=replace(of.facts, **changes))
+
+
+def test_nodes_that_are_as_they_should_be_are_ok():
+    found = judged(NODE, replace(NODE, node="10.0.0.3"))
+    assert sorted(found) == ["clocks", "machines", "memory", "storage", "tracking", "versions"]
+    assert all(states(each) == ["ok"] for each in found.values())
+
+
+@pytest.mark.parametrize(
+    ("node", "check", "state", "words"),
+    [
+        (
+            told(NODE, versions={"python": "3.11.7", "torch": "2.12.0"}),
+            "versions",
+            "failure",
+            "10.0.0.2 has torch 2.12.0, here 2.13.0",
+        ),
+        (told(NODE, code="0ther"), "versions", "failure", "10.0.0.2 has other code"),
+        (replace(NODE, skew_s=-30.0), "clocks", "warning", "-30 s off"),
+        (told(NODE, cpus=2), "machines", "warning", "Ray was told of 4 CPUs, its processes may use 2"),
+        (
+            replace(NODE, resources={"CPU": 4.0, "GPU": 1.0}),
+            "machines",
+            "failure",
+            "told of 1 GPUs, torch sees 0",
+        ),
+        (told(NODE, temp_bytes=10**8), "machines", "warning", "100 MB free in /tmp"),
+        (told(NODE, shm_bytes=64 * 2**20), "machines", "warning", "/dev/shm holds 67.1 MB"),
+        (told(NODE, memory_bytes=10**9), "memory", "failure", "1.0 GB are free"),
+        (
+            replace(NODE, storage=replace(STORED, sees_driver=False)),
+            "storage",
+            "failure",
+            "another folder there",
+        ),
+        (replace(NODE, seen=False), "storage", "failure", "another folder there"),
+        (replace(NODE, storage=replace(STORED, creates_once=False)), "storage", "failure", "twice"),
+        (replace(NODE, storage=replace(STORED, lists=False)), "storage", "failure", "does not list"),
+        (replace(NODE, storage=Trouble("full", "free some")), "storage", "failure", "10.0.0.2: full"),
+        (replace(NODE, tracking=Trouble("away", "start it")), "tracking", "failure", "10.0.0.2: away"),
+        (replace(NODE, facts=Trouble("no torch", "install it")), "facts", "failure", "10.0.0.2: no torch"),
+    ],
+)
+def test_what_is_wrong_with_a_node_is_told(node, check, state, words):
+    found = judged(node)[check]
+    assert any(each.state == state and words in each.found for each in found), found
+
+
+def test_a_trouble_that_several_have_is_told_once():
+    trouble = Trouble("away", "start it")
+    everybody = [replace(each, tracking=trouble) for each in (DRIVER, NODE)]
+    found = judged(everybody[1], driver=everybody[0])["tracking"]
+    assert [each.found for each in found] == ["driver, 10.0.0.2: away"]
+
+
+def test_memory_is_asked_of_nodes_that_workers_go_to_alone():
+    head = told(replace(NODE, node="head", resources={"CPU": 0.0}), memory_bytes=10**8)
+    assert states(judged(head, NODE)["memory"]) == ["ok"]
+
+
+def test_a_tight_fit_is_a_warning():
+    wanted = 2 * max(need.process_bytes for need in needs_of(params_of(), 8000, 2))
+    found = judged(told(NODE, memory_bytes=int(wanted * 1.1)))["memory"]
+    assert states(found) == ["warning"]
+    assert "to within a factor of 1.5" in found[0].found
+
+
+# ------------------------------------------------------------------------------------------------- plan
+
+
+@pytest.mark.parametrize(
+    ("run", "resources", "check", "state", "words"),
+    [
+        ({"workers": 2}, [{"CPU": 4.0}], "plan", "ok", "2 workers of 2 CPUs; the nodes hold 2"),
+        ({"workers": 9}, [{"CPU": 4.0}], "plan", "failure", "run.workers is 9, but the Ray cluster offers 4"),
+        ({"workers": "auto"}, [{"CPU": 4.0}, {"CPU": 8.0}], "plan", "warning", "nodes of 4 and 8 CPUs"),
+        ({"workers": 1}, [{"CPU": 8.0, "GPU": 4.0}], "plan", "warning", "3 of 4 GPUs are left idle"),
+        (
+            {"workers": 1, "device": "cpu"},
+            [{"CPU": 8.0, "GPU": 4.0}],
+            "plan",
+            "warning",
+            "4 GPUs are left idle",
+        ),
+        ({"workers": 1}, [{"CPU": 8.0, "GPU": 1.0}], "trials", "warning", "trials.gpus is 0"),
+        ({"workers": 1}, [{"CPU": 0.5}], "trials", "failure", "a trial takes trials.cpus: 1"),
+    ],
+)
+def test_the_plan_is_held_against_the_nodes(run, resources, check, state, words):
+    _, found = ray_checks.plan(params_of(**run), resources)
+    assert any(each.check == check and each.state == state and words in each.found for each in found), found
+
+
+@pytest.mark.parametrize(("host", "wanted"), [("127.0.0.1", True), ("localhost", True), ("10.0.0.2", False)])
+def test_a_dashboard_for_this_machine_alone_is_known(host, wanted):
+    assert ray_checks.is_loopback(host) == wanted
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_a_ray_that_is_not_there_is_told_at_once():
+    found = ray_checks.unreachable(f"127.0.0.1:{free_port()}")
+    assert found is not None
+    assert found.state == "failure"
+    assert "RAY_ADDRESS" in found.to_do
+    assert ray_checks.unreachable(None) is None
+    assert ray_checks.unreachable("auto") is None
+
+
+# ---------------------------------------------------------------------------------------------- storage
+
+
+def errand_to(storage: str, **changes: Any) -> Errand:
+    tracking, code = "sqlite:////nowhere/mlflow.db", ("pipeline.params",)
+    plain = Errand(storage, ".doctor-1", b"nonce", tracking, True, {}, code)
+    return replace(plain, **changes)
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def storage_address(request, tmp_path) -> str:
+    if request.param == "folder":
+        return str(tmp_path / "deep" / "runs")
+    return str(request.getfixturevalue("bucket"))
+
+
+def test_a_storage_that_works_is_found_so_and_left_as_it_was(storage_address, tmp_path):
+    from pipeline.storage import open_storage
+
+    driver, others, found = visit(errand_to(storage_address), [])
+    assert (others, found) == ([], [])
+    assert isinstance(driver.storage, StorageAnswer)
+    assert driver.storage.sees_driver
+    assert driver.storage.lists
+    assert driver.storage.creates_once
+    assert driver.storage.bytes_per_s > 0
+    assert open_storage(storage_address).names() == []
+    assert open_storage(storage_address).names(".doctor-1") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_storage_that_is_no_folder_is_told_with_what_to_do(tmp_path):
+    (tmp_path / "file").write_text("")
+    driver, _, _ = visit(errand_to(str(tmp_path / "file" / "runs")), [])
+    assert isinstance(driver.storage, Trouble)
+    assert "cannot be used" in driver.storage.found
+    assert "run.storage" in driver.storage.to_do
+    assert (tmp_path / "file").read_text() == ""
+
+
+def set_free_actions(s3_server: str, number: str) -> None:
+    address, plain = f"{s3_server}/moto-api/reset-auth", {"Content-Type": "text/plain"}
+    request = urllib.request.Request(address, number.encode(), plain, method="POST")
+    urllib.request.urlopen(request).close()
+
+
+def test_wrong_credentials_of_a_bucket_are_told_and_not_shown(bucket, s3_server, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret")
+    set_free_actions(s3_server, "0")  # from now on it looks who asks
+    try:
+        driver, _, _ = visit(errand_to(bucket), [])
+    finally:
+        set_free_actions(s3_server, "inf")
+    assert isinstance(driver.storage, Trouble)
+    assert "AWS_SECRET_ACCESS_KEY" in driver.storage.to_do
+    assert "planted-secret" not in str(driver)
+
+
+def test_a_node_with_another_folder_of_the_same_name_is_found(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    here = errand_to(str(tmp_path / "here"))
+
+    class Elsewhere(nodes.ThisProcess):
+        def __init__(self) -> None:
+            self.name, self.resources = "elsewhere", {"CPU": 1.0}
+            self._probe = Probe(self.name, replace(here, storage=str(tmp_path / "there")))
+
+    driver, (answers,), _ = visit(here, [Elsewhere()])
+    assert answers.seen is False
+    found = list(nodes.storage([driver, answers]))
+    assert sorted(states(found)) == ["failure", "ok"]
+    assert list((tmp_path / "there").iterdir()) == list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_node_that_hangs_keeps_nobody_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(nodes, "START_S", 0.3)
+
+    class Silent(nodes.ThisProcess):
+        def ask(self, question: str, *about: Any) -> Any:
+            from concurrent.futures import Future
+
+            return Future()
+
+    silent = Silent(errand_to(str(tmp_path)))
+    silent.name = "10.0.0.9"
+    driver, others, found = visit(errand_to(str(tmp_path)), [silent])
+    assert others == []
+    assert isinstance(driver.storage, StorageAnswer)
+    assert "10.0.0.9: a process there did not answer" in found[0].found
+
+
+def test_runs_that_are_held_are_named_with_their_holder(tmp_path):
+    from pipeline.lease import leased
+
+    assert project.leases(str(tmp_path))[0].found.startswith("no run is held")
+    with leased(str(tmp_path / "abc")):
+        (found,) = project.leases(str(tmp_path))
+        assert f"abc is held by process {os.getpid()} of" in found.found
+    assert project.leases(str(tmp_path))[0].found == "no run is held (1 folders)"
+
+
+# --------------------------------------------------------------------------------------------- tracking
+
+
+@contextmanager
+def listening() -> Iterator[int]:
+    """A port that is connected to, and never answers."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(20)
+        yield int(silent.getsockname()[1])
+
+
+def reached(uri: str, *, alone: bool = True) -> str | Trouble:
+    return Probe("x", errand_to("/nowhere", tracking=uri, alone=alone)).tracking()
+
+
+def test_an_mlflow_that_hangs_is_told_in_time_and_without_credentials(monkeypatch):
+    monkeypatch.setattr(probe, "HTTP_S", 0.5)
+    began = time.monotonic()
+    with listening() as port:
+        found = reached(f"http://me:planted-secret@127.0.0.1:{port}")
+    assert isinstance(found, Trouble)
+    assert "does not answer: timed out" in found.found
+    assert "planted-secret" not in str(found)
+    assert time.monotonic() - began < 5
+
+
+def test_an_mlflow_that_wants_a_password_is_told_with_how_to_give_one(monkeypatch):
+    class Refuses(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/health" else 401)
+            self.end_headers()
+
+        do_POST = do_GET
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    for name in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES"):
+        monkeypatch.setenv(name, "1")  # so that what is set for the call is undone
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refuses) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found = reached(f"http://me:planted-secret@127.0.0.1:{server.server_address[1]}")
+        server.shutdown()
+    assert isinstance(found, Trouble)
+    assert "401" in found.found
+    assert "MLFLOW_TRACKING_PASSWORD" in found.to_do
+    assert "planted-secret" not in str(found)
+
+
+def test_a_database_file_does_for_one_machine_alone(tmp_path):
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    assert "will be made" in str(reached(uri))
+    (tmp_path / "mlflow.db").write_text("no database, for sure")
+    assert isinstance(reached(uri), Trouble)
+    several = reached(uri, alone=False)
+    assert isinstance(several, Trouble)
+    assert "start an MLflow server that all nodes reach" in several.to_do
+
+
+# ------------------------------------------------------------------------------------- the whole of it
+
+
+@pytest.fixture
+def project_folder(tmp_path, monkeypatch) -> Path:
+    """With DVC and git, and nothing made yet."""
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+        HERE.pop(name, None)
+    folder = tmp_path / "project"
+    (folder / ".dvc").mkdir(parents=True)
+    (folder / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
+    (folder / ".dvc" / ".gitignore").write_text("/tmp\n/cache\n")
+    shutil.copy(ROOT / "dvc.yaml", folder)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    write_params(folder, workers=0)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", "all"]
+    subprocess.run(["git", "add", "params.yaml", "dvc.yaml"], cwd=folder, check=True)
+    subprocess.run(git, cwd=folder, check=True)
+    return folder
+
+
+def made_by(folder: Path) -> set[str]:
+    """Files, but what DVC and git keep for themselves."""
+    files = (path.relative_to(folder) for path in folder.rglob("*"))
+    return {str(path) for path in files if path.parts[0] not in (".dvc", ".git")}
+
+
+@pytest.mark.slow
+def test_without_ray_all_is_said_in_seconds_and_nothing_left(project_folder):
+    before = made_by(project_folder)
+    found = findings_of(doctor(project_folder, "--json"))
+    assert {"settings", "inputs", "git", "dvc", "dvc cache", "plan", "versions", "machines", "memory",
+            "storage", "tracking", "room", "leases"} <= set(found)  # fmt: skip
+    assert states(found["storage"]) == states(found["tracking"]) == states(found["memory"]) == ["ok"]
+    assert "would run" in found["dvc"][0].found
+    assert "not made yet: data/tokens/general" in found["inputs"][0].found
+    assert made_by(project_folder) - before <= {".headstart"}
+
+
+@pytest.mark.slow
+def test_a_failed_check_ends_with_code_1_and_says_what_to_do(project_folder):
+    (project_folder / "file").write_text("")
+    write_params(project_folder, workers=0, storage="file/runs")
+    done = doctor(project_folder)
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"failure +storage +driver: ", done.stdout)
+    assert "-> mount it there, or set run.storage" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("run", "message"), [({"sede": 1}, "unknown key `run.sede`"), ({"storage": "gs://bucket"}, "s3://bucket")]
+)
+def test_settings_that_cannot_be_used_are_refused(tmp_path, run, message):
+    write_params(tmp_path, workers=0, **run)
+    with pytest.raises(ValueError, match=message):  # with which the command line ends with code 2
+        examine(tmp_path / "params.yaml", tmp_path)
+
+
+@pytest.mark.slow
+def test_inputs_that_do_not_match_are_told_in_the_words_of_the_stage(tmp_path, monkeypatch):
+    from tests.test_launch import make_job
+
+    make_job(tmp_path)  # writes shards, without labels
+    shutil.copytree(tmp_path / "tokens", tmp_path / "data" / "tokens" / "general")
+    shutil.copytree(tmp_path / "tokens", tmp_path / "data" / "tokens" / "target")
+    (tmp_path / "data" / "tokenizer").mkdir()
+    monkeypatch.chdir(tmp_path)
+    params = typed(Params, overlay(PARAMS, {"finetune_classifier": {"start": "scratch"}}), where="test")
+    found = project.inputs(params, ROOT / "dvc.yaml")
+    assert [each.state for each in found] == ["warning", "ok"]
+    assert "has no labels: set corpus.target.source.label_column" in found[0].found
+    assert "fit for pretrain_lm@forward" in found[1].found
+    assert "not made yet: data/general_lm/forward" in found[1].found
+
+
+HANGS = """
+import sys
+from pipeline.doctor import examination
+from pipeline.__main__ import main
+examination.JOIN_S = 2.0
+sys.argv = ["headstart", "doctor", "--json"]
+main()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_ray_that_hangs_is_left_behind(project_folder):
+    write_params(project_folder, workers=1)
+    with listening() as port:
+        done = subprocess.run(
+            [sys.executable, "-c", HANGS], cwd=project_folder, capture_output=True, text=True, timeout=120,
+            env=HERE | {"RAY_ADDRESS": f"127.0.0.1:{port}"},
+        )  # fmt: skip
+    found = findings_of(done)
+    assert "no answer within 2 s" in found["ray"][0].found
+    assert states(found["storage"]) == ["ok"]
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_ray_of_its_own_without_a_token_is_warned_about_and_its_workers_meet(project_folder):
+    write_params(project_folder, workers=2)
+    found = findings_of(doctor(project_folder, "--json", RAY_AUTH_MODE="disabled"))
+    assert states(found["token"]) == ["warning"]
+    assert "can run code as you" in found["token"][0].found
+    assert "2 summed a tensor by gloo" in found["workers"][0].found
+    assert all("failure" not in states(each) for each in found.values()), found
+    assert "started for the time being" in found["ray"][0].found
+
+
+CLUSTER = """
+import os, subprocess, sys, time
+import ray
+from ray.cluster_utils import Cluster
+
+storage, code = sys.argv[1:]
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+cluster.add_node(num_cpus=1)
+start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--address", cluster.address]
+start += ["--num-cpus=1", "--block"]
+script = 'mount -t tmpfs none "$0" && exec "$@"'  # a folder of its own in the same place
+broken = subprocess.Popen(
+    ["unshare", "-m", "sh", "-c", script, storage, *start], stdout=subprocess.DEVNULL, cwd="/",
+    env=os.environ | {"PYTHONPATH": code},
+)
+ray.init(address=cluster.address, log_to_driver=False)
+while sum(node["Alive"] for node in ray.nodes()) < 3:
+    time.sleep(0.2)
+print(cluster.address, flush=True)
+sys.stdin.read()
+ray.shutdown()
+broken.terminate()
+broken.wait()
+cluster.shutdown()
+"""
+
+
+def may_unshare() -> bool:
+    words = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return shutil.which("unshare") is not None and not subprocess.run(words, capture_output=True).returncode
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_of_several_nodes_the_one_with_other_code_and_another_storage_is_found(project_folder, tmp_path):
+    if not may_unshare():
+        pytest.skip("a node with other mounts needs the right to unshare them")
+    (tmp_path / "store").mkdir()
+    for package in ("pipeline", "models"):
+        shutil.copytree(ROOT / package, tmp_path / "old" / package)
+    with (tmp_path / "old" / "pipeline" / "storage.py").open("a") as file:
+        file.write("# of another commit\n")
+    write_params(project_folder, workers=2, storage=str(tmp_path / "store"))
+    environment = HERE | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-tests" * 4}
+    host = subprocess.Popen(
+        [sys.executable, "-c", CLUSTER, str(tmp_path / "store"), str(tmp_path / "old")], cwd=tmp_path,
+        env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert host.stdout is not None
+        address = host.stdout.readline().strip()
+        found = findings_of(doctor(project_folder, "--json", **environment | {"RAY_ADDRESS": address}))
+    finally:
+        host.communicate("", timeout=60)
+    assert "3 nodes, 2 CPUs" in found["ray"][0].found
+    assert states(found["token"]) == ["ok"]
+    assert "the nodes hold 0 + 1 + 1" in found["plan"][0].found
+    (versions,) = found["versions"]
+    assert "has other code" in versions.found
+    broken = versions.found.split()[0]
+    failures = [each for each in found["storage"] if each.state == "failure"]
+    assert [each.found.split()[0] for each in failures] == [broken]
+    assert "another folder there" in failures[0].found
+    assert "start an MLflow server" in found["tracking"][0].to_do
+    assert "2 summed a tensor" in found["workers"][0].found
+    assert list((tmp_path / "store").iterdir()) == []

@@ -1,0 +1,218 @@
+"""Several nodes: what reaches workers that share no folder with the driver, and nodes that come and go."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import launch
+from pipeline.cluster import Cluster
+from pipeline.launch import fit
+from pipeline.params import Workers
+from pipeline.storage import open_storage
+from pipeline.tracking import RecorderConfig, read_records
+from pipeline.training.checkpoint import CheckpointStore
+from pipeline.training.context import CurveRecorder
+from tests.test_launch import assert_near, make_job, run_of, session_of
+from tests.test_route import TINY, command, write_corpora
+
+ROOT = Path(__file__).resolve().parent.parent
+
+BINARIES = Path(sys.executable).parent
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+def copy_of_the_checkout(folder: Path) -> Path:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
+    for name in tracked.stdout.splitlines():
+        if not name.startswith(("reports/", "tests/")) and name != "dvc.lock" and (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    return folder
+
+
+def may_hide_folders() -> bool:
+    words = ["unshare", "--mount", "true"]
+    return shutil.which("unshare") is not None and subprocess.run(words, capture_output=True).returncode == 0
+
+
+def start_node(hidden: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
+    """A Ray node that sees nothing of a folder."""
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *words]
+    script = 'mount -t tmpfs none "$0" && exec "$@"'
+    return subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", script, str(hidden), *start],
+        env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd="/",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def nodes_apart(tmp_path) -> Iterator[dict[str, str]]:
+    """A head and two nodes that do not see the folder `project`; yields what a driver needs to join them."""
+    if not may_hide_folders():
+        pytest.skip("needs the right to make mount namespaces (unshare --mount)")
+    project = tmp_path / "project"
+    project.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.2", 0))
+        port = probe.getsockname()[1]
+    # 127.0.0.1 would be taken for this machine's own.
+    joining = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a" * 64}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | joining
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache-of-nodes")
+    environment.pop("PYTHONPATH", None)
+    head = ["--head", "--num-cpus=0", "--node-ip-address=127.0.0.2", f"--port={port}",
+            "--include-dashboard=false",
+            "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
+    started = [start_node(project, environment, *head)]
+    wait_for_port("127.0.0.2", port)
+    for number in (3, 4):
+        words = [f"--address=127.0.0.2:{port}", "--num-cpus=1", f"--node-ip-address=127.0.0.{number}",
+                 "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
+        started.append(start_node(project, environment, *words))
+    yield {**joining, "RAY_ADDRESS": f"127.0.0.2:{port}"}
+    for process in started:
+        os.killpg(process.pid, signal.SIGTERM)
+    for process in started:
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def wait_for_port(host: str, port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex((host, port)) == 0:
+                return
+        time.sleep(0.2)
+    raise AssertionError("the head did not come up")
+
+
+def test_code_and_tokens_reach_nodes_that_share_no_folder(nodes_apart, tmp_path, bucket, monkeypatch):
+    project = copy_of_the_checkout(tmp_path / "project")
+    loop = project / "pipeline/training/loop.py"
+    marked = loop.read_text().replace('"finished": finished,', '"finished": finished, "marker": "sent",')
+    loop.write_text(marked)
+    write_corpora(project / "in", seed=1)
+    settings = f"run: {{workers: 2, threads_per_worker: 1, storage: '{bucket}'}}\n"
+    (project / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    (project / "nodes.yaml").write_text(settings, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(project), prepend=os.pathsep)
+    command(project, "headstart", "use", "tiny.yaml")
+    command(project, "headstart", "use", "nodes.yaml")
+    command(project, "dvc", "repro", "encode")
+    environment = os.environ | nodes_apart | {"PATH": f"{BINARIES}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [str(BINARIES / "dvc"), "repro", "pretrain_lm@forward"],
+        cwd=project, env=environment, text=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    key = json.loads((project / "data/general_lm/forward/state.json").read_text())["key"]
+    last = CheckpointStore(f"{bucket}/{key}/checkpoints").newest()
+    assert last is not None
+    assert last.state["finished"]
+    assert last.state["marker"] == "sent"  # by the code of the driver's checkout
+    assert (tmp_path / "cache-of-nodes/headstart/inputs").is_dir()
+    figures = json.loads((project / "reports/metrics/pretrain_lm-forward.json").read_text())
+    curve = (project / "reports/curves/pretrain_lm-forward.csv").read_text().splitlines()
+    assert curve[-1].startswith(f"{figures['steps']},")
+    assert open_storage(f"{bucket}/{key}/lease").names() == ["000001.ended", "000001.json"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Census:
+    """Notes how many workers there are whenever training begins, and lets it go slowly."""
+
+    records: RecorderConfig
+    file: Path
+
+    def open(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
+        import ray.train
+
+        with self.file.open("a") as file:
+            file.write(f"{ray.train.get_context().get_world_size()} {resume_step}\n")
+        return _Slow(self.records.open(resume_step, earlier))
+
+
+class _Slow:
+    def __init__(self, recorder: CurveRecorder) -> None:
+        self._recorder, self.path = recorder, recorder.path
+
+    def record(self, step: int, metrics: Any) -> None:
+        time.sleep(0.25)
+        self._recorder.record(step, metrics)
+
+    def flush(self) -> None:
+        self._recorder.flush()
+
+    def close(self) -> object:
+        return self._recorder.close()
+
+
+def test_a_node_that_is_lost_is_done_without_and_one_that_is_added_joins_in(tmp_path, monkeypatch):
+    import ray
+    from ray.cluster_utils import Cluster as Nodes
+
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'tests'}{os.pathsep}{ROOT}", prepend=os.pathsep)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "20")  # it first asks for as many as before
+    monkeypatch.setattr(launch, "RESIZE_S", 3.0)
+    job = make_job(tmp_path)
+    job = dataclasses.replace(job, settings=job.settings.model_copy(update={"epochs": 8.0}))
+    whole = fit(job, run_of(workers=0), session_of(tmp_path, "whole"))
+    census = tmp_path / "census"
+    session = session_of(tmp_path, "elastic")
+    records = RecorderConfig(uri="", run_id=None, path=tmp_path / "elastic" / "curve.jsonl")
+    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 0})
+    lost, _ = nodes.add_node(num_cpus=1), nodes.add_node(num_cpus=1)
+    session = dataclasses.replace(
+        session, open_recorder=Census(records, census).open, cluster=Cluster(nodes.address)
+    )
+
+    def worlds() -> list[int]:
+        return [int(line.split()[0]) for line in census.read_text().splitlines()] if census.exists() else []
+
+    run = run_of(workers=Workers(min=1, max=2), max_worker_failures=10)
+    with ThreadPoolExecutor(1) as pool:  # nodes may be added by the main thread alone
+        try:
+            training = pool.submit(fit, job, run, session)
+            wait_until(lambda: 2 in worlds() and len(read_records(records.path)) > 3)
+            nodes.remove_node(lost, allow_graceful=False)
+            wait_until(lambda: worlds()[-1:] == [1])
+            nodes.add_node(num_cpus=1)
+            done = training.result(280)
+        finally:
+            ray.shutdown()  # the driver of a training that hangs: it may not lose its node
+            nodes.shutdown()
+    seen = worlds()
+    assert 2 in seen
+    assert 1 in seen[seen.index(2) :]
+    assert seen[-1] == 2
+    assert_near(done, whole, 1e-4)
+    steps = [record.step for record in read_records(records.path)]
+    assert steps == list(range(whole.step + 1))
+
+
+def wait_until(condition: Any) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

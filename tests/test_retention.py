@@ -1,0 +1,557 @@
+"""What nothing refers to goes, and nothing else; half removed, nothing looks whole."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline import retention, revisions, tracking
+from pipeline.lease import Holder, Process, acquire, holder_of
+from pipeline.retention import DAY_S, StoredRun, Wanted, judge, stored_runs
+from pipeline.revisions import References, references
+from pipeline.storage import Storage, StoredFile, join, open_storage
+from pipeline.tracking import stores
+from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+
+ROOT = Path(__file__).parent.parent
+NOW = 1e9
+KEYS = [f"{number:016x}" for number in range(1, 9)]
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def storage(request, tmp_path) -> Storage:
+    if request.param == "folder":
+        return open_storage(str(tmp_path / "runs"))
+    return open_storage(request.getfixturevalue("bucket"))
+
+
+def checkpoint_of(step: int, finished: bool) -> Checkpoint:
+    card = {"stage": "pretrain_lm", "direction": "forward"}
+    state = {"step": step, "num_steps": 20, "finished": finished, "card": card}
+    return Checkpoint(step, {"a": torch.arange(100.0)}, state, {"curve.jsonl": b"{}\n"})
+
+
+def write_run(storage: Storage, key: str, *steps: int, part: str = "checkpoints") -> None:
+    """A training of 20 steps, with checkpoints of these."""
+    acquire(join(storage.address, key)).release()
+    for step in steps:
+        CheckpointStore(join(storage.address, key, part), keep=9).save(checkpoint_of(step, step == 20))
+
+
+def found_in(storage: Storage) -> dict[str, StoredRun]:
+    return {run.key: run for run in stored_runs(storage)}
+
+
+def judged(storage: Storage, wanted: Wanted, days_later: float = 100.0) -> dict[str, str]:
+    """Key -> why it is kept."""
+    verdicts = judge(stored_runs(storage), wanted, time.time() + days_later * DAY_S)
+    return {verdict.run.key: verdict.reason for verdict in verdicts}
+
+
+# ---------------------------------------------------------------------------------------- looking
+
+
+def test_each_kind_of_run_is_told_from_the_others(storage):
+    finished, unfinished, trial, sweep, search, torn, train, other = KEYS
+    write_run(storage, finished, 10, 20)
+    write_run(storage, unfinished, 5, 10)
+    write_run(storage, trial, 20)
+    write_run(storage, trial, 20, part="outcome")
+    storage.write(f"{sweep}/trials.json", json.dumps([trial]).encode())
+    storage.write(f"{search}/search/tuner.pkl", b"of Ray")
+    write_run(storage, torn, 10)
+    storage.remove(f"{torn}/checkpoints/step-000000010/manifest.json")
+    storage.write(f"ray/{train}/state.json", b"of Ray Train")
+    storage.write(f"notes/{other}", b"not ours")
+    runs = found_in(storage)
+    assert {key: (run.title, run.state, run.is_unfinished) for key, run in runs.items()} == {
+        finished: ("pretrain_lm forward", "finished", False),
+        unfinished: ("pretrain_lm forward", "step 10 of 20", True),
+        trial: ("trial, pretrain_lm forward", "finished", False),
+        sweep: ("sweep", "1 trials", False),
+        search: ("search", "", False),
+        torn: ("", "no whole checkpoint", True),
+        train: ("", "no whole checkpoint", True),
+    }
+    assert runs[sweep].trials == {trial}
+    assert runs[finished].num_bytes == storage.size(f"{finished}/checkpoints")
+    assert abs(runs[finished].written - time.time()) < 60
+    assert all(run.holder is None for run in runs.values())
+
+
+# ---------------------------------------------------------------------------------------- judging
+
+
+def run_of(number: int = 0, days_old: float = 30.0, **more: Any) -> StoredRun:
+    file = StoredFile("a", 100, NOW - days_old * DAY_S)
+    values = {"key": KEYS[number], "title": "", "state": "", "files": (file,), "user": "me"}
+    return StoredRun(**(values | more))
+
+
+def wanted_of(**more: Any) -> Wanted:
+    values: dict[str, Any] = {"references": References(), "aliases": {}, "user": "me"}
+    return Wanted(**(values | more))
+
+
+HERE = Process.this()
+ELSEWHERE = Process("another machine", 7, 0.0)
+
+
+def held_by(process: Process, beat_days_ago: float) -> dict[str, Any]:
+    return {"holder": Holder(process, None, "far", "me", "now"), "beat": NOW - beat_days_ago * DAY_S}
+
+
+@pytest.mark.parametrize(
+    ("run", "wanted", "reason"),
+    [
+        (run_of(), wanted_of(), ""),
+        (run_of(is_unfinished=True), wanted_of(), ""),
+        (run_of(days_old=13), wanted_of(), "written in the last 14 days"),
+        (run_of(days_old=13), wanted_of(older_than_days=12), ""),
+        (run_of(days_old=0), wanted_of(older_than_days=0), ""),
+        (run_of(), wanted_of(references=References(frozenset({KEYS[0]}))), "a revision refers to it"),
+        (run_of(), wanted_of(references=References(frozenset({KEYS[1]}))), ""),
+        (run_of(), wanted_of(aliases={KEYS[0]: "models:/m@current"}), "models:/m@current is made from it"),
+        (run_of(), wanted_of(unsent=f'"curves": ["/a/{KEYS[0]}/curve.jsonl"]'), "MLflow has not got its"),
+        (run_of(), wanted_of(user="you"), "me's"),
+        (run_of(user=None), wanted_of(), ""),
+        (run_of(**held_by(HERE, 30)), wanted_of(), "held by process"),
+        (run_of(**held_by(ELSEWHERE, 0.5)), wanted_of(older_than_days=0), "held by process 7 of me on far"),
+        (run_of(**held_by(ELSEWHERE, 10)), wanted_of(), "held by process 7"),
+        (run_of(**held_by(ELSEWHERE, 20)), wanted_of(), ""),
+        # Results from before what cannot be read; what is unfinished is nobody's result.
+        (run_of(), wanted_of(references=References(unknown_until=NOW)), "a revision that does not say"),
+        (run_of(), wanted_of(references=References(unknown_until=NOW - 31 * DAY_S)), ""),
+        (run_of(is_unfinished=True), wanted_of(references=References(unknown_until=NOW)), ""),
+        (run_of(), wanted_of(aliases=None), "MLflow does not say"),
+        (run_of(is_unfinished=True), wanted_of(aliases=None), ""),
+    ],
+)  # fmt: skip
+def test_what_is_kept_and_why(run, wanted, reason):
+    (verdict,) = judge([run], wanted, NOW)
+    assert verdict.reason.startswith(reason)
+    assert verdict.goes == (not reason)
+
+
+def test_trials_are_kept_with_the_sweeps_that_read_them_and_go_with_the_others():
+    runs = [run_of(0, trials=frozenset({KEYS[2], KEYS[3]})), run_of(1, trials=frozenset({KEYS[3], KEYS[4]})),
+            run_of(2), run_of(3), run_of(4)]  # fmt: skip
+    wanted = wanted_of(references=References(frozenset({KEYS[0]})))
+    reasons = [verdict.reason for verdict in judge(runs, wanted, NOW)]
+    assert reasons == ["a revision refers to it", "", f"a trial of {KEYS[0]}", f"a trial of {KEYS[0]}", ""]
+
+
+# ---------------------------------------------------------------------------------------- removing
+
+
+def test_a_removed_run_leaves_nothing_and_others_untouched(storage):
+    write_run(storage, KEYS[0], 10, 20)
+    write_run(storage, KEYS[1], 10)
+    storage.write(f"ray/{KEYS[0]}/state.json", b"of Ray Train")
+    before = storage.files(KEYS[1])
+    told: list[str] = []
+    assert retention.remove(storage, found_in(storage)[KEYS[0]], told.append)
+    assert [name for name in storage.names() if name != "ray"] == [KEYS[1]]
+    assert [file.path for file in storage.files()] == [file.path for file in before]
+    assert told == []
+    with_number_1 = acquire(join(storage.address, KEYS[0]))  # as if it had never been
+    assert with_number_1.fence.number == 1
+    with_number_1.release()
+
+
+HOLDS = """
+import sys
+from pipeline.lease import acquire
+acquire(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_that_somebody_holds_is_left_and_said(storage):
+    write_run(storage, KEYS[0], 10)
+    run = found_in(storage)[KEYS[0]]
+    words = [sys.executable, "-c", HOLDS, join(storage.address, KEYS[0])]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, cwd=ROOT, text=True, stdin=pipe, stdout=pipe) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert judged(storage, Wanted(References(), {}, older_than_days=0.0))[KEYS[0]].startswith("held by")
+        told: list[str] = []
+        assert not retention.remove(storage, run, told.append)
+        assert f"being trained by process {holder.pid}" in told[0]
+        holder.kill()
+    assert CheckpointStore(join(storage.address, KEYS[0], "checkpoints")).newest() is not None
+
+
+def test_a_run_that_was_gone_on_with_meanwhile_is_left_and_said(storage):
+    write_run(storage, KEYS[0], 10)
+    run = found_in(storage)[KEYS[0]]
+    write_run(storage, KEYS[0], 20)
+    told: list[str] = []
+    assert not retention.remove(storage, run, told.append)
+    assert told == [f"{KEYS[0]} is left as it is: it was written to meanwhile"]
+    assert found_in(storage)[KEYS[0]].state == "finished"
+
+
+def test_nobody_can_begin_a_run_until_all_of_it_is_gone(storage, monkeypatch):
+    write_run(storage, KEYS[0], 10, 20)
+    run = found_in(storage)[KEYS[0]]
+    place = open_storage(join(storage.address, KEYS[0]))
+    kind = type(storage)
+    real, holders = kind.remove, []
+
+    def watched(self: Storage, path: str) -> None:
+        holders.append((path.rpartition("/")[2], holder_of(place)))
+        real(self, path)
+
+    monkeypatch.setattr(kind, "remove", watched)
+    retention.remove(storage, run, print)
+    of_this = [name for name, holder in holders if holder and holder.process == HERE]
+    assert "step-000000020" in of_this
+    assert [name for name, _ in holders if name.endswith(".json")][-1] == of_this[-1]
+
+
+@pytest.mark.parametrize("num_done", range(4))
+def test_a_removal_that_was_stopped_leaves_nothing_that_looks_whole_and_can_be_repeated(
+    storage, monkeypatch, num_done
+):
+    write_run(storage, KEYS[0], 10, 20)
+    kind = type(storage)
+    real, count = kind.remove, iter(range(100))
+
+    def stops(self: Storage, path: str) -> None:
+        if not path.startswith("lease/") and next(count) == num_done:
+            real(self, f"{path}/manifest.json")
+            raise OSError(errno.EIO, "Input/output error")
+        real(self, path)
+
+    run = found_in(storage)[KEYS[0]]
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "remove", stops)
+        with pytest.raises(OSError, match="Input/output error"):
+            retention.remove(storage, run, print)
+    left = found_in(storage).get(KEYS[0])
+    newest = CheckpointStore(join(storage.address, KEYS[0], "checkpoints")).newest()
+    assert newest is None or newest.step == [20, 20, 0][num_done]
+    if left is not None:
+        assert retention.remove(storage, left, print)
+    assert KEYS[0] not in found_in(storage)
+
+
+def test_thinned_a_finished_run_keeps_its_last_checkpoint_and_a_trial_its_outcome(storage):
+    finished, trial, unfinished = KEYS[:3]
+    write_run(storage, finished, 10, 20)
+    write_run(storage, trial, 10, 20)
+    write_run(storage, trial, 20, part="outcome")
+    write_run(storage, unfinished, 5, 10)
+    runs = found_in(storage)
+    of_one = storage.size(f"{finished}/checkpoints/step-000000010")
+    assert retention.bytes_of(runs[finished], retention.superfluous(runs[finished])) == of_one
+    assert retention.superfluous(runs[unfinished]) == []
+    for key in (finished, trial):
+        assert retention.thin(storage, runs[key], print)
+    assert storage.names(f"{finished}/checkpoints") == ["step-000000020"]
+    assert storage.names(f"{trial}/checkpoints") == []
+    outcome = CheckpointStore(join(storage.address, trial, "outcome")).newest()
+    assert outcome is not None
+    assert outcome.step == 20
+    assert all(retention.superfluous(run) == [] for run in found_in(storage).values())
+
+
+def test_a_run_whose_last_checkpoint_is_torn_is_not_thinned(storage):
+    write_run(storage, KEYS[0], 10, 20)
+    storage.write(f"{KEYS[0]}/checkpoints/step-000000020/tensors.safetensors", b"torn")
+    told: list[str] = []
+    assert not retention.thin(storage, found_in(storage)[KEYS[0]], told.append)
+    assert "missing or cut short" in told[0]
+    assert storage.names(f"{KEYS[0]}/checkpoints") == ["step-000000010", "step-000000020"]
+
+
+# ------------------------------------------------------------------------------------- beside runs
+
+
+def test_inputs_go_when_they_are_old_and_no_run_is_held(storage):
+    storage.write("inputs/abc/tokens.bin", b"tokens")
+    held, free = (retention.Verdict(run_of(**more), "") for more in (held_by(HERE, 0), {}))
+    later = time.time() + 20 * DAY_S
+    assert retention.stale_inputs(storage, [held], 14, later) == []
+    assert retention.stale_inputs(storage, [free], 30, later) == []
+    (file,) = retention.stale_inputs(storage, [free], 14, later)
+    assert file.path == "inputs/abc/tokens.bin"
+
+
+def test_what_killed_processes_and_removed_runs_left_here_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    for name in (
+        f"headstart-{gone.pid}-ab_c",
+        f"headstart-{os.getpid()}-abc",
+        "headstart-mine",
+        "other-1-abc",
+    ):
+        (tmp_path / "tmp" / name).mkdir(parents=True)
+    for key in KEYS[:3]:
+        (tmp_path / ".headstart/curves" / key).mkdir(parents=True)
+    (tmp_path / ".headstart/locks").mkdir()
+    (tmp_path / ".headstart/locks/0123.lock").touch()
+    later = time.time() + 20 * DAY_S
+    found = retention.stale_here(tmp_path, {KEYS[0]}, f"/{KEYS[1]}/curve.jsonl", 14, later)
+    assert [path.name for path in found] == [KEYS[2], "0123.lock", f"headstart-{gone.pid}-ab_c"]
+    young = retention.stale_here(tmp_path, set(), "", 14, time.time())
+    assert [path.name for path in young] == [f"headstart-{gone.pid}-ab_c"]
+
+
+def test_a_sweep_says_which_trials_it_reads(tmp_path):
+    from pipeline.sweep import Sweep
+
+    any_value: Any = None
+    settings: Any = SimpleNamespace(storage_wait_minutes=0.0)
+    folder = str(tmp_path / KEYS[0])
+    sweep = Sweep(settings, any_value, None, folder, {}, "", *[any_value] * 5)
+    assert sweep.key == KEYS[0]
+    sweep.note(KEYS[2:4])
+    sweep.note([KEYS[1], KEYS[2]])
+    assert found_in(open_storage(str(tmp_path)))[KEYS[0]].trials == set(KEYS[1:4])
+
+
+# -------------------------------------------------------------------------------------- revisions
+
+
+def test_the_trainings_are_the_stages_that_train():
+    trains = set()
+    for file in (ROOT / "pipeline/stages").glob("[!_]*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        (run,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"]
+        if {"session", "sweep"} & {argument.arg for argument in run.args.kwonlyargs}:
+            trains.add(file.stem)
+    assert trains == set(revisions.TRAININGS)
+
+
+class Repository:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.git("init", "-q", "-b", "main")
+        self.metrics = folder / "reports/metrics"
+        self.metrics.mkdir(parents=True)
+
+    def git(self, *words: str, time: int = 1_000_000) -> str:
+        dates = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), f"@{time} +0000")
+        names = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+        done = subprocess.run(
+            ["git", "-C", str(self.folder), *words], env=os.environ | dates | names, text=True,
+            capture_output=True, check=True,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def write(self, key: str | None, stage: str = "pretrain_lm-forward") -> None:
+        content = {"steps": 3} | ({"key": key} if key else {})
+        (self.metrics / f"{stage}.json").write_text(json.dumps(content))
+
+    def commit(self, key: str | None, stage: str = "pretrain_lm-forward", time: int = 1_000_000) -> None:
+        self.write(key, stage)
+        self.git("add", "-A")
+        self.git("commit", "-q", "--allow-empty", "-m", "run", time=time)
+
+
+@pytest.fixture
+def repository(tmp_path) -> Repository:
+    return Repository(tmp_path)
+
+
+def test_every_commit_that_a_ref_reaches_refers_and_the_workspace(repository):
+    first, second, of_branch, of_experiment, gone, uncommitted, of_worktree = KEYS[:7]
+    repository.commit(first)
+    repository.commit(second, "tune")
+    for key, ref in ((of_branch, "refs/heads/other"), (of_experiment, "refs/exps/ab/cd/exp"), (gone, None)):
+        repository.git("checkout", "-q", "--detach", "main")
+        repository.commit(key)
+        if ref:
+            repository.git("update-ref", ref, "HEAD")
+    repository.git("checkout", "-q", "main")
+    repository.git("worktree", "add", "-q", "--detach", "../elsewhere", "main")
+    elsewhere = repository.folder.parent / "elsewhere/reports/metrics/finetune_lm-forward.json"
+    elsewhere.write_text(json.dumps({"key": of_worktree}))
+    repository.write(uncommitted, "finetune_classifier-backward")
+    (repository.metrics / "evaluate.json").write_text('{"key": "of no training"}')
+    found = references(repository.folder)
+    assert found == References(frozenset({first, second, of_branch, of_experiment, uncommitted, of_worktree}))
+
+
+def test_a_key_that_only_a_merge_brought_refers(repository):
+    repository.commit(KEYS[0])
+    repository.git("checkout", "-q", "-b", "side")
+    repository.commit(KEYS[1])
+    repository.git("checkout", "-q", "main")
+    repository.commit(KEYS[2])
+    repository.git("merge", "-q", "-s", "ours", "--no-commit", "side")
+    repository.commit(KEYS[3])
+    repository.commit(KEYS[4])
+    assert references(repository.folder).keys == set(KEYS[:5])
+
+
+def test_metrics_without_a_key_may_mean_any_result_from_before_they_were_committed(repository):
+    repository.commit(None, time=1_000_000)
+    repository.commit(None, "finetune_lm-forward", time=2_000_000)
+    repository.commit(KEYS[0], time=3_000_000)
+    repository.commit(KEYS[1], "finetune_lm-forward", time=3_000_000)
+    found = references(repository.folder)
+    assert (found.keys, found.unknown_until) == ({KEYS[0], KEYS[1]}, 2_000_000)
+    (remark,) = found.remarks
+    assert "metrics files in its revisions do not name their run" in remark
+    (repository.metrics / "ablate.json").write_text("{}")  # not committed: written just now
+    assert references(repository.folder).unknown_until == pytest.approx(time.time(), abs=60)
+
+
+def test_a_sweep_of_no_trials_refers_to_none(repository):
+    (repository.metrics / "tune.json").write_text('{"num_trials": 0}')
+    repository.git("add", "-A")
+    repository.git("commit", "-q", "-m", "run")
+    assert references(repository.folder) == References()
+
+
+@pytest.mark.parametrize("break_it", ["no git", "missing object"])
+def test_where_git_does_not_tell_all_results_are_kept(repository, break_it):
+    repository.commit(KEYS[0])
+    repository.write(KEYS[1])
+    if break_it == "no git":
+        shutil.rmtree(repository.folder / ".git")
+    else:
+        blob = repository.git("rev-parse", "HEAD:reports/metrics/pretrain_lm-forward.json")
+        (repository.folder / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    found = references(repository.folder)
+    assert (found.keys, found.unknown_until) == ({KEYS[1]}, math.inf)
+    assert "git does not tell of its revisions" in found.remarks[0]
+
+
+def test_a_project_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="absent: no such folder"):
+        references(tmp_path / "absent")
+
+
+# ------------------------------------------------------------------------------------------ MLflow
+
+
+@pytest.mark.slow
+def test_models_with_an_alias_tell_their_runs(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking.aliased_keys(tmp_path) == {}
+    client = stores.client(tracking.tracking_uri(tmp_path))
+    client.create_registered_model("classifier")
+    runs = []
+    for key in KEYS[:3]:
+        run_id = client.create_run("0", tags={"headstart.key": key}).info.run_id
+        runs.append(client.create_model_version("classifier", "source", run_id))
+    client.set_registered_model_alias("classifier", "current", runs[2].version)
+    client.set_registered_model_alias("classifier", "in-production", runs[0].version)
+    found = tracking.aliased_keys(tmp_path)
+    assert found == {KEYS[0]: "models:/classifier@in-production", KEYS[2]: "models:/classifier@current"}
+
+
+def test_an_mlflow_that_does_not_answer_is_no_answer(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(ConnectionError):
+        tracking.aliased_keys(tmp_path)
+
+
+# ------------------------------------------------------------------------------------ command line
+
+
+def headstart(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", *words], cwd=folder, text=True, capture_output=True, timeout=120,
+        env=environment | {"NO_COLOR": "1", "COLUMNS": "200"},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def project(repository) -> Repository:
+    """A project with a run that a revision refers to, and one that nothing does."""
+    (repository.folder / "params.yaml").write_text((ROOT / "params.yaml").read_text())
+    repository.commit(KEYS[0])
+    (repository.folder / ".gitignore").write_text(".headstart\n")
+    runs = open_storage(str(repository.folder / ".headstart/runs"))
+    for key in KEYS[:2]:
+        write_run(runs, key, 10, 20)
+    return repository
+
+
+def test_gc_shows_first_and_removes_when_told_to(project):
+    folder = project.folder
+    done = headstart(folder, "gc", "--older-than", "0")
+    assert done.returncode == 0, done.stderr
+    lines = {line.split()[0]: line.rstrip() for line in done.stdout.splitlines() if line}
+    assert "pretrain_lm forward  finished" in lines[KEYS[0]]
+    assert lines[KEYS[0]].endswith("kept: a revision refers to it")
+    assert lines[KEYS[1]].endswith("goes")
+    assert "2 runs, " in done.stdout
+    assert "nothing was removed; `headstart gc --yes` does it" in done.stdout
+    runs = open_storage(str(folder / ".headstart/runs"))
+    assert runs.names() == sorted(KEYS[:2])
+    done = headstart(folder, "gc", "--older-than", "0", "--yes", "--thin")
+    assert done.returncode == 0, done.stderr
+    assert "removed 2." in done.stdout
+    assert runs.names() == [KEYS[0]]
+    assert runs.names(f"{KEYS[0]}/checkpoints") == ["step-000000020"]
+
+
+def test_gc_leaves_what_is_young(project):
+    done = headstart(project.folder, "gc", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "kept: written in the last 14 days" in done.stdout
+    assert open_storage(str(project.folder / ".headstart/runs")).names() == sorted(KEYS[:2])
+
+
+def test_gc_counts_the_revisions_of_other_projects_on_the_same_storage(project, tmp_path_factory):
+    other = Repository(tmp_path_factory.mktemp("other"))
+    other.commit(KEYS[1])
+    done = headstart(project.folder, "gc", "--older-than", "0", "--project", str(other.folder))
+    assert done.stdout.count("kept: a revision refers to it") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--older-than", "-1"], "--older-than is -1; days are wanted"),
+        (["--older-than", "nan"], "--older-than is nan; days are wanted"),
+        (["--project", "absent"], "absent: no such folder"),
+        (["--params", "absent.yaml"], "absent.yaml: no such file"),
+    ],
+)
+def test_gc_refuses_bad_input(project, words, message):
+    done = headstart(project.folder, "gc", *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("headstart: ")
+    assert message in done.stderr
+
+
+def test_gc_of_a_bucket_and_of_one_that_does_not_answer(project, bucket, monkeypatch):
+    params = project.folder / "params.yaml"
+    params.write_text(params.read_text().replace("storage: .headstart/runs", f"storage: {bucket}"))
+    for key in KEYS[:2]:
+        write_run(open_storage(bucket), key, 20)
+    done = headstart(project.folder, "gc", "--older-than", "0", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert open_storage(bucket).names() == [KEYS[0]]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    done = headstart(project.folder, "gc", "--older-than", "0", "--yes")
+    assert done.returncode == 2
+    assert f"headstart: {bucket} cannot be tidied up" in done.stderr
+    assert "Could not connect" in done.stderr
