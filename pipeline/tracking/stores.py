@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pipeline.redaction import redact
 from pipeline.tracking.processes import is_alive
 
 if TYPE_CHECKING:
@@ -102,12 +103,6 @@ def is_database(uri: str) -> bool:
 def credentials() -> dict[str, str]:
     """What this process logs in to MLflow with, for one on another host."""
     return {name: os.environ[name] for name in CREDENTIALS if os.environ.get(name)}
-
-
-def redact(text: str) -> str:
-    """`text` without credentials: user and password in addresses, secrets among query parameters."""
-    text = re.sub(r"(\w://)(?:[^\s/]*|[^\s/:@]*:\S*)@", r"\1***@", text)
-    return re.sub(r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)=)[^&\s]+", r"\1***", text)
 
 
 def line_of(error: BaseException) -> str:
