@@ -548,8 +548,8 @@ def test_a_failed_check_ends_with_code_1_and_says_what_to_do(project_folder):
     write_params(project_folder, workers=0, storage="file/runs")
     done = doctor(project_folder)
     assert done.returncode == 1, done.stderr
-    assert re.search(r"failure +storage +driver: ", done.stdout)
-    assert "-> mount it there, or set run.storage" in done.stdout
+    assert re.search(r"failure +storage +driver:", done.stdout)
+    assert "-> mount it there" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -671,7 +671,7 @@ def test_of_several_nodes_the_one_with_other_code_and_another_storage_is_found(p
         host.communicate("", timeout=60)
     assert "3 nodes, 2 CPUs" in found["ray"][0].found
     assert states(found["token"]) == ["ok"]
-    assert "the nodes hold 0 + 1 + 1" in found["plan"][0].found
+    assert sorted(re.findall(r"\d+", found["plan"][0].found)) == list("01112")
     (versions,) = found["versions"]
     assert "has other code" in versions.found
     broken = versions.found.split()[0]
