@@ -106,7 +106,7 @@ def predict_lines(
 
 
 def _line(content: dict[str, Any]) -> str:
-    """One line to every reader, which moves no cursor: by itself JSON lets later control characters through."""
+    """One line to every reader, which moves no cursor: JSON itself lets later control characters through."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(content, ensure_ascii=False))
 
 
