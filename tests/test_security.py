@@ -289,15 +289,10 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
         }
         begun = time.time()
         said = ""
-        for words in (
-            ("headstart", "use", "small.yaml"),
-            ("dvc", "repro"),
-            ("headstart", "report", "--markdown"),
-        ):
-            done = run_in(folder, environment, *words)
+        for command in ("headstart use small.yaml", "dvc repro", "headstart report --markdown"):
+            done = run_in(folder, environment, *command.split())
             assert done.returncode == 0, redact(done.stdout + done.stderr)
-            if words[1] != "use":  # which shows the difference that a person asks for, on the terminal
-                said += done.stdout + done.stderr
+            said += done.stdout + done.stderr
         found = Path(f"/tmp/headstart-{os.getuid()}/stages").glob("session_*")
         sessions = [each for each in found if not each.is_symlink() and each.stat().st_mtime >= begun - 1]
         yield Planted(folder, server, sessions, said, environment)
