@@ -107,7 +107,9 @@ def _count(
         counts[line["came"]] += 1
         if "how" in line:
             _add(ways, line["how"], shown)
-    if not answered and not (status == "time" and is_last):
+    if not answered and status == "time" and is_last:  # no time was left for it
+        counts["tried"] -= 1
+    elif not answered:
         counts["failed"] += 1
         _add(ways, f"the process died or hung ({status})", shown)
 

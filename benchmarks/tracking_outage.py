@@ -1,24 +1,27 @@
-"""Whether training notices MLflow: steps a second without it, with it, and with one that hangs or goes away.
+"""Whether training notices MLflow: with it, and with one that hangs or goes away, beside none.
 
-    python -m benchmarks.tracking_outage [--rounds 3] [--steps 1000]
+    python -m benchmarks.tracking_outage [--rounds 4] [--steps 400]
 
-A small language model on made-up tokens, trained by the loop in this process, every step recorded (by default
-every tenth is). Each way of tracking takes its turn in every round, and is given as a ratio to the turn
-without tracking of the same round. The server is a real one, behind a proxy that hangs, or refuses
-connections from the first third of the steps to the second. At last 200,000 steps of ten metrics are recorded
-while the server hangs, and the growth of the process is told. On a machine with other work the ratio of steps
-a second scatters; that of steps a CPU second says what the other threads of the process take.
+A small language model on made-up tokens, trained by the loop, every step recorded (by default every tenth
+is). In each round each way of tracking trains at the same time as a twin without tracking, in a process of
+its own: what else the machine does meets both. The ratio is that of their steps while both train. The server
+is a real one, behind a proxy that hangs, or refuses connections from the first third of the steps to the
+second. At last 200,000 steps of ten metrics are recorded while the server hangs, and the growth of the
+process is told.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +33,26 @@ from tests.mlflow_servers import MlflowServer, Proxy
 VOCABULARY = 2000
 
 
+@dataclass(frozen=True)
+class Way:
+    """How a training is tracked."""
+
+    name: str
+    uri: str | None  # None: not at all, not even in a file
+    at_step: Mapping[int, str] = field(default_factory=dict)  # what the proxy is to do from there on
+
+
 @dataclass
 class Turn:
-    """The times of one training, in seconds, and what to do on the way."""
+    """The times of one training, in seconds of the clock that all processes share."""
 
-    at_step: Mapping[int, Callable[[], None]]
     step_times_s: list[float] = field(default_factory=list)
-    cpu_times_s: list[float] = field(default_factory=list)  # of the process, all of its threads
     begin_s: float = 0.0  # opening and closing the stage's run
     end_s: float = 0.0
+    cpu_s_per_step: float = 0.0  # of the process, all of its threads
 
-    def report(self, metrics: Mapping[str, float]) -> None:
-        self.at_step.get(len(self.step_times_s), lambda: None)()
-        self.step_times_s.append(time.perf_counter())
-        self.cpu_times_s.append(time.process_time())
-
-    @property
-    def steps_per_second(self) -> float:
-        return (len(self.step_times_s) - 1) / (self.step_times_s[-1] - self.step_times_s[0])
-
-    @property
-    def steps_per_cpu_second(self) -> float:
-        return (len(self.cpu_times_s) - 1) / (self.cpu_times_s[-1] - self.cpu_times_s[0])
+    def steps_within(self, start_s: float, end_s: float) -> int:
+        return sum(start_s <= each <= end_s for each in self.step_times_s)
 
 
 def write_tokens(folder: Path, num_tokens: int) -> None:
@@ -72,7 +73,7 @@ def make_job(folder: Path, steps: int) -> Any:
 
     rows, bptt = 16, 32
     tokens = folder / "tokens"
-    tokens.mkdir()
+    tokens.mkdir(parents=True)
     write_tokens(tokens, rows * (bptt * steps + 1))
     dropouts = {f"{part}_dropout": 0.1 for part in ("embedding", "input", "hidden", "output", "weight")}
     sizes = {"embedding_dim": 64, "hidden_dim": 128, "num_layers": 2, "tie_weights": True}
@@ -97,8 +98,10 @@ def make_job(folder: Path, steps: int) -> Any:
     )
 
 
-def train(job: Any, folder: Path, uri: str | None, at_step: Mapping[int, Callable[[], None]]) -> Turn:
-    """Train the job anew, recording to `uri`; None records nothing, not even to the file."""
+def train(way: Way, folder: Path, steps: int, ready: Barrier, parent: Connection) -> None:
+    """Train anew, once both are ready. The parent is told what the proxy is to do, and at last the turn."""
+    import mlflow  # noqa: F401  # a second or two, once a process
+
     from pipeline import tracking
     from pipeline.launch import Session, fit
     from pipeline.params import Run
@@ -109,38 +112,52 @@ def train(job: Any, folder: Path, uri: str | None, at_step: Mapping[int, Callabl
         storage="unused", storage_wait_minutes=0.0, checkpoint_minutes=1e9, keep_checkpoints=1, log_steps=1,
         max_worker_failures=0,
     )  # fmt: skip
-    turn = Turn(at_step)
-    if uri is None:
-        fit(job, run, Session("turn", str(folder), no_recorder), turn.report)
-        return turn
-    os.environ["MLFLOW_TRACKING_URI"] = uri
-    began = time.perf_counter()
-    with tracking.stage_run(tracking.StageInfo(folder, "pretrain_lm", [], {}, key=folder.name)) as stage:
-        turn.begin_s = time.perf_counter() - began
-        fit(job, run, Session("turn", str(folder), stage.recorder(folder / "c.jsonl").open), turn.report)
-    turn.end_s = time.perf_counter() - turn.step_times_s[-1]
-    return turn
+    folder.mkdir()
+    job, turn = make_job(folder, steps), Turn()
+
+    def report(metrics: Mapping[str, float]) -> None:
+        if len(turn.step_times_s) in way.at_step:
+            parent.send(way.at_step[len(turn.step_times_s)])
+        turn.step_times_s.append(time.monotonic())
+
+    def work(open_recorder: Any) -> None:
+        ready.wait()
+        began = time.process_time()
+        fit(job, run, Session("turn", str(folder), open_recorder), report)
+        turn.cpu_s_per_step = (time.process_time() - began) / steps
+
+    if way.uri is None:
+        work(no_recorder)
+    else:
+        os.environ["MLFLOW_TRACKING_URI"] = way.uri
+        began = time.monotonic()
+        with tracking.stage_run(tracking.StageInfo(folder, "pretrain_lm", [], {})) as stage:
+            turn.begin_s = time.monotonic() - began
+            work(stage.recorder(folder / "curve.jsonl").open)
+        turn.end_s = time.monotonic() - turn.step_times_s[-1]
+    parent.send(turn)
 
 
-def contests(scratch: Path, proxy: Proxy, steps: int) -> dict[str, Callable[[], tuple[str | None, Any]]]:
-    """Way of tracking -> how its turn is made ready: its address, and what happens on the way."""
-
-    def hangs() -> None:
-        proxy.set("hang")
-
-    def away() -> None:
-        proxy.set("refuse")
-
-    def back() -> None:
-        proxy.set("pass")
-
-    return {
-        "no tracking": lambda: (None, {}),
-        "SQLite": lambda: (f"sqlite:///{scratch / 'own.db'}", {}),
-        "a server": lambda: (proxy.uri, {}),
-        "a server that hangs from the first step on": lambda: (proxy.uri, {1: hangs}),
-        "a server away for the middle third": lambda: (proxy.uri, {steps // 3: away, 2 * steps // 3: back}),
-    }
+def side_by_side(ways: tuple[Way, Way], folder: Path, steps: int, proxy: Proxy) -> list[Turn]:
+    """Both at the same time; their turns."""
+    spawn = multiprocessing.get_context("spawn")
+    ready, pipes = spawn.Barrier(2), [spawn.Pipe(duplex=False) for _ in ways]
+    folder.mkdir()
+    both = [
+        spawn.Process(target=train, args=(way, folder / str(number), steps, ready, sender))
+        for number, (way, (_, sender)) in enumerate(zip(ways, pipes, strict=True))
+    ]
+    for process in both:
+        process.start()
+    turns = []
+    for receiver, sender in pipes:
+        sender.close()
+        while not isinstance(said := receiver.recv(), Turn):
+            proxy.set(said)
+        turns.append(said)
+    for process in both:
+        process.join()
+    return turns
 
 
 def growth_of_the_outbox(folder: Path, proxy: Proxy) -> float:
@@ -150,6 +167,9 @@ def growth_of_the_outbox(folder: Path, proxy: Proxy) -> float:
     from pipeline.tracking import RecorderConfig
 
     proxy.set("hang")
+    RecorderConfig(proxy.uri, "run", folder / "first.jsonl").open(-1).close(0.1)
+    import mlflow  # noqa: F401  # its own memory is not that of what waits
+
     recorder = RecorderConfig(proxy.uri, "run", folder / "waiting.jsonl").open(-1)
     metrics = {f"metric {number}": 0.1 for number in range(10)}
     before = psutil.Process().memory_info().rss
@@ -161,25 +181,41 @@ def growth_of_the_outbox(folder: Path, proxy: Proxy) -> float:
     return grown / 1e6
 
 
-def take_turns(job: Any, scratch: Path, proxy: Proxy, rounds: int, steps: int) -> dict[str, list[Turn]]:
-    """Way of tracking -> its turn in each round."""
-    turns: dict[str, list[Turn]] = {}
-    for number in range(rounds + 1):  # that of number 0 is to warm up: imports, MLflow's tables
-        for way, ready in contests(scratch, proxy, steps).items():
+def take_turns(scratch: Path, proxy: Proxy, rounds: int, steps: int) -> dict[str, list[dict[str, float]]]:
+    """Way of tracking -> figures of each round."""
+    ways = (
+        Way("SQLite", f"sqlite:///{scratch / 'own.db'}"),
+        Way("a server", proxy.uri),
+        Way("a server that hangs from the first step on", proxy.uri, {1: "hang"}),
+        Way("a server away for the middle third", proxy.uri, {steps // 3: "refuse", 2 * steps // 3: "pass"}),
+    )
+    found: dict[str, list[dict[str, float]]] = {way.name: [] for way in ways}
+    for number in range(rounds):
+        for way in ways:
             proxy.set("pass")
-            folder = scratch / f"{way}-{number}"
-            folder.mkdir()
-            turn = train(job, folder, *ready())
-            said = f"{turn.steps_per_second:.1f} steps/s, begin {turn.begin_s:.1f} s, end {turn.end_s:.1f} s"
-            print(f"round {number}, {way}: {said}", file=sys.stderr, flush=True)
-            if number > 0:
-                turns.setdefault(way, []).append(turn)
-    return turns
+            pair = (way, Way("no tracking", None))
+            figures = figures_of(*side_by_side(pair, scratch / f"{way.name}-{number}", steps, proxy))
+            found[way.name].append(figures)
+            print(f"round {number + 1}, {way.name}: {figures}", file=sys.stderr, flush=True)
+    return found
+
+
+def figures_of(turn: Turn, twin: Turn) -> dict[str, float]:
+    start_s = max(turn.step_times_s[0], twin.step_times_s[0])
+    end_s = min(turn.step_times_s[-1], twin.step_times_s[-1])
+    num_steps = turn.steps_within(start_s, end_s)
+    return {
+        "steps_per_second": num_steps / (end_s - start_s),
+        "ratio": num_steps / twin.steps_within(start_s, end_s),
+        "cpu_ratio": twin.cpu_s_per_step / turn.cpu_s_per_step,
+        "begin_s": turn.begin_s,
+        "end_s": turn.end_s,
+    }
 
 
 def main() -> None:
-    parser = arguments_of(__doc__, "tracking_outage.json")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser = arguments_of(__doc__, "tracking_outage.json", rounds=4)
+    parser.add_argument("--steps", type=int, default=400)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headstart-outage-") as name:
         scratch = Path(name)
@@ -187,58 +223,32 @@ def main() -> None:
         server.start()
         proxy = Proxy(server.port)
         try:
-            job = make_job(scratch, arguments.steps)
-            turns = take_turns(job, scratch, proxy, arguments.rounds, arguments.steps)
+            found = take_turns(scratch, proxy, arguments.rounds, arguments.steps)
             grown_mb = growth_of_the_outbox(scratch, proxy)
         finally:
             proxy.close()
             server.kill()
-    publish(arguments.out, table_of(turns, grown_mb), {"turns": figures_of(turns), "outbox_mb": grown_mb})
+    publish(arguments.out, table_of(found, grown_mb), {"turns": found, "outbox_mb": grown_mb})
 
 
-def figures_of(turns: Mapping[str, list[Turn]]) -> dict[str, list[dict[str, float]]]:
-    return {
-        way: [
-            {
-                "steps_per_second": turn.steps_per_second,
-                "ratio": turn.steps_per_second / without.steps_per_second,
-                "cpu_ratio": turn.steps_per_cpu_second / without.steps_per_cpu_second,
-                "begin_s": turn.begin_s,
-                "end_s": turn.end_s,
-            }
-            for turn, without in zip(each, turns["no tracking"], strict=True)
-        ]
-        for way, each in turns.items()
+def middle(values: list[float], digits: str) -> str:
+    return f"{statistics.median(values):{digits}} ({min(values):{digits}} to {max(values):{digits}})"
+
+
+def table_of(found: Mapping[str, list[dict[str, float]]], grown_mb: float) -> str:
+    columns = {
+        "steps a second": ("steps_per_second", ".1f"),
+        "of the twin's": ("ratio", ".3f"),
+        "of the twin's, in CPU time": ("cpu_ratio", ".3f"),
+        "begin of the run, s": ("begin_s", ".1f"),
+        "its end, s": ("end_s", ".1f"),
     }
-
-
-def middle(values: list[float]) -> str:
-    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
-
-
-def table_of(turns: Mapping[str, list[Turn]], grown_mb: float) -> str:
-    rows = []
-    for way, each in figures_of(turns).items():
-        rows.append([
-            way,
-            f"{statistics.median(row['steps_per_second'] for row in each):.1f}",
-            middle([row["ratio"] for row in each]),
-            middle([row["cpu_ratio"] for row in each]),
-            f"{statistics.median(row['begin_s'] for row in each):.1f}",
-            f"{statistics.median(row['end_s'] for row in each):.1f}",
-        ])  # fmt: skip
-    columns = [
-        "",
-        "steps a second",
-        "ratio",
-        "ratio, of steps a CPU second",
-        "begin of the run, s",
-        "its end, s",
+    rows = [
+        [way, *(middle([row[name] for row in each], digits) for name, digits in columns.values())]
+        for way, each in found.items()
     ]
-    said = (
-        f"\n200,000 records of ten metrics waiting while the server hangs: {grown_mb:.0f} MB more memory.\n"
-    )
-    return markdown("Training while MLflow is away", columns, rows) + said
+    said = f"200,000 records of ten metrics, waiting while the server hangs: {grown_mb:.0f} MB more memory.\n"
+    return f"{markdown('Training while MLflow is away', ['', *columns], rows)}\n{said}"
 
 
 if __name__ == "__main__":

@@ -76,6 +76,8 @@ done
 
 code=$(cat "$job_folder/exit_code" 2>/dev/null || true)
 if [[ $queue_again && $code != 0 ]]; then
+    clean_up # now: a job that waits in the queue has no nodes
+    trap - EXIT
     scontrol requeue "$SLURM_JOB_ID"
     exit 1
 fi

@@ -22,6 +22,7 @@ from pipeline.inputs import EVERYWHERE, Published, publish
 from pipeline.lease import Fence, Process, leased
 from pipeline.params import Run, Workers
 from pipeline.precision import fast_dtype
+from pipeline.redaction import redact
 from pipeline.storage import patiently
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
 from pipeline.training.context import CURVE_FILE, Context, OpenRecorder
@@ -281,13 +282,16 @@ def refusal_among(failures: Iterable[Exception]) -> ValueError | None:
 
 
 def reason_of(failure: Exception) -> str:
-    """Why a worker failed, in a line: what a ValueError says; of others the first line, with their type."""
+    """Why a worker failed, in a line: what a ValueError says; of others the first line, with their type.
+
+    Without credentials: it goes into figures and the report.
+    """
     among = list(getattr(failure, "worker_failures", {}).values()) or [failure]
     refusal = refusal_among(among)
     if refusal is not None:
-        return str(refusal)
+        return redact(str(refusal))
     *_, origin = _causes(among[0])
-    return f"{type(origin).__name__}: {origin}".partition("\n")[0]
+    return redact(f"{type(origin).__name__}: {origin}".partition("\n")[0])
 
 
 def _causes(failure: BaseException) -> Iterator[BaseException]:

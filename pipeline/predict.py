@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import torch
@@ -20,6 +22,7 @@ from pipeline.training.objectives import predict_logits
 
 # Read ahead, and batched by length: the more, the less padding. Whatever is reached first.
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 8192, 2**24
+_CONTROL = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True)
@@ -93,14 +96,18 @@ def predict_lines(
     source: Iterable[str] = texts or _lines(file)
     for batch in _read_ahead(source):
         for text, prediction in zip(batch, predictor.predict(batch), strict=True):
-            yield json.dumps(
+            yield _line(
                 {
                     "text": _decodable(text),
                     "label": prediction.label,
                     "probabilities": prediction.probabilities,
-                },
-                ensure_ascii=False,
+                }
             )
+
+
+def _line(content: dict[str, Any]) -> str:
+    """One line to every reader, which moves no cursor: JSON itself lets later control characters through."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(content, ensure_ascii=False))
 
 
 def _decodable(text: str) -> str:

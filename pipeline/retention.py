@@ -314,4 +314,8 @@ def _scratch_of_the_dead() -> list[Path]:
 
 def unsent_curves(root: Path) -> str:
     """All that is noted of what MLflow has still to be told."""
-    return "\n".join(path.read_text(encoding="utf-8") for path in (root / ".headstart/unsent").glob("*"))
+    texts = []
+    for path in (root / ".headstart/unsent").glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):  # sent meanwhile
+            texts.append(path.read_text(encoding="utf-8"))
+    return "\n".join(texts)

@@ -139,8 +139,12 @@ def quiet_tune() -> Any:
     for name, value in _TUNE.items():
         os.environ.setdefault(name, value)
     from ray import tune
+    from ray.tune.execution import class_cache
 
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # of a failure we tell ourselves, in a line
+    # What Tune hands on to a trial, Ray writes to a log: a node has credentials in its own environment.
+    handed_on = class_cache.ENV_VARS_TO_PROPAGATE
+    handed_on.difference_update([name for name in handed_on if name.startswith("AWS_")])
     return tune
 
 

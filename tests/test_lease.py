@@ -139,6 +139,51 @@ def test_who_was_followed_may_change_nothing_any_more(address):
     second.fence.check()
 
 
+def test_a_run_whose_lease_is_not_there_is_away_and_not_made_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BEAT_S", 0.02)
+    run, aside = tmp_path / "run", tmp_path / "aside"
+    lease = acquire(str(run))
+    run.rename(aside)
+    time.sleep(0.2)
+    assert not run.exists()
+    with pytest.raises(OSError, match="the storage of this run is away"):
+        lease.fence.check()
+    assert lease.fence.may_send()  # nobody can have taken over
+    aside.rename(run)
+    lease.fence.check()
+    lease.release()
+
+
+def test_who_held_a_run_that_was_removed_and_begun_again_is_fenced_off(address):
+    for _ in range(2):
+        acquire(address).release()
+    old = acquire(address)
+    of_another_machine(address, 3)
+    old._over.set()
+    with leased(address, silent_s=0.1) as other:
+        other.remove()
+    assert open_storage(address).files() == []
+    with leased(address) as new:
+        assert new.fence.number == 1
+        with pytest.raises(LeaseLostError):
+            old.fence.check()
+        new.fence.check()
+
+
+def test_who_holds_it_is_seen_without_waiting(address, holder_of):
+    storage = open_storage(address)
+    assert module.holder_of(storage) is None
+    process = holder_of(address)
+    found = module.holder_of(storage)
+    assert found is not None
+    assert found.process.pid == process.pid
+    process.kill()
+    process.wait()
+    assert module.holder_of(storage) is None
+    acquire(address).release()
+    assert module.holder_of(storage) is None
+
+
 def test_a_holder_elsewhere_that_beats_is_left_alone(address, monkeypatch):
     monkeypatch.setattr(module, "BEAT_S", 0.05)
     first = acquire(address)

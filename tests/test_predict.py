@@ -149,3 +149,10 @@ def test_any_bytes_on_standard_input_are_answered_or_refused(model, content, tex
         assert done.stderr.decode().startswith("headstart: standard input: line 2 is not UTF-8")
     else:
         assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == texts
+
+
+def test_a_line_is_one_line_and_moves_no_cursor_whatever_the_text(model):
+    texts = ["a\x1b[2J", "b\x9b31mred\x7f", "c\u2028d\u2029e\x85f"]
+    lines = list(predict.predict_lines(texts, None, [model], "fp32"))
+    assert [json.loads(line)["text"] for line in lines] == texts
+    assert all(line.isprintable() and len(line.splitlines()) == 1 for line in lines)

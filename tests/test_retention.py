@@ -474,6 +474,7 @@ def test_an_mlflow_that_does_not_answer_is_no_answer(tmp_path, monkeypatch):
 
 def headstart(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
+    environment["TMPDIR"] = str(folder)  # where nothing of other processes is
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-m", "pipeline", *words], cwd=folder, text=True, capture_output=True, timeout=120,

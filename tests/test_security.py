@@ -19,7 +19,7 @@ import threading
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -32,10 +32,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # --------------------------------------------------------------------------------------- our source
 
-_NO_IMPORTS = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "jsonpickle"}
+# Of YAML's parsers ours is ruamel, which makes plain values unless `typ` says otherwise.
+_NO_IMPORTS = {
+    "pickle",
+    "_pickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "marshal",
+    "shelve",
+    "jsonpickle",
+    "yaml",
+}
 _NO_CALLS = {
     "eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.save", "tempfile.mktemp",
-    "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load", "shutil.unpack_archive",
+    "shutil.unpack_archive",
     "ssl._create_unverified_context", "subprocess.getoutput", "subprocess.getstatusoutput",
     "importlib.import_module", "runpy.run_path", "runpy.run_module", "torch.hub.load", "torch.jit.load",
 }  # fmt: skip
@@ -46,7 +57,6 @@ _NO_KEYWORDS = {"shell": False, "allow_pickle": False, "verify": True, "weights_
 _ALLOWED = {
     ("models/family.py", "importlib.import_module"),  # of a name among the files of the folder
     ("pipeline/running.py", "importlib.import_module"),  # of a stage of the command line
-    ("pipeline/presets.py", "yaml.load"),  # ruamel's, which makes plain values and keeps comments
     ("pipeline/import_fastai.py", "pickle.UnpicklingError"),  # what torch raises
     ("pipeline/evaluation.py", "joblib.externals.loky.get_reusable_executor"),  # to end its processes
     ("benchmarks/scaling.py", "torch.save"),  # three numbers, read with weights_only
@@ -104,7 +114,7 @@ def test_what_is_allowed_is_still_there():
         "import pickle", "from pickle import loads", "import cloudpickle as c", "import joblib",
         "from joblib import load", "import marshal", "import shelve", "torch.save(x, f)", "torch.load(f)",
         "torch.load(f, weights_only=False)", "torch.load(f, weights_only=flag)",
-        "np.load(f, allow_pickle=True)", "yaml.load(f)", "YAML(typ='unsafe')", "eval(x)", "exec(x)",
+        "np.load(f, allow_pickle=True)", "import yaml", "YAML(typ='unsafe')", "eval(x)", "exec(x)",
         "subprocess.run(x, shell=True)", "os.system(x)", "tar.extractall(p)", "zipfile.ZipFile(f).extract(n)",
         "tempfile.mktemp()", "requests.get(u, verify=False)", "ssl._create_unverified_context()",
         "pd.read_pickle(f)", "importlib.import_module(name)",
@@ -196,7 +206,6 @@ def test_the_ray_of_a_stage_is_for_this_user_on_this_machine(tmp_path):
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
     above = [folder for folder in Path(session).parents if folder.name.startswith("headstart-")]
     assert [folder.stat().st_mode & 0o777 for folder in above] == [0o700]
-    shutil.rmtree(session)
 
 
 # ------------------------------------------------------------------------------- planted secrets
@@ -236,8 +245,8 @@ class Planted:
     folder: Path
     server: Path  # of MLflow
     sessions: list[Path]  # of Ray
-    said: str
-    environment: dict[str, str]
+    said: str = field(repr=False)
+    environment: dict[str, str] = field(repr=False)
 
 
 def run_in(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
@@ -280,20 +289,13 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
         }
         begun = time.time()
         said = ""
-        for words in (
-            ("headstart", "use", "small.yaml"),
-            ("dvc", "repro"),
-            ("headstart", "report", "--markdown"),
-        ):
-            done = run_in(folder, environment, *words)
+        for command in ("headstart use small.yaml", "dvc repro", "headstart report --markdown"):
+            done = run_in(folder, environment, *command.split())
             assert done.returncode == 0, redact(done.stdout + done.stderr)
-            if words[1] != "use":  # which shows the difference that a person asks for, on the terminal
-                said += done.stdout + done.stderr
+            said += done.stdout + done.stderr
         found = Path(f"/tmp/headstart-{os.getuid()}/stages").glob("session_*")
         sessions = [each for each in found if not each.is_symlink() and each.stat().st_mtime >= begun - 1]
         yield Planted(folder, server, sessions, said, environment)
-        for session in sessions:
-            shutil.rmtree(session, ignore_errors=True)
 
 
 def write_corpora(folder: Path) -> None:
@@ -426,14 +428,14 @@ def test_no_secret_is_in_what_a_run_says_or_leaves(planted):
     files = files_below(planted.folder, planted.server, *planted.sessions)
     assert len(files) > 100
     found = [
-        (name, str(file))
+        f"{name} in {file}"
         for file in files
         for content in [file.read_bytes()]
         for name, secret in SECRETS.items()
         if any(form in content for form in forms(secret))
         and not (name == "query" and may_hold_settings(file, planted.folder))
     ]
-    assert found == []
+    assert not found, "\n".join(found)
     assert [name for name, secret in SECRETS.items() if secret in planted.said] == []
 
 
@@ -483,7 +485,7 @@ def test_no_file_of_ours_is_a_pickle_or_holds_one(planted):
 
     kept = planted.folder / ".headstart"
     files = files_below(planted.folder / "data", planted.folder / "reports", kept, planted.server)
-    ours = [file for file in files if not file.is_relative_to(kept / "runs" / "ray")]
+    ours = [file for file in files if "ray" not in file.relative_to(file.anchor).parts[-4:-1]]
     endings = {file.suffix for file in ours}
     assert {".safetensors", ".json", ".npy", ".jsonl", ".csv", ".html", ".png", ".model"} <= endings
     for file in ours:

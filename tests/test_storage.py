@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -71,6 +72,48 @@ def test_a_folder_whose_writing_failed_is_not_there(storage):
     with pytest.raises(RuntimeError, match="no"):
         interrupted()
     assert storage.names("run/step") == []
+
+
+def test_files_are_listed_with_size_and_time_however_deep(storage):
+    storage.write("run/a/b/deep", b"12345")
+    storage.write("run/near", b"1")
+    storage.write("other/far", b"1")
+    found = {file.path: file for file in storage.files("run")}
+    assert {path: file.num_bytes for path, file in found.items()} == {"run/a/b/deep": 5, "run/near": 1}
+    assert all(abs(file.written - time.time()) < 60 for file in found.values())
+    assert len(storage.files()) == 3
+    assert storage.files("absent") == []
+
+
+def test_a_folder_is_pruned_once_nothing_is_in_it(storage):
+    storage.write("run/lease/1", b"")
+    storage.write("run/lease/2", b"")
+    storage.remove("run/lease/1")
+    storage.prune("run")
+    assert storage.names("run/lease") == ["2"]
+    storage.remove("run/lease/2")
+    storage.prune("run")
+    storage.prune("run")
+    assert storage.names() == []
+
+
+def test_what_a_killed_writer_left_is_cleared_and_nothing_else(storage, request):
+    with storage.publishing("run/step-2") as folder:
+        fill(folder, data="2", **{"manifest.json": "{}"})
+    if request.node.callspec.params["storage"] == "folder":
+        # Of a process of another machine, whose number is in use here.
+        for name in (f".step-3.partial-{os.getppid()}", ".step-2.old-1", ".step-1.old-1", ".of-a-person"):
+            (Path(storage.address) / "run" / name).mkdir()
+            fill(Path(storage.address) / "run" / name, data=name)
+        storage.clear_leftovers("run")
+        left = {path.name for path in (Path(storage.address) / "run").iterdir()}
+        assert left == {"step-1", "step-2", ".of-a-person"}  # killed between two renames: put back
+    else:
+        storage.write("run/step-3/data", b"3")
+        storage.clear_leftovers("run")
+        assert storage.names("run") == ["step-2"]
+    with storage.opened("run/step-2") as folder:
+        assert (folder / "data").read_text() == "2"
 
 
 def test_the_manifest_goes_last_into_a_bucket(bucket, monkeypatch):
@@ -150,6 +193,51 @@ def test_one_that_does_not_is_given_up_with_what_to_do():
     with pytest.raises(StorageError, match=r"No space left on device; free some space there, and repeat"):
         wait_for(action, 2.0, clock, told)
     assert 120 <= clock.now < 121
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EDQUOT, "have the quota raised"),
+        (errno.EIO, "look after the disk"),
+        (errno.ESTALE, "mount it again"),
+    ],
+)
+def test_a_fault_that_was_waited_for_in_vain_has_its_own_advice(number, advice):
+    def action() -> None:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(StorageError, match=advice):
+        wait_for(action, 0.0, Clock(), [])
+
+
+def test_a_bucket_that_there_is_not_is_told_at_once(bucket):
+    clock, told = Clock(), list[str]()
+    absent = open_storage("s3://there-is-no-such-bucket/runs")
+    for action in (lambda: absent.write("a", b""), lambda: absent.create("a", b"")):
+        with pytest.raises(StorageError, match=r"make the bucket, or correct run\.storage"):
+            wait_for(action, 9.0, clock, told)
+    assert (clock.now, told) == (0.0, [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "When getting information for key 'a': AWS Error ACCESS_DENIED during HeadObject operation",
+        "An error occurred (AccessDenied) when calling the PutObject operation: Access Denied",
+        "An error occurred (InvalidAccessKeyId) when calling the PutObject operation: it does not exist",
+        "Unable to locate credentials",
+    ],
+)
+def test_wrong_credentials_are_told_at_once(message):
+    clock, told = Clock(), list[str]()
+
+    def action() -> None:
+        raise OSError(message)
+
+    with pytest.raises(StorageError, match="AWS_SECRET_ACCESS_KEY, or the profile, are right"):
+        wait_for(action, 9.0, clock, told)
+    assert (clock.now, told) == (0.0, [])
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])

@@ -20,6 +20,7 @@ The order of rows is the source's.
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.corpus.normalise import normalise, num_words
-from pipeline.corpus.sources import SPLITS, Source
+from pipeline.corpus.sources import SPLITS, Source, is_remote
 from pipeline.files import atomic_write_text, verify, write_manifest
 from pipeline.params import Corpus, Normalise
 
@@ -101,11 +102,24 @@ def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, fo
         splits={split: sizes[split] for split in SPLITS if split in sizes},
         skipped=dict(sorted(source.skipped.items())),
         repaired=dict(sorted(source.repaired.items())),
-        source=settings.source.model_dump(),
+        source=_recorded(settings),
     )
     atomic_write_text(folder / INFO_FILE, json.dumps(asdict(info), indent=2, ensure_ascii=False) + "\n")
     write_manifest(folder, [INFO_FILE, *(_split_file(split) for split in info.splits)])
     return info
+
+
+def _recorded(settings: Corpus) -> dict[str, Any]:
+    """The source's settings; addresses without user, password and query, which may be secrets."""
+    source = settings.source.model_dump()
+    for split in SPLITS:
+        entries = source.get(split, [])
+        source |= {split: [_plain_address(entry) for entry in entries]} if entries else {}
+    return source
+
+
+def _plain_address(entry: str) -> str:
+    return re.sub(r"(?<=://)[^/]*@", "", entry.partition("?")[0]) if is_remote(entry) else entry
 
 
 def read_documents_info(folder: Path) -> DocumentsInfo:

@@ -42,6 +42,7 @@ from pipeline.tracking.stores import (
     is_outage,
     is_refusal,
     line_of,
+    reason_of,
     redact,
     refusal,
     store_name,
@@ -159,9 +160,9 @@ def tell(
     except FencedError:
         log.warning("the run of %s is another process's now, which tells MLflow of it", outcome.plan.name)
     except Exception as error:
-        if not (is_outage(error) or is_refusal(error) or isinstance(error, ValueError)):
+        reason = reason_of(uri, error) or (line_of(error) if isinstance(error, ValueError) else None)
+        if reason is None:
             raise
-        reason = refusal(uri, error) if is_refusal(error) else line_of(error)
         kept = (
             f"It is kept in {path}; the next stage run that reaches MLflow delivers it, or `headstart sync`"
             if path
@@ -239,8 +240,9 @@ def _deliver(mlflow: MlflowClient, uri: str, outcome: Outcome) -> str | None:
     except Exception as error:
         if is_outage(error) or not (is_refusal(error) or isinstance(error, ValueError)):
             raise
-        log.warning("MLflow is still not told how %s ended: %s", outcome.plan.name, line_of(error))
-        return line_of(error)
+        reason = reason_of(uri, error) or line_of(error)  # a curve with a broken line
+        log.warning("MLflow is still not told how %s ended: %s", outcome.plan.name, reason)
+        return reason
     return None
 
 

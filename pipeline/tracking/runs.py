@@ -38,6 +38,7 @@ from pipeline.tracking.stores import (
     is_outage,
     is_refusal,
     line_of,
+    reason_of,
     redact,
     refusal,
     store_name,
@@ -191,9 +192,9 @@ def failure_is_told(run: OpenRun, consequence: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if not (is_outage(error) or is_refusal(error)):
+        reason = reason_of(run.uri, error)
+        if reason is None:
             raise
-        reason = refusal(run.uri, error) if is_refusal(error) else line_of(error)
         log.warning("MLflow at %s: %s; %s", redact(run.uri), reason, consequence)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pipeline.redaction import redact
 from pipeline.tracking.processes import is_alive
 
 if TYPE_CHECKING:
@@ -104,12 +105,6 @@ def credentials() -> dict[str, str]:
     return {name: os.environ[name] for name in CREDENTIALS if os.environ.get(name)}
 
 
-def redact(text: str) -> str:
-    """`text` without credentials: user and password in addresses, secrets among query parameters."""
-    text = re.sub(r"(\w://)(?:[^\s/]*|[^\s/:@]*:\S*)@", r"\1***@", text)
-    return re.sub(r"(?i)([?&][\w-]*(?:password|passwd|token|secret|key)=)[^&\s]+", r"\1***", text)
-
-
 def line_of(error: BaseException) -> str:
     """An error as one line without credentials, short enough for a tag."""
     text = re.sub(r"\(Background on this error at: \S*\)", "", str(error))  # of SQLAlchemy
@@ -123,6 +118,10 @@ def line_of(error: BaseException) -> str:
 
 class FencedError(Exception):
     """The run is another process's now: nothing more is sent to it from here."""
+
+
+class RefusedError(ValueError):
+    """MLflow cannot be used as it was told to be: what a person has to change."""
 
 
 # A database's words for what no waiting mends. Its driver gives no code for a connection that failed.
@@ -157,7 +156,16 @@ def is_refusal(error: BaseException) -> bool:
     return isinstance(error, (MlflowException, SQLAlchemyError)) and not is_outage(error)
 
 
-def refusal(uri: str, error: BaseException) -> ValueError:
+def reason_of(uri: str, error: BaseException) -> str | None:
+    """Why MLflow did not take a call, for a person; None for an error that is none of MLflow's."""
+    if isinstance(error, (RefusedError, FencedError)):
+        return str(error)
+    if is_refusal(error):
+        return str(refusal(uri, error))
+    return line_of(error) if is_outage(error) else None
+
+
+def refusal(uri: str, error: BaseException) -> RefusedError:
     """What a person is told of a refusal: who refuses what, and what to set."""
     from mlflow.exceptions import MlflowException
 
@@ -169,12 +177,12 @@ def refusal(uri: str, error: BaseException) -> ValueError:
             f"who may write there (set now: {given})"
         )
         if status == 401:  # its text speaks of mlflow's own documentation
-            return ValueError(f"MLflow at {redact(uri)} does not know who asks (401): {advice}")
-        return ValueError(f"MLflow at {redact(uri)} does not permit this (403, {line_of(error)}): {advice}")
+            return RefusedError(f"MLflow at {redact(uri)} does not know who asks (401): {advice}")
+        return RefusedError(f"MLflow at {redact(uri)} does not permit this (403, {line_of(error)}): {advice}")
     advice = "correct or unset MLFLOW_TRACKING_URI" + (
         ", its user, password and database" if is_database(uri) else ""
     )
-    return ValueError(f"MLflow refuses the address {redact(uri)} ({line_of(error)}); {advice}")
+    return RefusedError(f"MLflow refuses the address {redact(uri)} ({line_of(error)}); {advice}")
 
 
 class Patience:
@@ -208,7 +216,7 @@ def client(uri: str, may_send: MaySend = always, secrets: Mapping[str, str] | No
     """A client that asks `may_send` before each call, and fails in less than half a minute where it must.
 
     Its calls raise FencedError once `may_send` says no, TimeoutError where a database does not answer.
-    Raises ValueError for an address that MLflow does not know, or a database that refuses to be used;
+    Raises RefusedError for an address that MLflow does not know, or a database that refuses to be used;
     ConnectionError for SQLite elsewhere.
     """
     for name, value in {**CLIENT_ENVIRONMENT, **(secrets or {})}.items():
@@ -241,7 +249,7 @@ def _with_driver(uri: str) -> str:
     for driver in ("psycopg2", "psycopg"):
         if importlib.util.find_spec(driver):
             return f"postgresql+{driver}://{rest}"
-    raise ValueError(
+    raise RefusedError(
         f"{redact(uri)} needs a driver for PostgreSQL, and none is installed; "
         "run `pip install headstart[postgres]`"
     )
@@ -261,9 +269,11 @@ def _connect(uri: str) -> None:
     try:
         engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
     except ImportError as error:
-        raise ValueError(f"{redact(uri)} needs a driver that is not installed: {error}") from error
+        raise RefusedError(f"{redact(uri)} needs a driver that is not installed: {error}") from error
     except ValueError as error:  # a port that is no number
-        raise ValueError(f"{redact(uri)} is no address of a database; correct MLFLOW_TRACKING_URI") from error
+        raise RefusedError(
+            f"{redact(uri)} is no address of a database; correct MLFLOW_TRACKING_URI"
+        ) from error
     engine.connect().close()
 
 

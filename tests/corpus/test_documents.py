@@ -220,3 +220,17 @@ def test_missing_or_damaged_documents_are_named(prepare, labelled_csv, tmp_path)
     (folder / "train.parquet").write_bytes(b"torn")
     with pytest.raises(ValueError, match=r"train\.parquet is .*run the stage `prepare` again"):
         next(read_documents(folder, "train"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "recorded"),
+    [
+        ("https://me:word@host:8/a.csv?token=x&b=1", "https://host:8/a.csv"),
+        ("s3://KEY:SECRET@bucket/a/*.parquet", "s3://bucket/a/*.parquet"),
+        ("https://blob/a.csv?sig=x%3D", "https://blob/a.csv"),
+        ("hf://datasets/me/x@main/a.parquet", "hf://datasets/me/x@main/a.parquet"),
+        ("sources/target/review-?.csv", "sources/target/review-?.csv"),
+    ],
+)
+def test_what_is_recorded_of_an_address_holds_no_credentials(entry, recorded):
+    assert documents._plain_address(entry) == recorded
