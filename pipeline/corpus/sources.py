@@ -345,9 +345,9 @@ class Files:
         if value in names:
             return names.index(value)
         raise ValueError(
-            f"{self._files_with(value)}: label {value!r} in column {self.settings.label_column!r} is neither "
-            f"one of the {len(names)} `{self.key}.label_names` nor an integer from 0 to {len(names) - 1} "
-            "(-1 or null: unlabelled)"
+            f"{self._files_with(value)}: label {_short(value)!r} in column {self.settings.label_column!r} is "
+            f"neither one of the {len(names)} `{self.key}.label_names` nor an integer from 0 to "
+            f"{len(names) - 1} (-1 or null: unlabelled)"
         )
 
     def _labels_are_integers(self) -> bool:

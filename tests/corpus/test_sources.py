@@ -118,6 +118,12 @@ def test_an_address_with_nothing_behind_is_named(tmp_path, make_source, web_addr
         _read(make_source(train=[f"{web_address}/nothing.csv"]))
 
 
+def test_too_many_fields_in_a_row_are_refused_at_an_address_too(tmp_path, make_source, web_address):
+    (tmp_path / "train.csv").write_text("text,label\none,x\na text, with a comma,y\n")
+    with pytest.raises(ValueError, match=r"/train\.csv: cannot be read: found more fields"):
+        _read(make_source(train=[f"{web_address}/train.csv"], label_column=None))
+
+
 # Labels
 
 
@@ -177,6 +183,13 @@ def test_a_label_out_of_range_names_file_column_and_key(tmp_path, make_source, l
         ValueError, match=rf"train\.csv: label '{label}' .*'label'.*source\.label_names` nor .* 0 to 1"
     ):
         _read(make_source(train=[str(file)], label_names=["no", "yes"]))
+
+
+def test_a_text_as_label_is_cut_in_the_message(tmp_path, make_source):
+    file = _write(tmp_path, "csv", labels=["no", "yes", "no", "x" * 5_000])
+    with pytest.raises(ValueError, match=r"label 'x+…' in column 'label'") as told:
+        _read(make_source(train=[str(file)], label_names=["no", "yes"]))
+    assert len(str(told.value)) < 500
 
 
 def test_a_label_name_given_twice_is_refused(tmp_path, make_source):
