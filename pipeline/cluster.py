@@ -138,8 +138,8 @@ class Cluster:
         self.close()
 
     def _guard(self) -> None:
-        """Ask for a token, as Ray does of itself where nothing was said."""
-        if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
+        """Where nothing else was said, Ray asks for a token; left to itself, it lets everybody read it."""
+        if os.environ.get("RAY_AUTH_MODE", "token") == "token":
             ensure_token()
         else:
             log.warning("RAY_AUTH_MODE is not token: whoever can log in here can run code as you")
