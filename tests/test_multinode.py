@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from pipeline import launch
-from pipeline.cluster import Cluster
+from pipeline.cluster import LOOPBACK, Cluster
 from pipeline.launch import fit
 from pipeline.params import Workers
 from pipeline.storage import open_storage
@@ -60,6 +60,13 @@ def start_node(hidden: Path, environment: dict[str, str], *words: str) -> subpro
         env=environment, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         cwd="/",
     )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def not_on_loopback(monkeypatch) -> None:
+    """Without what a Ray of an earlier test set for this process: these nodes have other addresses."""
+    for name in LOOPBACK:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
