@@ -35,6 +35,8 @@ from typing import Any
 
 import psutil
 
+from tests.checkout import copy_checkout
+
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ["pretrain_lm@forward", "finetune_lm@forward", "finetune_classifier@forward"]
 MODELS = {"pretrain_lm": "general_lm", "finetune_lm": "target_lm", "finetune_classifier": "classifier"}
@@ -117,7 +119,7 @@ class Run:
 
 def summary(undisturbed: Run, runs: list[Run]) -> dict[str, Any]:
     return {
-        "command": " ".join(["python", "benchmarks/chaos.py", *sys.argv[1:]]),
+        "command": " ".join(["python", "-m", "benchmarks.chaos", *sys.argv[1:]]),
         "kills": sum(len(run.done) for run in runs),
         "by_kind": dict(sorted(Counter(kind for run in runs for kind in run.done).items())),
         "runs": len(runs),
@@ -163,12 +165,7 @@ def run_once(project: Path, targets: list[str], length: float, monkey: Monkey | 
 
 def make_project(project: Path, length: float) -> None:
     """A copy of this checkout with a small corpus."""
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
-    for name in tracked.stdout.splitlines():
-        if not name.startswith(("reports/", "tests/")) and name != "dvc.lock" and (ROOT / name).exists():
-            (project / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, project / name)
-    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    copy_checkout(project)
     write_corpora(project / "in")
     (project / "chaos.yaml").write_text(SETTINGS, encoding="utf-8")
     command(project, dict(os.environ), "headstart", "use", "chaos.yaml")

@@ -194,7 +194,7 @@ def _train_here(job: Job, run: Run, session: Session, report: Report | None) -> 
 def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -> None:
     with session.cluster or Cluster() as cluster:
         placement = plan_placement(run, cluster.nodes())
-        from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+        from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
         from ray.train.torch import TorchConfig, TorchTrainer
 
         storage = session.folder.rpartition("/")[0]
@@ -226,6 +226,11 @@ def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -
             trainer.fit()
         except WorkerGroupError as error:
             raise refusal_among(error.worker_failures.values()) or error from error
+        except ControllerError as error:
+            raise ValueError(
+                f"Ray could not set up the workers: {reason_of(error.controller_failure)}; look with "
+                "`headstart doctor`"
+            ) from error
 
 
 def published_for(cluster: Cluster | JoinedCluster, storage: str, value: Any, run: Run) -> Published:

@@ -18,7 +18,7 @@ def test_a_monkey_changes_nothing_about_the_result(tmp_path):
     out = tmp_path / "chaos.json"
     words = ["--kills", "5", "--stages", "1", "--length", "0.5", "--pause", "4", "--out", str(out)]
     done = subprocess.run(
-        [sys.executable, "benchmarks/chaos.py", *words], cwd=ROOT, text=True, capture_output=True
+        [sys.executable, "-m", "benchmarks.chaos", *words], cwd=ROOT, text=True, capture_output=True
     )
     assert out.exists(), done.stderr
     seen = json.loads(out.read_text())

@@ -26,6 +26,7 @@ from pipeline.storage import open_storage
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import CheckpointStore
 from pipeline.training.context import CurveRecorder
+from tests.checkout import copy_checkout
 from tests.test_launch import assert_near, make_job, run_of, session_of
 from tests.test_route import TINY, command, write_corpora
 
@@ -34,16 +35,6 @@ ROOT = Path(__file__).resolve().parent.parent
 BINARIES = Path(sys.executable).parent
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
-
-
-def copy_of_the_checkout(folder: Path) -> Path:
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
-    for name in tracked.stdout.splitlines():
-        if not name.startswith(("reports/", "tests/")) and name != "dvc.lock" and (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    return folder
 
 
 def may_hide_folders() -> bool:
@@ -93,6 +84,7 @@ def nodes_apart(tmp_path) -> Iterator[dict[str, str]]:
         words = [f"--address=127.0.0.2:{port}", "--num-cpus=1", f"--node-ip-address=127.0.0.{number}",
                  "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
         started.append(start_node(project, environment, *words))
+    wait_for_cpus(2, f"127.0.0.2:{port}", environment)
     yield {**joining, "RAY_ADDRESS": f"127.0.0.2:{port}"}
     for process in started:
         os.killpg(process.pid, signal.SIGTERM)
@@ -113,8 +105,24 @@ def wait_for_port(host: str, port: int) -> None:
     raise AssertionError("the head did not come up")
 
 
+JOINS = """
+import sys, time
+import ray
+
+ray.init(address=sys.argv[1], logging_level="ERROR")
+while ray.cluster_resources().get("CPU", 0) < float(sys.argv[2]):
+    time.sleep(0.2)
+"""
+
+
+def wait_for_cpus(number: int, address: str, environment: dict[str, str]) -> None:
+    """Nodes join some seconds after they were started."""
+    words = [sys.executable, "-c", JOINS, address, str(number)]
+    subprocess.run(words, env=environment, cwd="/", check=True, capture_output=True, timeout=90)
+
+
 def test_code_and_tokens_reach_nodes_that_share_no_folder(nodes_apart, tmp_path, bucket, monkeypatch):
-    project = copy_of_the_checkout(tmp_path / "project")
+    project = copy_checkout(tmp_path / "project")
     loop = project / "pipeline/training/loop.py"
     marked = loop.read_text().replace('"finished": finished,', '"finished": finished, "marker": "sent",')
     loop.write_text(marked)

@@ -18,6 +18,7 @@ import pytest
 
 from pipeline import params
 from pipeline.lockfile import LockFile
+from tests.checkout import copy_checkout
 
 pytestmark = pytest.mark.slow
 
@@ -106,12 +107,7 @@ def command(folder: Path, *words: str, check: bool = True, **keywords) -> subpro
 def project(tmp_path_factory) -> Path:
     """A copy of this checkout in which the whole route has run, in both directions."""
     folder = tmp_path_factory.mktemp("route")
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
-    for name in tracked.stdout.splitlines():
-        if not name.startswith(("reports/", "tests/")) and name != "dvc.lock" and (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    copy_checkout(folder)
     write_corpora(folder / "in", seed=1)
     (folder / "tiny.yaml").write_text(TINY + "\n", encoding="utf-8")
     command(folder, "headstart", "use", "tiny.yaml")

@@ -11,7 +11,6 @@ import os
 import pickletools
 import random
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -26,6 +25,7 @@ import psutil
 import pytest
 
 from pipeline.redaction import redact
+from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -263,12 +263,7 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
     folder, server = tmp_path_factory.mktemp("planted"), tmp_path_factory.mktemp("mlflow")
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True)
-    for name in tracked.stdout.splitlines():
-        if not name.startswith(("reports/", "tests/")) and name != "dvc.lock" and (ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    copy_checkout(folder)
     write_corpora(folder / "in")
     with serving_files(folder / "in") as corpus, mlflow_server(server) as tracking:
         address = f"{corpus}/target.csv?token={SECRETS['query']}"
