@@ -84,7 +84,7 @@ def nodes_apart(tmp_path) -> Iterator[dict[str, str]]:
         words = [f"--address=127.0.0.2:{port}", "--num-cpus=1", f"--node-ip-address=127.0.0.{number}",
                  "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
         started.append(start_node(project, environment, *words))
-    wait_for_cpus(2, f"127.0.0.2:{port}", environment)
+        wait_for_cpus(len(started) - 1, f"127.0.0.2:{port}", environment)  # two at once may take the same port
     yield {**joining, "RAY_ADDRESS": f"127.0.0.2:{port}"}
     for process in started:
         os.killpg(process.pid, signal.SIGTERM)
@@ -154,7 +154,7 @@ def test_code_and_tokens_reach_nodes_that_share_no_folder(nodes_apart, tmp_path,
 
 @dataclasses.dataclass(frozen=True)
 class Census:
-    """Notes how many workers there are whenever training begins, and lets it go slowly."""
+    """Notes how many workers there are whenever training begins, and lets it go slowly, one alone above all."""
 
     records: RecorderConfig
     file: Path
@@ -162,17 +162,19 @@ class Census:
     def open(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
         import ray.train
 
+        world = ray.train.get_context().get_world_size()
         with self.file.open("a") as file:
-            file.write(f"{ray.train.get_context().get_world_size()} {resume_step}\n")
-        return _Slow(self.records.open(resume_step, earlier))
+            file.write(f"{world} {resume_step}\n")
+        pause = 0.25 if world == 2 else 2.0  # it is to be joined by another before it ends
+        return _Slow(self.records.open(resume_step, earlier), pause)
 
 
 class _Slow:
-    def __init__(self, recorder: CurveRecorder) -> None:
-        self._recorder, self.path = recorder, recorder.path
+    def __init__(self, recorder: CurveRecorder, pause_s: float) -> None:
+        self._recorder, self.path, self._pause_s = recorder, recorder.path, pause_s
 
     def record(self, step: int, metrics: Any) -> None:
-        time.sleep(0.25)
+        time.sleep(self._pause_s)
         self._recorder.record(step, metrics)
 
     def flush(self) -> None:

@@ -165,9 +165,8 @@ def test_the_execution_is_one_parent_run_with_a_finished_child_for_each_stage(pr
     assert {run.info.status for run in runs} == {"FINISHED"}
     first = min(parents, key=lambda run: run.info.start_time)
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == first.info.run_id]
-    assert (
-        len(children) == 16
-    )  # 2 prepare, tokenizer, 2 encode, 3 trainings in 2 directions, leaks, evaluate, 2 sweeps, report
+    # 2 prepare, tokenizer, 2 encode, 3 trainings in 2 directions, leaks, evaluate, 2 sweeps, report
+    assert len(children) == 16
     (pretraining,) = [run for run in children if run.info.run_name == "pretrain_lm@forward"]
     history = client.get_metric_history(pretraining.info.run_id, "train/loss")
     steps = [metric.step for metric in history]

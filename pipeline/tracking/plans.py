@@ -214,7 +214,7 @@ def _to_go_on_with(client: MlflowClient, experiment: str, plan: RunPlan, parent_
 
 
 def _create(client: MlflowClient, experiment: str, plan: RunPlan, tags: Mapping[str, str]) -> Run:
-    return client.create_run(experiment, plan.start_ms, dict(tags), name_of(plan.name))
+    return client.create_run(experiment, plan.start_ms, dict(tags), plan.name[:NAME_CHARACTERS])
 
 
 def _log_params(client: MlflowClient, run: Run, params: Mapping[str, str]) -> None:
