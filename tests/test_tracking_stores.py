@@ -336,7 +336,6 @@ def test_a_database_that_stands_still_is_given_up(postgres, root, monkeypatch):
         {},
         {"MLFLOW_TRACKING_USERNAME": USER},
         {"MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": "wr0ng-Planted.one"},
-        {"MLFLOW_TRACKING_TOKEN": "wr0ng-Planted.one"},
     ],
 )
 def test_who_is_not_known_is_told_at_once_what_to_set(login, root, monkeypatch, caplog, environment):
@@ -376,7 +375,7 @@ def test_credentials_that_lapse_on_the_way_cost_no_training(login, root, monkeyp
     assert history(stores.client(login.uri), run.run_id) == list(range(1, 6))
 
 
-def test_a_token_is_sent(root, monkeypatch):
+def test_a_token_is_sent_and_whoever_it_does_not_tell_of_is_told_at_once(root, monkeypatch):
     seen = []
 
     class Handler(BaseHTTPRequestHandler):
