@@ -90,15 +90,13 @@ class Gauge:
     def by_minute(self) -> list[list[float]]:
         """Of each whole minute: its number, the lowest and the highest memory in MB, the most descriptors."""
         samples: dict[int, list[tuple[float, int]]] = {}
-        for minute, memory, files in zip(self.minutes, self.memory_mb, self.descriptors, strict=True):
-            samples.setdefault(int(minute), []).append((memory, files))
-        whole = [samples[number] for number in sorted(samples)][:-1]
-        memory = [[mb for mb, _ in minute] for minute in whole]
-        files = [max(n for _, n in minute) for minute in whole]
-        return [
-            [number, round(min(mb), 1), round(max(mb), 1), most]
-            for number, (mb, most) in enumerate(zip(memory, files, strict=True))
-        ]
+        for sampled, memory, files in zip(self.minutes, self.memory_mb, self.descriptors, strict=True):
+            samples.setdefault(int(sampled), []).append((memory, files))
+        rows: list[list[float]] = []
+        for minute in sorted(samples)[:-1]:
+            held, opened = zip(*samples[minute], strict=True)
+            rows.append([minute, round(min(held), 1), round(max(held), 1), max(opened)])
+        return rows
 
 
 def settled(values: list[Any]) -> list[Any]:
