@@ -79,18 +79,25 @@ def nodes_apart(tmp_path) -> Iterator[dict[str, str]]:
             "--include-dashboard=false",
             "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
     started = [start_node(project, environment, *head)]
-    wait_for_port("127.0.0.2", port)
-    for number in (3, 4):
-        words = [f"--address=127.0.0.2:{port}", "--num-cpus=1", f"--node-ip-address=127.0.0.{number}",
-                 "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
-        started.append(start_node(project, environment, *words))
-        wait_for_cpus(len(started) - 1, f"127.0.0.2:{port}", environment)  # two at once may take the same port
-    yield {**joining, "RAY_ADDRESS": f"127.0.0.2:{port}"}
-    for process in started:
+    try:
+        wait_for_port("127.0.0.2", port)
+        for number in (3, 4):
+            words = [f"--address=127.0.0.2:{port}", "--num-cpus=1", f"--node-ip-address=127.0.0.{number}",
+                     "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
+            started.append(start_node(project, environment, *words))
+            # one after the other: two at once may take the same port
+            wait_for_cpus(len(started) - 1, f"127.0.0.2:{port}", environment)
+        yield {**joining, "RAY_ADDRESS": f"127.0.0.2:{port}"}
+    finally:
+        stop(started)
+
+
+def stop(nodes: list[subprocess.Popen[bytes]]) -> None:
+    for process in nodes:
         os.killpg(process.pid, signal.SIGTERM)
-    for process in started:
+    for process in nodes:
         try:
-            process.wait(20)
+            process.wait(5)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -154,7 +161,7 @@ def test_code_and_tokens_reach_nodes_that_share_no_folder(nodes_apart, tmp_path,
 
 @dataclasses.dataclass(frozen=True)
 class Census:
-    """Notes how many workers there are whenever training begins, and lets it go slowly, one alone above all."""
+    """Notes how many workers there are whenever training begins, and lets it go slowly, above all alone."""
 
     records: RecorderConfig
     file: Path
