@@ -129,6 +129,7 @@ def _store(run: Run, session: Session) -> CheckpointStore:
         run.keep_checkpoints,
         log.warning,
         check=session.fence.check,
+        number=session.fence.number,
         wait_minutes=run.storage_wait_minutes,
     )
 
