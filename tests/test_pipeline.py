@@ -204,6 +204,11 @@ def code_of(stage: str) -> list[str]:
     return [file.relative_to(ROOT).as_posix() for file in files if file.name != "__init__.py"]
 
 
+def test_where_a_run_takes_place_does_not_make_it_another():
+    may_differ = {"run.seed", "run.precision", "run.directions"}
+    assert {path for stage in STAGES for path in sections_of(stage) if path.startswith("run")} == may_differ
+
+
 def test_dvc_knows_every_stage():
     assert sorted(DVC) == STAGES
 
@@ -294,10 +299,11 @@ MAY_IMPORT = {
     "redaction": set[str](),
     "identity": {"files"},
     "storage": {"files"},
-    "lease": {"storage"},
+    "births": set(),
+    "lease": {"storage", "births"},
     "inputs": {"files", "identity", "storage"},
     "params": set[str](),
-    "tracking": {"redaction"},
+    "tracking": {"redaction", "births"},
     "corpus": {"params", "files"},
     "cost": set[str](),
     "training": {"params", "files", "storage", "corpus", "models", "cost"},
