@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import launch, trials
+from pipeline import launch
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
 from pipeline.inputs import EVERYWHERE
 from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement, reason_of, refusal_among
@@ -233,10 +233,9 @@ def test_a_worker_of_ray_trains_deterministically(tmp_path, seen, monkeypatch):
 
 
 def test_a_trial_trains_deterministically(tmp_path, seen):
-    job, session = make_job(tmp_path), watched(tmp_path, "trial", seen)
-    folder, run = str(tmp_path / "trial"), replace_workers(run_of(workers=2, deterministic=True))
-    trial = SimpleNamespace(name="one", folder=folder, run=lambda: fit(job, run, session))
-    assert trials._failure_of(trial, 1) is None
+    launch.prepare_torch(1)  # as its process does, before it knows the training
+    run = replace_workers(run_of(workers=2, deterministic=True))
+    fit(make_job(tmp_path), run, watched(tmp_path, "trial", seen))
     assert set(seen.settings) == {DETERMINISTIC}
 
 
