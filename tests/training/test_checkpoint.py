@@ -16,6 +16,7 @@ from pipeline.lease import Lease, LeaseLostError, acquire, leased
 from pipeline.storage import StorageError, open_storage
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore, read_folder, verify_folder, write_folder
+from pipeline.training.context import Context
 from pipeline.training.export import (
     HeadCard,
     ModelCard,
@@ -427,6 +428,22 @@ def test_checkpoints_of_several_holders_and_of_earlier_versions_are_gone_on_from
     assert_same(store.at(1), checkpoint_at(1))
     CheckpointStore(address, keep=2, number=11).save(checkpoint_at(6))
     assert open_storage(address).names() == ["step-000000005.000010", "step-000000006.000011"]
+
+
+def test_all_workers_go_on_from_the_one_that_the_first_found(tmp_path):
+    for number in (1, 2, 3):
+        CheckpointStore(str(tmp_path), keep=4, number=number).save(spent(number))
+    open_storage(str(tmp_path)).write("step-000000005.000003/state.json", b"{")
+    store = CheckpointStore(str(tmp_path), number=4)
+    told: list[torch.Tensor] = []
+
+    def tell(numbers: torch.Tensor) -> torch.Tensor:
+        told.append(numbers)
+        return numbers
+
+    assert_same(Context(store=store, world=2, all_reduce=tell).begun(), spent(2))
+    second = Context(rank=1, store=store, world=2, all_reduce=lambda numbers: numbers + told[0])
+    assert_same(second.begun(), spent(2))
 
 
 def test_a_damaged_one_of_a_former_holder_does_not_count_among_those_kept(address):
