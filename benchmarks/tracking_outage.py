@@ -108,9 +108,9 @@ def train(way: Way, folder: Path, steps: int, ready: Barrier, parent: Connection
     from pipeline.training.context import no_recorder
 
     run = Run(
-        seed=7, workers=0, threads_per_worker=1, device="cpu", precision="fp32", directions=["forward"],
-        storage="unused", storage_wait_minutes=0.0, checkpoint_minutes=1e9, keep_checkpoints=1, log_steps=1,
-        max_worker_failures=0,
+        seed=7, workers=0, threads_per_worker=1, device="cpu", precision="fp32", deterministic=False,
+        directions=["forward"], storage="unused", storage_wait_minutes=0.0, checkpoint_minutes=1e9,
+        keep_checkpoints=1, log_steps=1, max_worker_failures=0,
     )  # fmt: skip
     folder.mkdir()
     job, turn = make_job(folder, steps), Turn()

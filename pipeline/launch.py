@@ -129,6 +129,7 @@ def _store(run: Run, session: Session) -> CheckpointStore:
         run.keep_checkpoints,
         log.warning,
         check=session.fence.check,
+        number=session.fence.number,
         wait_minutes=run.storage_wait_minutes,
     )
 
@@ -172,20 +173,41 @@ def device_of(run: Run) -> torch.device:
     return torch.device("cuda" if available and run.device != "cpu" else "cpu")
 
 
-def prepare_torch(num_threads: int | None) -> None:
-    """Settings of the process that trains."""
+def prepare_torch(num_threads: int | None, deterministic: bool = False) -> None:
+    """Settings of the process that trains, in place of those of a training before it."""
     keep_freed_memory()
     if num_threads:
         torch.set_num_threads(num_threads)
     # oneDNN's float32 products, about twice as fast as MKL's on many CPUs; TF32 on GPUs.
     torch.set_float32_matmul_precision("medium" if not torch.cuda.is_available() else "high")
+    if deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # cuBLAS reads it when it is first used
+    if torch.are_deterministic_algorithms_enabled() != deterministic:  # to set it loads torch's compiler
+        torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.deterministic = deterministic
+    torch.backends.cudnn.benchmark = False  # it may choose another algorithm each time
 
 
 def _train_here(job: Job, run: Run, session: Session, report: Report | None) -> None:
-    prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
+    threads = None if run.threads_per_worker == "auto" else run.threads_per_worker
+    prepare_torch(threads, run.deterministic)
     where = {} if report is None else {"report": report}
     context = _context(job, run, session, device_of(run), **where)
-    train(job.task(context), context)
+    _train(job, context)
+
+
+def _train(job: Job, context: Context) -> None:
+    """Raises ValueError where the model needs an operation that `run.deterministic` rules out."""
+    try:
+        train(job.task(context), context)
+    except RuntimeError as error:
+        if "torch.use_deterministic_algorithms(True)" not in str(error):
+            raise
+        what = str(error).partition(", but you set")[0]
+        raise ValueError(
+            f"run.deterministic is true, but on {context.device.type} {what}; set it to false, or run.device "
+            "to cpu"
+        ) from error
 
 
 # -------------------------------------------------------------------------------------- Ray Train
@@ -375,7 +397,7 @@ def _ray_worker(work: _Work) -> None:
     from ray.train.torch import get_device
 
     os.environ.update(work.environment)
-    prepare_torch(work.threads)
+    prepare_torch(work.threads, work.run.deterministic)
     where = ray.train.get_context()
     job = work.inputs.fetched(work.job)
     context = _context(
@@ -388,7 +410,7 @@ def _ray_worker(work: _Work) -> None:
         all_reduce=_all_reduce,
         report=lambda metrics: ray.train.report(dict(metrics)),
     )
-    train(job.task(context), context)
+    _train(job, context)
 
 
 def _all_reduce(tensor: Tensor) -> Tensor:

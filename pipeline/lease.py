@@ -28,6 +28,7 @@ from pathlib import Path
 
 import psutil
 
+from pipeline.births import Birth, birth_of, boot_id, is_alive
 from pipeline.storage import Storage, open_storage
 
 BEAT_S = 5.0
@@ -50,7 +51,7 @@ class Process:
 
     place: str
     pid: int
-    started: float  # seconds since the epoch
+    started: Birth
 
     @staticmethod
     def this() -> Process:
@@ -58,7 +59,7 @@ class Process:
 
     @staticmethod
     def of(process: psutil.Process) -> Process:
-        return Process(_place(), process.pid, process.create_time())
+        return Process(_place(), process.pid, birth_of(process.pid))
 
     @property
     def is_here(self) -> bool:
@@ -66,13 +67,8 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Of one that is here. The clock may have been set since: start times match within 2 s."""
-        try:
-            found = psutil.Process(self.pid)
-            same = abs(found.create_time() - self.started) < 2
-            return same and found.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        """Of one that is here."""
+        return is_alive(self.pid, self.started)
 
     def end(self) -> None:
         """TERM, a while later KILL, to one that is here and ours."""
@@ -356,8 +352,7 @@ def _path(number: int, kind: str = "json") -> str:
 
 def _place() -> str:
     """This machine since it was started, and the container."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    system = boot.read_text().strip() if boot.exists() else f"{socket.gethostname()}-{psutil.boot_time():.0f}"
+    system = boot_id() or f"{socket.gethostname()}-{psutil.boot_time():.0f}"
     namespace = Path("/proc/self/ns/pid")
     return f"{system}/{os.readlink(namespace)}" if namespace.exists() else system
 

@@ -61,13 +61,14 @@ class Workers(Section):
 
 
 class Run(Section):
-    """Where and how to run. Only `seed` and `precision` may change a result."""
+    """Where and how to run. Only `seed` and `precision` may change a result, but for rounding."""
 
     seed: Seed
     workers: CountOrZero | Literal["auto"] | Workers  # 0: this process, without Ray
     threads_per_worker: Threads | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
     precision: Precision  # auto: bf16 where it was measured to be faster
+    deterministic: bool  # only operations that give the same bits each time, slower ones on a GPU
     directions: Annotated[list[Direction], Field(min_length=1)]
     storage: str  # checkpoints of unfinished runs: local folder, NFS or s3://
     storage_wait_minutes: NonNegative  # for which a storage that is away or full is waited for

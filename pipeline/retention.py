@@ -32,7 +32,7 @@ Tell = Callable[[str], object]
 
 DAY_S = 86_400.0
 _KEY = re.compile(r"[0-9a-f]{16}")
-_STEP = re.compile(r"(checkpoints|outcome)/(step-\d+)/")
+_STEP = re.compile(r"(checkpoints|outcome)/(step-[\d.]+)/")
 # A holder elsewhere beats every few seconds: after so long without it is dead, whatever the clocks say.
 _SILENT_S = DAY_S
 
@@ -147,7 +147,7 @@ def _whole_steps(paths: set[str]) -> dict[str, list[str]]:
         step = _STEP.match(path)
         if step and path.endswith(f"/{MANIFEST_FILE}"):
             found[step[1]].append(step[2])
-    return found
+    return {part: sorted(names) for part, names in found.items()}
 
 
 def _of_checkpoint(content: bytes | None) -> tuple[str, str, bool]:

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import psutil
 
+from pipeline.births import Birth, birth_of, is_alive, is_same
 from pipeline.cluster import LOOPBACK, ensure_token, ray_folder, token_file
 
 HOST = "127.0.0.1"
@@ -42,20 +43,15 @@ class Service:
     """A server that `up` started, as recorded. It may have died since."""
 
     pid: int  # also the id of its session: all of its processes share it
-    started: float  # start time of that process, seconds since the epoch
+    started: Birth  # of that process
     address: str  # what a client is given
     dashboard: str  # what a browser is given
     log: str
 
     @property
     def running(self) -> bool:
-        """Whether that very process lives. The clock may have been set since: times match within 2 s."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < 2
-            return same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        """Whether that very process lives."""
+        return is_alive(self.pid, self.started)
 
 
 @dataclass(frozen=True)
@@ -214,7 +210,7 @@ def _launch(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    started = psutil.Process(process.pid).create_time()
+    started = birth_of(process.pid)
     _write(root, _read(root) | {name: Service(process.pid, started, address, dashboard, str(log))})
 
 
@@ -297,8 +293,7 @@ def _members(service: Service) -> list[psutil.Process]:
 def _is_member(process: psutil.Process, service: Service) -> bool:
     try:
         in_session = os.getsid(process.pid) == service.pid
-        leader = psutil.Process(service.pid) if psutil.pid_exists(service.pid) else None
-        foreign = leader is not None and abs(leader.create_time() - service.started) >= 2
+        foreign = psutil.pid_exists(service.pid) and not is_same(service.pid, service.started)
         return in_session and not foreign and process.status() != psutil.STATUS_ZOMBIE
     except (psutil.NoSuchProcess, ProcessLookupError, PermissionError):
         return False

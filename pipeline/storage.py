@@ -83,8 +83,14 @@ class Storage(ABC):
         """Write a small file unless there is one; whether there was none."""
 
     @abstractmethod
-    def publishing(self, path: str) -> contextlib.AbstractContextManager[Path]:
-        """An empty folder on this machine, which becomes `path` when the block succeeds."""
+    def publishing(
+        self, path: str, check: Callable[[], object] = lambda: None
+    ) -> contextlib.AbstractContextManager[Path]:
+        """An empty folder on this machine, which becomes `path` when the block succeeds.
+
+        `check` is called last, as the block, and sending it away, may have taken long: where it raises, there
+        is no such folder.
+        """
 
     @abstractmethod
     def opened(self, path: str) -> contextlib.AbstractContextManager[Path]:
@@ -224,8 +230,11 @@ class _Folder(Storage):
             aside.unlink(missing_ok=True)
         return True
 
-    def publishing(self, path: str) -> contextlib.AbstractContextManager[Path]:
-        return atomic_folder(self._root / path)
+    @contextlib.contextmanager
+    def publishing(self, path: str, check: Callable[[], object] = lambda: None) -> Iterator[Path]:
+        with atomic_folder(self._root / path) as folder:
+            yield folder
+            check()
 
     @contextlib.contextmanager
     def opened(self, path: str) -> Iterator[Path]:
@@ -279,7 +288,9 @@ class _Bucket(Storage):
         self._root = root.rstrip("/")
 
     def names(self, folder: str = "") -> list[str]:
-        return sorted(info.base_name for info in self._entries(folder))
+        # Of a folder that was removed an empty object may be left in its place, which is none.
+        skipped = len(f"{folder}/") if folder else 0
+        return sorted({file.path[skipped:].partition("/")[0] for file in self.files(folder)})
 
     def read(self, path: str) -> bytes | None:
         try:
@@ -302,11 +313,19 @@ class _Bucket(Storage):
         return True
 
     @contextlib.contextmanager
-    def publishing(self, path: str) -> Iterator[Path]:
+    def publishing(self, path: str, check: Callable[[], object] = lambda: None) -> Iterator[Path]:
         with _scratch() as scratch:
             yield Path(scratch)
             files = sorted(Path(scratch).iterdir(), key=lambda file: (file.name == MANIFEST_FILE, file.name))
-            for file in files:
+            for file in files[:-1]:
+                self._upload(file, f"{path}/{file.name}")
+            try:
+                check()
+            except Exception:
+                with contextlib.suppress(OSError):
+                    self.remove(path)
+                raise
+            for file in files[-1:]:  # the manifest, with which it comes to exist
                 self._upload(file, f"{path}/{file.name}")
 
     @contextlib.contextmanager

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,16 +16,20 @@ import torch
 
 from pipeline import launch
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
+from pipeline.inputs import EVERYWHERE
 from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement, reason_of, refusal_among
-from pipeline.lease import Fence
+from pipeline.lease import Fence, leased
 from pipeline.params import LanguageModelTraining, Model, Run
+from pipeline.points import replace_workers
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.training.jobs import LanguageModelJob, make_language_model_job
+from pipeline.training.objectives import LanguageModelTask
 
 RUN: dict[str, Any] = {
     "seed": 7, "workers": 0, "threads_per_worker": 1, "device": "cpu", "precision": "fp32",
+    "deterministic": False,
     "directions": ["forward"], "storage": "unused", "storage_wait_minutes": 0.0,
     "checkpoint_minutes": 1e-12, "keep_checkpoints": 2,
     "log_steps": 1, "max_worker_failures": 2,
@@ -143,6 +148,121 @@ def test_fit_in_this_process_ends_with_a_finished_checkpoint_and_a_whole_curve(t
     assert model_tensors(done).keys() >= {"encoder.embedding.weight", "decoder_bias"}
     steps = [record.step for record in read_records(tmp_path / "here" / "curve.jsonl")]
     assert steps == list(range(done.step + 1))
+
+
+@dataclasses.dataclass
+class Seen:
+    """Opens recorders that note torch's settings in the process that trains, and may end it at a step."""
+
+    stop_at: int | None = None
+    settings: list[tuple[bool, bool, bool, str | None]] = dataclasses.field(default_factory=list)
+    path: Path | None = None
+
+    def open(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
+        return self
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        cudnn = torch.backends.cudnn
+        settings = (torch.are_deterministic_algorithms_enabled(), cudnn.deterministic, cudnn.benchmark)
+        self.settings.append((*settings, os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
+        if step == self.stop_at:
+            raise KeyboardInterrupt
+
+    def flush(self) -> None:
+        return None
+
+    def close(self) -> object:
+        return None
+
+
+DETERMINISTIC = (True, True, False, ":4096:8")
+
+
+@pytest.fixture
+def seen(monkeypatch) -> Iterator[Seen]:
+    """And torch's settings put back."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "a person's")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    yield Seen()
+    launch.prepare_torch(None)
+
+
+def watched(folder: Path, name: str, seen: Seen) -> Session:
+    return Session(key=name, folder=str(folder / name), open_recorder=seen.open)
+
+
+def assert_same_weights(found: Checkpoint, wanted: Checkpoint) -> None:
+    for name, weight in model_tensors(wanted).items():
+        assert torch.equal(model_tensors(found)[name], weight), name
+
+
+def test_a_deterministic_training_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(tmp_path, seen):
+    job, deterministic = make_job(tmp_path), run_of(deterministic=True)
+    plain = fit(job, run_of(), watched(tmp_path, "plain", seen))
+    assert set(seen.settings) == {(False, False, False, "a person's")}
+    seen.settings.clear()
+    for seen.stop_at in (4, 9):
+        with pytest.raises(KeyboardInterrupt):
+            fit(job, deterministic, watched(tmp_path, "stopped", seen))
+    seen.stop_at = None
+    stopped = fit(job, deterministic, watched(tmp_path, "stopped", seen))
+    assert set(seen.settings) == {DETERMINISTIC}
+    whole = fit(job, deterministic, watched(tmp_path, "whole", seen))
+    assert_same_weights(stopped, whole)
+    assert_same_weights(whole, plain)  # on a CPU the settings change nothing
+    seen.settings.clear()
+    fit(job, run_of(), watched(tmp_path, "after", seen))
+    assert {settings[:3] for settings in seen.settings} == {(False, False, False)}
+
+
+def test_a_worker_of_ray_trains_deterministically(tmp_path, seen, monkeypatch):
+    import ray.train
+    import ray.train.torch
+
+    alone = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
+    monkeypatch.setattr(ray.train, "get_context", lambda: alone)
+    monkeypatch.setattr(ray.train, "report", lambda metrics: None)
+    monkeypatch.setattr(ray.train.torch, "get_device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(launch, "_all_reduce", lambda tensor: tensor)
+    session = watched(tmp_path, "run", seen)
+    with leased(session.folder) as lease:
+        session = dataclasses.replace(session, fence=lease.fence)
+        run = run_of(workers=1, deterministic=True)
+        launch._ray_worker(launch._Work(make_job(tmp_path), run, session, threads=1, inputs=EVERYWHERE))
+    assert set(seen.settings) == {DETERMINISTIC}
+
+
+def test_a_trial_trains_deterministically(tmp_path, seen):
+    launch.prepare_torch(1)  # as its process does, before it knows the training
+    run = replace_workers(run_of(workers=2, deterministic=True))
+    fit(make_job(tmp_path), run, watched(tmp_path, "trial", seen))
+    assert set(seen.settings) == {DETERMINISTIC}
+
+
+def test_an_operation_that_has_no_deterministic_form_is_told_with_the_key(tmp_path, seen, monkeypatch):
+    real = LanguageModelTask.loss
+
+    def loss(self: LanguageModelTask, *arguments: Any) -> Any:
+        torch.zeros(2).put_(torch.tensor([0]), torch.ones(1))
+        return real(self, *arguments)
+
+    monkeypatch.setattr(LanguageModelTask, "loss", loss)
+    job = make_job(tmp_path)
+    message = (
+        r"run\.deterministic is true, but on cpu put_ does not have a deterministic implementation; set it"
+    )
+    with pytest.raises(ValueError, match=message):
+        fit(job, run_of(deterministic=True), watched(tmp_path, "deterministic", seen))
+    assert fit(job, run_of(), watched(tmp_path, "plain", seen)).state["finished"]
+
+
+def test_an_error_of_another_kind_is_no_matter_of_determinism(tmp_path, seen, monkeypatch):
+    def loss(self: LanguageModelTask, *arguments: Any) -> Any:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(LanguageModelTask, "loss", loss)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fit(make_job(tmp_path), run_of(deterministic=True), watched(tmp_path, "run", seen))
 
 
 def test_fit_of_a_finished_run_trains_nothing(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -109,6 +110,34 @@ def test_a_killed_holder_is_followed_at_once_and_said(address, holder_of):
         assert lease.fence.number == 2
     assert told == [told[0]]
     assert f"was being trained by process {process.pid} of" in told[0]
+
+
+def test_a_holder_is_known_after_the_clock_was_set(address, holder_of, monkeypatch):
+    process = holder_of(address)
+    before = Process.this()
+    real = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: real(self) + 3600)
+    with pytest.raises(LeaseHeldError, match=f"process {process.pid} of"):
+        acquire(address)
+    assert Process.this() == before  # as a trial is known by that follows one of its own process
+
+
+def test_a_lease_as_earlier_versions_wrote_it_is_judged_by_the_clock(address):
+    acquire(address).release()
+    storage = open_storage(address)
+    storage.remove("lease/000001.ended")
+    storage.remove("lease/000001.json")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    place = Process.this().place
+    process = {"place": place, "pid": os.getppid(), "started": psutil.Process(os.getppid()).create_time()}
+    lease = {"process": process, "parent": None, "host": "here", "user": "me", "since": "then"}
+    storage.write("lease/000001.json", json.dumps(lease).encode())
+    with pytest.raises(LeaseHeldError, match=f"process {os.getppid()} of me"):
+        acquire(address)
+    lease["process"] = process | {"pid": ended.pid}
+    storage.write("lease/000001.json", json.dumps(lease).encode())
+    acquire(address).release()
 
 
 def test_an_orphan_is_ended_and_followed(address, holder_of):
@@ -232,7 +261,10 @@ def test_a_torn_lease_is_waited_out(address, content):
 def test_a_process_is_not_taken_for_a_later_one_with_its_number():
     this = Process.of(psutil.Process(os.getpid()))
     assert this.lives
-    assert not replace(this, started=this.started - 100).lives
+    assert not replace(this, started=f"{this.started}0").lives
+    by_the_clock = psutil.Process().create_time()  # as earlier versions noted it
+    assert replace(this, started=by_the_clock).lives
+    assert not replace(this, started=by_the_clock - 100).lives
 
 
 def test_who_slept_while_others_came_and_went_does_not_take_an_old_number(address, monkeypatch):

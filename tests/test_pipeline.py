@@ -76,7 +76,7 @@ def changed(path: str, value: Any = None, *, delete: bool = False) -> dict[str, 
             changed("corpus.general.source.min_word", 3),
             "unknown key `corpus.general.source.min_word`; did you mean `min_words`?",
         ),
-        (changed("run.zzzzzz", 1), "unknown key `run.zzzzzz`; known here: checkpoint_minutes, device"),
+        (changed("run.zzzzzz", 1), "unknown key `run.zzzzzz`; known here: checkpoint_minutes, deterministic"),
         (changed("run.seed", delete=True), "missing key `run.seed`"),
         (changed("evaluate", delete=True), "missing key `evaluate`"),
         (changed("pretrain_lm.schedule.ratio", delete=True), "missing key `pretrain_lm.schedule.ratio`"),
@@ -204,6 +204,11 @@ def code_of(stage: str) -> list[str]:
     return [file.relative_to(ROOT).as_posix() for file in files if file.name != "__init__.py"]
 
 
+def test_where_a_run_takes_place_does_not_make_it_another():
+    may_differ = {"run.seed", "run.precision", "run.directions"}
+    assert {path for stage in STAGES for path in sections_of(stage) if path.startswith("run")} == may_differ
+
+
 def test_dvc_knows_every_stage():
     assert sorted(DVC) == STAGES
 
@@ -294,10 +299,11 @@ MAY_IMPORT = {
     "redaction": set[str](),
     "identity": {"files"},
     "storage": {"files"},
-    "lease": {"storage"},
+    "births": set(),
+    "lease": {"storage", "births"},
     "inputs": {"files", "identity", "storage"},
     "params": set[str](),
-    "tracking": {"redaction"},
+    "tracking": {"redaction", "births"},
     "corpus": {"params", "files"},
     "cost": set[str](),
     "training": {"params", "files", "storage", "corpus", "models", "cost"},

@@ -226,11 +226,26 @@ def test_nobody_can_begin_a_run_until_all_of_it_is_gone(storage, monkeypatch):
     assert [name for name, _ in holders if name.endswith(".json")][-1] == of_this[-1]
 
 
+def test_checkpoints_of_several_holders_are_those_of_one_run(storage):
+    checkpoints = join(storage.address, KEYS[0], "checkpoints")
+    write_run(storage, KEYS[0], 10)  # by an earlier version, without numbers
+    for number, step in ((2, 10), (3, 15)):
+        CheckpointStore(checkpoints, keep=9, number=number).save(checkpoint_of(step, False))
+    assert found_in(storage)[KEYS[0]].state == "step 15 of 20"
+    for number in (3, 10):
+        CheckpointStore(checkpoints, keep=9, number=number).save(checkpoint_of(20, True))
+    (run,) = stored_runs(storage)
+    assert run.state == "finished"
+    assert retention.thin(storage, run, print)
+    assert storage.names(f"{KEYS[0]}/checkpoints") == ["step-000000020.000010"]
+
+
 @pytest.mark.parametrize("num_done", range(4))
 def test_a_removal_that_was_stopped_leaves_nothing_that_looks_whole_and_can_be_repeated(
     storage, monkeypatch, num_done
 ):
     write_run(storage, KEYS[0], 10, 20)
+    storage.write(f"{KEYS[0]}/search/tuner.pkl", b"of Ray")
     kind = type(storage)
     real, count = kind.remove, iter(range(100))
 

@@ -112,10 +112,21 @@ def test_children_that_outlived_the_server_are_ended(root, monkeypatch):
     assert services.down(root).changed == ("ray", "mlflow")
 
 
-def test_a_process_that_got_the_recorded_id_later_is_left_alone(root):
+def test_services_are_known_after_the_clock_was_set(root, monkeypatch):
+    use_stand_ins(monkeypatch, "import time; print('ready', flush=True); time.sleep(99)")
+    before = services.up(root).status
+    real = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: real(self) + 3600)
+    assert services.status(root) == before
+    assert services.up(root).changed == ()
+    assert services.down(root).changed == ("ray", "mlflow")
+
+
+@pytest.mark.parametrize("started", [time.time() - 1000, "another boot/1"])
+def test_a_process_that_got_the_recorded_id_later_is_left_alone(root, started):
     stranger = subprocess.Popen(["sleep", "99"], start_new_session=True)
     try:
-        old = services.Service(stranger.pid, time.time() - 1000, "127.0.0.1:1", "http://127.0.0.1:2", "log")
+        old = services.Service(stranger.pid, started, "127.0.0.1:1", "http://127.0.0.1:2", "log")
         services._folder(root)
         services._write(root, {"ray": old})
         assert services.status(root).ray is None

@@ -227,7 +227,7 @@ def test_a_folder_that_may_not_be_written_to_any_more_is_told_at_once(tmp_path, 
     try:
         assert child.ends() == 2
         assert re.search(
-            r"checkpoints/step-0000000\d\d cannot be written: \[Errno 13\] Permission denied.*; "
+            r"checkpoints/step-0000000\d\d\.000001 cannot be written: \[Errno 13\] Permission denied.*; "
             r"give this user the right to write there, or choose another place, and repeat", child.errors[-1]
         )  # fmt: skip
         assert_whole(run)
@@ -251,7 +251,7 @@ def test_what_a_writer_killed_on_the_way_left_is_cleared_by_the_next(tmp_path, t
     run = tmp_path / "run"
     assert training(run, 0.0, "publishing").ends() == -signal.SIGKILL
     (left,) = leftovers(run / "checkpoints")
-    assert left.name.startswith(f".step-{FAULT_STEP:09d}.partial-")
+    assert left.name.startswith(f".step-{FAULT_STEP:09d}.000001.partial-")
     child = training(run, 0.0)
     assert child.weights == undisturbed
     assert child.out[0] == f"from {FAULT_STEP - 1}"
@@ -355,11 +355,11 @@ def test_a_server_that_does_not_come_back_stops_the_run_and_the_next_goes_on(
 def test_an_upload_killed_on_the_way_does_not_count_and_is_cleared(bucket, training, undisturbed):
     assert training(bucket, 0.0, "uploading").ends() == -signal.SIGKILL
     store = CheckpointStore(f"{bucket}/checkpoints")
-    assert store._names()[-1] == f"step-{FAULT_STEP:09d}"
+    assert store._names()[-1] == f"step-{FAULT_STEP:09d}.000001"
     child = training(bucket, 0.0)
     assert child.weights == undisturbed
     assert child.out[0] == f"from {FAULT_STEP - 1}"
-    assert any(f"step-{FAULT_STEP:09d} is passed over" in line for line in child.errors)
+    assert any(f"step-{FAULT_STEP:09d}.000001 is passed over" in line for line in child.errors)
 
 
 def test_a_bucket_that_is_not_there_is_told_at_once(bucket, training):

@@ -39,8 +39,8 @@ class Square:
 def settings(workers: int) -> Run:
     return Run(
         seed=1, workers=workers, threads_per_worker="auto", device="cpu", precision="fp32",
-        directions=["forward"], storage="runs", storage_wait_minutes=0.0, checkpoint_minutes=1.0,
-        keep_checkpoints=2, log_steps=1, max_worker_failures=0,
+        deterministic=False, directions=["forward"], storage="runs", storage_wait_minutes=0.0,
+        checkpoint_minutes=1.0, keep_checkpoints=2, log_steps=1, max_worker_failures=0,
     )  # fmt: skip
 
 

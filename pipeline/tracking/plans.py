@@ -82,14 +82,14 @@ def new_plan(
 def execution_plan(root: Path, experiment: str, artifacts: str | None) -> RunPlan:
     """Of the execution that this process belongs to: of the nearest `dvc`, or its own."""
     owner = this_execution()
-    execution = f"{owner.host}:{owner.pid}:{owner.started:.2f}"
+    execution, began_s = f"{owner.host}:{owner.pid}:{owner.started}", owner.began_s
     return RunPlan(
         id=execution,
         kind="pipeline",
         experiment=experiment,
         artifacts=artifacts,
-        name=time.strftime("pipeline %Y-%m-%d %H:%M:%S", time.localtime(owner.started)),
-        start_ms=int(owner.started * 1000),
+        name=time.strftime("pipeline %Y-%m-%d %H:%M:%S", time.localtime(began_s)),
+        start_ms=int(began_s * 1000),
         owner=owner,
         tags={"headstart.execution": execution, **git_tags(root)},
     )
@@ -155,8 +155,7 @@ def having(tags: Mapping[str, str]) -> str:
 
 
 def owner_of(run: Run) -> Owner:
-    tags = run.data.tags
-    return Owner(tags["headstart.host"], int(tags["headstart.pid"]), float(tags["headstart.started"]))
+    return Owner.from_tags(run.data.tags)
 
 
 def unfinished(client: MlflowClient, experiment: str, tags: Mapping[str, str]) -> Run | None:

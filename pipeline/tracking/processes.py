@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from pipeline.births import Birth, birth_of, is_alive
+
 
 class Owner(NamedTuple):
-    """A process that a run belongs to. The start time tells it from a later one with the same id."""
+    """A process that a run belongs to, told from later ones with its id."""
 
     host: str
     pid: int
-    started: float  # seconds since the epoch
+    started: Birth
 
     @property
     def tags(self) -> dict[str, str]:
         return {
             "headstart.host": self.host,
             "headstart.pid": str(self.pid),
-            "headstart.started": f"{self.started:.2f}",
+            "headstart.started": str(self.started),
         }
+
+    @staticmethod
+    def from_tags(tags: Mapping[str, str]) -> Owner:
+        started: Birth = tags["headstart.started"]
+        with contextlib.suppress(ValueError):  # of a run of an earlier version
+            started = float(started)
+        return Owner(tags["headstart.host"], int(tags["headstart.pid"]), started)
 
     @property
     def is_here(self) -> bool:
@@ -38,17 +50,18 @@ class Owner(NamedTuple):
         return self.is_here and not self.died
 
     def is_same(self, other: Owner) -> bool:
-        return self[:2] == other[:2] and abs(self.started - other.started) < 2
+        mine, its = self.started, other.started
+        if isinstance(mine, float) and isinstance(its, float):  # rounded where it is a tag
+            return self[:2] == other[:2] and abs(mine - its) < 2
+        return self == other
 
-
-def is_alive(pid: int, started: float | None) -> bool:
-    """Whether that process runs. The clock may have been set since: start times match within 2 s."""
-    try:
-        process = psutil.Process(pid)
-        same = started is None or abs(process.create_time() - started) < 2
-        return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    @property
+    def began_s(self) -> float:
+        """Seconds since the epoch, by the clock as it is set now; of one that is gone, now."""
+        try:
+            return psutil.Process(self.pid).create_time()
+        except psutil.NoSuchProcess:
+            return time.time()
 
 
 def this_process() -> Owner:
@@ -66,7 +79,7 @@ def dvc_above() -> psutil.Process | None:
 
 
 def _owner(process: psutil.Process) -> Owner:
-    return Owner(socket.gethostname(), process.pid, process.create_time())
+    return Owner(socket.gethostname(), process.pid, birth_of(process.pid))
 
 
 def _is_dvc(process: psutil.Process) -> bool:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pipeline.births import is_alive
 from pipeline.redaction import redact
-from pipeline.tracking.processes import is_alive
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

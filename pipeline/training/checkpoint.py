@@ -3,6 +3,12 @@
 A checkpoint is a folder: `tensors.safetensors`, `state.json`, files beside them, and `manifest.json` with the
 size and SHA-256 of each. It is published whole (see `pipeline.storage`). Loading verifies the manifest; one
 that is torn or altered is named and the one before it used.
+
+    step-000000120.000003       of step 120, written under the lease of number 3 (see `pipeline.lease`)
+    step-000000120              written under none, or by an earlier version
+
+Each holder of a lease writes under names of its own: a bucket cannot rename, so one that was followed, and
+wakes up in the middle of an upload, would write into what its follower has published.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +31,8 @@ from pipeline.storage import StorageError, open_storage, patiently
 from pipeline.training.tensors_file import read_tensors
 
 _TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", MANIFEST_FILE
-_PREFIX = "step-"
+_NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
+_LOOKS = 3  # at a checkpoint that is listed, and then not there
 
 T = TypeVar("T")
 
@@ -35,6 +43,7 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     state: dict[str, Any]
     beside: dict[str, bytes] = field(default_factory=dict)  # small files, by name
+    number: int = 0  # of the lease that it was written under; 0: none
 
 
 class CheckpointStore:
@@ -45,6 +54,7 @@ class CheckpointStore:
         keep: how many of the newest to keep; at least one older is wanted in case the newest is torn.
         warn: told of each checkpoint that is passed over, and of each wait for the storage.
         check: called before anything is changed; raises where this process may not (see `pipeline.lease`).
+        number: of the lease that it is held under; 0: none.
         wait_minutes: for how long a storage that is away or full is waited for.
 
     All methods raise ValueError, with what to do, for a storage that does not come back.
@@ -57,49 +67,50 @@ class CheckpointStore:
         warn: Callable[[str], object] | None = None,
         *,
         check: Callable[[], object] = lambda: None,
+        number: int = 0,
         wait_minutes: float = 0.0,
     ) -> None:
         self._storage, self._keep = open_storage(address), keep
         self._warn = warn or (lambda message: None)
-        self._check, self._wait_minutes = check, wait_minutes
+        self._check, self._number, self._wait_minutes = check, number, wait_minutes
+        self._passed_over: dict[str, ValueError] = {}  # names, and why they cannot be gone on from
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Publish a checkpoint, then keep it and the newest before it, `keep` in all."""
-        name = _name(checkpoint.step)
+        name = _name(checkpoint.step, self._number)
         where = f"{self._storage.address}/{name}"
         self.patiently(f"checkpoint {where} cannot be written", partial(self._publish, name, checkpoint))
+        self._passed_over.pop(name, None)
         self.patiently(f"{self._storage.address} cannot be tidied up", partial(self._retain, name))
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or None where there is none."""
-        unreadable: StorageError | None = None
-        vanished = False
-        for name in reversed(self._names()):
+        self._passed_over = {}
+        missed: Counter[str] = Counter()
+        names = self._names()
+        while names:
+            name = names.pop()
             try:
-                return self.patiently(
-                    f"checkpoint {self._storage.address}/{name} cannot be read",
-                    partial(self._load, name),
-                    through=(FileNotFoundError,),
-                )
+                return self._read(name)
             except FileNotFoundError:  # somebody who went on from here has removed it
-                vanished = True
+                missed[name] += 1
+                names = [other for other in self._names()
+                         if other not in self._passed_over and missed[other] < _LOOKS]  # fmt: skip
             except ValueError as error:
                 self._warn(f"checkpoint {self._storage.address}/{name} is passed over: {error}")
-                unreadable = error if isinstance(error, StorageError) else unreadable
-        if vanished:
-            return self.newest()
+                self._passed_over[name] = error
         # Nothing there: it may be away, with the lease of the run.
         self.patiently(f"{self._storage.address} cannot be read", self._check)
-        if unreadable is not None:  # what is only away for now must not be begun afresh
-            raise unreadable
+        for reason in self._passed_over.values():
+            if isinstance(reason, StorageError):  # what is only away for now must not be begun afresh
+                raise reason
         return None
 
-    def at(self, step: int) -> Checkpoint:
-        """The checkpoint of a step. Raises ValueError where it is not whole, or not there."""
-        name = _name(step)
+    def at(self, step: int, number: int = 0) -> Checkpoint:
+        """The checkpoint of a step, and of a lease. Raises ValueError where it is not whole, or not there."""
+        name = _name(step, number)
         try:
-            return self.patiently(f"checkpoint {self._storage.address}/{name} cannot be read",
-                                   partial(self._load, name), through=(FileNotFoundError,))  # fmt: skip
+            return self._read(name)
         except FileNotFoundError as error:
             raise ValueError(
                 f"checkpoint {self._storage.address}/{name} is not there on this machine; run.storage has to "
@@ -117,23 +128,32 @@ class CheckpointStore:
 
     def _publish(self, name: str, checkpoint: Checkpoint) -> None:
         self._check()
-        with self._storage.publishing(name) as folder:
+        with self._storage.publishing(name, self._check) as folder:
             beside = []
             for other, content in checkpoint.beside.items():
                 (folder / other).write_bytes(content)
                 beside.append(folder / other)
             write_folder(folder, checkpoint.tensors, checkpoint.state, beside)
-            self._check()  # it may have taken long
 
     def _retain(self, name: str) -> None:
         self._check()
         self._storage.clear_leftovers()
         names = self._names()
-        earlier = [other for other in names if other < name]
-        # Later ones were passed over as torn: left there, they would be taken for the newest.
-        later = [other for other in names if other > name]
-        for other in [*earlier[: len(earlier) - self._keep + 1], *later]:
-            self._storage.remove(other)
+        sound = [other for other in names if other <= name and other not in self._passed_over]
+        oldest = min(sound[-self._keep :], default=name)
+        for other in names:
+            if other < oldest or self._is_damaged(other):
+                self._storage.remove(other)
+
+    def _is_damaged(self, name: str) -> bool:
+        """And not one that only could not be read for a while: that may be the newest of the run."""
+        reason = self._passed_over.get(name)
+        return reason is not None and not isinstance(reason, StorageError)
+
+    def _read(self, name: str) -> Checkpoint:
+        """Raises FileNotFoundError where it is not there; ValueError: it is damaged, or cannot be read."""
+        what = f"checkpoint {self._storage.address}/{name} cannot be read"
+        return self.patiently(what, partial(self._load, name), through=(FileNotFoundError,))
 
     def _load(self, name: str) -> Checkpoint:
         with self._storage.opened(name) as folder:
@@ -145,20 +165,28 @@ class CheckpointStore:
                 if folder.exists():
                     raise ValueError(f"{error.filename} is missing") from None
                 raise
-        return Checkpoint(int(name.removeprefix(_PREFIX)), tensors, state, beside)
+        step, number = _step_and_number(name)
+        return Checkpoint(step, tensors, state, beside, number)
 
     def _names(self) -> list[str]:
         """Of all checkpoints, oldest first; what is still being written has another name."""
         names = self.patiently(f"{self._storage.address} cannot be read", self._storage.names)
-        return sorted(name for name in names if re.fullmatch(rf"{_PREFIX}\d+", name))
+        return sorted(name for name in names if _NAME.fullmatch(name))
 
     def patiently(self, what: str, action: Callable[[], T], through: tuple[type[OSError], ...] = ()) -> T:
         """Do what needs the storage, waiting for it as the methods do. `what` has failed where it fails."""
         return patiently(action, minutes=self._wait_minutes, what=what, warn=self._warn, through=through)
 
 
-def _name(step: int) -> str:
-    return f"{_PREFIX}{step:09d}"
+def _name(step: int, number: int) -> str:
+    """Sorts by step, then by number."""
+    return f"step-{step:09d}" + (f".{number:06d}" if number else "")
+
+
+def _step_and_number(name: str) -> tuple[int, int]:
+    found = _NAME.fullmatch(name)
+    assert found is not None
+    return int(found[1]), int(found[2] or 0)
 
 
 def write_folder(

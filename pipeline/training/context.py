@@ -106,8 +106,9 @@ class Context:
         if self.store is None:
             return None
         newest = self.store.newest() if self.is_first else None
-        step = int(self.sum_numbers(newest.step if newest else -1 if self.is_first else 0)[0])
-        return newest if self.is_first or step < 0 else self.store.at(step)
+        mine = (newest.step, newest.number) if newest else (-1 if self.is_first else 0, 0)
+        step, number = map(int, self.sum_numbers(*mine))
+        return newest if self.is_first or step < 0 else self.store.at(step, number)
 
     def patiently(self, what: str, action: Callable[[], T]) -> T:
         """Do what needs the disk, waiting for it as the store does. Raises ValueError."""

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import random
+import sys
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline import storage
+from pipeline.lease import Lease, LeaseLostError, acquire, leased
 from pipeline.storage import StorageError, open_storage
 from pipeline.training import checkpoint
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore, read_folder, verify_folder, write_folder
+from pipeline.training.context import Context
 from pipeline.training.export import (
     HeadCard,
     ModelCard,
@@ -22,6 +27,7 @@ from pipeline.training.export import (
     load_classifier,
     load_model,
 )
+from tests.test_lease import of_another_machine
 
 
 def checkpoint_at(step: int) -> Checkpoint:
@@ -337,17 +343,167 @@ def test_who_may_not_write_changes_nothing(address):
     assert_same(orphan.newest(), checkpoint_at(5))
 
 
-def test_who_loses_the_run_while_writing_does_not_publish(tmp_path):
+def test_who_loses_the_run_while_writing_does_not_publish(address):
     answers = iter([True, False])
 
     def check() -> None:
         if not next(answers):
             raise ValueError("another one holds it")
 
-    store = CheckpointStore(str(tmp_path), check=check)
+    store = CheckpointStore(address, check=check)
     with pytest.raises(ValueError, match="another one holds it"):
         store.save(checkpoint_at(6))
-    assert list(tmp_path.iterdir()) == []
+    assert open_storage(address).files() == []
+
+
+def held_by(address: str, lease: Lease) -> CheckpointStore:
+    return CheckpointStore(f"{address}/checkpoints", check=lease.fence.check, number=lease.fence.number)
+
+
+def spent(seconds: int) -> Checkpoint:
+    """Of step 5, told from others of the same step."""
+    return replace(checkpoint_at(5), state={"spent": seconds})
+
+
+@pytest.mark.parametrize("stalls_in", FILES)
+@pytest.mark.parametrize("then", ["goes on", "is killed"])
+def test_who_was_followed_while_uploading_does_not_touch_what_the_follower_published(
+    bucket, monkeypatch, stalls_in, then
+):
+    stalled, go_on = threading.Event(), threading.Event()
+    real = storage._Bucket._upload
+
+    def upload(self: Any, file: Path, path: str) -> None:
+        if threading.current_thread() is slow and file.name == stalls_in:
+            stalled.set()
+            assert go_on.wait(60)
+            if then == "is killed":  # right behind it
+                real(self, file, path)
+                sys.exit()
+        real(self, file, path)
+
+    monkeypatch.setattr(storage._Bucket, "_upload", upload)
+    first = acquire(bucket)
+    first._over.set()  # its machine hangs
+    of_another_machine(bucket, first.fence.number)
+    former = held_by(bucket, first)
+    told: list[str] = []
+
+    def save() -> None:
+        try:
+            former.save(spent(1))
+        except (LeaseLostError, SystemExit) as error:
+            told.append(str(error))
+
+    slow = threading.Thread(target=save)
+    slow.start()
+    assert stalled.wait(60)
+    with leased(bucket, silent_s=0.1) as second:
+        follower = held_by(bucket, second)
+        follower.save(spent(2))
+        go_on.set()
+        slow.join()
+        assert_same(follower.newest(), spent(2))
+        assert [name for name in follower._names() if name.endswith("2")] == ["step-000000005.000002"]
+        if stalls_in != "manifest.json" and then == "goes on":
+            assert "another process has taken over this run" in told[0]
+            assert follower._names() == ["step-000000005.000002"]  # what it had sent is cleared away
+        follower.save(checkpoint_at(6))
+        assert_same(follower.newest(), checkpoint_at(6))
+        open_storage(f"{bucket}/checkpoints").remove("step-000000006.000002")
+        assert_same(follower.newest(), spent(2))
+
+
+def test_checkpoints_of_several_holders_and_of_earlier_versions_are_gone_on_from(address):
+    CheckpointStore(address).save(checkpoint_at(1))
+    store = CheckpointStore(address, keep=4)
+    assert_same(store.newest(), checkpoint_at(1))
+    for number in (1, 2, 10):
+        CheckpointStore(address, keep=4, number=number).save(replace(spent(number), number=number))
+        newest = store.newest()
+        assert_same(newest, spent(number))
+        assert newest is not None
+        assert newest.number == number
+    assert_same(store.at(5, 2), spent(2))
+    assert_same(store.at(1), checkpoint_at(1))
+    CheckpointStore(address, keep=2, number=11).save(checkpoint_at(6))
+    assert open_storage(address).names() == ["step-000000005.000010", "step-000000006.000011"]
+
+
+def test_all_workers_go_on_from_the_one_that_the_first_found(tmp_path):
+    for number in (1, 2, 3):
+        CheckpointStore(str(tmp_path), keep=4, number=number).save(spent(number))
+    open_storage(str(tmp_path)).write("step-000000005.000003/state.json", b"{")
+    store = CheckpointStore(str(tmp_path), number=4)
+    told: list[torch.Tensor] = []
+
+    def tell(numbers: torch.Tensor) -> torch.Tensor:
+        told.append(numbers)
+        return numbers
+
+    assert_same(Context(store=store, world=2, all_reduce=tell).begun(), spent(2))
+    second = Context(rank=1, store=store, world=2, all_reduce=lambda numbers: numbers + told[0])
+    assert_same(second.begun(), spent(2))
+
+
+def test_a_damaged_one_of_a_former_holder_does_not_count_among_those_kept(address):
+    for step in (1, 2):
+        CheckpointStore(address, number=1).save(checkpoint_at(step))
+    open_storage(address).write("step-000000002.000001/state.json", b"{")
+    store = CheckpointStore(address, keep=2, number=2)
+    assert_same(store.newest(), checkpoint_at(1))
+    store.save(checkpoint_at(2))
+    assert open_storage(address).names() == ["step-000000001.000001", "step-000000002.000002"]
+
+
+def test_a_folder_of_a_bucket_of_which_its_marker_alone_is_left_is_not_there(bucket):
+    """As where a removal was killed before its last request."""
+    import boto3
+
+    name = bucket.removeprefix("s3://").partition("/")[0]
+    boto3.client("s3").put_object(Bucket=name, Key="runs/step-000000007/", Body=b"")
+    store = CheckpointStore(bucket)
+    assert store.newest() is None
+    store.save(checkpoint_at(1))
+    assert_same(store.newest(), checkpoint_at(1))
+
+
+def test_one_that_is_listed_and_never_there_is_looked_for_a_few_times(tmp_path, monkeypatch):
+    store, _ = filled(tmp_path, [1])
+    (tmp_path / "step-000000002").write_text("no folder")
+    looks: list[str] = []
+    real = store._load
+
+    def load(name: str) -> Checkpoint:
+        looks.append(name)
+        return real(name)
+
+    monkeypatch.setattr(store, "_load", load)
+    assert_same(store.newest(), checkpoint_at(1))
+    assert looks == ["step-000000002"] * 3 + ["step-000000001"]
+
+
+def test_one_that_cannot_be_read_for_now_is_not_removed(tmp_path, monkeypatch):
+    filled(tmp_path, [1, 2, 3], keep=3)
+    (tmp_path / "step-000000003" / "state.json").write_text("{")
+    real = checkpoint.verify_folder
+
+    def away(folder: Path) -> None:
+        if folder.name == "step-000000002":
+            raise OSError(5, "Input/output error", str(folder))
+        real(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "verify_folder", away)
+        store = CheckpointStore(str(tmp_path), keep=2, number=1)
+        assert_same(store.newest(), checkpoint_at(1))
+    store.save(checkpoint_at(1))
+    assert open_storage(str(tmp_path)).names() == [
+        "step-000000001",
+        "step-000000001.000001",
+        "step-000000002",  # and not the one that is damaged
+    ]
+    assert_same(store.newest(), checkpoint_at(2))
 
 
 def test_one_that_cannot_be_read_for_now_is_not_taken_for_none(tmp_path, monkeypatch):

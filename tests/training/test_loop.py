@@ -23,6 +23,7 @@ from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_inf
 from pipeline.params import ClassifierTraining, LanguageModelTraining, Model, Normalise
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
 from pipeline.training.context import Context
+from pipeline.training.export import export_model, load_model
 from pipeline.training.jobs import Job, make_classifier_job, make_language_model_job
 from pipeline.training.loop import train
 
@@ -80,7 +81,9 @@ def write_tokens(folder: Path) -> Path:
     return folder
 
 
-def language_model_job(tokens: Path, *, kind: str = "adamw", seed: int = 7, **changes: Any) -> Job:
+def language_model_job(
+    tokens: Path, *, kind: str = "adamw", seed: int = 7, start: Path | None = None, **changes: Any
+) -> Job:
     optimizer = {**OPTIMIZER, "kind": kind, **changes.pop("optimizer", {})}
     if kind != "adamw":
         optimizer = {"lr": 3.0, **changes.pop("rate", {})} | {k: v for k, v in optimizer.items() if k != "lr"}
@@ -88,23 +91,23 @@ def language_model_job(tokens: Path, *, kind: str = "adamw", seed: int = 7, **ch
     return make_language_model_job(
         LanguageModelTraining(**values),
         MODEL,
-        stage="pretrain_lm",
+        stage="finetune_lm" if start else "pretrain_lm",
         tokens=tokens,
-        start=None,
+        start=start,
         direction="forward",
         seed=seed,
     )
 
 
-def classifier_job(tokens: Path, *, kind: str = "adamw", **changes: Any) -> Job:
+def classifier_job(tokens: Path, *, kind: str = "adamw", start: Path | None = None, **changes: Any) -> Job:
     values = {**TRAINING, **CLASSIFIER, "optimizer": {**OPTIMIZER, "kind": kind}, **changes}
     return make_classifier_job(
         ClassifierTraining(**values),
         MODEL,
         NORMALISE,
         tokens=tokens,
-        start=None,
-        direction="backward",
+        start=start,
+        direction="forward" if start else "backward",
         seed=7,
     )
 
@@ -112,6 +115,30 @@ def classifier_job(tokens: Path, *, kind: str = "adamw", **changes: Any) -> Job:
 @pytest.fixture
 def tokens(tmp_path) -> Path:
     return write_tokens(tmp_path / "tokens")
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Models that the stages before have exported."""
+
+    pretrained: Path
+    finetuned: Path
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory) -> Starts:
+    folder = tmp_path_factory.mktemp("starts")
+    tokens = write_tokens(folder / "tokens")
+    found = Starts(folder / "pretrained", folder / "finetuned")
+    export_trained(language_model_job(tokens, epochs=1.5, seed=1), found.pretrained)
+    export_trained(language_model_job(tokens, epochs=1.5, start=found.pretrained), found.finetuned)
+    return found
+
+
+def export_trained(job: Job, folder: Path) -> None:
+    task = job.task(Context())
+    train(task, Context())
+    export_model(folder, task.model.state_dict(), job.card)
 
 
 class StopTrainingError(Exception):
@@ -178,25 +205,32 @@ def without_cost(checkpoint: Checkpoint) -> dict[str, Any]:
     return {name: value for name, value in checkpoint.state.items() if name != "spent"}
 
 
-def jobs_to_resume(tokens: Path) -> dict[str, Job]:
+def jobs_to_resume(tokens: Path, starts: Starts) -> dict[str, Job]:
     noisy: dict[str, Any] = {"rate": {"lr": 30.0}, "optimizer": {"clip_norm": None}}
     return {
         "lm-adamw": language_model_job(tokens),
         "lm-sampled": language_model_job(tokens, sampled_words=20),
         "lm-sgd": language_model_job(tokens, kind="sgd"),
         "lm-nt_asgd": language_model_job(tokens, kind="nt_asgd", **noisy),
+        "lm-started": language_model_job(tokens, start=starts.pretrained),
         "classifier": classifier_job(tokens, unfreeze="chain_thaw"),
+        "classifier-started": classifier_job(tokens, start=starts.finetuned),
         "patience": classifier_job(tokens, epochs=8.0, patience=3, optimizer=OPTIMIZER | {"lr": 0.2}),
     }
 
 
-@pytest.mark.parametrize("name", ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "classifier", "patience"])
-def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(tokens, tmp_path, name):
-    job = jobs_to_resume(tokens)[name]
+KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
+KINDS += ["classifier", "classifier-started", "patience"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(tokens, starts, tmp_path, name):
+    job = jobs_to_resume(tokens, starts)[name]
     whole_curve = Curve()
     whole = run(job, tmp_path / "whole", whole_curve)
     plan = job.task(Context()).plan
     assert len(plan.phases) >= 3  # so that groups unfreeze, and a last part of an epoch begins, on the way
+    assert len(set(plan.at(plan.num_steps - 1).lrs)) == len(job.task(Context()).groups)  # rates of their own
     assert 10 <= whole.step <= plan.num_steps
     assert (whole.step < plan.num_steps) == (name == "patience")
     if name == "lm-nt_asgd":
@@ -245,6 +279,15 @@ def test_wherever_and_however_often_a_run_is_stopped_it_ends_alike(whole_runs, d
             assert found == {key: value for key, value in metrics.items() if key.startswith("validation/")}
 
 
+def test_a_started_run_begins_with_the_weights_that_it_is_given(tokens, starts):
+    for name, start in (("lm-started", starts.pretrained), ("classifier-started", starts.finetuned)):
+        given = {key: value for key, value in load_model(start)[0].items() if key.startswith("encoder.")}
+        begun = jobs_to_resume(tokens, starts)[name].task(Context()).model.state_dict()
+        assert len(given) > 5
+        for key, weight in given.items():
+            assert torch.equal(begun[key], weight), key
+
+
 def evaluations(records: Mapping[int, Mapping[str, float]]) -> dict[int, dict[str, float]]:
     found = {
         step: {key: value for key, value in metrics.items() if key.startswith("validation/")}
@@ -254,12 +297,12 @@ def evaluations(records: Mapping[int, Mapping[str, float]]) -> dict[int, dict[st
 
 
 @pytest.fixture(scope="module")
-def whole_runs(tmp_path_factory) -> dict[str, tuple[Job, Checkpoint, dict[int, dict[str, float]]]]:
+def whole_runs(tmp_path_factory, starts) -> dict[str, tuple[Job, Checkpoint, dict[int, dict[str, float]]]]:
     """Undisturbed runs of each kind, with their curves."""
     folder = tmp_path_factory.mktemp("whole")
     tokens = write_tokens(folder / "tokens")
     found = {}
-    for name, job in jobs_to_resume(tokens).items():
+    for name, job in jobs_to_resume(tokens, starts).items():
         curve = Curve()
         found[name] = (job, run(job, folder / name, curve), curve.records)
     return found
@@ -281,8 +324,8 @@ def test_the_curve_is_durable_before_a_checkpoint_covers_it(tokens, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["lm-adamw", "lm-nt_asgd", "classifier"])
-def test_a_finished_run_is_restored_without_a_step(tokens, tmp_path, name):
-    job = jobs_to_resume(tokens)[name]
+def test_a_finished_run_is_restored_without_a_step(tokens, starts, tmp_path, name):
+    job = jobs_to_resume(tokens, starts)[name]
     done = run(job, tmp_path / "run")
     curve = Curve()
     context = context_of(tmp_path / "run", curve)
@@ -296,8 +339,8 @@ def test_a_finished_run_is_restored_without_a_step(tokens, tmp_path, name):
     assert_identical(run(job, tmp_path / "run"), done)
 
 
-def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, tmp_path):
-    job = jobs_to_resume(tokens)["lm-nt_asgd"]
+def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, starts, tmp_path):
+    job = jobs_to_resume(tokens, starts)["lm-nt_asgd"]
     context = context_of(tmp_path / "run", Curve())
     task = job.task(context)
     metrics = train(task, context)
@@ -305,8 +348,8 @@ def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, tmp_path)
     assert again == metrics  # the last evaluation was of the average, and so is what training leaves behind
 
 
-def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(tokens, tmp_path):
-    job = jobs_to_resume(tokens)["patience"]
+def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(tokens, starts, tmp_path):
+    job = jobs_to_resume(tokens, starts)["patience"]
     context = context_of(tmp_path / "run", Curve())
     task = job.task(context)
     metrics = train(task, context)
