@@ -13,9 +13,9 @@ from typing import Any
 
 from pipeline import retention, tracking
 from pipeline.params import load
-from pipeline.retention import Verdict, Wanted
+from pipeline.retention import StoredInput, Verdict, Wanted
 from pipeline.revisions import References, references
-from pipeline.storage import Storage, StoredFile, open_storage, patiently
+from pipeline.storage import Storage, open_storage, patiently
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Plan:
     storage: Storage
     verdicts: list[Verdict]
-    inputs: list[StoredFile]
+    inputs: list[StoredInput]
     here: list[Path]
     thins: bool
     remarks: list[str]
@@ -46,7 +46,7 @@ class Plan:
     def num_bytes(self) -> int:
         """What is won."""
         runs = sum(verdict.run.num_bytes for verdict in self.going) + sum(size for _, size in self.thinned)
-        return runs + sum(file.num_bytes for file in self.inputs) + sum(map(_size, self.here))
+        return runs + sum(each.num_bytes for each in self.inputs) + sum(map(_size, self.here))
 
 
 def make_plan(
@@ -78,7 +78,7 @@ def make_plan(
     now, unsent = time.time(), retention.unsent_curves(root)
     wanted = Wanted(found, aliases, unsent, older_than_days)
 
-    def look() -> tuple[list[Verdict], list[StoredFile]]:
+    def look() -> tuple[list[Verdict], list[StoredInput]]:
         verdicts = retention.judge(retention.stored_runs(storage), wanted, now)
         return verdicts, retention.stale_inputs(storage, verdicts, older_than_days, now)
 
@@ -118,8 +118,8 @@ def show(plan: Plan) -> None:
     for path in plan.here:
         console.print(f"{path} ({readable(_size(path))}) goes", highlight=False)
     if plan.inputs:
-        size = readable(sum(file.num_bytes for file in plan.inputs))
-        console.print(f"inputs of workers ({len(plan.inputs)} files, {size}) go", highlight=False)
+        size = readable(sum(each.num_bytes for each in plan.inputs))
+        console.print(f"inputs of workers ({len(plan.inputs)} folders, {size}) go", highlight=False)
     for remark in plan.remarks:
         console.print(remark, style="yellow", highlight=False)
     total = readable(sum(verdict.run.num_bytes for verdict in plan.verdicts))
@@ -136,16 +136,10 @@ def carry_out(plan: Plan) -> int:
     steps = [
         *((partial(retention.remove, storage, each.run, tell), each.run.num_bytes) for each in plan.going),
         *((partial(retention.thin, storage, each.run, tell), size) for each, size in plan.thinned),
-        *((partial(_remove_input, storage, file), file.num_bytes) for file in plan.inputs),
+        *((partial(retention.remove_input, storage, each, tell), each.num_bytes) for each in plan.inputs),
         *((partial(_remove_here, path), _size(path)) for path in plan.here),
     ]
     return sum(size for action, size in steps if _with_the_storage(plan.storage, action))
-
-
-def _remove_input(storage: Storage, file: StoredFile) -> bool:
-    storage.remove(file.path)
-    storage.prune("inputs")
-    return True
 
 
 def _remove_here(path: Path) -> bool:

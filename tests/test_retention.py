@@ -285,14 +285,80 @@ def test_a_run_whose_last_checkpoint_is_torn_is_not_thinned(storage):
 # ------------------------------------------------------------------------------------- beside runs
 
 
+A, B = "a" * 64, "b" * 64  # hashes of what was sent
+
+
+def write_input(storage: Storage, digest: str) -> None:
+    storage.write(f"inputs/{digest}/tokens.bin", b"tokens")
+    storage.write(f"inputs/{digest}.whole", b"")
+
+
 def test_inputs_go_when_they_are_old_and_no_run_is_held(storage):
-    storage.write("inputs/abc/tokens.bin", b"tokens")
+    write_input(storage, A)
     held, free = (retention.Verdict(run_of(**more), "") for more in (held_by(HERE, 0), {}))
     later = time.time() + 20 * DAY_S
     assert retention.stale_inputs(storage, [held], 14, later) == []
     assert retention.stale_inputs(storage, [free], 30, later) == []
-    (file,) = retention.stale_inputs(storage, [free], 14, later)
-    assert file.path == "inputs/abc/tokens.bin"
+    (stale,) = retention.stale_inputs(storage, [free], 14, later)
+    assert [file.path for file in stale.files] == [f"inputs/{A}.whole", f"inputs/{A}/tokens.bin"]
+    assert retention.remove_input(storage, stale, print)
+    assert storage.files() == []
+    assert storage.names() == []
+
+
+def test_in_the_folder_of_inputs_nothing_goes_that_we_did_not_write(storage):
+    others = ["corpus.csv", "thesis/notes.txt", f"thesis/{A}/a", f"{A}.txt", f"{A[1:]}/a", f"{A}0/a",
+              f"{A}0.whole", f"{A}.whole/a", f"{A.upper()}/a"]  # fmt: skip
+    for name in others:
+        storage.write(f"inputs/{name}", b"a person's")
+    storage.write(f"{A}/a", b"a person's")
+    write_input(storage, B)
+    (stale,) = retention.stale_inputs(storage, [], 14, time.time() + 20 * DAY_S)
+    assert retention.remove_input(storage, stale, print)
+    assert {file.path for file in storage.files()} == {f"{A}/a"} | {f"inputs/{name}" for name in others}
+
+
+def test_an_input_goes_as_a_whole_and_stays_while_any_of_it_is_young(tmp_path):
+    storage = open_storage(str(tmp_path))
+    for digest in (A, B):
+        write_input(storage, digest)
+    left = tmp_path / f"inputs/.{A}.partial-7-00000000-00000000-0"  # by a publisher that was killed
+    left.mkdir()
+    (left / "tokens.bin").touch()
+    old = time.time() - 20 * DAY_S
+    for path in (tmp_path / "inputs").rglob("*"):
+        if path.name != f"{B}.whole":
+            os.utime(path, (old, old))
+    (stale,) = retention.stale_inputs(storage, [], 14, time.time())
+    assert (stale.digest, len(stale.files)) == (A, 3)
+    assert retention.remove_input(storage, stale, print)
+    assert sorted(path.name for path in (tmp_path / "inputs").iterdir()) == [B, f"{B}.whole"]
+
+
+def test_an_input_that_is_sent_again_meanwhile_is_left_and_said(storage):
+    write_input(storage, A)
+    (stale,) = retention.stale_inputs(storage, [], 0, time.time() + 60)
+    storage.write(f"inputs/{A}/more.bin", b"more")
+    told: list[str] = []
+    assert not retention.remove_input(storage, stale, told.append)
+    assert told == [f"inputs/{A} is left as it is: it was written to meanwhile"]
+    assert len(storage.files()) == 3
+
+
+def test_a_removal_of_an_input_that_was_stopped_leaves_it_without_its_marker(storage, monkeypatch):
+    write_input(storage, A)
+    (stale,) = retention.stale_inputs(storage, [], 0, time.time() + 60)
+    real = type(storage).remove
+
+    def stops(self: Storage, path: str) -> None:
+        if not path.endswith(".whole"):
+            raise OSError(errno.EIO, "Input/output error")
+        real(self, path)
+
+    monkeypatch.setattr(type(storage), "remove", stops)
+    with pytest.raises(OSError, match="Input/output error"):
+        retention.remove_input(storage, stale, print)
+    assert storage.names("inputs") == [A]
 
 
 def test_what_killed_processes_and_removed_runs_left_here_goes(tmp_path, monkeypatch):
