@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,7 +129,8 @@ def test_one_that_is_used_again_is_young_again(tmp_path, job):
 
 def test_one_that_another_one_publishes_meanwhile_is_left_to_who_reads_it(tmp_path, job, monkeypatch):
     storage = str(tmp_path / "runs")
-    real, done = shutil.copyfile, []
+    real = shutil.copyfile
+    done: list[Any] = []
 
     def overtaken(source: Path, target: Path) -> None:
         real(source, target)
