@@ -410,10 +410,12 @@ def test_the_trainings_are_the_stages_that_train():
 
 
 class Repository:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, inside: str = "") -> None:
         self.folder = folder
+        self.project = folder / inside
+        folder.mkdir(exist_ok=True)
         self.git("init", "-q", "-b", "main")
-        self.metrics = folder / "reports/metrics"
+        self.metrics = self.project / "reports/metrics"
         self.metrics.mkdir(parents=True)
 
     def git(self, *words: str, time: int = 1_000_000) -> str:
@@ -489,6 +491,46 @@ def test_a_sweep_of_no_trials_refers_to_none(repository):
     repository.git("add", "-A")
     repository.git("commit", "-q", "-m", "run")
     assert references(repository.folder) == References()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "thèse",
+        "日本",
+        'a"b',
+        "a\\b",
+        "a\nb",
+        "a\tb",
+        "[a]*",
+        b"\xff".decode(errors="surrogateescape"),
+        "123",
+        ":(top)a",
+    ],
+)
+def test_a_project_may_be_called_anything_wherever_it_is_in_its_repository(tmp_path, name):
+    repository = Repository(tmp_path / name, inside=f"{name}/of {name}")
+    repository.commit(KEYS[0])
+    repository.commit(KEYS[1])
+    repository.git("worktree", "add", "-q", "--detach", f"{tmp_path}/{name} elsewhere", "main")
+    elsewhere = tmp_path / f"{name} elsewhere" / repository.project.relative_to(repository.folder)
+    (elsewhere / "reports/metrics/tune.json").write_text(json.dumps({"key": KEYS[2]}))
+    repository.write(KEYS[3])
+    assert references(repository.project) == References(frozenset(KEYS[:4]))
+
+
+def test_a_shallow_clone_does_not_know_what_its_history_refers_to(repository, tmp_path_factory):
+    for key in KEYS[:3]:
+        repository.commit(key)
+    shallow = tmp_path_factory.mktemp("shallow")
+    repository.git("clone", "-q", "--depth", "1", f"file://{repository.folder}", str(shallow))
+    found = references(shallow)
+    assert (found.keys, found.unknown_until) == ({KEYS[2]}, math.inf)
+    (remark,) = found.remarks
+    assert f"{shallow} is a shallow clone" in remark
+    repository.git("-C", str(shallow), "fetch", "-q", "--unshallow")
+    assert references(shallow) == References(frozenset(KEYS[:3]))
 
 
 @pytest.mark.parametrize("break_it", ["no git", "missing object"])
