@@ -58,7 +58,8 @@ def make_plan(
         root: the project's folder.
         older_than_days: what was written since stays.
         thins: also to remove what finished runs can do without.
-        projects: folders of others that use the same storage; their revisions count too.
+        projects: folders of others that use the same storage; their revisions, their models in MLflow, and
+            what they still have to tell it count too.
 
     Raises ValueError for bad input, and where the storage cannot be read.
     """
@@ -69,13 +70,13 @@ def make_plan(
     found = References()
     for project in (root, *projects):
         found |= references(project)
-    aliases, remarks = _aliases(root)
+    aliases, remarks = _aliases((root, *projects))
     if not storage.address.startswith(f"{root.resolve()}/") and not projects:
         remarks.append(
             f"{storage.address} is not within this project: if others use it too, name their folders with "
             "--project"
         )
-    now, unsent = time.time(), retention.unsent_curves(root)
+    now, unsent = time.time(), "\n".join(map(retention.unsent_curves, (root, *projects)))
     wanted = Wanted(found, aliases, unsent, older_than_days)
 
     def look() -> tuple[list[Verdict], list[StoredInput]]:
@@ -88,11 +89,15 @@ def make_plan(
     return Plan(storage, verdicts, inputs, here, thins, [*found.remarks, *remarks])
 
 
-def _aliases(root: Path) -> tuple[dict[str, str] | None, list[str]]:
-    try:
-        return tracking.aliased_keys(root), []
-    except ConnectionError as error:
-        return None, [f"MLflow does not answer ({error}); all results are kept"]
+def _aliases(projects: Sequence[Path]) -> tuple[dict[str, str] | None, list[str]]:
+    found: dict[str, str] = {}
+    remarks = []
+    for project in projects:
+        try:
+            found |= tracking.aliased_keys(project)
+        except ConnectionError as error:
+            remarks.append(f"{project}: MLflow does not answer ({error}); all results are kept")
+    return None if remarks else found, remarks
 
 
 def show(plan: Plan) -> None:

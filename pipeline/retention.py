@@ -359,9 +359,14 @@ def _scratch_of_the_dead() -> list[Path]:
 
 
 def unsent_curves(root: Path) -> str:
-    """All that is noted of what MLflow has still to be told."""
+    """All that is noted of what MLflow has still to be told. Raises ValueError for what is no text."""
     texts = []
     for path in (root / ".headstart/unsent").glob("*.json"):
         with contextlib.suppress(FileNotFoundError):  # sent meanwhile
-            texts.append(path.read_text(encoding="utf-8"))
+            try:
+                texts.append(path.read_text(encoding="utf-8"))
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path} does not hold the end of a run ({error}); remove it, and repeat the command"
+                ) from error
     return "\n".join(texts)

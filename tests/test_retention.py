@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import retention, revisions, tracking
+from pipeline import garbage, retention, revisions, tracking
 from pipeline.lease import Holder, Process, acquire, holder_of
 from pipeline.retention import DAY_S, StoredRun, Wanted, judge, stored_runs
 from pipeline.revisions import References, references
@@ -633,6 +633,61 @@ def test_gc_counts_the_revisions_of_other_projects_on_the_same_storage(project, 
     other.commit(KEYS[1])
     done = headstart(project.folder, "gc", "--older-than", "0", "--project", str(other.folder))
     assert done.stdout.count("kept: a revision refers to it") == 2
+
+
+def test_gc_counts_models_of_other_projects_and_what_they_have_to_tell_mlflow(
+    project, tmp_path_factory, monkeypatch
+):
+    other = Repository(tmp_path_factory.mktemp("other"))
+    runs = open_storage(str(project.folder / ".headstart/runs"))
+    for key in KEYS[2:4]:
+        write_run(runs, key, 20)
+    (other.folder / ".headstart/unsent").mkdir(parents=True)
+    (other.folder / ".headstart/unsent/ab.json").write_text(f'{{"curves": ["/a/{KEYS[2]}/curve.jsonl"]}}')
+    aliases: dict[Path, dict[str, str]] = {other.folder: {KEYS[1]: "models:/m@current"}}
+    monkeypatch.setattr(tracking, "aliased_keys", lambda root: aliases.get(root, {}))
+
+    def kept(*others: Path) -> dict[str, str]:
+        plan = garbage.make_plan(project.folder, project.folder / "params.yaml", 0.0, projects=others)
+        return {verdict.run.key: verdict.reason for verdict in plan.verdicts if not verdict.goes}
+
+    assert set(kept()) == {KEYS[0]}
+    assert kept(other.folder) == {
+        KEYS[0]: "a revision refers to it",
+        KEYS[1]: "models:/m@current is made from it",
+        KEYS[2]: "MLflow has not got its curve yet",
+    }
+
+
+def test_gc_keeps_all_results_where_the_mlflow_of_another_project_does_not_answer(
+    project, tmp_path_factory, monkeypatch
+):
+    other = Repository(tmp_path_factory.mktemp("other"))
+
+    def ask(root: Path) -> dict[str, str]:
+        if root == other.folder:
+            raise ConnectionError("refused")
+        return {}
+
+    monkeypatch.setattr(tracking, "aliased_keys", ask)
+    params = project.folder / "params.yaml"
+    plan = garbage.make_plan(project.folder, params, 0.0, projects=[other.folder])
+    assert plan.going == []
+    assert f"{other.folder}: MLflow does not answer (refused); all results are kept" in plan.remarks
+
+
+def test_looking_at_another_project_makes_nothing_there(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking.aliased_keys(tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_to_be_told_and_is_no_text_is_named(tmp_path):
+    file = tmp_path / ".headstart/unsent/ab.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"unsent/ab\.json does not hold the end of a run .*; remove it"):
+        retention.unsent_curves(tmp_path)
 
 
 @pytest.mark.parametrize(
