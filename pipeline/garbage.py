@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline import retention, tracking
+from pipeline import mounts, retention, tracking
 from pipeline.params import load
 from pipeline.retention import StoredInput, Verdict, Wanted
 from pipeline.revisions import References, references
@@ -80,6 +80,7 @@ def make_plan(
     wanted = Wanted(found, aliases, unsent, older_than_days)
 
     def look() -> tuple[list[Verdict], list[StoredInput]]:
+        mounts.check(root, place)
         verdicts = retention.judge(retention.stored_runs(storage), wanted, now)
         return verdicts, retention.stale_inputs(storage, verdicts, older_than_days, now)
 
