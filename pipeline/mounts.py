@@ -6,6 +6,7 @@ wrong disk. So the folder gets a mark, and the project remembers that it has one
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -34,7 +35,8 @@ def claim(root: Path, storage: str) -> None:
         return
     if not (folder / MARK).exists():
         atomic_write_text(folder / MARK, _TEXT)
-    atomic_write_text(_memory(root, folder), ascii(str(folder)) + "\n")
+    with contextlib.suppress(OSError):  # no room in .headstart stops nothing: the next stage does it
+        atomic_write_text(_memory(root, folder), ascii(str(folder)) + "\n")
 
 
 def _folder(root: Path, storage: str) -> Path | None:
