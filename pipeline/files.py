@@ -8,13 +8,23 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
+import socket
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 MANIFEST_FILE = "manifest.json"
+_ELSEWHERE_S = 24 * 3600.0  # without a sign of it, a writer elsewhere counts as dead
+_SIBLING = re.compile(r"\.(.+)\.(?:partial|old)-(\d+)(?:-([0-9a-f]{8})-([0-9a-f]{8})-\d+)?", re.DOTALL)
+_TOKEN = secrets.token_hex(4)  # of this process: an earlier one may have had its id
+_numbers = count()
 
 
 @contextlib.contextmanager
@@ -22,7 +32,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield an empty sibling folder that takes the place of `path` when the block succeeds.
 
     When the block raises, the sibling is removed and whatever stood at `path` is untouched. What killed
-    processes left beside it is cleared away.
+    processes left beside it is cleared away; of those of other machines, after a day without a sign.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(path)
@@ -140,43 +150,81 @@ def _is_entry(item: tuple[str, Any]) -> bool:
     return is_plain and is_whole and isinstance(entry.get("sha256"), str)
 
 
+@dataclass(frozen=True)
+class _Leftover:
+    """What `_sibling` named."""
+
+    left: Path
+    path: Path  # that it was to become, or had been
+    pid: int  # of the writer
+    place: str | None  # none: named before names had it
+    token: str | None
+
+    @property
+    def is_in_use(self) -> bool:
+        if self.place != _place():  # where process ids say nothing to us
+            return time.time() - _last_sign(self.left) < _ELSEWHERE_S
+        if self.pid == os.getpid():
+            return self.token == _TOKEN
+        return _is_alive(self.pid)
+
+
 def _sibling(path: Path, purpose: str) -> Path:
-    # Beside `path`, so that the rename stays within one file system.
-    return path.with_name(f".{path.name}.{purpose}-{os.getpid()}")
+    """A name of its own, whoever else writes `path`. Beside it: the rename stays within one file system."""
+    writer = f"{os.getpid()}-{_place()}-{_TOKEN}-{next(_numbers)}"
+    return path.with_name(f".{path.name}.{purpose}-{writer}")
+
+
+@cache
+def _place() -> str:
+    """This machine since it was started, and the container: where a process id means one process."""
+    facts = [socket.gethostname()]
+    with contextlib.suppress(OSError):  # Linux has them
+        facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        facts.append(os.readlink("/proc/self/ns/pid"))
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
 
 
 def clear_leftovers(folder: Path) -> None:
     """Remove what killed writers left in a folder. For whoever alone may write there, from any machine."""
-    for left, path, _ in _leftovers(folder):
-        _settle(left, path)
+    for each in _leftovers(folder):
+        _settle(each.left, each.path)
 
 
 def _clear_leftovers(path: Path) -> None:
-    for left, of, pid in _leftovers(path.parent):
-        if of == path and not _is_alive(pid):
-            _settle(left, path)
+    for each in _leftovers(path.parent):
+        if each.path == path and not each.is_in_use:
+            _settle(each.left, path)
 
 
-def _leftovers(folder: Path) -> list[tuple[Path, Path, int]]:
-    """What `_sibling` named: its path, the one that it was to become or had been, the writer's process id."""
+def _leftovers(folder: Path) -> list[_Leftover]:
     found = []
     for left in folder.glob(".*"):
-        name = re.fullmatch(r"\.(.+)\.(?:partial|old)-(\d+)", left.name)
+        name = _SIBLING.fullmatch(left.name)
         if name:
-            found.append((left, folder / name[1], int(name[2])))
+            found.append(_Leftover(left, folder / name[1], int(name[2]), name[3], name[4]))
     return found
 
 
+def _last_sign(left: Path) -> float:
+    """When it was last written to or renamed, in seconds since the epoch."""
+    newest = 0.0
+    with contextlib.suppress(FileNotFoundError):  # its writer goes on: what was seen of it says so
+        for path in (left, *left.rglob("*")):
+            facts = path.lstat()
+            newest = max(newest, facts.st_mtime, facts.st_ctime)
+    return newest
+
+
 def _settle(left: Path, path: Path) -> None:
-    if ".old-" in left.name and not path.exists():  # killed between the two renames
-        left.rename(path)
-    else:
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    with contextlib.suppress(FileNotFoundError):  # another one was quicker
+        if ".old-" in left.name and not path.exists():  # killed between the two renames
+            left.rename(path)
+        else:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 def _is_alive(pid: int) -> bool:
-    if pid == os.getpid():
-        return False  # our own, from before
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -195,10 +243,8 @@ def _replace(new: Path, path: Path) -> None:
     path.rename(old)
     try:
         new.rename(path)
-    except OSError:
-        old.rename(path)
-        raise
-    shutil.rmtree(old) if old.is_dir() else old.unlink()
+    finally:
+        _settle(old, path)  # back, if nothing took its place
 
 
 def _sync_folder(folder: Path) -> None:

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline import retention, tracking
+from pipeline import mounts, retention, tracking
 from pipeline.params import load
-from pipeline.retention import Verdict, Wanted
+from pipeline.retention import StoredInput, Verdict, Wanted
 from pipeline.revisions import References, references
-from pipeline.storage import Storage, StoredFile, open_storage, patiently
+from pipeline.storage import Storage, open_storage, patiently
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class Plan:
     storage: Storage
     verdicts: list[Verdict]
-    inputs: list[StoredFile]
+    inputs: list[StoredInput]
     here: list[Path]
     thins: bool
     remarks: list[str]
@@ -46,7 +46,7 @@ class Plan:
     def num_bytes(self) -> int:
         """What is won."""
         runs = sum(verdict.run.num_bytes for verdict in self.going) + sum(size for _, size in self.thinned)
-        return runs + sum(file.num_bytes for file in self.inputs) + sum(map(_size, self.here))
+        return runs + sum(each.num_bytes for each in self.inputs) + sum(map(_size, self.here))
 
 
 def make_plan(
@@ -58,7 +58,8 @@ def make_plan(
         root: the project's folder.
         older_than_days: what was written since stays.
         thins: also to remove what finished runs can do without.
-        projects: folders of others that use the same storage; their revisions count too.
+        projects: folders of others that use the same storage; their revisions, their models in MLflow, and
+            what they still have to tell it count too.
 
     Raises ValueError for bad input, and where the storage cannot be read.
     """
@@ -69,16 +70,17 @@ def make_plan(
     found = References()
     for project in (root, *projects):
         found |= references(project)
-    aliases, remarks = _aliases(root)
+    aliases, remarks = _aliases((root, *projects))
     if not storage.address.startswith(f"{root.resolve()}/") and not projects:
         remarks.append(
             f"{storage.address} is not within this project: if others use it too, name their folders with "
             "--project"
         )
-    now, unsent = time.time(), retention.unsent_curves(root)
+    now, unsent = time.time(), "\n".join(map(retention.unsent_curves, (root, *projects)))
     wanted = Wanted(found, aliases, unsent, older_than_days)
 
-    def look() -> tuple[list[Verdict], list[StoredFile]]:
+    def look() -> tuple[list[Verdict], list[StoredInput]]:
+        mounts.check(root, place)
         verdicts = retention.judge(retention.stored_runs(storage), wanted, now)
         return verdicts, retention.stale_inputs(storage, verdicts, older_than_days, now)
 
@@ -88,11 +90,15 @@ def make_plan(
     return Plan(storage, verdicts, inputs, here, thins, [*found.remarks, *remarks])
 
 
-def _aliases(root: Path) -> tuple[dict[str, str] | None, list[str]]:
-    try:
-        return tracking.aliased_keys(root), []
-    except ConnectionError as error:
-        return None, [f"MLflow does not answer ({error}); all results are kept"]
+def _aliases(projects: Sequence[Path]) -> tuple[dict[str, str] | None, list[str]]:
+    found: dict[str, str] = {}
+    remarks = []
+    for project in projects:
+        try:
+            found |= tracking.aliased_keys(project)
+        except ConnectionError as error:
+            remarks.append(f"{project}: MLflow does not answer ({error}); all results are kept")
+    return None if remarks else found, remarks
 
 
 def show(plan: Plan) -> None:
@@ -118,8 +124,8 @@ def show(plan: Plan) -> None:
     for path in plan.here:
         console.print(f"{path} ({readable(_size(path))}) goes", highlight=False)
     if plan.inputs:
-        size = readable(sum(file.num_bytes for file in plan.inputs))
-        console.print(f"inputs of workers ({len(plan.inputs)} files, {size}) go", highlight=False)
+        size = readable(sum(each.num_bytes for each in plan.inputs))
+        console.print(f"inputs of workers ({len(plan.inputs)} folders, {size}) go", highlight=False)
     for remark in plan.remarks:
         console.print(remark, style="yellow", highlight=False)
     total = readable(sum(verdict.run.num_bytes for verdict in plan.verdicts))
@@ -136,16 +142,10 @@ def carry_out(plan: Plan) -> int:
     steps = [
         *((partial(retention.remove, storage, each.run, tell), each.run.num_bytes) for each in plan.going),
         *((partial(retention.thin, storage, each.run, tell), size) for each, size in plan.thinned),
-        *((partial(_remove_input, storage, file), file.num_bytes) for file in plan.inputs),
+        *((partial(retention.remove_input, storage, each, tell), each.num_bytes) for each in plan.inputs),
         *((partial(_remove_here, path), _size(path)) for path in plan.here),
     ]
     return sum(size for action, size in steps if _with_the_storage(plan.storage, action))
-
-
-def _remove_input(storage: Storage, file: StoredFile) -> bool:
-    storage.remove(file.path)
-    storage.prune("inputs")
-    return True
 
 
 def _remove_here(path: Path) -> bool:

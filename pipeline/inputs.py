@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 from pipeline.files import atomic_folder, only_one
 from pipeline.identity import content_hash
-from pipeline.storage import join, open_storage
+from pipeline.storage import Storage, join, open_storage
 
 FOLDER = "inputs"  # in run.storage
 KEPT_S = 14 * 24 * 3600  # in a machine's cache, since it was last used
-_WHOLE = ".whole"
+WHOLE = ".whole"  # beside a folder: all of it is there
 _SLASH = "~"
 
 T = TypeVar("T")
@@ -63,12 +63,31 @@ def publish(storage: str, value: Any) -> Published:
     place = open_storage(join(storage, FOLDER))
     there = set(place.names())
     for folder, digest in published.digests.items():
-        if digest + _WHOLE not in there:
-            with place.publishing(digest) as copy:
-                for file in _files_of(folder):
-                    shutil.copyfile(file, copy / _flat_name(file.relative_to(folder)))
-            place.write(digest + _WHOLE, b"")  # of a bucket's folder nothing else says so
+        files = {_flat_name(file.relative_to(folder)): file for file in _files_of(folder)}
+        if digest + WHOLE not in there or not _is_there(place, digest, files):
+            _put(place, digest, files)
+        # Of a bucket's folder nothing else says so. Written anew, it says that the folder is in use.
+        place.write(digest + WHOLE, b"")
     return published
+
+
+def _put(place: Storage, digest: str, files: Mapping[str, Path]) -> None:
+    """Publish files as a folder, unless another one did so meanwhile: workers may be reading that."""
+    try:
+        with place.publishing(digest) as copy:
+            for name, file in files.items():
+                shutil.copyfile(file, copy / name)
+            if _is_there(place, digest, files):
+                raise FileExistsError(digest)
+    except OSError:
+        if not _is_there(place, digest, files):
+            raise
+
+
+def _is_there(place: Storage, digest: str, files: Mapping[str, Path]) -> bool:
+    """By names and sizes. What was altered beyond these is found out by who fetches it."""
+    there = {file.path.rpartition("/")[2]: file.num_bytes for file in place.files(digest)}
+    return there == {name: file.stat().st_size for name, file in files.items()}
 
 
 def cache_folder() -> Path:
@@ -83,20 +102,21 @@ def _fetch(storage: str, digest: str) -> Path:
         if not folder.is_dir():
             _forget_old(cache)
             place = open_storage(join(storage, FOLDER))
+            where = f"{place.address}/{digest}"
             try:
                 with place.opened(digest) as source, atomic_folder(folder) as copy:
-                    for file in _files_of(source):
-                        target = copy / file.name.replace(_SLASH, "/")
-                        target.parent.mkdir(parents=True, exist_ok=True)
-                        shutil.copyfile(file, target)
+                    files = {_path_of(file.name, where): file for file in _files_of(source)}
+                    for path, file in files.items():
+                        (copy / path).parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(file, copy / path)
                     if content_hash(copy) != digest:
                         raise ValueError(
-                            f"{place.address}/{digest} was altered: its content has another hash; remove it "
+                            f"{where} was altered: its content has another hash; remove it "
                             "there, and repeat the command"
                         )
             except FileNotFoundError as error:
                 raise ValueError(
-                    f"{place.address}/{digest} is not there for this machine; run.storage has to be a place "
+                    f"{where} is not there for this machine; run.storage has to be a place "
                     "that all workers share"
                 ) from error
         os.utime(folder)
@@ -119,6 +139,17 @@ def _flat_name(path: Path) -> str:
     if _SLASH in str(path):
         raise ValueError(f"{path}: the name of a file that training reads may not have a {_SLASH}; rename it")
     return path.as_posix().replace("/", _SLASH)
+
+
+def _path_of(name: str, where: str) -> Path:
+    """What `_flat_name` made the name of. Raises ValueError for one that leads out of the folder."""
+    parts = name.split(_SLASH)
+    if any(part in ("", ".", "..") for part in parts):
+        raise ValueError(
+            f"{where} was altered: it holds {name!r}, which is the name of no file that was published; "
+            "remove it there, and repeat the command"
+        )
+    return Path(*parts)
 
 
 def _paths(value: Any) -> Iterator[Path]:

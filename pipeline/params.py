@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -76,6 +77,19 @@ class Run(Section):
     keep_checkpoints: Count
     log_steps: Count  # optimizer steps between two records of the training curve
     max_worker_failures: CountOrZero
+
+    @field_validator("storage")
+    @classmethod
+    def _storage_is_a_place_of_its_own(cls, storage: str) -> str:
+        """Not the root of a file system, which holds all else too; `headstart gc` removes files there."""
+        scheme, _, rest = storage.rpartition("://")
+        if scheme == "s3":
+            name = rest.partition("/")[0].rpartition("@")[2].partition("?")[0]
+        else:
+            name = rest.strip() and os.path.normpath(rest).strip("/")
+        if not name:
+            raise ValueError("a folder of its own, or s3://bucket/folder, is wanted")
+        return storage
 
     @model_validator(mode="after")
     def _directions_differ(self) -> Run:

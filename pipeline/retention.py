@@ -4,7 +4,7 @@
     <key>/outcome/step-*        what came of a trial
     <key>/trials.json           the keys of a sweep's trials; <key>/search and <key>/ray: Ray Tune's own
     ray/<key>                   Ray Train's own
-    inputs/<sha256>             token shards, on their way to workers
+    inputs/<sha256>             token shards, on their way to workers; with inputs/<sha256>.whole they count
 
 A run is kept while it is held, while a revision or an alias refers to it, while a sweep that is kept reads
 it, and for some days after it was last written. Nothing is removed because something could not be read.
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.identity import TRIALS_FILE
+from pipeline.inputs import FOLDER, WHOLE
 from pipeline.lease import Holder, Lease, LeaseHeldError, acquire, holder_of, user_name
 from pipeline.revisions import References
 from pipeline.storage import MANIFEST_FILE, SCRATCH_PREFIX, Storage, StoredFile, join, open_storage
@@ -32,6 +33,9 @@ Tell = Callable[[str], object]
 
 DAY_S = 86_400.0
 _KEY = re.compile(r"[0-9a-f]{16}")
+_INPUT = re.compile(  # what `pipeline.inputs` wrote, or was writing
+    r"inputs/(?:([0-9a-f]{64})(?:/|\.whole$)|\.([0-9a-f]{64})(?:\.whole)?\.(?:partial|old)-)"
+)
 _STEP = re.compile(r"(checkpoints|outcome)/(step-[\d.]+)/")
 # A holder elsewhere beats every few seconds: after so long without it is dead, whatever the clocks say.
 _SILENT_S = DAY_S
@@ -285,11 +289,53 @@ def thin(storage: Storage, run: StoredRun, tell: Tell) -> bool:
 # ------------------------------------------------------------------------------------- beside runs
 
 
-def stale_inputs(storage: Storage, verdicts: Sequence[Verdict], days: float, now: float) -> list[StoredFile]:
+@dataclass(frozen=True)
+class StoredInput:
+    """What lies in the storage of a folder that was sent to workers."""
+
+    digest: str
+    files: tuple[StoredFile, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files)
+
+    @property
+    def written(self) -> float:
+        """Seconds since the epoch. One that is used again has its marker written again."""
+        return max(file.written for file in self.files)
+
+
+def stale_inputs(storage: Storage, verdicts: Sequence[Verdict], days: float, now: float) -> list[StoredInput]:
     """What was sent to workers, once no run is held any more. Raises OSError."""
     if any(verdict.run.holder for verdict in verdicts):
         return []
-    return [file for file in storage.files("inputs") if now - file.written >= days * DAY_S]
+    return [each for each in _stored_inputs(storage) if now - each.written >= days * DAY_S]
+
+
+def _stored_inputs(storage: Storage) -> list[StoredInput]:
+    files: dict[str, list[StoredFile]] = defaultdict(list)
+    for file in storage.files(FOLDER):
+        name = _INPUT.match(file.path)
+        if name:
+            files[name[1] or name[2]].append(file)
+    return [StoredInput(digest, tuple(sorted(found))) for digest, found in sorted(files.items())]
+
+
+def remove_input(storage: Storage, stale: StoredInput, tell: Tell) -> bool:
+    """Remove all of it, unless it was sent again since it was looked at; whether it was. Raises OSError.
+
+    Its marker goes first: without it the rest counts for nothing.
+    """
+    if {each.digest: each for each in _stored_inputs(storage)}.get(stale.digest) != stale:
+        tell(f"{FOLDER}/{stale.digest} is left as it is: it was written to meanwhile")
+        return False
+    storage.remove(f"{FOLDER}/{stale.digest}{WHOLE}")
+    for folder in {"/".join(file.path.split("/")[:2]) for file in stale.files}:
+        storage.remove(folder)
+    if not storage.files(FOLDER):
+        storage.prune(FOLDER)
+    return True
 
 
 def stale_here(root: Path, kept: set[str], unsent: str, days: float, now: float) -> list[Path]:
@@ -313,9 +359,14 @@ def _scratch_of_the_dead() -> list[Path]:
 
 
 def unsent_curves(root: Path) -> str:
-    """All that is noted of what MLflow has still to be told."""
+    """All that is noted of what MLflow has still to be told. Raises ValueError for what is no text."""
     texts = []
     for path in (root / ".headstart/unsent").glob("*.json"):
         with contextlib.suppress(FileNotFoundError):  # sent meanwhile
-            texts.append(path.read_text(encoding="utf-8"))
+            try:
+                texts.append(path.read_text(encoding="utf-8"))
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path} does not hold the end of a run ({error}); remove it, and repeat the command"
+                ) from error
     return "\n".join(texts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence, Set
@@ -44,7 +45,7 @@ def references(root: Path) -> References:
         raise ValueError(f"{root}: no such folder; name that of a project")
     try:
         added = list(_added_metrics(root))
-        found, folders = _of_commits(root, added), _worktrees(root)
+        found, folders = _of_commits(root, added) | _beyond_history(root), _worktrees(root)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = str(getattr(error, "stderr", "") or error).strip().partition("\n")[0]
         remark = f"{root}: git does not tell of its revisions ({reason}); all results are kept"
@@ -70,6 +71,17 @@ def _of_commits(root: Path, added: Sequence[tuple[str, float]]) -> References:
     )
 
 
+def _beyond_history(root: Path) -> References:
+    """A shallow clone does not have all commits: what it lacks may refer to any result."""
+    if _git(root, "rev-parse", "--is-shallow-repository").strip() == b"false":
+        return References()
+    remark = (
+        f"{root} is a shallow clone, without the beginning of its history; all results are kept "
+        "(`git fetch --unshallow` brings the rest)"
+    )
+    return References(unknown_until=float("inf"), remarks=(remark,))
+
+
 def _added_metrics(root: Path) -> Iterator[tuple[str, float]]:
     """Each version of a training's metrics in any commit: its blob, and when it was committed."""
     # `-m`: a merge may bring what neither of its parents had.
@@ -78,6 +90,7 @@ def _added_metrics(root: Path) -> Iterator[tuple[str, float]]:
         "--all",
         "-m",
         "--raw",
+        "-z",  # paths as they are: otherwise quoted, if they hold more than plain letters
         "--no-abbrev",
         "--no-renames",
         "--format=%ct",
@@ -85,12 +98,13 @@ def _added_metrics(root: Path) -> Iterator[tuple[str, float]]:
         "*metrics/*.json",
     ]
     time = 0.0
-    for line in _git(root, *log).decode().splitlines():
-        if line.isdigit():
-            time = float(line)
-        elif line.startswith(":"):
-            facts, _, path = line.partition("\t")
-            blob = facts.split()[3]
+    words = iter(_git(root, *log).split(b"\0"))
+    for word in words:
+        word = word.strip()
+        if word.isdigit():
+            time = float(word)
+        elif word.startswith(b":"):
+            blob, path = word.split()[3].decode(), os.fsdecode(next(words))
             if _METRICS.search(path) and set(blob) != {"0"}:  # zeros: removed there
                 yield blob, time
 
@@ -144,9 +158,16 @@ def _blob(content: bytes) -> str:
 
 
 def _worktrees(root: Path) -> list[Path]:
-    lines = _git(root, "worktree", "list", "--porcelain").decode().splitlines()
-    others = [Path(line.removeprefix("worktree ")) for line in lines if line.startswith("worktree ")]
-    return sorted({root, *(folder for folder in others if folder.is_dir())})
+    """The project's folder in each of them."""
+    # The end of the line is git's, one in the name is not.
+    below = os.fsdecode(_git(root, "rev-parse", "--show-prefix").removesuffix(b"\n"))
+    try:
+        lines = _git(root, "worktree", "list", "--porcelain", "-z").split(b"\0")
+    except subprocess.CalledProcessError:  # git before 2.36 knows no -z there
+        lines = _git(root, "worktree", "list", "--porcelain").split(b"\n")
+    names = [line.removeprefix(b"worktree ") for line in lines if line.startswith(b"worktree ")]
+    folders = [Path(os.fsdecode(name), below) for name in names]
+    return sorted({root.resolve(), *(folder.resolve() for folder in folders if folder.is_dir())})
 
 
 def _git(root: Path, *arguments: str, stdin: bytes = b"") -> bytes:

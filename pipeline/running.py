@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline import identity, services, tracking
+from pipeline import identity, mounts, services, tracking
 from pipeline.cluster import Cluster
 from pipeline.files import atomic_write_text
 from pipeline.lease import Fence, Process
 from pipeline.lockfile import LockFile
 from pipeline.params import Model, Params, load, read_yaml
 from pipeline.progress import busy, follow
+from pipeline.storage import patiently
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,12 @@ def _alone(info: tracking.StageInfo, settings: Params) -> Iterator[Fence | None]
     from pipeline.launch import hold
 
     dvc = tracking.dvc_above()
+    patiently(
+        partial(mounts.claim, info.root, settings.run.storage),
+        minutes=settings.run.storage_wait_minutes,
+        what=f"{settings.run.storage} cannot be used",
+        warn=log.warning,
+    )
     folder, _ = _places(info.root, settings.run.storage, info.key)
     with hold(folder, settings.run, Process.of(dvc) if dvc else None) as fence:
         yield fence

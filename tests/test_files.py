@@ -4,9 +4,12 @@ import hashlib
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from pipeline import files
 from pipeline.files import (
     atomic_folder,
     atomic_write_text,
@@ -16,6 +19,8 @@ from pipeline.files import (
     verify,
     write_manifest,
 )
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_a_folder_replaces_the_old_one_whole(tmp_path):
@@ -28,17 +33,85 @@ def test_a_folder_replaces_the_old_one_whole(tmp_path):
     assert [file.name for file in out.parent.iterdir()] == ["out"]
 
 
-def test_what_a_killed_process_left_is_cleared_away(tmp_path):
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    pid = gone.pid
-    for name in (f".out.partial-{pid}", f".out.old-{pid}", ".out.partial-1", ".out.bak-x"):
-        (tmp_path / name).mkdir()
-    (tmp_path / f".out.old-{pid}" / "kept").touch()  # killed between the two renames: nothing stands at `out`
-    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "out"):
+KILLED = """
+import os, sys
+from pathlib import Path
+from pipeline.files import atomic_folder
+kept = Path.rename
+def rename(self, target):  # killed between the two renames
+    kept(self, target)
+    if ".old-" in target.name:
+        os._exit(9)
+Path.rename = rename
+with atomic_folder(Path(sys.argv[1])) as folder:
+    (folder / "new").touch()
+    if sys.argv[2] == "while writing":
+        os._exit(9)
+"""
+
+
+def killed(path: Path, when: str) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path), when], cwd=ROOT)
+    assert done.returncode == 9
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fail_to_write(path: Path) -> None:
+    """What stands at `path` then is what was there, or put back."""
+    with pytest.raises(RuntimeError), atomic_folder(path):
         raise RuntimeError
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["kept"]
-    assert {path.name for path in tmp_path.iterdir()} == {"out", ".out.partial-1", ".out.bak-x"}
+
+
+@pytest.mark.parametrize("when", ["while writing", "between two renames"])
+def test_what_a_killed_process_left_is_cleared_away(tmp_path, when):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/kept").touch()
+    (tmp_path / ".out.bak-x").mkdir()
+    killed(tmp_path / "out", when)
+    assert ("out" in names(tmp_path)) == (when == "while writing")
+    assert len(names(tmp_path)) > 2
+    fail_to_write(tmp_path / "out")
+    assert names(tmp_path / "out") == ["kept"]
+    assert names(tmp_path) == [".out.bak-x", "out"]
+
+
+def test_what_a_process_with_our_number_left_before_is_cleared_away(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_TOKEN", "0" * 8)
+        files._sibling(tmp_path / "out", "partial").mkdir()
+    fail_to_write(tmp_path / "out")
+    assert names(tmp_path) == []
+
+
+def test_two_machines_whose_processes_have_the_same_number_write_beside_each_other(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    with atomic_folder(out) as first:
+        (first / "first").touch()
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(files, "_TOKEN", "0" * 8)
+            elsewhere.setattr(files, "_place", lambda: "0" * 8)
+            with atomic_folder(out) as second:
+                (second / "second").touch()
+            assert names(out) == ["second"]
+        (first / "more").touch()
+    assert names(out) == ["first", "more"]
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("name", [".out.partial-1-00000000-00000000-0", ".out.partial-999999999"])
+def test_what_another_machine_writes_is_left_until_it_was_silent_for_a_day(tmp_path, monkeypatch, name):
+    """One without a place in its name may be from anywhere."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "written").touch()
+    fail_to_write(tmp_path / "out")
+    assert names(tmp_path) == [name]
+    day_later = time.time() + 25 * 3600
+    monkeypatch.setattr(time, "time", lambda: day_later)
+    fail_to_write(tmp_path / "out")
+    assert names(tmp_path) == []
 
 
 def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.identity import content_hash
 from pipeline.inputs import EVERYWHERE, FOLDER, KEPT_S, cache_folder, publish
 from pipeline.storage import open_storage
 
@@ -103,6 +109,89 @@ def test_one_that_was_published_by_half_is_published_again(storage, job):
     place.remove(f"{digest}.whole")
     place.remove(f"{digest}/train.tokens")
     assert publish(storage, job).fetched(job).make() == "1 2 3"
+
+
+def test_one_whose_content_went_is_published_again(storage, job):
+    """As where a removal was stopped halfway: its marker alone says nothing."""
+    digest = publish(storage, job).digests[job.tokens]
+    open_storage(f"{storage}/{FOLDER}").remove(f"{digest}/train.tokens")
+    assert publish(storage, job).fetched(job).make() == "1 2 3"
+
+
+def test_one_that_is_used_again_is_young_again(tmp_path, job):
+    storage = str(tmp_path / "runs")
+    digest = publish(storage, job).digests[job.tokens]
+    marker = tmp_path / "runs" / FOLDER / f"{digest}.whole"
+    os.utime(marker, (1.0, 1.0))
+    publish(storage, job)
+    assert time.time() - marker.stat().st_mtime < 60
+
+
+def test_one_that_another_one_publishes_meanwhile_is_left_to_who_reads_it(tmp_path, job, monkeypatch):
+    storage = str(tmp_path / "runs")
+    real = shutil.copyfile
+    done: list[Any] = []
+
+    def overtaken(source: Path, target: Path) -> None:
+        real(source, target)
+        if not done:
+            done.append(source)
+            publish(storage, job)
+            done.append(folder.stat().st_ino)
+
+    folder = tmp_path / "runs" / FOLDER / content_hash(job.start)
+    monkeypatch.setattr(shutil, "copyfile", overtaken)
+    publish(storage, job)
+    assert folder.stat().st_ino == done[1]
+    assert sorted(path.name for path in folder.parent.iterdir()) == sorted(
+        name
+        for each in (job.start, job.tokens)
+        for name in (content_hash(each), f"{content_hash(each)}.whole")
+    )
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from pipeline import files
+kept = Path.rename
+def rename(self, target):
+    kept(self, target)
+    if ".old-" in target.name:
+        os._exit(9)
+Path.rename = rename
+with files.atomic_folder(Path(sys.argv[1])) as folder:
+    (folder / "new").touch()
+"""
+
+
+def test_one_whose_publisher_was_killed_between_two_renames_is_settled_by_the_next(tmp_path, job):
+    storage = str(tmp_path / "runs")
+    digest = publish(storage, job).digests[job.tokens]
+    folder = tmp_path / "runs" / FOLDER / digest
+    script = [sys.executable, "-c", KILLED, str(folder)]
+    assert subprocess.run(script, cwd=Path(__file__).parent.parent).returncode == 9
+    assert not folder.exists()
+    assert publish(storage, job).fetched(job).make() == "1 2 3"
+    assert [path.name for path in folder.parent.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["~{up}~planted", "..~..~planted", "a~..~..~..~planted", "a~~b", "a~.~b", "a~", "~"]
+)
+def test_a_name_that_leads_out_of_the_folder_is_refused_before_anything_is_written(
+    storage, job, other_machine, name, monkeypatch, tmp_path
+):
+    published = publish(storage, job)
+    digest = published.digests[job.tokens]
+    name = name.format(up=str(tmp_path).strip("/").replace("/", "~"))
+    place = open_storage(f"{storage}/{FOLDER}")
+    place.write(f"{digest}/{name}", b"planted")
+    monkeypatch.setattr(shutil, "copyfile", None)
+    with pytest.raises(ValueError, match=f"{digest} was altered: it holds '{re.escape(name)}'"):
+        published.fetched(job)
+    assert list(tmp_path.rglob("planted")) == []
+    assert [path for path in other_machine.iterdir() if path.suffix != ".lock"] == []
 
 
 def test_the_cache_forgets_what_was_long_not_used(storage, job, other_machine):

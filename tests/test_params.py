@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,24 @@ def test_settings_of_a_source_that_contradict_each_other_are_refused(tmp_path, l
     (tmp_path / "mine.yaml").write_text(f"corpus: {{target: {{source: {source}}}}}\n")
     with pytest.raises(ValueError, match=rf"`corpus\.target\.source.*{message}"):
         presets.use(str(tmp_path / "mine.yaml"), tmp_path / "params.yaml", write=True)
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["", " ", "/", "//", "/.", "/a/..", "file://", "file:///", "s3://", "s3:///a", "s3://key:secret@/a"],
+)
+def test_a_storage_that_is_none_or_holds_all_else_is_refused(load_text, place):
+    text = FILE.read_text().replace("storage: .headstart/runs", f"storage: {json.dumps(place)}")
+    with pytest.raises(ValueError, match=r"`run\.storage` is '.*a folder of its own, or s3://bucket/folder"):
+        load_text(text)
+
+
+@pytest.mark.parametrize(
+    "place", [".", "runs", "../runs", "/a", "file:///a", "s3://bucket", "s3://key:secret@bucket/a?region=b"]
+)
+def test_any_folder_or_bucket_may_be_the_storage(load_text, place):
+    text = FILE.read_text().replace("storage: .headstart/runs", f"storage: {json.dumps(place)}")
+    assert load_text(text).run.storage == place
 
 
 def test_splits_that_leave_nothing_to_train_on_are_refused(load_text):

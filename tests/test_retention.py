@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import retention, revisions, tracking
+from pipeline import garbage, retention, revisions, tracking
 from pipeline.lease import Holder, Process, acquire, holder_of
 from pipeline.retention import DAY_S, StoredRun, Wanted, judge, stored_runs
 from pipeline.revisions import References, references
@@ -300,14 +300,80 @@ def test_a_run_whose_last_checkpoint_is_torn_is_not_thinned(storage):
 # ------------------------------------------------------------------------------------- beside runs
 
 
+A, B = "a" * 64, "b" * 64  # hashes of what was sent
+
+
+def write_input(storage: Storage, digest: str) -> None:
+    storage.write(f"inputs/{digest}/tokens.bin", b"tokens")
+    storage.write(f"inputs/{digest}.whole", b"")
+
+
 def test_inputs_go_when_they_are_old_and_no_run_is_held(storage):
-    storage.write("inputs/abc/tokens.bin", b"tokens")
+    write_input(storage, A)
     held, free = (retention.Verdict(run_of(**more), "") for more in (held_by(HERE, 0), {}))
     later = time.time() + 20 * DAY_S
     assert retention.stale_inputs(storage, [held], 14, later) == []
     assert retention.stale_inputs(storage, [free], 30, later) == []
-    (file,) = retention.stale_inputs(storage, [free], 14, later)
-    assert file.path == "inputs/abc/tokens.bin"
+    (stale,) = retention.stale_inputs(storage, [free], 14, later)
+    assert [file.path for file in stale.files] == [f"inputs/{A}.whole", f"inputs/{A}/tokens.bin"]
+    assert retention.remove_input(storage, stale, print)
+    assert storage.files() == []
+    assert storage.names() == []
+
+
+def test_in_the_folder_of_inputs_nothing_goes_that_we_did_not_write(storage):
+    others = ["corpus.csv", "thesis/notes.txt", f"thesis/{A}/a", f"{A}.txt", f"{A[1:]}/a", f"{A}0/a",
+              f"{A}0.whole", f"{A}.whole/a", f"{A.upper()}/a"]  # fmt: skip
+    for name in others:
+        storage.write(f"inputs/{name}", b"a person's")
+    storage.write(f"{A}/a", b"a person's")
+    write_input(storage, B)
+    (stale,) = retention.stale_inputs(storage, [], 14, time.time() + 20 * DAY_S)
+    assert retention.remove_input(storage, stale, print)
+    assert {file.path for file in storage.files()} == {f"{A}/a"} | {f"inputs/{name}" for name in others}
+
+
+def test_an_input_goes_as_a_whole_and_stays_while_any_of_it_is_young(tmp_path):
+    storage = open_storage(str(tmp_path))
+    for digest in (A, B):
+        write_input(storage, digest)
+    left = tmp_path / f"inputs/.{A}.partial-7-00000000-00000000-0"  # by a publisher that was killed
+    left.mkdir()
+    (left / "tokens.bin").touch()
+    old = time.time() - 20 * DAY_S
+    for path in (tmp_path / "inputs").rglob("*"):
+        if path.name != f"{B}.whole":
+            os.utime(path, (old, old))
+    (stale,) = retention.stale_inputs(storage, [], 14, time.time())
+    assert (stale.digest, len(stale.files)) == (A, 3)
+    assert retention.remove_input(storage, stale, print)
+    assert sorted(path.name for path in (tmp_path / "inputs").iterdir()) == [B, f"{B}.whole"]
+
+
+def test_an_input_that_is_sent_again_meanwhile_is_left_and_said(storage):
+    write_input(storage, A)
+    (stale,) = retention.stale_inputs(storage, [], 0, time.time() + 60)
+    storage.write(f"inputs/{A}/more.bin", b"more")
+    told: list[str] = []
+    assert not retention.remove_input(storage, stale, told.append)
+    assert told == [f"inputs/{A} is left as it is: it was written to meanwhile"]
+    assert len(storage.files()) == 3
+
+
+def test_a_removal_of_an_input_that_was_stopped_leaves_it_without_its_marker(storage, monkeypatch):
+    write_input(storage, A)
+    (stale,) = retention.stale_inputs(storage, [], 0, time.time() + 60)
+    real = type(storage).remove
+
+    def stops(self: Storage, path: str) -> None:
+        if not path.endswith(".whole"):
+            raise OSError(errno.EIO, "Input/output error")
+        real(self, path)
+
+    monkeypatch.setattr(type(storage), "remove", stops)
+    with pytest.raises(OSError, match="Input/output error"):
+        retention.remove_input(storage, stale, print)
+    assert storage.names("inputs") == [A]
 
 
 def test_what_killed_processes_and_removed_runs_left_here_goes(tmp_path, monkeypatch):
@@ -359,10 +425,12 @@ def test_the_trainings_are_the_stages_that_train():
 
 
 class Repository:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, inside: str = "") -> None:
         self.folder = folder
+        self.project = folder / inside
+        folder.mkdir(exist_ok=True)
         self.git("init", "-q", "-b", "main")
-        self.metrics = folder / "reports/metrics"
+        self.metrics = self.project / "reports/metrics"
         self.metrics.mkdir(parents=True)
 
     def git(self, *words: str, time: int = 1_000_000) -> str:
@@ -438,6 +506,46 @@ def test_a_sweep_of_no_trials_refers_to_none(repository):
     repository.git("add", "-A")
     repository.git("commit", "-q", "-m", "run")
     assert references(repository.folder) == References()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "thèse",
+        "日本",
+        'a"b',
+        "a\\b",
+        "a\nb",
+        "a\tb",
+        "[a]*",
+        b"\xff".decode(errors="surrogateescape"),
+        "123",
+        ":(top)a",
+    ],
+)
+def test_a_project_may_be_called_anything_wherever_it_is_in_its_repository(tmp_path, name):
+    repository = Repository(tmp_path / name, inside=f"{name}/of {name}")
+    repository.commit(KEYS[0])
+    repository.commit(KEYS[1])
+    repository.git("worktree", "add", "-q", "--detach", f"{tmp_path}/{name} elsewhere", "main")
+    elsewhere = tmp_path / f"{name} elsewhere" / repository.project.relative_to(repository.folder)
+    (elsewhere / "reports/metrics/tune.json").write_text(json.dumps({"key": KEYS[2]}))
+    repository.write(KEYS[3])
+    assert references(repository.project) == References(frozenset(KEYS[:4]))
+
+
+def test_a_shallow_clone_does_not_know_what_its_history_refers_to(repository, tmp_path_factory):
+    for key in KEYS[:3]:
+        repository.commit(key)
+    shallow = tmp_path_factory.mktemp("shallow")
+    repository.git("clone", "-q", "--depth", "1", f"file://{repository.folder}", str(shallow))
+    found = references(shallow)
+    assert (found.keys, found.unknown_until) == ({KEYS[2]}, math.inf)
+    (remark,) = found.remarks
+    assert f"{shallow} is a shallow clone" in remark
+    repository.git("-C", str(shallow), "fetch", "-q", "--unshallow")
+    assert references(shallow) == References(frozenset(KEYS[:3]))
 
 
 @pytest.mark.parametrize("break_it", ["no git", "missing object"])
@@ -540,6 +648,61 @@ def test_gc_counts_the_revisions_of_other_projects_on_the_same_storage(project, 
     other.commit(KEYS[1])
     done = headstart(project.folder, "gc", "--older-than", "0", "--project", str(other.folder))
     assert done.stdout.count("kept: a revision refers to it") == 2
+
+
+def test_gc_counts_models_of_other_projects_and_what_they_have_to_tell_mlflow(
+    project, tmp_path_factory, monkeypatch
+):
+    other = Repository(tmp_path_factory.mktemp("other"))
+    runs = open_storage(str(project.folder / ".headstart/runs"))
+    for key in KEYS[2:4]:
+        write_run(runs, key, 20)
+    (other.folder / ".headstart/unsent").mkdir(parents=True)
+    (other.folder / ".headstart/unsent/ab.json").write_text(f'{{"curves": ["/a/{KEYS[2]}/curve.jsonl"]}}')
+    aliases: dict[Path, dict[str, str]] = {other.folder: {KEYS[1]: "models:/m@current"}}
+    monkeypatch.setattr(tracking, "aliased_keys", lambda root: aliases.get(root, {}))
+
+    def kept(*others: Path) -> dict[str, str]:
+        plan = garbage.make_plan(project.folder, project.folder / "params.yaml", 0.0, projects=others)
+        return {verdict.run.key: verdict.reason for verdict in plan.verdicts if not verdict.goes}
+
+    assert set(kept()) == {KEYS[0]}
+    assert kept(other.folder) == {
+        KEYS[0]: "a revision refers to it",
+        KEYS[1]: "models:/m@current is made from it",
+        KEYS[2]: "MLflow has not got its curve yet",
+    }
+
+
+def test_gc_keeps_all_results_where_the_mlflow_of_another_project_does_not_answer(
+    project, tmp_path_factory, monkeypatch
+):
+    other = Repository(tmp_path_factory.mktemp("other"))
+
+    def ask(root: Path) -> dict[str, str]:
+        if root == other.folder:
+            raise ConnectionError("refused")
+        return {}
+
+    monkeypatch.setattr(tracking, "aliased_keys", ask)
+    params = project.folder / "params.yaml"
+    plan = garbage.make_plan(project.folder, params, 0.0, projects=[other.folder])
+    assert plan.going == []
+    assert f"{other.folder}: MLflow does not answer (refused); all results are kept" in plan.remarks
+
+
+def test_looking_at_another_project_makes_nothing_there(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert tracking.aliased_keys(tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_to_be_told_and_is_no_text_is_named(tmp_path):
+    file = tmp_path / ".headstart/unsent/ab.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ValueError, match=r"unsent/ab\.json does not hold the end of a run .*; remove it"):
+        retention.unsent_curves(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,12 @@ def test_git_commit_and_changes_are_tagged(root, client):
     assert clean["headstart.git.dirty"] == "false"
     (root / "code.py").write_text("2")
     assert plans.git_tags(root)["headstart.git.dirty"] == "true"
+    git("checkout", "code.py")
+    assert plans.git_tags(root)["headstart.git.dirty"] == "false"
+    git("config", "core.quotePath", "false")
+    (root / os.fsdecode(b"\xff.py")).touch()
+    git("add", "-A")
+    assert plans.git_tags(root)["headstart.git.dirty"] == "true"
 
 
 @pytest.mark.parametrize("error", [ValueError("bad\nline"), KeyboardInterrupt(), SystemExit(143)])

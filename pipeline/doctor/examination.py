@@ -57,6 +57,7 @@ def examine(params_file: Path, folder: Path) -> list[Finding]:
         cluster.begin()
     tools = in_background(lambda: project.tools(folder))
     findings = [project.settings(params, _needs(params, 1), case.storage)]
+    findings += checked("storage", lambda: project.mounted(root, where), CHECK_S, HANGS)
     findings += checked("inputs", lambda: project.inputs(params, folder / "dvc.yaml"), CHECK_S, HANGS)
     findings += tools.result()
     if cluster is None:

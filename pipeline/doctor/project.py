@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
+from pipeline import mounts
 from pipeline.doctor.findings import Finding, failure, ok, size, warning
 from pipeline.doctor.needs import FACTOR, STAGES, Need, storage_bytes
 from pipeline.lease import Holder, holder_of
@@ -29,6 +30,16 @@ def settings(params: Params, needs: Sequence[Need], storage: str) -> Finding:
     return ok(
         "settings", f"{params.model.family}: {sizes} parameters; workers: {workers}; storage: {storage}"
     )
+
+
+def mounted(root: Path, storage: str) -> list[Finding]:
+    """Nothing, but where the folder that this project's runs were in is not the one that is there now."""
+    try:
+        mounts.check(root, storage)
+    except FileNotFoundError as error:
+        found, _, to_do = str(error).rpartition("; ")
+        return [failure("storage", f"{storage}: {found}", to_do)]
+    return []
 
 
 # ----------------------------------------------------------------------------------------------- inputs

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 import tempfile
 import threading
 import time
@@ -164,7 +165,8 @@ def sync(config: RecorderConfig) -> Delivery:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    # The folder may be shared: a process of another machine can have the same id.
+    scratch = path.with_name(f".{path.name}.partial-{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with scratch.open("w", encoding="utf-8") as file:
             file.write(text)

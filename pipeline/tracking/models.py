@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -107,6 +108,8 @@ def aliased_keys(root: Path) -> dict[str, str]:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
+    if not (root / ".headstart").is_dir() and not os.environ.get("MLFLOW_TRACKING_URI"):
+        return {}  # as below; and in another's project even the folder may not be ours to make
     uri = tracking_uri(root)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
         return {}  # nothing was recorded yet, and asking would make it

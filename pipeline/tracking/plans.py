@@ -249,7 +249,10 @@ def git_tags(root: Path) -> dict[str, str]:
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        # Names of files come as bytes that need not be text.
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, errors="replace"
+        )
     except FileNotFoundError:  # git is not installed
         return None
     return done.stdout.strip() if done.returncode == 0 else None
