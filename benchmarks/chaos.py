@@ -7,8 +7,9 @@ the newest checkpoint loses its end or has a bit flipped. Whenever `dvc repro` h
 is typed again; nobody does anything else, but that a killed server or node is started again, as a supervisor
 would.
 
-At the end of each run: the weights are those of the undisturbed one, bit for bit; in MLflow each curve has
-each step once; every run is FINISHED or FAILED; no process is left, no lock, no half-written file.
+At the end of each run: weights and figures are those of the undisturbed one, bit for bit; in MLflow each
+curve has each step once; every run is FINISHED, or FAILED for a reason that a kill may explain, and then one
+that finished came after it; no process is left, no worker of Ray is at work, no lock, no half-written file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import csv
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -27,20 +29,31 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from pipeline.cost import Cost
 from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ["pretrain_lm@forward", "finetune_lm@forward", "finetune_classifier@forward"]
 MODELS = {"pretrain_lm": "general_lm", "finetune_lm": "target_lm", "finetune_classifier": "classifier"}
 GIVE_UP = 40  # starts of `dvc repro` in one run
+TIMES = frozenset(Cost().spent())  # figures that are no result
+RAY_WAIT_S = 10.0  # for its workers to end behind a stage
+# Of Ray's processes, those that are there without work. The cleaner outlives a killed controller, as it is
+# meant to, and stays where no dashboard tells it of the death.
+AT_REST = re.compile(r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|PlacementGroupCleaner)")
+# What no kill explains: a mistake of ours.
+MISTAKE = re.compile(
+    r"(WorkerGroupError: .*)?\b(Assertion|Attribute|Index|Key|Name|NotImplemented|Type|UnboundLocal)Error\b"
+)
 
 EPOCHS = {"pretrain_lm": 6.0, "finetune_lm": 12.0, "finetune_classifier": 30.0}
 SETTINGS = """
@@ -80,17 +93,20 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=8.0, help="mean seconds between two of them")
     parser.add_argument("--stages", type=int, default=3, help="of the three trainings, the first so many")
     parser.add_argument("--length", type=float, default=1.0, help="of each training, times the usual")
+    parser.add_argument("--kinds", help=f"of what it does, with commas between: {', '.join(KINDS)}; or all")
     parser.add_argument("--out", type=Path, help="JSON of what was seen")
     arguments = parser.parse_args()
     targets = TARGETS[: arguments.stages]
-    rng = random.Random(arguments.seed)
+    try:
+        kinds = chosen(arguments.kinds)
+    except ValueError as error:
+        parser.error(str(error))
+    monkey = Monkey(random.Random(arguments.seed), arguments.pause, arguments.kills, kinds)
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
         undisturbed = run_once(Path(scratch) / "undisturbed", targets, arguments.length, None)
         wanted = results_of(undisturbed.project, targets)
         runs: list[Run] = []
-        while sum(len(run.done) for run in runs) < arguments.kills:
-            left = arguments.kills - sum(len(run.done) for run in runs)
-            monkey = Monkey(rng, arguments.pause, left)
+        while monkey.left:
             project = Path(scratch) / f"run-{len(runs) + 1}"
             runs.append(run_once(project, targets, arguments.length, monkey))
             runs[-1].findings += differences(runs[-1].project, targets, wanted)
@@ -102,6 +118,15 @@ def main() -> None:
         arguments.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     if figures["findings"]:
         sys.exit(1)
+
+
+def chosen(kinds: str | None) -> list[str]:
+    """Raises ValueError for a kind that there is not."""
+    names = [name.strip() for name in kinds.split(",")] if kinds is not None else list(KINDS)
+    for name in names:
+        if name not in KINDS:
+            raise ValueError(f"--kinds names {name!r}, which is none of {', '.join(KINDS)}")
+    return names
 
 
 @dataclass
@@ -158,6 +183,7 @@ def run_once(project: Path, targets: list[str], length: float, monkey: Monkey | 
                 run.findings.append(f"dvc repro did not succeed: {tail_of(project, run.starts)}")
                 break
         run.seconds = time.monotonic() - started
+        run.findings += workers_left(nodes.session)
         command(project, environment, "headstart", "status")
         run.findings += left_behind(project, mlflow.uri)
     return run
@@ -281,6 +307,9 @@ class Nodes:
         self._cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
         self.nodes = [self._cluster.add_node(num_cpus=1) for _ in range(2)]
         self.address: str = self._cluster.address
+        head = self._cluster.head_node
+        assert head is not None
+        self.session: str = head.get_session_dir_path()
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -340,19 +369,12 @@ class Scene:
 
 
 class Monkey:
-    def __init__(self, rng: random.Random, mean_pause_s: float, most: int) -> None:
-        self._rng, self._mean_pause_s, self._most = rng, mean_pause_s, most
-        self._kinds: dict[str, Callable[[Scene], bool]] = {
-            "worker": lambda scene: self._kill_titled(scene, "RayTrainWorker"),
-            "controller": lambda scene: self._kill_titled(scene, "TrainController"),
-            "driver": self._kill_driver,
-            "dvc": self._kill_dvc,
-            "raylet": self._kill_raylet,
-            "mlflow": self._kill_mlflow,
-            "truncated checkpoint": lambda scene: self._damage(scene, truncate),
-            "flipped bit": lambda scene: self._damage(scene, flip_a_bit),
-        }
+    """Does one of each kind before any comes again."""
+
+    def __init__(self, rng: random.Random, mean_pause_s: float, most: int, kinds: Sequence[str]) -> None:
+        self._rng, self._mean_pause_s, self._kinds = rng, mean_pause_s, list(kinds)
         self._bag: list[str] = []
+        self.left = most
 
     def tease(self, scene: Scene, done: list[str]) -> None:
         """Until `dvc` has ended."""
@@ -361,10 +383,11 @@ class Monkey:
             deadline = time.monotonic() + pause
             while scene.dvc.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.05)
-            if scene.dvc.poll() is None and len(done) < self._most and scene.stage() is not None:
+            if scene.dvc.poll() is None and self.left and scene.stage() is not None:
                 kind = self._next_kind()
-                if self._kinds[kind](scene):
+                if KINDS[kind](self._rng, scene):
                     done.append(kind)
+                    self.left -= 1
                     say(f"  {time.strftime('%H:%M:%S')} {len(done)}: {kind}")
                 else:
                     self._bag.append(kind)  # there was none just then
@@ -376,41 +399,45 @@ class Monkey:
             self._rng.shuffle(self._bag)
         return self._bag.pop()
 
-    def _kill_titled(self, scene: Scene, title: str) -> bool:
-        found = scene.nodes.workers(title)
-        if not found:
-            return False
-        return kill(self._rng.choice(found))
 
-    def _kill_driver(self, scene: Scene) -> bool:
-        stage = scene.stage()
-        return stage is not None and kill(stage)
+def kill_titled(title: str, rng: random.Random, scene: Scene) -> bool:
+    found = scene.nodes.workers(title)
+    return bool(found) and kill(rng.choice(found))
 
-    def _kill_dvc(self, scene: Scene) -> bool:
-        scene.dvc.kill()
-        return True
 
-    def _kill_raylet(self, scene: Scene) -> bool:
-        scene.nodes.kill_one(self._rng)
-        scene.nodes.add()
-        return True
+def kill_driver(rng: random.Random, scene: Scene) -> bool:
+    stage = scene.stage()
+    return stage is not None and kill(stage)
 
-    def _kill_mlflow(self, scene: Scene) -> bool:
-        scene.mlflow.kill()
-        time.sleep(self._rng.uniform(0, 5))
-        scene.mlflow.start()
-        return True
 
-    def _damage(self, scene: Scene, damage: Callable[[Path, random.Random], None]) -> bool:
-        """It counts when the newest is read again: so the worker is killed too."""
-        found = scene.checkpoints()
-        if not found or not scene.nodes.workers("RayTrainWorker"):
-            return False
-        try:
-            damage(found[-1], self._rng)
-        except FileNotFoundError:  # retention was quicker
-            return False
-        return self._kill_titled(scene, "RayTrainWorker")
+def kill_dvc(rng: random.Random, scene: Scene) -> bool:
+    scene.dvc.kill()
+    return True
+
+
+def kill_raylet(rng: random.Random, scene: Scene) -> bool:
+    scene.nodes.kill_one(rng)
+    scene.nodes.add()
+    return True
+
+
+def kill_mlflow(rng: random.Random, scene: Scene) -> bool:
+    scene.mlflow.kill()
+    time.sleep(rng.uniform(0, 5))
+    scene.mlflow.start()
+    return True
+
+
+def damage(harm: Callable[[Path, random.Random], None], rng: random.Random, scene: Scene) -> bool:
+    """It counts when the newest is read again: so the worker is killed too."""
+    found = scene.checkpoints()
+    if not found or not scene.nodes.workers("RayTrainWorker"):
+        return False
+    try:
+        harm(found[-1], rng)
+    except FileNotFoundError:  # retention was quicker
+        return False
+    return kill_titled("RayTrainWorker", rng, scene)
 
 
 def truncate(file: Path, rng: random.Random) -> None:
@@ -424,6 +451,18 @@ def flip_a_bit(file: Path, rng: random.Random) -> None:
         (byte,) = handle.read(1)
         handle.seek(place)
         handle.write(bytes([byte ^ 1 << rng.randrange(8)]))
+
+
+KINDS: dict[str, Callable[[random.Random, Scene], bool]] = {
+    "worker": partial(kill_titled, "RayTrainWorker"),
+    "controller": partial(kill_titled, "TrainController"),
+    "driver": kill_driver,
+    "dvc": kill_dvc,
+    "raylet": kill_raylet,
+    "mlflow": kill_mlflow,
+    "truncated checkpoint": partial(damage, truncate),
+    "flipped bit": partial(damage, flip_a_bit),
+}
 
 
 def kill(process: psutil.Process) -> bool:
@@ -454,20 +493,23 @@ def modified(file: Path) -> float:
 # ---------------------------------------------------------------------------------------- the verdict
 
 
-def results_of(project: Path, targets: list[str]) -> dict[str, bytes]:
-    """The exported weights of each stage."""
-    names = [target.partition("@")[0] for target in targets]
-    return {
-        name: (project / "data" / MODELS[name] / "forward/tensors.safetensors").read_bytes() for name in names
-    }
+def results_of(project: Path, targets: list[str]) -> dict[str, Any]:
+    """Of each stage: the exported weights, and the figures but for the time that it took."""
+    found: dict[str, Any] = {}
+    for name in (target.partition("@")[0] for target in targets):
+        weights = project / "data" / MODELS[name] / "forward/tensors.safetensors"
+        figures = json.loads((project / f"reports/metrics/{name}-forward.json").read_text())
+        found[f"the weights of {name}"] = weights.read_bytes()
+        found[f"the figures of {name}"] = {key: figures[key] for key in figures.keys() - TIMES}
+    return found
 
 
-def differences(project: Path, targets: list[str], wanted: dict[str, bytes]) -> list[str]:
+def differences(project: Path, targets: list[str], wanted: Mapping[str, Any]) -> list[str]:
     try:
         found = results_of(project, targets)
     except FileNotFoundError as error:
         return [f"{error.filename} is missing"]
-    return [f"the weights of {name} differ" for name in wanted if found[name] != wanted[name]]
+    return [f"{what} differ" for what in wanted if found[what] != wanted[what]]
 
 
 def left_behind(project: Path, uri: str) -> list[str]:
@@ -480,14 +522,12 @@ def unsound_runs(project: Path, uri: str) -> list[str]:
 
     client = MlflowClient(uri)
     everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
-    findings = []
-    for run in client.search_runs(everywhere, max_results=5000):
+    runs = client.search_runs(everywhere, max_results=5000)
+    findings = unexplained(runs)
+    for run in runs:
         name = run.info.run_name
         if run.info.status not in ("FINISHED", "FAILED"):
             findings.append(f"the run of {name} is {run.info.status}")
-        is_stage = "mlflow.parentRunId" in run.data.tags
-        if run.info.status == "FAILED" and is_stage and "headstart.error" not in run.data.tags:
-            findings.append(f"the run of {name} FAILED without a reason")
         for metric in run.data.metrics:
             steps = [point.step for point in client.get_metric_history(run.info.run_id, metric)]
             if len(steps) != len(set(steps)):
@@ -496,6 +536,24 @@ def unsound_runs(project: Path, uri: str) -> list[str]:
         file = project / f"reports/metrics/{stage}-forward.json"
         if file.exists():
             findings += unsound_curve(client, everywhere, stage, json.loads(file.read_text())["steps"])
+    return findings
+
+
+def unexplained(runs: Iterable[Any]) -> list[str]:
+    """Failures of stages that say no reason, or one that no kill has, or that nobody made good."""
+    stages = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
+    finished = [run for run in stages if run.info.status == "FINISHED"]
+    findings = []
+    for failed in (run for run in stages if run.info.status == "FAILED"):
+        name, reason = failed.info.run_name, failed.data.tags.get("headstart.error")
+        if reason is None:
+            findings.append(f"the run of {name} FAILED without a reason")
+        elif MISTAKE.match(reason):
+            findings.append(f"the run of {name} FAILED, which no kill explains: {reason[:300]}")
+        if not any(
+            run.info.run_name == name and run.info.end_time >= failed.info.end_time for run in finished
+        ):
+            findings.append(f"the run of {name} FAILED, and none that finished came after it")
     return findings
 
 
@@ -522,6 +580,28 @@ def processes_left(project: Path) -> list[str]:
             )
             if mine and "mlflow" not in line:
                 found.append(f"process {process.info['pid']} is left: {line[:200]}")
+    return found
+
+
+def workers_left(session: str) -> list[str]:
+    """Of Ray, at work though nobody waits for what they make. The nodes are still up."""
+    deadline = time.monotonic() + RAY_WAIT_S
+    while found := at_work(psutil.process_iter(["pid", "cmdline"]), session):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    return found
+
+
+def at_work(processes: Iterable[psutil.Process], session: str) -> list[str]:
+    """The node of a worker may be gone: which Ray it is of is seen by its log."""
+    found = []
+    for process in processes:
+        line = " ".join(process.info["cmdline"] or []).strip()
+        if line.startswith("ray::") and not AT_REST.match(line):
+            with ignoring_gone():
+                if any(file.path.startswith(f"{session}/") for file in process.open_files()):
+                    found.append(f"Ray's process {process.info['pid']} is at work: {line}")
     return found
 
 

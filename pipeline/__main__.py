@@ -143,7 +143,9 @@ def sync() -> None:
 
     delivered = tracking.deliver(project_root(Path.cwd()))
     if not delivered.told and not delivered.left:
-        typer.echo(f"MLflow at {delivered.store} has everything")
+        everything = f"MLflow at {delivered.store} has everything"
+        nothing = f"nothing is kept here for MLflow at {delivered.store}; {delivered.outage}"
+        typer.echo(nothing if delivered.outage else everything)
     for name in delivered.told:
         typer.echo(f"delivered: {name}, to MLflow at {delivered.store}")
     for name, reason in delivered.left:

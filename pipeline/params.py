@@ -11,9 +11,10 @@ import difflib
 import math
 import os
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -490,7 +491,7 @@ def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str =
     try:
         checked = form.model_validate(dict(values))
     except ValidationError as error:
-        lines = sorted({_explain(item, form, prefix) for item in error.errors()})
+        lines = sorted(_explain(error.errors(), values, form, prefix))
         raise ValueError(f"{where}: " + f"\n{where}: ".join(lines)) from error
     if isinstance(checked, kind):
         return checked
@@ -506,33 +507,102 @@ def _form_of(kind: type) -> type[BaseModel]:
     return create_model(kind.__name__, __base__=Section, **fields)
 
 
+def _explain(
+    errors: Sequence[Any], values: Mapping[str, Any], form: type[BaseModel], prefix: str
+) -> Iterator[str]:
+    """A line for each wrong key. Where a key may be of several kinds, pydantic has an error for each."""
+    found: dict[tuple[str, ...], list[Any]] = {}
+    for item in errors:
+        found.setdefault(_key_of(item, values), []).append(item)
+    for key, items in found.items():
+        last = items[-1]
+        dotted = prefix + ".".join(key)
+        if last["type"] == "extra_forbidden" or any(item["loc"][-1:] == ("[key]",) for item in items):
+            yield _unknown(dotted, _names_in(_kinds_at(form, key[:-1])))
+        elif last["type"] in ("missing", "union_tag_not_found"):
+            yield f"missing key `{dotted}`"
+        elif not any(other[: len(key)] == key and len(other) > len(key) for other in found):
+            # Else it is a mapping, as it may be, and what is wrong in there is said.
+            given = last["ctx"]["tag"] if last["type"] == "union_tag_invalid" else last["input"]
+            yield f"`{dotted}` is {_REPR.repr(given)}: {_wanted(items, _kinds_at(form, key))}"
+
+
+def _key_of(item: Any, values: Any) -> tuple[str, ...]:
+    """The keys and positions in the file that lead to an error; pydantic puts tags of unions between them."""
+    key = []
+    for part in item["loc"]:
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            continue
+        key.append(str(part))
+    if item["type"] == "missing":
+        key.append(str(item["loc"][-1]))
+    elif item["type"].startswith("union_tag"):
+        key.append(item["ctx"]["discriminator"].strip("'"))
+    return tuple(key)
+
+
+def _wanted(items: Sequence[Any], kinds: Sequence[Any]) -> str:
+    """What may stand there instead. What a check of ours says goes before what pydantic says."""
+    ours = [item["msg"].removeprefix("Value error, ") for item in items if item["type"] == "value_error"]
+    said = list(dict.fromkeys(_in_yaml(item, kinds) for item in items))
+    begin = "Input should be "
+    if ours or not all(text.startswith(begin) for text in said):
+        return "; ".join(ours or said)
+    null = ["null"] if type(None) in kinds else []
+    return begin + " or ".join([text.removeprefix(begin) for text in said] + null)
+
+
+def _in_yaml(item: Any, kinds: Sequence[Any]) -> str:
+    """What pydantic says, in words of the file."""
+    if item["type"] == "union_tag_invalid":
+        return f"Input should be {item['ctx']['expected_tags'].replace(', ', ' or ')}"
+    if item["type"] not in ("model_type", "model_attributes_type", "dict_type"):
+        return str(item["msg"])
+    names = _names_in(kinds)
+    return "Input should be a mapping" + (f" of {', '.join(names)}" if names else "")
+
+
 def _unknown(key: str, known: list[str]) -> str:
     near = difflib.get_close_matches(key.rsplit(".", 1)[-1], known, n=1, cutoff=0.5)
     hint = f"did you mean `{near[0]}`?" if near else f"known here: {', '.join(sorted(known))}"
     return f"unknown key `{key}`; {hint}"
 
 
-def _explain(item: Any, kind: type, prefix: str) -> str:
-    # A discriminated union puts its tag into the location; it is no key of the file.
-    location = [str(part) for part in item["loc"] if part not in ("pydocs", "files")]
-    key = prefix + ".".join(location)
-    if item["type"] == "extra_forbidden":
-        return _unknown(key, _fields_at(kind, location[:-1]))
-    if item["type"] == "missing":
-        return f"missing key `{key}`"
-    return f"`{key}` is {_REPR.repr(item['input'])}: {item['msg']}"
+def _kinds_at(form: Any, key: Sequence[str]) -> list[Any]:
+    """The kinds of what may stand under a key."""
+    kinds = list(_kinds_of(form))
+    for part in key:
+        kinds = [below for kind in kinds for below in _below(kind, part)]
+    return kinds
 
 
-def _fields_at(kind: type, location: list[str]) -> list[str]:
-    fields: dict[str, Any] = kind.model_fields  # type: ignore[attr-defined]
-    for part in location:
-        if part == "source":
-            return sorted(set(PydocsSource.model_fields) | set(FilesSource.model_fields))
-        annotation = fields[part].annotation if part in fields else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
-        fields = annotation.model_fields
-    return list(fields)
+def _names_in(kinds: Sequence[Any]) -> list[str]:
+    """The keys of sections, and of mappings whose keys are given."""
+    names: dict[str, None] = {}
+    for kind in kinds:
+        given = get_args(get_args(kind)[0]) if get_origin(kind) is dict else ()
+        names |= dict.fromkeys([*getattr(kind, "model_fields", ()), *given])
+    return list(names)
+
+
+def _kinds_of(annotation: Any) -> Iterator[Any]:
+    """The members of a union."""
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        members = get_args(annotation)
+        for each in members[:1] if get_origin(annotation) is Annotated else members:
+            yield from _kinds_of(each)
+    else:
+        yield annotation
+
+
+def _below(kind: Any, part: str) -> Iterator[Any]:
+    """The kinds of what stands under a name in a section or another mapping, or at a place of a list."""
+    if get_origin(kind) in (dict, list):
+        yield from _kinds_of(get_args(kind)[-1])
+    elif part in getattr(kind, "model_fields", {}):
+        yield from _kinds_of(kind.model_fields[part].annotation)
 
 
 def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:

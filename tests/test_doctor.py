@@ -436,11 +436,11 @@ def test_a_node_that_hangs_keeps_nobody_waiting(tmp_path, monkeypatch):
 def test_runs_that_are_held_are_named_with_their_holder(tmp_path):
     from pipeline.lease import leased
 
-    assert project.leases(str(tmp_path))[0].found.startswith("no run is held")
+    assert project.leases(str(tmp_path), is_usable=True)[0].found.startswith("no run is held")
     with leased(str(tmp_path / "abc")):
-        (found,) = project.leases(str(tmp_path))
+        (found,) = project.leases(str(tmp_path), is_usable=True)
         assert f"abc is held by process {os.getpid()} of" in found.found
-    assert project.leases(str(tmp_path))[0].found == "no run is held (1 folders)"
+    assert project.leases(str(tmp_path), is_usable=True)[0].found == "no run is held (1 folders)"
 
 
 # --------------------------------------------------------------------------------------------- tracking
@@ -541,6 +541,23 @@ def test_without_ray_all_is_said_in_seconds_and_nothing_left(project_folder):
     assert "would run" in found["dvc"][0].found
     assert "not made yet: data/tokens/general" in found["inputs"][0].found
     assert made_by(project_folder) - before <= {".headstart"}
+
+
+def test_who_holds_a_run_is_not_claimed_of_a_storage_that_cannot_be_used(tmp_path):
+    away, full = tmp_path / "away", tmp_path / "full"
+    (full / "abc").mkdir(parents=True)
+    (unseen,) = project.leases(str(away), is_usable=False)
+    assert (unseen.state, "could not be looked at" in unseen.found) == ("warning", True)
+    assert project.leases(str(away), is_usable=True)[0].found == "no run is held (0 folders)"
+    assert project.leases(str(full), is_usable=False)[0].found == "no run is held (1 folders)"
+
+
+@pytest.mark.slow
+def test_a_storage_that_cannot_be_made_is_no_storage_without_runs(project_folder):
+    write_params(project_folder, workers=0, storage="/proc/headstart/runs")
+    found = findings_of(doctor(project_folder, "--json"))
+    assert states(found["storage"]) == ["failure"]
+    assert states(found["leases"]) == ["warning"]
 
 
 @pytest.mark.slow

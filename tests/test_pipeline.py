@@ -95,6 +95,69 @@ def test_a_wrong_setting_is_named(values, message):
     assert all(line.startswith("params.yaml: ") for line in str(refused.value).splitlines())
 
 
+WORKERS = "a valid integer or 'auto' or a mapping of min, max"
+LR = "finetune_lm.optimizer.lr"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (changed("run.workers", "many"), f"`run.workers` is 'many': Input should be {WORKERS}"),
+        (changed("run.workers", True), f"`run.workers` is True: Input should be {WORKERS}"),
+        (
+            changed("run.workers", -1),
+            f"`run.workers` is -1: Input should be {WORKERS}".replace(
+                "a valid integer", "greater than or equal to 0"
+            ),
+        ),
+        (changed("run.workers", {"min": 1}), "missing key `run.workers.max`"),
+        (
+            changed("run.workers", {"min": 1, "max": 2, "maxi": 3}),
+            "unknown key `run.workers.maxi`; did you mean `max`?",
+        ),
+        (
+            changed("run.workers", {"min": 1, "max": "x"}),
+            "`run.workers.max` is 'x': Input should be a valid integer",
+        ),
+        (
+            changed("run.workers", {"min": 3, "max": 1}),
+            "`run.workers` is {'max': 1, 'min': 3}: min is 3, above max, which is 1",
+        ),
+        (
+            changed("run.threads_per_worker", "all"),
+            "`run.threads_per_worker` is 'all': Input should be a valid integer or 'auto'",
+        ),
+        (
+            changed("pretrain_lm.sampled_words", "all"),
+            "`pretrain_lm.sampled_words` is 'all': Input should be a valid integer or null",
+        ),
+        (
+            changed("tune.space", {LR: {"low": "a", "high": 1}}),
+            f"`tune.space.{LR}.low` is 'a': Input should be a valid number or a valid integer or null",
+        ),
+        (
+            changed("tune.space", {LR: {"choices": [1, [2]]}}),
+            f"`tune.space.{LR}.choices.1` is [2]: Input should be a valid number or a valid integer or "
+            "a valid string or a valid boolean",
+        ),
+        (changed("tune.space", {LR: {"lo": 1}}), f"unknown key `tune.space.{LR}.lo`; did you mean `low`?"),
+        (
+            changed("tune.overrides", {"finetune_ml": {}}),
+            "unknown key `tune.overrides.finetune_ml`; did you mean `finetune_lm`?",
+        ),
+        (
+            changed("corpus.general.source", {"kind": "pydoc"}),
+            "`corpus.general.source.kind` is 'pydoc': Input should be 'pydocs' or 'files'",
+        ),
+        (changed("corpus.general.source", {}), "missing key `corpus.general.source.kind`"),
+        (changed("leakage", 1), "`leakage` is 1: Input should be a mapping of action, ngram_words,"),
+    ],
+)
+def test_of_a_setting_of_several_kinds_the_key_and_all_kinds_are_named(values, message):
+    with pytest.raises(ValueError, match=rf"^params.yaml: {re.escape(message)}[^\n]*$"):
+        typed(Params, values, where="params.yaml")
+
+
 def test_all_wrong_settings_are_named_at_once():
     values = changed("run.sede", 1)
     del values["evaluate"]

@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 
 from pipeline import params
+from pipeline.cost import Cost
 from pipeline.lockfile import LockFile
 from tests.checkout import copy_checkout
 
@@ -30,6 +32,7 @@ WORDS = {
 }
 COMMON = ["the", "a", "of", "and", "near", "with", "old", "small", "bright", "under", "over", "quiet"]
 
+LOG_STEPS = 5
 TINY = """
 run: {workers: 0, log_steps: 5, checkpoint_minutes: 0.001}
 corpus:
@@ -478,6 +481,29 @@ def test_the_ledger_holds_each_trick_and_the_report_shows_it(project):
     assert "headstart ablate" in command(project, "dvc", "repro", "--dry", "ablate/dvc.yaml").stdout
 
 
+def wait_for_checkpoint(project: Path, known: set[Path], process: subprocess.Popen[bytes]) -> Path:
+    """The folder of a new run, once it has a checkpoint behind the first records of its curve."""
+    while True:
+        for path in list_of_new_checkpoints(project, known):
+            if int(path.name.removeprefix("step-")) > LOG_STEPS:
+                return path.parent.parent
+        assert process.poll() is None, "the training ended before it was to be killed"
+        time.sleep(0.02)
+
+
+def assert_it_went_on(run: Path, killed_at: float) -> None:
+    """From a checkpoint: what begins anew writes all records anew."""
+    records = [json.loads(line) for line in (run / "curve.jsonl").read_text().splitlines()]
+    steps = [record["step"] for record in records]
+    assert steps == sorted(set(steps))
+    times = {record["step"]: record["time_ms"] / 1000 for record in records}
+    assert times[LOG_STEPS] < killed_at < times[steps[-1]]
+
+
+def without_times(figures: dict) -> dict:
+    return {name: value for name, value in figures.items() if name not in Cost().spent()}
+
+
 def list_of_new_checkpoints(project: Path, known: set[Path]) -> list[Path]:
     new = set((project / ".headstart/runs").iterdir()) - known
     return [path for run in new for path in run.glob("checkpoints/step-*")]
@@ -556,20 +582,13 @@ def test_killed_and_started_again_a_training_ends_with_the_same_weights(project)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     known = set((project / ".headstart/runs").iterdir())
     process = subprocess.Popen(pretrain("out/killed"), cwd=project, env=environment, start_new_session=True)
-    while not (checkpoints := [
-        path
-        for run in set((project / ".headstart/runs").iterdir()) - known
-        for path in run.glob("checkpoints/step-*")
-    ]):  # fmt: skip
-        assert process.poll() is None, "the training ended before its first checkpoint"
-        time.sleep(0.02)
+    run = wait_for_checkpoint(project, known, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    killed_at = time.time()
     assert not (project / "out/killed").exists()
     subprocess.run(pretrain("out/killed"), cwd=project, env=environment, check=True)
-    run = checkpoints[0].parent.parent
-    steps = [json.loads(line)["step"] for line in (run / "curve.jsonl").read_text().splitlines()]
-    assert steps == sorted(set(steps))
+    assert_it_went_on(run, killed_at)
     shutil.rmtree(run)
     undisturbed = subprocess.Popen(pretrain("out/undisturbed"), cwd=project, env=environment)
     while not (run / "curve.jsonl").exists():
@@ -587,13 +606,25 @@ def test_killed_and_started_again_a_training_ends_with_the_same_weights(project)
         (project / "out" / name / "tensors.safetensors").read_bytes() for name in ("killed", "undisturbed")
     ]
     assert weights[0] == weights[1]
+    figures = [
+        without_times(json.loads((project / "out" / f"{name}.json").read_text()))
+        for name in ("killed", "undisturbed")
+    ]
+    assert figures[0] == figures[1]
     assert [path.name for path in (run / "lease").iterdir() if path.suffix == ".beat"] == []
 
 
-def test_a_stage_whose_dvc_was_killed_is_ended_and_followed(project):
-    """As `kill -9` of `dvc repro` alone, which leaves its stage at work; then `dvc repro` is typed again."""
-    from mlflow import MlflowClient
+@dataclass(frozen=True)
+class Followed:
+    said: str
+    below: list[psutil.Process]  # of the dvc that was killed
+    run: Path  # of the training
+    killed_at: float
 
+
+@pytest.fixture(scope="module")
+def followed(project) -> Followed:
+    """`dvc repro` alone was killed by `kill -9`, which leaves its stage at work; then it was typed again."""
     overlay = project / "orphan.yaml"
     overlay.write_text("run: {seed: 44}\npretrain_lm: {epochs: 8.0}\n", encoding="utf-8")
     command(project, "headstart", "use", "orphan.yaml")
@@ -606,19 +637,26 @@ def test_a_stage_whose_dvc_was_killed_is_ended_and_followed(project):
         [str(binaries / "dvc"), "repro", "--single-item", stage],
         cwd=project, env=environment, start_new_session=True,
     )  # fmt: skip
-    while not list_of_new_checkpoints(project, known):
-        assert dvc.poll() is None, "the training ended before its first checkpoint"
-        time.sleep(0.02)
+    run = wait_for_checkpoint(project, known, dvc)
     below = psutil.Process(dvc.pid).children(recursive=True)
     dvc.kill()
     dvc.wait()
     assert any(process.is_running() for process in below)
+    killed_at = time.time()
     again = command(project, "dvc", "repro", "--single-item", stage)
-    assert "whose parent is gone; ending it, taking over" in again.stdout + again.stderr
-    assert not [process for process in below if process.is_running()]
+    return Followed(again.stdout + again.stderr, below, run, killed_at)
+
+
+def test_a_stage_whose_dvc_was_killed_is_ended_and_followed(project, followed):
+    from mlflow import MlflowClient
+
+    assert "whose parent is gone; ending it, taking over" in followed.said
+    assert not [process for process in followed.below if process.is_running()]
     client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
     everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
     key = json.loads((project / "data/general_lm/forward/state.json").read_text())["key"]
+    assert followed.run.name == key
+    assert_it_went_on(followed.run, followed.killed_at)
     (run,) = client.search_runs(everywhere, f"tags.`headstart.key` = '{key}'")
     assert run.info.status == "FINISHED"
     steps = [point.step for point in client.get_metric_history(run.info.run_id, "train/loss")]
@@ -626,13 +664,14 @@ def test_a_stage_whose_dvc_was_killed_is_ended_and_followed(project):
     assert steps[-1] == metrics(project, "pretrain_lm-forward")["steps"]
 
 
-def test_a_forced_repro_trains_again_and_ends_with_the_same_weights(project):
+def test_trained_again_by_force_and_undisturbed_it_ends_with_the_same_weights_and_figures(project, followed):
     weights = project / "data/general_lm/forward/tensors.safetensors"
-    key = json.loads((weights.parent / "state.json").read_text())["key"]
-    curve = project / ".headstart/runs" / key / "curve.jsonl"
+    curve = followed.run / "curve.jsonl"
     before, trained_at = weights.read_bytes(), curve.read_text()
+    figures = metrics(project, "pretrain_lm-forward")
     command(project, "dvc", "repro", "--force", "--single-item", "pretrain_lm@forward")
     assert weights.read_bytes() == before
+    assert without_times(metrics(project, "pretrain_lm-forward")) == without_times(figures)
     assert curve.read_text() != trained_at  # other times of day
 
 

@@ -20,6 +20,7 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import psutil
 import pytest
@@ -145,6 +146,11 @@ def test_the_search_does_not_find(source):
         "https://h/a?X-Amz-Credential=SECRETxx/2026", "https://blob/a?sv=1&sig=SECRETxx%3D",
         "https://h/a?AWSAccessKeyId=SECRETxx", "two: http://a:SECRETxx@h/ and http://b:SECRETxx@h/",
         "signature of SECRETxx refused",
+        "https://user:p@ss/SECRETxx@host/x", "https://user:p@SECRETxx@host/@x",
+        "host=db user=me password=SECRETxx dbname=x", "password = 'SECRETxx SECRETxx'",
+        "PGPASSWORD=a,SECRETxx", "{'password': 'SECRETxx'}", '{"api_key": "SECRETxx"}',
+        "access-token=SECRETxx", "Authorization: Bearer SECRETxx.SECRETxx", "authorization: basic SECRETxx==",
+        "{'Authorization': 'Basic SECRETxx'}", "{'Authorization': b'token SECRETxx'}",
     ],
 )  # fmt: skip
 def test_credentials_are_taken_out_of_a_text(text, monkeypatch):
@@ -156,10 +162,48 @@ def test_credentials_are_taken_out_of_a_text(text, monkeypatch):
 
 @pytest.mark.parametrize(
     "text",
-    ["https://host/a.csv?page=2", "mail me@example.org: http://host/", "s3://bucket/folder", "a key = b"],
-)
-def test_a_text_without_credentials_stays_as_it_is(text):
+    ["https://host/a.csv?page=2", "mail me@example.org: http://host/", "s3://bucket/folder", "a key = b",
+     "the password is wrong", "max_tokens=300, token: 5", "PWD=/work/project", "Authorization: it is missing",
+     "https://host/a and a mail to me@example.org", "https://host/@a", "loss 6.123456, 123456 words"],
+)  # fmt: skip
+def test_a_text_without_credentials_stays_as_it_is(text, monkeypatch):
+    for name in ("PWD", "OLDPWD", "PATH", "DB_PASSES", "MONKEY", "PATTERN", "TOKENS_PER_STEP"):
+        monkeypatch.setenv(name, "/work/project")
     assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PASSWORD", "PGPASSWORD", "MYSQL_PWD", "DB_PASS", "SSHPASS", "OPENAI_APIKEY", "GITHUB_PAT", "HF_TOKEN",
+     "GITHUBTOKEN", "aws_secret_access_key", "CLIENT_SECRET", "DB_CREDENTIALS"],
+)  # fmt: skip
+def test_the_value_of_a_variable_that_is_called_a_secret_is_hidden(name, monkeypatch):
+    monkeypatch.setenv(name, "planted1")
+    assert redact("driver: planted1x refused") == "driver: ***x refused"
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        quote,
+        lambda secret: quote(secret, safe=""),
+        lambda secret: quote(secret, safe="=+"),
+        lambda secret: quote(secret, safe="").replace("%2F", "%2f"),
+        quote_plus,
+    ],
+)
+def test_a_secret_is_hidden_when_it_is_percent_encoded(encode, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Ab/é+d ef%==xyz")
+    assert redact(f"asked for {encode('Ab/é+d ef%==xyz')}, refused") == "asked for ***, refused"
+
+
+def test_of_short_values_only_passwords_are_hidden_and_only_as_words(monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
+    monkeypatch.setenv("DB_PASS", "hidden")
+    monkeypatch.setenv("PGPASSWORD", "layer")
+    monkeypatch.setenv("SORT_KEY", "general")
+    said = "as bob:hunter2, hidden; hidden_dim of a layer of data/general_lm"
+    assert redact(said) == "as bob:***, ***; hidden_dim of a layer of data/general_lm"
 
 
 # ------------------------------------------------------------------------- the Ray that a stage starts

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import tracking
+from pipeline import __main__, tracking
 from pipeline.tracking import RecorderConfig, StageInfo, curves, stage_run, stores
 from tests.mlflow_servers import MlflowServer, Proxy, wait_for
 
@@ -140,7 +140,7 @@ def test_a_server_away_all_the_time_costs_a_bounded_time_and_no_record(root, pro
     time.sleep(1)
     proxy.set("pass")
     for told in (("pretrain_lm",), ()):
-        assert tracking.deliver(root) == (proxy.uri, told, ())
+        assert tracking.deliver(root) == (proxy.uri, told, (), None)
     (late,) = all_runs(client, f"tags.`headstart.key` = '{root.name}'")
     assert late.info.status == "FINISHED"
     assert late.info.end_time / 1000 < ended
@@ -196,6 +196,15 @@ def test_sync_says_what_is_kept_and_delivers_it_when_it_can(root, proxy, monkeyp
     assert (worked.returncode, worked.stderr) == (0, "")
     assert worked.stdout == f"delivered: evaluate, to MLflow at {proxy.uri}\n"
     assert (again.returncode, again.stdout) == (0, f"MLflow at {proxy.uri} has everything\n")
+
+
+def test_sync_claims_nothing_of_an_mlflow_that_it_did_not_reach(root, away, monkeypatch, capsys):
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://bob:word@127.0.0.1:9")
+    __main__.sync()
+    said = capsys.readouterr().out
+    outage = "MLflow does not answer: ConnectionError: nobody there"
+    assert said == f"nothing is kept here for MLflow at http://***@127.0.0.1:9; {outage}\n"
 
 
 def test_what_waits_for_mlflow_waits_in_the_file_not_in_memory(root, away):
@@ -316,15 +325,15 @@ def test_an_outage_in_the_middle_of_a_delivery_leaves_the_rest(root, away):
 
     away.setattr(tracking.outcomes, "conclude", goes_away)
     left = tracking.Left("pretrain_lm", "MLflow does not answer: ConnectionError: gone")
-    assert tracking.deliver(root)[1:] == (("prepare",), (left,))
+    assert tracking.deliver(root)[1:] == (("prepare",), (left,), left.reason)
     away.undo()
-    assert tracking.deliver(root)[1:] == (("pretrain_lm",), ())
+    assert tracking.deliver(root)[1:] == (("pretrain_lm",), (), None)
 
 
 def test_a_run_that_is_at_work_is_not_delivered(root):
     with stage_run(info(root)) as run:
         record(run.recorder(root / "curve.jsonl").open(-1), [1])
-        assert tracking.deliver(root)[1:] == ((), ())
+        assert tracking.deliver(root)[1:] == ((), (), None)
         assert stores.client(run.uri).get_run(run.run_id or "").info.status == "RUNNING"
 
 

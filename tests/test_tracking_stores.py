@@ -300,7 +300,7 @@ def test_postgres_may_go_and_come_back(postgres, root, monkeypatch, caplog):
     assert "Connection refused" in caplog.text
     assert len(list((root / ".headstart" / "unsent").iterdir())) == 2
     postgres.start()
-    assert tracking.deliver(root) == (stores.redact(uri), ("pretrain_lm", "evaluate"), ())
+    assert tracking.deliver(root) == (stores.redact(uri), ("pretrain_lm", "evaluate"), (), None)
     client = stores.client(uri)
     assert history(client, run.run_id) == list(range(1, 21))
     assert client.get_run(run.run_id or "").info.status == "FINISHED"

@@ -66,7 +66,7 @@ def examine(params_file: Path, folder: Path) -> list[Finding]:
         findings += [unreachable, *_ask(case, [], None)]
     else:
         findings += _examine_ray(case, cluster)
-    return findings + checked("leases", lambda: project.leases(case.storage), CHECK_S, HANGS)
+    return findings
 
 
 def _needs(params: Params, num_workers: int) -> list[Need]:
@@ -125,5 +125,8 @@ def _ask(case: _Case, nodes: Sequence[Mapping[str, Any]], placement: Placement |
     needs = [] if placement is None else _needs(case.params, placement.num_workers)
     driver, answers, findings = visit(errand, ray_checks.nodes_to_ask(nodes, errand) if nodes else [])
     findings += judge(driver, answers, placement, needs)
-    free_bytes = driver.storage.free_bytes if isinstance(driver.storage, StorageAnswer) else None
-    return [*findings, *project.room(case.params, needs, case.storage, free_bytes)]
+    usable = driver.storage if isinstance(driver.storage, StorageAnswer) else None
+    findings += project.room(case.params, needs, case.storage, usable.free_bytes if usable else None)
+    return findings + checked(
+        "leases", lambda: project.leases(case.storage, is_usable=usable is not None), CHECK_S, HANGS
+    )

@@ -190,9 +190,11 @@ def room(params: Params, needs: Sequence[Need], storage: str, free_bytes: int | 
         yield ok("room", f"{told}; {size(free_bytes)} are free in {storage}")
 
 
-def leases(storage: str) -> list[Finding]:
+def leases(storage: str, *, is_usable: bool) -> list[Finding]:
     """Which runs somebody trains, or was training when killed."""
     runs = open_storage(storage).names()
+    if not runs and not is_usable:  # it may hold some, where it is mounted
+        return [warning("leases", f"who holds a run could not be looked at in {storage}", "see `storage`")]
     with ThreadPoolExecutor(16) as pool:  # a bucket takes its time for each
         holders = list(pool.map(lambda run: holder_of(open_storage(join(storage, run))), runs))
     held = {run: holder for run, holder in zip(runs, holders, strict=True) if holder is not None}

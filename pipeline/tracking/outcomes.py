@@ -105,6 +105,7 @@ class Delivered(NamedTuple):
     store: str
     told: tuple[str, ...]
     left: tuple[Left, ...]
+    outage: str | None = None  # why it was not reached, or not to the end
 
 
 def deliver(root: Path, experiment: str = "headstart") -> Delivered:
@@ -113,7 +114,7 @@ def deliver(root: Path, experiment: str = "headstart") -> Delivered:
     Raises ValueError for an address or credentials that MLflow refuses.
     """
     uri = tracking_uri(root)
-    before = dict(_titles(root))
+    before, outage = dict(_titles(root)), None
     try:
         with lock(root):
             mlflow = client(uri)
@@ -126,10 +127,10 @@ def deliver(root: Path, experiment: str = "headstart") -> Delivered:
             raise refusal(uri, error) from error
         if not is_outage(error):
             raise
-        reason = f"MLflow does not answer: {line_of(error)}"
+        outage = f"MLflow does not answer: {line_of(error)}"
         told = [name for path, name in before.items() if not path.exists()]
-        left = [Left(name, reason) for path, name in before.items() if path.exists()]
-    return Delivered(redact(uri), tuple(told), tuple(left))
+        left = [Left(name, outage) for path, name in before.items() if path.exists()]
+    return Delivered(redact(uri), tuple(told), tuple(left), outage)
 
 
 def keep(root: Path, outcome: Outcome) -> Path:
