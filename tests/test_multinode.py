@@ -84,7 +84,9 @@ def nodes_apart(tmp_path) -> Iterator[dict[str, str]]:
         words = [f"--address=127.0.0.2:{port}", "--num-cpus=1", f"--node-ip-address=127.0.0.{number}",
                  "--min-worker-port=0", "--max-worker-port=0"]  # fmt: skip
         started.append(start_node(project, environment, *words))
-        wait_for_cpus(len(started) - 1, f"127.0.0.2:{port}", environment)  # two at once may take the same port
+        wait_for_cpus(
+            len(started) - 1, f"127.0.0.2:{port}", environment
+        )  # two at once may take the same port
     yield {**joining, "RAY_ADDRESS": f"127.0.0.2:{port}"}
     for process in started:
         os.killpg(process.pid, signal.SIGTERM)
