@@ -62,19 +62,21 @@ class _Run:
         pass
 
 
-def run_search(job: LanguageModelJob, folder: Path, killing: Killing | None, retries: int) -> list[Tried]:
+def run_search(
+    job: LanguageModelJob, curves: Path, storage: str, killing: Killing | None = None, retries: int = 0
+) -> list[Tried]:
     places = SimpleNamespace(
         note=lambda keys: None,
         open_run=lambda name, key, values: _Run(),
-        places=lambda key: ("", folder / "told" / key / "curve.jsonl"),
+        places=lambda key: ("", curves / key / "curve.jsonl"),
         of=lambda values: str(values[LR]),
     )
     runs = SearchRuns(places, "value", places, lambda: None)  # type: ignore[arg-type]
-    jobs = Jobs(job, str(folder), killing)
+    jobs = Jobs(job, storage, killing)
     run = run_of(max_worker_failures=retries)
     objective = Objective(jobs.make, jobs.session, run, "validation/bits_per_byte", float)
     try:
-        return search(objective, SETTINGS, ONE_AT_ONCE, Cluster(), str(folder / "search"), runs)
+        return search(objective, SETTINGS, ONE_AT_ONCE, Cluster(), f"{storage}/search", runs)
     finally:
         runs.close()
 
@@ -83,22 +85,22 @@ def rounded(trial: Tried) -> Tried:
     return replace(trial, value=trial.value and round(trial.value, 5))
 
 
-def told(folder: Path) -> dict[str, list[tuple[int, float]]]:
+def told(curves: Path) -> dict[str, list[tuple[int, float]]]:
     """The curve of each trial, as it would be in MLflow."""
     return {
         path.parent.name: [
             (each.step, each.metrics["validation/bits_per_byte"]) for each in read_records(path)
         ]
-        for path in sorted((folder / "told").glob("*/curve.jsonl"))
+        for path in sorted(curves.glob("*/curve.jsonl"))
     }
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_trial_that_is_killed_changes_nothing(tmp_path, workers_find_tests):  # noqa: F811
-    """Killed three times, with one attempt more each time the search is begun, after its first rung."""
-    job = make_job(tmp_path)
-    wanted = run_search(job, tmp_path / "whole", None, 0)
+def test_a_trial_that_is_killed_changes_nothing(tmp_path, bucket, workers_find_tests):  # noqa: F811
+    """Killed three times after its first rung, with one attempt more each time that the search is begun."""
+    job, whole, killed = make_job(tmp_path), tmp_path / "whole", tmp_path / "killed"
+    wanted = run_search(job, whole, str(tmp_path / "runs"))
     # Of a scheduler that forgot the trials before, the third would be the first to reach each rung.
     assert [trial.state for trial in wanted] == ["finished", "finished", "stopped early", "finished"]
     records = RecorderConfig(uri="", run_id=None, path=tmp_path / "curve.jsonl")
@@ -106,9 +108,9 @@ def test_a_trial_that_is_killed_changes_nothing(tmp_path, workers_find_tests):  
     with pytest.raises(
         TrialLostError, match=r"trial \w+ was lost, and run\.max_worker_failures: 1 leaves no"
     ):
-        run_search(job, tmp_path / "killed", killing, 1)
+        run_search(job, killed, bucket, killing, retries=1)
     assert killing.starts() == [-1, 11]
-    found = run_search(job, tmp_path / "killed", killing, 1)
+    found = run_search(job, killed, bucket, killing, retries=1)
     assert killing.starts() == [-1, 11, 11, 11]
     assert [rounded(trial) for trial in found] == [rounded(trial) for trial in wanted]
-    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    assert told(killed) == told(whole)
