@@ -19,11 +19,11 @@ from pipeline.allocator import keep_freed_memory
 from pipeline.cluster import Cluster, JoinedCluster
 from pipeline.files import atomic_write
 from pipeline.inputs import EVERYWHERE, Published, publish
-from pipeline.lease import Fence, Process, leased
+from pipeline.lease import Fence, LeaseHeldError, LeaseLostError, Process, leased
 from pipeline.params import Run, Workers
 from pipeline.precision import fast_dtype
 from pipeline.redaction import redact
-from pipeline.storage import patiently
+from pipeline.storage import StorageError, patiently
 from pipeline.training.checkpoint import Checkpoint, CheckpointStore
 from pipeline.training.context import CURVE_FILE, Context, OpenRecorder
 from pipeline.training.jobs import Job
@@ -48,6 +48,14 @@ class Session:
     owner: Process | None = None  # without which a trial is an orphan
     cluster: Cluster | JoinedCluster | None = None  # None: a Ray on this machine, started for this job
 
+
+class WorkersError(ValueError):
+    """Ray could not set up the workers."""
+
+
+# By which a training ends for where it ran: the same settings may have a result elsewhere, or later.
+_REFUSALS_OF_THE_PLACE = (StorageError, LeaseHeldError, LeaseLostError, WorkersError)
+OF_THE_PLACE = (*_REFUSALS_OF_THE_PLACE, OSError)
 
 Report = Callable[[Mapping[str, float]], None]
 
@@ -112,7 +120,10 @@ def _fit(job: Job, run: Run, session: Session, report: Report | None) -> Checkpo
             _train_on_ray(job, run, session, report)
         done = store.newest()
     if done is None or not done.state["finished"]:
-        raise RuntimeError(f"training ended, but {session.folder} holds no finished checkpoint")
+        raise StorageError(
+            f"training ended, but {session.folder} holds no finished checkpoint; see that nobody removes "
+            "files there, and repeat the command"
+        )
     return done
 
 
@@ -239,7 +250,7 @@ def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -
             ),
             run_config=RunConfig(
                 name=session.key,
-                storage_path=_folder_for_ray(storage),
+                storage_path=folder_for_ray(storage),
                 failure_config=FailureConfig(max_failures=run.max_worker_failures),
                 callbacks=[_listener(report)] if report else [],
             ),
@@ -249,7 +260,7 @@ def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -
         except WorkerGroupError as error:
             raise refusal_among(error.worker_failures.values()) or error from error
         except ControllerError as error:
-            raise ValueError(
+            raise WorkersError(
                 f"Ray could not set up the workers: {reason_of(error.controller_failure)}; look with "
                 "`headstart doctor`"
             ) from error
@@ -270,7 +281,7 @@ def published_for(cluster: Cluster | JoinedCluster, storage: str, value: Any, ru
     )
 
 
-def _folder_for_ray(storage: str) -> str:
+def folder_for_ray(storage: str) -> str:
     """For the records of Ray's own, which are not gone on from: what we do is in our checkpoints."""
     if "://" in storage:
         return f"{tempfile.gettempdir()}/headstart-ray-{os.getuid()}"
@@ -302,10 +313,25 @@ def _listener(report: Report) -> Any:
 def refusal_among(failures: Iterable[Exception]) -> ValueError | None:
     """The ValueError among workers' failures, which Ray wraps: it has a message for a person."""
     for failure in failures:
-        for cause in _causes(failure):
+        for cause in causes(failure):
             if isinstance(cause, ValueError):
-                return ValueError(str(cause))
+                kinds = (kind for kind in _REFUSALS_OF_THE_PLACE if isinstance(cause, kind))
+                return next(kinds, ValueError)(
+                    str(cause)
+                )  # of Ray's own making is the kind of what it raises
     return None
+
+
+def is_verdict(failure: Exception) -> bool:
+    """Whether a training failed of its settings, and would again: then that is its result."""
+    if isinstance(failure, OF_THE_PLACE):
+        return False
+    # A GPU that failed serves its process no more; of what does not fit, torch says so in another way.
+    if isinstance(failure, ValueError | RuntimeError):
+        return not str(failure).startswith("CUDA error")
+    # Of a Train job's workers: where one is lost, the others fail too, of all kinds of things.
+    workers = getattr(failure, "worker_failures", {}).values()
+    return any(isinstance(cause, torch.OutOfMemoryError) for worker in workers for cause in causes(worker))
 
 
 def reason_of(failure: Exception) -> str:
@@ -317,11 +343,11 @@ def reason_of(failure: Exception) -> str:
     refusal = refusal_among(among)
     if refusal is not None:
         return redact(str(refusal))
-    *_, origin = _causes(among[0])
+    *_, origin = causes(among[0])
     return redact(f"{type(origin).__name__}: {origin}".partition("\n")[0])
 
 
-def _causes(failure: BaseException) -> Iterator[BaseException]:
+def causes(failure: BaseException) -> Iterator[BaseException]:
     """From what Ray raised here to what was raised there."""
     cause: BaseException | None = getattr(failure, "_base_exc", failure)
     while cause is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,21 +18,12 @@ from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.cost import Cost, total
 from pipeline.evaluation import tfidf_probabilities
 from pipeline.launch import Session, device_of, fit, model_tensors
+from pipeline.lease import Fence
 from pipeline.params import Run
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.export import build_classifier, build_encoder, export_model
 from pipeline.training.jobs import ClassifierJob, LanguageModelJob, chosen_documents
 from pipeline.training.objectives import predict_logits
-
-
-class Point(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def folder(self) -> str: ...
-
-    def run(self) -> Checkpoint: ...
 
 
 @dataclass(frozen=True)
@@ -47,8 +37,8 @@ class ClassifierPoint:
     session: Session
     test_documents: int | None
 
-    def run(self) -> Checkpoint:
-        done = fit(self.job, replace_workers(self.settings), self.session)
+    def run(self, fence: Fence) -> Checkpoint:
+        done = fit(self.job, replace_workers(self.settings), replace(self.session, fence=fence))
         device = device_of(self.settings)
         cost = Cost(gpu=device.type == "cuda")
         card = self.job.card
@@ -80,7 +70,7 @@ class TfidfPoint:
     seed: int
     test_documents: int | None
 
-    def run(self) -> Checkpoint:
+    def run(self, fence: Fence) -> Checkpoint:
         cost = Cost()
         train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
         chosen = chosen_documents(train, self.num_labels, self.seed, "sample_efficiency.labels")
@@ -105,8 +95,8 @@ class LanguageModelPoint:
     settings: Run
     session: Session
 
-    def run(self) -> Checkpoint:
-        done = fit(self.job, replace_workers(self.settings), self.session)
+    def run(self, fence: Fence) -> Checkpoint:
+        done = fit(self.job, replace_workers(self.settings), replace(self.session, fence=fence))
         state = {"validation": done.state["kept_metrics"], **done.state["spent"]}
         return Checkpoint(done.step, model_tensors(done), state)
 

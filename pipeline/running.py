@@ -52,7 +52,7 @@ def run_stage(
             if fence is not None:
                 run.may_send = fence.may_send
             if sweeps:
-                found = _sweep(module, settings, arguments, run, cluster)
+                found = _sweep(module, settings, arguments, run, cluster, fence)
             elif curve is None:
                 more = {"provenance": _provenance(run)} if stage == "report" else {}
                 with busy(info.name):
@@ -198,10 +198,12 @@ def _sweep(
     arguments: Mapping[str, Any],
     run: tracking.StageRun,
     cluster: Cluster | None,
+    fence: Fence | None,
 ) -> dict[str, Any]:
     """Run a stage of many trainings."""
     from pipeline.sweep import Sweep
 
+    assert fence is not None
     sweep = Sweep(
         run=settings.run,
         room=settings.trials,
@@ -211,6 +213,7 @@ def _sweep(
         code=identity.code_hash("pipeline.points", f"models.{settings.model.family}"),
         places=partial(_places, run.info.root, settings.run.storage),
         owner=Process.this(),
+        fence=fence,
         open_run=partial(tracking.trial_run, run),
         settle_run=partial(tracking.settle_trial, run),
         log_points=partial(tracking.log_points, run),

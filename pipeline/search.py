@@ -1,32 +1,35 @@
 """A search over settings, by Ray Tune.
 
 Killed and started anew, a search with the same key goes on: trials that have ended are kept, those under way
-go on from their last checkpoint, the sampler from what it has seen.
+go on from their last checkpoint, the sampler and the scheduler from what they have seen. So it does where a
+trial's process, its machine or the storage is lost, which neither of them is told of.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Protocol
 
 from pipeline.cluster import Cluster, JoinedCluster
 from pipeline.inputs import Published
-from pipeline.launch import Session, fit, prepare_torch, published_for, reason_of
+from pipeline.launch import Session, credentials, fit, is_verdict, prepare_torch, published_for, reason_of
 from pipeline.params import Range, Run, Trials, Tune
+from pipeline.storage import patiently
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.jobs import Job
-from pipeline.trials import quiet_tune, trials_at_once
+from pipeline.trials import listener_class, quiet_tune, trials_at_once
 
 log = logging.getLogger(__name__)
 
 Values = Mapping[str, Any]  # dotted path -> value
-_DIED = "its process died"
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Watcher(Protocol):
     def ended(self, name: str, value: float | None, failure: str) -> None: ...
 
 
-_watching: ContextVar[Watcher] = ContextVar("watching")
+_watching: ContextVar[tuple[Watcher, int]] = ContextVar("watching")  # and how often a trial may be lost
 
 
 def search(
@@ -75,7 +78,8 @@ def search(
 ) -> list[Tried]:
     """Run the search to its end, or go on with one that was killed; `folder` is its own in run.storage.
 
-    Raises ValueError for a plan that could only wait for ever.
+    Raises ValueError for a plan that could only wait for ever; StorageError, TrialLostError and the like
+    for a trial that was lost: the search goes on from there.
     """
     tune = quiet_tune()
     with cluster or Cluster(dashboard=settings.workers > 1) as joined:
@@ -99,11 +103,11 @@ def search(
             is_spread=joined.is_spread,
         )
         trainable = tune.with_resources(tune.with_parameters(trial, work=work), resources)
-        _watching.set(watcher)
+        _watching.set((watcher, objective.run.max_worker_failures))
         with warnings.catch_warnings():
             # Of steps that a trial reports again after a restart.
             warnings.filterwarnings("ignore", "The reported value is ignored")
-            results = _tuner(trainable, settings, at_once, folder).fit()
+            results = _tuner(trainable, settings, objective.run, at_once, folder).fit()
         # A search that is restored has them by when they last told of something, not as they began.
         in_order = sorted((results[k] for k in range(len(results))), key=lambda result: _place(result.path))
         return [_tried(number, result) for number, result in enumerate(in_order)]
@@ -114,12 +118,29 @@ def _on_asked_devices(run: Run, room: Trials) -> Run:
     return run.model_copy(update={"device": "cuda" if room.gpus else "cpu"})
 
 
-def _tuner(trainable: Any, settings: Tune, at_once: int, folder: str) -> Any:
+def _tuner(trainable: Any, settings: Tune, run: Run, at_once: int, folder: str) -> Any:
+    return patiently(
+        lambda: _restored(trainable, folder) or _new_tuner(trainable, settings, at_once, folder),
+        minutes=run.storage_wait_minutes,
+        what=f"{folder} cannot be read",
+        warn=log.warning,
+    )
+
+
+def _restored(trainable: Any, folder: str) -> Any:
+    """The tuner of a search that was begun, or None."""
+    from ray import tune
+
+    if not tune.Tuner.can_restore(folder):
+        return None
+    return tune.Tuner.restore(folder, trainable, resume_unfinished=True, resume_errored=True)
+
+
+def _new_tuner(trainable: Any, settings: Tune, at_once: int, folder: str) -> Any:
     from ray import tune
 
     parent, _, name = folder.rpartition("/")
-    if tune.Tuner.can_restore(folder):
-        return tune.Tuner.restore(folder, trainable, resume_unfinished=True, restart_errored=False)
+    scheduler = _scheduler(settings)
     return tune.Tuner(
         trainable,
         param_space=_grid(settings.space) if settings.search == "grid" else {},
@@ -128,7 +149,7 @@ def _tuner(trainable: Any, settings: Tune, at_once: int, folder: str) -> Any:
             mode="min",
             num_samples=1 if settings.search == "grid" else settings.num_trials,
             search_alg=_sampler(settings),
-            scheduler=_scheduler(settings),
+            scheduler=scheduler,
             max_concurrent_trials=at_once,
             # A trial that is stopped ends a Train job only by the end of its process.
             reuse_actors=settings.workers == 1,
@@ -137,8 +158,8 @@ def _tuner(trainable: Any, settings: Tune, at_once: int, folder: str) -> Any:
             name=name,
             storage_path=parent,
             verbose=0,
-            callbacks=[_listener()],
-            failure_config=tune.FailureConfig(max_failures=0),
+            callbacks=[_listener(scheduler)],
+            failure_config=tune.FailureConfig(max_failures=-1),  # the listener counts
         ),
     )
 
@@ -179,9 +200,7 @@ def _scheduler(settings: Tune) -> Any:
     """Asynchronous successive halving (Li et al. 2018, arXiv 1810.05934), by the percent trained."""
     if settings.grace is None:
         return None
-    from ray.tune.schedulers import ASHAScheduler
-
-    return ASHAScheduler(
+    return _halving_class()(
         time_attr="percent",
         max_t=100,
         grace_period=max(1, round(100 * settings.grace)),
@@ -189,34 +208,56 @@ def _scheduler(settings: Tune) -> Any:
     )
 
 
-def _listener() -> Any:
+@cache
+def _halving_class() -> Any:
+    from ray.tune.schedulers import ASHAScheduler
+
+    class Halving(ASHAScheduler):
+        """Judges a trial that goes on from a checkpoint by nothing that it was judged by before."""
+
+        def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+            if result["percent"] <= trial.last_result.get("percent", -1.0):
+                return str(self.CONTINUE)
+            return str(super().on_trial_result(controller, trial, result))
+
+        @property
+        def rungs(self) -> list[dict[str, float]]:
+            """What each trial had reached there, by its name. Tune forgets it where it is killed."""
+            return [reached for bracket in self._brackets for _, reached in bracket._rungs]
+
+    return Halving
+
+
+def _listener(scheduler: Any) -> Any:
     """Hands on to the watcher of this process, also when Tune has saved it and read it back."""
-    from ray import tune
+    watcher, max_failures = _watching.get()
 
-    watcher = _watching.get()
-
-    class Listener(tune.Callback):
+    class Listener(listener_class()):  # type: ignore[misc]
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
-            watcher.started(trial.trial_id, trial.config)
+            self.later(watcher.started, trial.trial_id, trial.config)
 
         def on_trial_result(
             self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **more: Any
         ) -> None:
             if result["metrics"]:
-                watcher.reported(trial.trial_id, result["percent"], result["metrics"])
+                self.later(watcher.reported, trial.trial_id, result["percent"], result["metrics"])
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
             last = trial.last_result
             failure = last.get("failure", "")
-            watcher.ended(trial.trial_id, None if failure else last.get("value"), failure)
+            self.later(watcher.ended, trial.trial_id, None if failure else last.get("value"), failure)
 
-        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
-            watcher.ended(trial.trial_id, None, _DIED)  # of what the training itself fails, the trial tells
+        def get_state(self) -> dict[str, Any] | None:
+            return scheduler and {"rungs": scheduler.rungs}
 
-        def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
-            return _listener, ()
+        def set_state(self, state: dict[str, Any]) -> None:
+            for rung, reached in zip(scheduler.rungs, state["rungs"], strict=True):
+                rung.update(reached)
 
-    return Listener()
+        def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
+            return _listener, (scheduler,)  # Tune saves both in one file: they stay together
+
+    return Listener(max_failures)
 
 
 def _place(folder: str) -> int:
@@ -227,7 +268,7 @@ def _place(folder: str) -> int:
 
 def _tried(number: int, result: Any) -> Tried:
     metrics = result.metrics or {}
-    failure = metrics.get("failure", "") if result.error is None else _DIED
+    failure = metrics.get("failure", "")
     return Tried(
         number=number,
         values=dict(result.config or {}),
@@ -270,6 +311,7 @@ class _Work:
     workers: int
     num_threads: int
     is_spread: bool
+    environment: Mapping[str, str] = field(default_factory=credentials, repr=False)
 
     def settings(self, workers: int) -> Run:
         changes = {"workers": workers, "threads_per_worker": self.num_threads}
@@ -280,12 +322,15 @@ def _ray_trial(config: Values, work: _Work) -> None:
     """The loop runs in the trial's own process."""
     from ray import tune
 
+    os.environ.update(work.environment)
     prepare_torch(work.num_threads)
     objective, run = work.inputs.fetched(work.objective), work.settings(0)
     told = _Told(objective, tune.report)
     try:
         done = fit(objective.make_job(config), run, objective.make_session(config), told)
-    except (ValueError, RuntimeError, OSError) as error:  # of a training; a mistake of ours goes on up
+    except (ValueError, RuntimeError) as error:
+        if not is_verdict(error):  # of the place: lost, to be tried again
+            raise
         told.failed(error)
         return
     told.ended(done)
@@ -297,6 +342,7 @@ def _train_trial(config: Values, work: _Work) -> None:
     from ray.train import TrainingFailedError
     from ray.tune.integration.ray_train import TuneReportCallback
 
+    os.environ.update(work.environment)
     to_tune = TuneReportCallback()  # how another process reports for this one
 
     def tell(result: dict[str, Any]) -> None:
@@ -309,7 +355,9 @@ def _train_trial(config: Values, work: _Work) -> None:
     during, after = _Told(objective, tell), _Told(objective, tune.report)
     try:
         done = fit(objective.make_job(config), run, session, during)
-    except (ValueError, RuntimeError, OSError, TrainingFailedError) as error:
+    except (ValueError, RuntimeError, TrainingFailedError) as error:
+        if not is_verdict(error):
+            raise
         after.failed(error)
         return
     after.ended(done)

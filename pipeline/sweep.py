@@ -14,13 +14,13 @@ from pipeline import identity
 from pipeline.cluster import Cluster
 from pipeline.inputs import EVERYWHERE
 from pipeline.launch import Session, published_for
-from pipeline.lease import Process
+from pipeline.lease import Fence, Process
 from pipeline.params import Run, Trials
 from pipeline.progress import counted
 from pipeline.storage import open_storage, patiently
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import CurveRecorder, no_recorder
-from pipeline.trials import Trial, outcome_of, planned, run_trials
+from pipeline.trials import Terms, Trial, outcome_of, planned, run_trials
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +86,7 @@ class Sweep:
     code: str  # hash of what trials are made of
     places: Places
     owner: Process  # the stage's: without it, trials are orphans
+    fence: Fence  # of the lease that the stage holds
     open_run: Callable[[str, str, Mapping[str, Any]], TrialRun]
     settle_run: Callable[[str, str, Path, Mapping[str, Any]], None]
     log_points: Callable[[Mapping[str, Mapping[int, float]]], None]
@@ -117,13 +118,13 @@ class Sweep:
         self.note([self._key(spec) for spec in specs])  # before any is taken for granted
         missing = []
         for spec in specs:
-            outcome = outcome_of(trials[spec.name])
+            outcome = self._outcome(trials[spec.name])
             if outcome is None:
                 missing.append(spec)
             else:
                 self.settle_run(spec.name, self._key(spec), self.places(self._key(spec))[1], outcome.state)
         failures = self._run(trials, missing) if missing else {}
-        found = {name: failures.get(name) or outcome_of(trial) for name, trial in trials.items()}
+        found = {name: failures.get(name) or self._outcome(trial) for name, trial in trials.items()}
         whole = {name: outcome for name, outcome in found.items() if outcome is not None}
         assert whole.keys() == trials.keys()
         if specs and len(failures) == len(specs):
@@ -144,7 +145,7 @@ class Sweep:
             advance = stack.enter_context(counted(len(missing), "trials"))
 
             def ended(trial: Trial, error: Exception | None) -> None:
-                outcome = outcome_of(trial) if error is None else None
+                outcome = self._outcome(trial) if error is None else None
                 runs.pop(trial.name).close(outcome.state if outcome else {}, str(error or ""))
                 if error is not None:
                     log.warning("%s failed: %s", trial.name, error)
@@ -154,8 +155,13 @@ class Sweep:
             waiting = [trials[spec.name] for spec in missing]
             storage = self.folder.rpartition("/")[0]
             inputs = published_for(cluster, storage, waiting, self.run) if cluster else EVERYWHERE
-            run_trials(waiting, self.room, at_once, f"{self.folder}/ray", ended, inputs)
+            terms = Terms(self.run, self.room, self.owner)
+            run_trials(waiting, terms, at_once, self.folder, ended, inputs)
         return failures
+
+    def _outcome(self, trial: Trial) -> Checkpoint | None:
+        """Where the storage is away, so is the stage's lease: its trials have not lost their outcomes."""
+        return outcome_of(trial, self.run, self.fence.check)
 
     def keys(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> Keys:
         """Of trials that read these inputs and have these settings in common."""

@@ -17,10 +17,21 @@ import torch
 from pipeline import launch
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
 from pipeline.inputs import EVERYWHERE
-from pipeline.launch import Placement, Session, fit, model_tensors, plan_placement, reason_of, refusal_among
-from pipeline.lease import Fence, leased
+from pipeline.launch import (
+    Placement,
+    Session,
+    WorkersError,
+    fit,
+    is_verdict,
+    model_tensors,
+    plan_placement,
+    reason_of,
+    refusal_among,
+)
+from pipeline.lease import Fence, LeaseLostError, leased
 from pipeline.params import LanguageModelTraining, Model, Run
 from pipeline.points import replace_workers
+from pipeline.storage import StorageError
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import CurveRecorder, no_recorder
@@ -384,6 +395,40 @@ def test_the_reason_of_a_failure_is_that_of_the_worker_whatever_others_call_a_ca
 
     assert reason_of(GroupError("of two workers")) == "OddError: no memory"
     assert reason_of(OddError("alone")) == "OddError: alone"
+
+
+def test_a_fault_of_the_place_keeps_its_kind_on_its_way_from_a_worker():
+    from ray.exceptions import RayTaskError
+
+    full = StorageError("the disk is full; free some space there")
+    raised = RayTaskError("train", "Traceback ...", full).as_instanceof_cause()
+    assert type(refusal_among([raised])) is StorageError
+    assert str(refusal_among([raised])) == str(full)
+
+
+@pytest.mark.parametrize(
+    ("failure", "wanted"),
+    [
+        (ValueError("the training loss is nan; lower optimizer.lr"), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"), True),
+        (StorageError("the disk is full"), False),
+        (LeaseLostError("another process has taken over"), False),
+        (WorkersError("Ray could not set up the workers"), False),
+        (OSError(5, "Input/output error"), False),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), False),
+    ],
+)
+def test_what_a_training_fails_of_its_settings_is_its_result(failure, wanted):
+    assert is_verdict(failure) is wanted
+
+
+def test_of_several_workers_only_one_without_memory_is_a_result():
+    """Where one is lost, what the others fail of says nothing."""
+    from ray.train import WorkerGroupError
+
+    collateral, full = RuntimeError("Connection closed by peer"), torch.OutOfMemoryError("CUDA out of memory")
+    assert not is_verdict(WorkerGroupError("of two workers", {0: collateral}))
+    assert is_verdict(WorkerGroupError("of two workers", {0: collateral, 1: full}))
 
 
 @pytest.mark.parametrize(

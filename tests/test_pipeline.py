@@ -385,7 +385,7 @@ MAY_IMPORT = {
         "precision",
         "redaction",
     },
-    "trials": {"params", "inputs", "training", "cluster", "launch"},
+    "trials": {"params", "lease", "inputs", "training", "cluster", "launch"},
     "label_curve": set[str](),
 }
 

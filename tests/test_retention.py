@@ -404,7 +404,7 @@ def test_a_sweep_says_which_trials_it_reads(tmp_path):
     any_value: Any = None
     settings: Any = SimpleNamespace(storage_wait_minutes=0.0)
     folder = str(tmp_path / KEYS[0])
-    sweep = Sweep(settings, any_value, None, folder, {}, "", *[any_value] * 5)
+    sweep = Sweep(settings, any_value, None, folder, {}, "", *[any_value] * 6)
     assert sweep.key == KEYS[0]
     sweep.note(KEYS[2:4])
     sweep.note([KEYS[1], KEYS[2]])

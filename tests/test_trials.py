@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from pipeline import search
+from pipeline import search, storage
 from pipeline.cluster import Cluster
+from pipeline.lease import Fence, LeaseLostError, leased
 from pipeline.params import Run, Trials
+from pipeline.points import LanguageModelPoint
+from pipeline.storage import StorageError
+from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.trials import outcome_of, planned, run_trials, trials_at_once
+from pipeline.trials import Terms, Trial, TrialLostError, outcome_of, planned, run_trials, trials_at_once
+from tests.killed import Killing
+from tests.test_launch import make_job, run_of, session_of
 
 ONE = Trials(cpus=1, gpus=0.0, at_once=None)
 
 
 @dataclass(frozen=True)
 class Square:
-    """Leaves a mark each time it is run; fails for a negative number, otherwise for one below -2."""
+    """Leaves a mark each time it is run; fails for a negative number, otherwise for one below -2.
+
+    The first time, 13 loses the storage.
+    """
 
     name: str
     folder: str
     number: int
 
-    def run(self) -> Checkpoint:
-        with Path(f"{self.folder}.runs").open("a") as file:
+    def run(self, fence: Fence) -> Checkpoint:
+        fence.check()
+        marks = Path(f"{self.folder}.runs")
+        with marks.open("a") as file:
             file.write("x")
+        if self.number == 13 and marks.read_text() == "x":
+            raise StorageError("the disk is full; free some space there")
         if self.number < -2:
             raise RuntimeError(f"no room for {self.number}\nand so on")
         if self.number < 0:
@@ -36,30 +52,36 @@ class Square:
         return Checkpoint(0, {"square": torch.tensor([self.number**2])}, {"number": self.number})
 
 
-def settings(workers: int) -> Run:
-    return Run(
-        seed=1, workers=workers, threads_per_worker="auto", device="cpu", precision="fp32",
-        deterministic=False, directions=["forward"], storage="runs", storage_wait_minutes=0.0,
-        checkpoint_minutes=1.0, keep_checkpoints=2, log_steps=1, max_worker_failures=0,
-    )  # fmt: skip
+@pytest.fixture
+def workers_find_tests(monkeypatch):
+    """Ray's workers import what crosses over to them by the name of its module."""
+    for folder in (Path(__file__).parent.parent, Path(__file__).parent):
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
-def run_squares(folder: Path, numbers: list[int], workers: int) -> tuple[list[Square], dict[str, str]]:
-    trials = [Square(f"square {n}", str(folder / f"square{n}"), n) for n in numbers]
+def run_all(trials: Sequence[Trial], run: Run, folder: Path | str) -> dict[str, str]:
+    """What each that ended failed of; nothing where it did not."""
     ended: dict[str, str] = {}
 
-    def tell(trial, error):
+    def tell(trial: Trial, error: Exception | None) -> None:
         assert trial.name not in ended
         ended[trial.name] = "" if error is None else str(error)
 
-    with planned(settings(workers), ONE, Cluster() if workers else None) as (at_once, _):
-        run_trials(trials, ONE, at_once, str(folder / "ray"), tell)
-    return trials, ended
+    with planned(run, ONE, Cluster() if run.workers else None) as (at_once, _):
+        run_trials(trials, Terms(run, ONE), at_once, str(folder), tell)
+    return ended
+
+
+def run_squares(
+    folder: Path, numbers: list[int], workers: int, retries: int = 0
+) -> tuple[list[Square], dict[str, str]]:
+    trials = [Square(f"square {n}", str(folder / f"square{n}"), n) for n in numbers]
+    return trials, run_all(trials, run_of(workers=workers, max_worker_failures=retries), folder / "sweep")
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.ray)])
-def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, monkeypatch, workers):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # Ray's processes
+def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, workers_find_tests, workers):
     trials, ended = run_squares(tmp_path, [3, -2, 5, -4], workers)
     assert ended == {
         "square 3": "",
@@ -67,7 +89,7 @@ def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, monkeypatch, wor
         "square -2": "-2 is negative",
         "square -4": "RuntimeError: no room for -4",
     }
-    outcomes = [outcome_of(trial) for trial in trials]
+    outcomes = [outcome_of(trial, run_of()) for trial in trials]
     assert outcomes[1] is None
     assert [int(each.tensors["square"]) for each in outcomes if each] == [9, 25]
     # Again, with one more: only what has no outcome is run.
@@ -75,6 +97,104 @@ def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, monkeypatch, wor
     assert again.keys() == {"square -2", "square 7"}
     runs = {n: (tmp_path / f"square{n}.runs").read_text() for n in (3, -2, 5, 7)}
     assert runs == {3: "x", -2: "xx", 5: "x", 7: "x"}
+
+
+def test_a_storage_that_is_lost_stops_the_rest_and_is_no_result(tmp_path):
+    with pytest.raises(StorageError, match="the disk is full; free some space there"):
+        run_squares(tmp_path, [2, 13], 0)
+    trials, ended = run_squares(tmp_path, [2, 13], 0)
+    assert ended == {"square 13": ""}
+    assert [int(each.tensors["square"]) for each in map(outcome, trials) if each] == [4, 169]
+    assert (tmp_path / "square2.runs").read_text() == "x"
+
+
+@pytest.mark.ray
+def test_a_storage_that_is_lost_is_tried_again_on_ray(tmp_path, workers_find_tests):
+    _, ended = run_squares(tmp_path, [2, 13], 1, retries=1)
+    assert ended == {"square 2": "", "square 13": ""}
+    assert (tmp_path / "square13.runs").read_text() == "xx"
+
+
+def outcome(trial: Trial) -> Checkpoint | None:
+    return outcome_of(trial, run_of())
+
+
+@pytest.fixture
+def blip(monkeypatch) -> Iterator[list[str]]:
+    """The storage fails once, when an outcome is written, and is looked at at once again."""
+    real = storage._Folder.publishing
+    failed: list[str] = []
+
+    def publishing(
+        self: storage._Folder, path: str, check: Callable[[], object] = lambda: None
+    ) -> AbstractContextManager[Path]:
+        if "outcome" in self.address and not failed:
+            failed.append(path)
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(self, path, check)
+
+    monkeypatch.setattr(storage._Folder, "publishing", publishing)
+    monkeypatch.setattr(storage, "_LONGEST_PAUSE_S", 0.01)
+    yield failed
+    assert failed
+
+
+def test_a_storage_that_comes_back_is_waited_for(tmp_path, blip):
+    trial = Square("square 3", str(tmp_path / "square3"), 3)
+    assert run_all([trial], run_of(storage_wait_minutes=1.0), tmp_path) == {"square 3": ""}
+    assert outcome(trial)
+
+
+def test_a_storage_that_does_not_is_told_and_the_next_time_is_undisturbed(tmp_path, blip):
+    trial = Square("square 3", str(tmp_path / "square3"), 3)
+    with pytest.raises(StorageError, match=r"Input/output error.*; look after the disk or the mount"):
+        run_all([trial], run_of(), tmp_path)
+    assert run_all([trial], run_of(), tmp_path) == {"square 3": ""}
+
+
+@dataclass(frozen=True)
+class Overtaken(Square):
+    """While it is run, another one takes its lease."""
+
+    def run(self, fence: Fence) -> Checkpoint:
+        with leased(self.folder):
+            return super().run(fence)
+
+
+def test_who_was_overtaken_writes_no_outcome_and_has_none(tmp_path):
+    trial = Overtaken("square 3", str(tmp_path / "square3"), 3)
+    with pytest.raises(LeaseLostError):
+        run_all([trial], run_of(), tmp_path)
+    assert outcome(trial) is None
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_killed_trial_goes_on_and_ends_as_if_nothing_had_been(tmp_path, workers_find_tests):
+    """One attempt more than that it may be killed: the stage stops, and the next time it comes through."""
+    job, run = make_job(tmp_path), run_of(workers=1, max_worker_failures=1)
+    whole = LanguageModelPoint("whole", str(tmp_path / "whole"), job, run, session_of(tmp_path, "whole"))
+    assert run_all([whole], run_of(), tmp_path) == {"whole": ""}
+    records = RecorderConfig(uri="", run_id=None, path=tmp_path / "killed" / "curve.jsonl")
+    killing = Killing(records, tmp_path / "marks", step=12, kills=3)
+    session = replace(session_of(tmp_path, "killed"), open_recorder=killing.open)
+    trials: list[Trial] = [
+        Square("square 3", str(tmp_path / "square3"), 3),
+        LanguageModelPoint("killed", str(tmp_path / "killed"), job, run, session),
+    ]
+    with pytest.raises(TrialLostError, match=r"killed was lost, and run\.max_worker_failures: 1 leaves"):
+        run_all(trials, run, tmp_path / "sweep")
+    assert killing.starts() == [-1, 11]
+    assert run_all(trials, run, tmp_path / "sweep")["killed"] == ""
+    assert killing.starts() == [-1, 11, 11, 11]
+    found, wanted = outcome(trials[1]), outcome(whole)
+    assert found
+    assert wanted
+    assert found.state["validation"] == pytest.approx(wanted.state["validation"], rel=1e-6)
+    for name, tensor in wanted.tensors.items():
+        assert torch.allclose(found.tensors[name], tensor, rtol=1e-5, atol=1e-6), name
+    assert [record.step for record in read_records(records.path)] == list(range(found.step + 1))
+    assert (tmp_path / "square3.runs").read_text() == "x"
 
 
 def node(cpus: float, gpus: float = 0) -> dict[str, float]:
