@@ -210,7 +210,7 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     trials = client.search_runs(everywhere, f"tags.`mlflow.parentRunId` = '{stage.info.run_id}'")
     assert len(trials) == 25
     assert {run.info.status for run in trials} == {"FINISHED"}
-    (scratch,) = [run for run in trials if run.info.run_name == "scratch forward 120 labels_ seed 1"]
+    (scratch,) = [run for run in trials if run.info.run_name == "scratch forward 120 labels, seed 1"]
     history = [point.step for point in client.get_metric_history(scratch.info.run_id, "train/loss")]
     assert len(history) > 2
     assert history == sorted(set(history))
