@@ -13,8 +13,9 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,8 +70,9 @@ class Cluster:
     Attributes:
         address: of a Ray that is up; None starts one for the time being.
         environment: variables that joining that one takes, whatever else was set.
-        dashboard: one that is started has its dashboard. Of it Ray Train asks which jobs were cut off by
-            the end of a trial, to give back what they held.
+        dashboard: one that is started has its dashboard, and all processes know which Ray is theirs. Ray
+            Train asks there which jobs were cut off by the end of a trial, to give back what they held; it
+            would ask the latest Ray of the machine, whosever that is.
     """
 
     address: str | None = None
@@ -147,15 +149,35 @@ class Cluster:
     def _join(self) -> None:
         import ray
 
-        ray.init(
-            address=self.address or "local",
-            runtime_env=None if self.is_here else {"py_modules": [str(folder) for folder in _CODE]},
-            include_dashboard=None if self.address else self.dashboard,
-            log_to_driver=False,
-            configure_logging=True,
-            logging_level=logging.WARNING,
-            _temp_dir=None if self.address else str(ray_folder("stages")),
-        )
+        with _port_for_ray() if self.dashboard and self.address is None else contextlib.nullcontext() as port:
+            settings: dict[str, Any] = (
+                {} if self.is_here else {"py_modules": [str(folder) for folder in _CODE]}
+            )
+            if self.dashboard:
+                theirs = self.address or f"{ray.util.get_node_ip_address()}:{port}"
+                settings["env_vars"] = {"RAY_ADDRESS": theirs}
+            ray.init(
+                address=self.address or "local",
+                runtime_env=settings or None,
+                include_dashboard=None if self.address else self.dashboard,
+                log_to_driver=False,
+                configure_logging=True,
+                logging_level=logging.WARNING,
+                _temp_dir=None if self.address else str(ray_folder("stages")),
+            )
+
+
+@contextlib.contextmanager
+def _port_for_ray() -> Iterator[int]:
+    """One that is free, and that a Ray which is started meanwhile takes."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = int(probe.getsockname()[1])
+    os.environ["RAY_GCS_SERVER_PORT"] = str(port)
+    try:
+        yield port
+    finally:
+        del os.environ["RAY_GCS_SERVER_PORT"]
 
 
 def ray_folder(name: str) -> Path:

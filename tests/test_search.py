@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -114,3 +116,40 @@ def test_a_trial_that_is_killed_changes_nothing(tmp_path, bucket, workers_find_t
     assert killing.starts() == [-1, 11, 11, 11]
     assert [rounded(trial) for trial in found] == [rounded(trial) for trial in wanted]
     assert told(killed) == told(whole)
+
+
+ANOTHER_RAY = """
+import sys
+import ray
+
+ray.init(address="local", num_cpus=1, include_dashboard=False)
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.ray
+def test_processes_of_a_search_by_train_jobs_ask_their_own_ray_where_a_later_one_is_beside_it(monkeypatch):
+    """What holds a trial's workers is given back by who finds out, of the right Ray, that it was cut off."""
+    import ray
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with Cluster(dashboard=True) as joined:
+        joined.nodes()
+
+        @ray.remote
+        def nodes_as_it_is_told():
+            from ray.util.state import list_nodes
+
+            return [node.node_id for node in list_nodes()], ray.get_runtime_context().get_node_id()
+
+        beside = subprocess.Popen(
+            [sys.executable, "-c", ANOTHER_RAY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert beside.stdout is not None
+            assert beside.stdout.readline() == "up\n"
+            told, own = ray.get(nodes_as_it_is_told.remote(), timeout=60)
+        finally:
+            beside.communicate()
+    assert told == [own]
