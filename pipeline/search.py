@@ -343,6 +343,7 @@ def _train_trial(config: Values, work: _Work) -> None:
     from ray.tune.integration.ray_train import TuneReportCallback
 
     os.environ.update(work.environment)
+    _tell_train_its_ray()
     to_tune = TuneReportCallback()  # how another process reports for this one
 
     def tell(result: dict[str, Any]) -> None:
@@ -361,6 +362,15 @@ def _train_trial(config: Values, work: _Work) -> None:
         after.failed(error)
         return
     after.ended(done)
+
+
+def _tell_train_its_ray() -> None:
+    """Who gives back what a job held that was cut off else looks for any Ray of the machine."""
+    import ray
+    from ray.train.v2._internal import constants
+
+    os.environ["RAY_ADDRESS"] = ray.get_runtime_context().gcs_address
+    constants.ENV_VARS_TO_PROPAGATE.add("RAY_ADDRESS")
 
 
 def importances(space: Mapping[str, Range], trials: Sequence[Tried]) -> dict[str, float]:
