@@ -49,7 +49,9 @@ TIMES = frozenset(Cost().spent())  # figures that are no result
 RAY_WAIT_S = 10.0  # for its workers to end behind a stage
 # Of Ray's processes, those that are there without work. The cleaner outlives a killed controller, as it is
 # meant to, and stays where no dashboard tells it of the death.
-AT_REST = re.compile(r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|PlacementGroupCleaner)")
+AT_REST = re.compile(
+    r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|PlacementGroupCleaner|_AutoscalingCoordinatorActor)"
+)
 # What no kill explains: a mistake of ours.
 MISTAKE = re.compile(
     r"(WorkerGroupError: .*)?\b(Assertion|Attribute|Index|Key|Name|NotImplemented|Type|UnboundLocal)Error\b"

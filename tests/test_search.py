@@ -67,6 +67,7 @@ class _Run:
 def run_search(
     job: LanguageModelJob, curves: Path, storage: str, killing: Killing | None = None, retries: int = 0
 ) -> list[Tried]:
+    curves.mkdir(exist_ok=True)  # without it a recorder keeps its file elsewhere
     places = SimpleNamespace(
         note=lambda keys: None,
         open_run=lambda name, key, values: _Run(),
@@ -115,7 +116,9 @@ def test_a_trial_that_is_killed_changes_nothing(tmp_path, bucket, workers_find_t
     found = run_search(job, killed, bucket, killing, retries=1)
     assert killing.starts() == [-1, 11, 11, 11]
     assert [rounded(trial) for trial in found] == [rounded(trial) for trial in wanted]
-    assert told(killed) == told(whole)
+    curves = told(whole)
+    assert [len(curves[str(rate)]) for rate in RATES] == [4, 4, 1, 4]
+    assert told(killed) == curves
 
 
 ANOTHER_RAY = """
