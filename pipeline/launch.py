@@ -50,7 +50,7 @@ class Session:
 
 
 class WorkersError(ValueError):
-    """Ray could not set up the workers."""
+    """Ray could not set up the workers, or lost them again and again."""
 
 
 # By which a training ends for where it ran: the same settings may have a result elsewhere, or later.
@@ -258,7 +258,8 @@ def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -
         try:
             trainer.fit()
         except WorkerGroupError as error:
-            raise refusal_among(error.worker_failures.values()) or error from error
+            failures = error.worker_failures.values()
+            raise refusal_among(failures) or _loss_among(failures, run) or error from error
         except ControllerError as error:
             raise WorkersError(
                 f"Ray could not set up the workers: {reason_of(error.controller_failure)}; look with "
@@ -319,6 +320,22 @@ def refusal_among(failures: Iterable[Exception]) -> ValueError | None:
                 return next(kinds, ValueError)(
                     str(cause)
                 )  # of Ray's own making is the kind of what it raises
+    return None
+
+
+def _loss_among(failures: Iterable[Exception], run: Run) -> WorkersError | None:
+    """What is told where the process of a worker died, or its machine."""
+    from ray.exceptions import RayActorError
+
+    for failure in failures:
+        death = getattr(failure, "health_check_failure", failure)  # as Ray Train wraps it
+        if isinstance(death, RayActorError):
+            return WorkersError(
+                f"a worker was lost, and run.max_worker_failures: {run.max_worker_failures} leaves no other "
+                f"attempt. The last time: {reason_of(death)}. A process that is killed has often run out of "
+                "memory: see with `headstart doctor` what the machines have, and repeat the command: the "
+                "training goes on from its last checkpoint"
+            )
     return None
 
 

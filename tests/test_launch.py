@@ -360,8 +360,9 @@ def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_modu
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.parametrize("max_worker_failures", [1, 0])
 def test_a_worker_killed_on_the_way_goes_on_and_ends_with_the_same_weights(
-    tmp_path, workers_find_this_module
+    tmp_path, workers_find_this_module, max_worker_failures
 ):
     job = make_job(tmp_path)
     whole = fit(job, run_of(workers=0), session_of(tmp_path, "whole"))
@@ -369,7 +370,11 @@ def test_a_worker_killed_on_the_way_goes_on_and_ends_with_the_same_weights(
     marker, kill_at = tmp_path / "killed-once", whole.step // 2
     records = RecorderConfig(uri="", run_id=None, path=tmp_path / "killed" / "curve.jsonl")
     session = dataclasses.replace(session, open_recorder=KillOnce(records, marker, kill_at).open)
-    done = fit(job, run_of(workers=1), session)
+    run = run_of(workers=1, max_worker_failures=max_worker_failures)
+    if max_worker_failures == 0:  # no attempt is left: who repeats the command goes on from there
+        with pytest.raises(WorkersError, match=r"lost, and run\.max_worker_failures: 0 leaves no"):
+            fit(job, run, session)
+    done = fit(job, run, session)
     assert marker.read_text() == str(kill_at - 1)  # it went on from the checkpoint before the kill
     assert_near(done, whole, 1e-6)
     steps = [record.step for record in read_records(records.path)]
