@@ -485,7 +485,7 @@ def wait_for_checkpoint(project: Path, known: set[Path], process: subprocess.Pop
     """The folder of a new run, once it has a checkpoint behind the first records of its curve."""
     while True:
         for path in list_of_new_checkpoints(project, known):
-            if int(path.name.removeprefix("step-")) > LOG_STEPS:
+            if int(path.name.removeprefix("step-").partition(".")[0]) > LOG_STEPS:  # step-<step>.<lease>
                 return path.parent.parent
         assert process.poll() is None, "the training ended before it was to be killed"
         time.sleep(0.02)
