@@ -502,7 +502,8 @@ def results_of(project: Path, targets: list[str]) -> dict[str, Any]:
         weights = project / "data" / MODELS[name] / "forward/tensors.safetensors"
         figures = json.loads((project / f"reports/metrics/{name}-forward.json").read_text())
         found[f"the weights of {name}"] = weights.read_bytes()
-        found[f"the figures of {name}"] = {key: figures[key] for key in figures.keys() - TIMES}
+        for key in figures.keys() - TIMES:
+            found[f"the figures {key} of {name}"] = figures[key]
     return found
 
 
@@ -511,7 +512,13 @@ def differences(project: Path, targets: list[str], wanted: Mapping[str, Any]) ->
         found = results_of(project, targets)
     except FileNotFoundError as error:
         return [f"{error.filename} is missing"]
-    return [f"{what} differ" for what in wanted if found[what] != wanted[what]]
+    both = sorted({*wanted, *found})
+    pairs = {what: (found.get(what), wanted.get(what)) for what in both}
+    return [told_apart(what, *pair) for what, pair in pairs.items() if pair[0] != pair[1]]
+
+
+def told_apart(what: str, found: Any, wanted: Any) -> str:
+    return f"{what} differ" + ("" if isinstance(wanted, bytes) else f": {found}, not {wanted}")
 
 
 def left_behind(project: Path, uri: str) -> list[str]:

@@ -53,8 +53,8 @@ def write_results(project, weights=b"weights", **figures):
         ({}, []),
         ({"gpu_seconds": 1.0}, []),
         ({"weights": b"others"}, ["the weights of pretrain_lm differ"]),
-        ({"loss": 0.5000001}, ["the figures of pretrain_lm differ"]),
-        ({"steps": 3}, ["the figures of pretrain_lm differ"]),
+        ({"loss": 0.5000001}, ["the figures loss of pretrain_lm differ: 0.5000001, not 0.5"]),
+        ({"steps": 3}, ["the figures steps of pretrain_lm differ: 3, not None"]),
     ],
 )
 def test_other_weights_and_figures_are_found_but_not_other_times(tmp_path, changed, findings):
