@@ -39,6 +39,7 @@ from typing import Any
 import psutil
 
 from pipeline.cost import Cost
+from pipeline.identity import code_hash
 from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,12 +106,17 @@ def main() -> None:
         parser.error(str(error))
     monkey = Monkey(random.Random(arguments.seed), arguments.pause, arguments.kills, kinds)
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
+        code = code_hash("pipeline.running")
         undisturbed = run_once(Path(scratch) / "undisturbed", targets, arguments.length, None)
         wanted = results_of(undisturbed.project, targets)
         runs: list[Run] = []
         while monkey.left:
             project = Path(scratch) / f"run-{len(runs) + 1}"
             runs.append(run_once(project, targets, arguments.length, monkey))
+            if code_hash("pipeline.running") != code:  # it is part of each run's key
+                raise SystemExit(
+                    "the code was changed meanwhile; repeat this in a checkout that is left alone"
+                )
             runs[-1].findings += differences(runs[-1].project, targets, wanted)
             say(f"run {len(runs)}: {runs[-1]}")
             shutil.rmtree(runs[-1].project)

@@ -316,10 +316,9 @@ def refusal_among(failures: Iterable[Exception]) -> ValueError | None:
     for failure in failures:
         for cause in causes(failure):
             if isinstance(cause, ValueError):
+                # Of what it raises, the kind is of Ray's own making.
                 kinds = (kind for kind in _REFUSALS_OF_THE_PLACE if isinstance(cause, kind))
-                return next(kinds, ValueError)(
-                    str(cause)
-                )  # of Ray's own making is the kind of what it raises
+                return next(kinds, ValueError)(str(cause))
     return None
 
 
@@ -330,13 +329,17 @@ def _loss_among(failures: Iterable[Exception], run: Run) -> WorkersError | None:
     for failure in failures:
         death = getattr(failure, "health_check_failure", failure)  # as Ray Train wraps it
         if isinstance(death, RayActorError):
-            return WorkersError(
-                f"a worker was lost, and run.max_worker_failures: {run.max_worker_failures} leaves no other "
-                f"attempt. The last time: {reason_of(death)}. A process that is killed has often run out of "
-                "memory: see with `headstart doctor` what the machines have, and repeat the command: the "
-                "training goes on from its last checkpoint"
-            )
+            return WorkersError(loss_told("a worker", death, run.max_worker_failures))
     return None
+
+
+def loss_told(what: str, error: Exception, max_failures: int) -> str:
+    """What a person is told of something that was lost, and is not tried again."""
+    return (
+        f"{what} was lost, and run.max_worker_failures: {max_failures} leaves no other attempt. The last time: "
+        f"{reason_of(error)}. A process that is killed has often run out of memory: see with `headstart "
+        "doctor` what the machines have, and repeat the command: it goes on from the last checkpoint"
+    )
 
 
 def is_verdict(failure: Exception) -> bool:

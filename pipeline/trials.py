@@ -30,6 +30,7 @@ from pipeline.launch import (
     folder_for_ray,
     hold,
     is_verdict,
+    loss_told,
     prepare_torch,
     reason_of,
     refusal_among,
@@ -267,12 +268,8 @@ def _lost(name: str, error: Exception, max_failures: int) -> Exception:
         if isinstance(cause, OSError):
             return cause
         if isinstance(cause, RayActorError | TrainingFailedError):
-            return TrialLostError(
-                f"{name} was lost, and run.max_worker_failures: {max_failures} leaves no other attempt. The "
-                f"last time: {reason_of(error)}. A process that is killed has often run out of memory: see "
-                "with `headstart doctor` what the machines have, lower trials.at_once if need be, and repeat "
-                "the command: trials that have ended are kept, this one goes on from its last checkpoint"
-            )
+            told = loss_told(name, error, max_failures)
+            return TrialLostError(f"{told}. Trials that have ended are kept; see trials.at_once, too")
     return error
 
 

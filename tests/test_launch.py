@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +36,7 @@ from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.training.jobs import LanguageModelJob, make_language_model_job
 from pipeline.training.objectives import LanguageModelTask
+from tests.killed import Killing
 
 RUN: dict[str, Any] = {
     "seed": 7, "workers": 0, "threads_per_worker": 1, "device": "cpu", "precision": "fp32",
@@ -304,38 +304,6 @@ def assert_near(found: Checkpoint, wanted: Checkpoint, tolerance: float) -> None
         assert torch.allclose(model_tensors(found)[name], tensor, rtol=10 * tolerance, atol=tolerance), name
 
 
-@dataclasses.dataclass(frozen=True)
-class KillOnce:
-    """Ends its own process, as by `kill -9`, once: a marker says that it did."""
-
-    records: RecorderConfig
-    marker: Path
-    step: int
-
-    def open(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
-        return _Killer(self, resume_step, earlier)
-
-
-class _Killer:
-    def __init__(self, settings: KillOnce, resume_step: int, earlier: bytes | None) -> None:
-        self._settings, self._recorder = settings, settings.records.open(resume_step, earlier)
-        self.path: Path | None = self._recorder.path
-        if settings.marker.exists():
-            settings.marker.write_text(str(resume_step))
-
-    def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        if step == self._settings.step and not self._settings.marker.exists():
-            self._settings.marker.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._recorder.record(step, metrics)
-
-    def flush(self) -> None:
-        self._recorder.flush()
-
-    def close(self) -> object:
-        return self._recorder.close()
-
-
 @pytest.fixture
 def workers_find_this_module(monkeypatch):
     """Ray's workers import what crosses over to them by the name of its module."""
@@ -367,15 +335,16 @@ def test_a_worker_killed_on_the_way_goes_on_and_ends_with_the_same_weights(
     job = make_job(tmp_path)
     whole = fit(job, run_of(workers=0), session_of(tmp_path, "whole"))
     session = session_of(tmp_path, "killed")
-    marker, kill_at = tmp_path / "killed-once", whole.step // 2
+    kill_at = whole.step // 2
     records = RecorderConfig(uri="", run_id=None, path=tmp_path / "killed" / "curve.jsonl")
-    session = dataclasses.replace(session, open_recorder=KillOnce(records, marker, kill_at).open)
+    killing = Killing(records, tmp_path / "starts", kill_at, kills=1)
+    session = dataclasses.replace(session, open_recorder=killing.open)
     run = run_of(workers=1, max_worker_failures=max_worker_failures)
     if max_worker_failures == 0:  # no attempt is left: who repeats the command goes on from there
         with pytest.raises(WorkersError, match=r"lost, and run\.max_worker_failures: 0 leaves no"):
             fit(job, run, session)
     done = fit(job, run, session)
-    assert marker.read_text() == str(kill_at - 1)  # it went on from the checkpoint before the kill
+    assert killing.starts() == [-1, kill_at - 1]  # it went on from the checkpoint before the kill
     assert_near(done, whole, 1e-6)
     steps = [record.step for record in read_records(records.path)]
     assert steps == list(range(whole.step + 1))
