@@ -336,9 +336,10 @@ def _loss_among(failures: Iterable[Exception], run: Run) -> WorkersError | None:
 def loss_told(what: str, error: Exception, max_failures: int) -> str:
     """What a person is told of something that was lost, and is not tried again."""
     return (
-        f"{what} was lost, and run.max_worker_failures: {max_failures} leaves no other attempt. The last time: "
-        f"{reason_of(error)}. A process that is killed has often run out of memory: see with `headstart "
-        "doctor` what the machines have, and repeat the command: it goes on from the last checkpoint"
+        f"{what} was lost, and run.max_worker_failures: {max_failures} leaves no other attempt. The last "
+        f"time: {reason_of(error)}. A process that is killed has often run out of memory: see with "
+        "`headstart doctor` what the machines have, and repeat the command: it goes on from the last "
+        "checkpoint"
     )
 
 

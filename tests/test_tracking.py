@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -178,7 +179,7 @@ def test_sigterm_closes_the_run_and_the_handler_is_put_back(root, client):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_an_unfinished_run_is_resumed_by_its_key_and_a_finished_one_is_not(root, client, monkeypatch):
+def test_a_run_is_resumed_by_its_key(root, client, monkeypatch):
     with pytest.raises(OSError, match="x"), stage_run(info(root, key="K")) as first:
         raise OSError("x")
     new_execution(monkeypatch)
@@ -186,15 +187,33 @@ def test_an_unfinished_run_is_resumed_by_its_key_and_a_finished_one_is_not(root,
         pass
     with stage_run(info(root, key="K")) as second:
         pass
-    with stage_run(info(root, key="K")) as third:
-        pass
-    assert first.run_id == second.run_id
-    assert len({first.run_id, other.run_id, third.run_id}) == 3
+    assert first.run_id == second.run_id != other.run_id
     tags = client.get_run(first.run_id).data.tags
     assert tags["headstart.resumed"] == "1"
     assert tags["mlflow.parentRunId"] == second.parent_id != first.parent_id
     assert "headstart.error" not in tags
     assert client.get_run(second.parent_id).info.status == "FINISHED"
+
+
+def test_a_finished_run_is_resumed_where_dvc_did_not_keep_what_it_made(root, client, monkeypatch):
+    """`dvc` may be killed after its stage has ended, before it writes dvc.lock: it runs the stage again."""
+    attempt = info(root, key="K", recipe="R", recipes={"pretrain_lm": "an earlier one"})
+    with stage_run(attempt) as first:
+        pass
+    new_execution(monkeypatch)
+    with stage_run(attempt) as again:
+        pass
+    assert again.run_id == first.run_id
+    assert client.get_run(again.run_id).data.tags["mlflow.parentRunId"] == again.parent_id != first.parent_id
+    kept = dataclasses.replace(attempt, recipes={attempt.name: "R"})
+    with stage_run(kept) as forced:
+        pass
+    assert forced.run_id != first.run_id
+    with pytest.raises(OSError, match="x"), stage_run(kept) as failed:
+        raise OSError("x")
+    with stage_run(kept) as forced_again:
+        pass
+    assert forced_again.run_id == failed.run_id != forced.run_id
 
 
 def test_stages_without_a_key_are_never_resumed(root):

@@ -47,9 +47,8 @@ class RunPlan:
     owner: Owner
     tags: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
-    same: Mapping[str, str] = field(
-        default_factory=dict
-    )  # tags of an unfinished run to go on with; none: never
+    same: Mapping[str, str] = field(default_factory=dict)  # tags of a run to go on with; none: never
+    may_have_finished: bool = False  # whether that run may be a finished one
     above: RunPlan | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,7 +98,7 @@ def execution_plan(root: Path, experiment: str, artifacts: str | None) -> RunPla
 
 
 def open_run(client: MlflowClient, plan: RunPlan) -> str:
-    """The id of the plan's run, RUNNING: the one that it has, else an unfinished one like it, else a new one.
+    """The id of the plan's run, RUNNING: the one that it has, else one to go on with, else a new one.
 
     May be repeated. The runs above it are opened first. Raises ValueError if its experiment was deleted.
     """
@@ -160,10 +159,12 @@ def owner_of(run: Run) -> Owner:
 
 def unfinished(client: MlflowClient, experiment: str, tags: Mapping[str, str]) -> Run | None:
     """The newest run with these tags that is not FINISHED, and no process on this host is still at."""
-    for run in search(client, experiment, having(tags)):
-        if run.info.status != "FINISHED" and not (run.info.status == "RUNNING" and owner_of(run).lives_here):
-            return run
-    return None
+    runs = search(client, experiment, having(tags))
+    return next((run for run in runs if run.info.status != "FINISHED" and not _is_at_work(run)), None)
+
+
+def _is_at_work(run: Run) -> bool:
+    return run.info.status == "RUNNING" and owner_of(run).lives_here
 
 
 def reopen(client: MlflowClient, run: Run, tags: Mapping[str, str]) -> None:
@@ -209,6 +210,9 @@ def _to_go_on_with(client: MlflowClient, experiment: str, plan: RunPlan, parent_
         here = search(client, experiment, having({**plan.same, "mlflow.parentRunId": parent_id}), limit=1)
         if here:
             return here[0]
+    if plan.may_have_finished:
+        runs = search(client, experiment, having(plan.same))
+        return next((run for run in runs if not _is_at_work(run)), None)
     return unfinished(client, experiment, plan.same)
 
 

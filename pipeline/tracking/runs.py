@@ -144,7 +144,8 @@ class StageRun(OpenRun):
 def stage_run(info: StageInfo) -> Iterator[StageRun]:
     """Open the stage's run below its execution's; it ends FINISHED or FAILED, whatever happens.
 
-    With a key, the run of an earlier attempt that did not finish is taken up again. When MLflow does not
+    With a key, the run of an earlier attempt is taken up again, unless it finished and DVC, which has what
+    it made, was asked to make that anew. When MLflow does not
     answer, the stage goes on: at its end sending is tried once more, and what then remains is kept in
     `.headstart/unsent` for the next stage run, or `headstart sync`. SIGTERM ends the stage by way of
     SystemExit.
@@ -223,6 +224,8 @@ def _stage_plan(info: StageInfo, uri: str) -> RunPlan:
         owner=this_process(),
         tags=tags,
         same=same,
+        # DVC did not keep what it made, or would not run the stage again: it was killed in between.
+        may_have_finished=not info.forced,
         above=execution_plan(info.root, info.experiment, artifacts),
     )
 
