@@ -7,6 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
+# Files that take minutes, the longest first: begun last, one of them would keep one process alone waiting.
+LONG = (
+    "test_route", "test_security", "test_multinode", "test_chaos", "test_storage_faults",
+    "test_tracking_outages", "test_services", "test_doctor", "test_launch",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_the_session():
