@@ -122,11 +122,14 @@ def test_services_are_known_after_the_clock_was_set(root, monkeypatch):
     assert services.down(root).changed == ("ray", "mlflow")
 
 
-@pytest.mark.parametrize("started", [lambda: time.time() - 1000, lambda: "another boot/1"], ids=["earlier", "boot"])
+EARLIER = time.time() - 1000
+
+
+@pytest.mark.parametrize("started", [EARLIER, "another boot/1"], ids=["earlier", "another boot"])
 def test_a_process_that_got_the_recorded_id_later_is_left_alone(root, started):
     stranger = subprocess.Popen(["sleep", "99"], start_new_session=True)
     try:
-        old = services.Service(stranger.pid, started(), "127.0.0.1:1", "http://127.0.0.1:2", "log")
+        old = services.Service(stranger.pid, started, "127.0.0.1:1", "http://127.0.0.1:2", "log")
         services._folder(root)
         services._write(root, {"ray": old})
         assert services.status(root).ray is None
