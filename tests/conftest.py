@@ -6,6 +6,11 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How fast this machine is, and what else it does, is no finding.
+settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any_machine")
 
 # Files that take minutes, the longest first: begun last, one of them would keep one process alone waiting.
 LONG = (

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
-from hypothesis import HealthCheck, given, settings, strategies
+from hypothesis import given, settings, strategies
 from torch import Tensor
 
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
@@ -256,7 +256,7 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
 
 
 @given(data=strategies.data())
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, derandomize=True)
 def test_wherever_and_however_often_a_run_is_stopped_it_ends_alike(whole_runs, data):
     """Between checkpoints, which come now and then: what was done since is done again."""
     name = data.draw(strategies.sampled_from(sorted(whole_runs)))
