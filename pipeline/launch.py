@@ -56,6 +56,10 @@ class WorkersError(ValueError):
 # By which a training ends for where it ran: the same settings may have a result elsewhere, or later.
 _REFUSALS_OF_THE_PLACE = (StorageError, LeaseHeldError, LeaseLostError, WorkersError)
 OF_THE_PLACE = (*_REFUSALS_OF_THE_PLACE, OSError)
+_LOST = (
+    "A process that is killed has often run out of memory: see with `headstart doctor` what the machines "
+    "have, and repeat the command: it goes on from the last checkpoint"
+)
 
 Report = Callable[[Mapping[str, float]], None]
 
@@ -227,6 +231,7 @@ def _train(job: Job, context: Context) -> None:
 def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -> None:
     with session.cluster or Cluster() as cluster:
         placement = plan_placement(run, cluster.nodes())
+        from ray.exceptions import RayActorError
         from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
         from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -257,6 +262,10 @@ def _train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -
         )
         try:
             trainer.fit()
+        except RayActorError as error:
+            raise WorkersError(
+                f"the process in which Ray Train controls the workers was lost: {reason_of(error)}. {_LOST}"
+            ) from error
         except WorkerGroupError as error:
             failures = error.worker_failures.values()
             raise refusal_among(failures) or _loss_among(failures, run) or error from error
@@ -337,9 +346,7 @@ def loss_told(what: str, error: Exception, max_failures: int) -> str:
     """What a person is told of something that was lost, and is not tried again."""
     return (
         f"{what} was lost, and run.max_worker_failures: {max_failures} leaves no other attempt. The last "
-        f"time: {reason_of(error)}. A process that is killed has often run out of memory: see with "
-        "`headstart doctor` what the machines have, and repeat the command: it goes on from the last "
-        "checkpoint"
+        f"time: {reason_of(error)}. {_LOST}"
     )
 
 

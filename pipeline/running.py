@@ -9,10 +9,12 @@ import logging
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from pipeline import identity, mounts, services, tracking
 from pipeline.cluster import Cluster
@@ -36,6 +38,7 @@ def run_stage(
 
     Raises ValueError for a person's mistakes. Nothing that existed is overwritten when it fails.
     """
+    parent = _dvc()  # at once: it may be killed from here on, which leaves this process an orphan
     settings = load(params)
     if stage == "prepare":  # the first: what would be refused hours later is refused now
         check_model(settings.model)
@@ -48,7 +51,7 @@ def run_stage(
         info = _stage_info(
             stage, module, root, settings, read_yaml(params), arguments, trains=sweeps or curve is not None
         )
-        with _alone(info, settings) as fence, tracking.stage_run(info) as run:
+        with _alone(info, settings, parent) as fence, tracking.stage_run(info) as run:
             if fence is not None:
                 run.may_send = fence.may_send
             if sweeps:
@@ -85,15 +88,22 @@ def check_model(model: Model) -> None:
     family_and_config(model)
 
 
+def _dvc() -> Process | None:
+    """The dvc that runs this stage, if one does."""
+    dvc = tracking.dvc_above()
+    with suppress(psutil.NoSuchProcess):
+        return Process.of(dvc) if dvc else None
+    return None
+
+
 @contextmanager
-def _alone(info: tracking.StageInfo, settings: Params) -> Iterator[Fence | None]:
+def _alone(info: tracking.StageInfo, settings: Params, parent: Process | None) -> Iterator[Fence | None]:
     """One process at a time trains a run, wherever it is."""
     if info.key is None:
         yield None
         return
     from pipeline.launch import hold
 
-    dvc = tracking.dvc_above()
     patiently(
         partial(mounts.claim, info.root, settings.run.storage),
         minutes=settings.run.storage_wait_minutes,
@@ -101,7 +111,7 @@ def _alone(info: tracking.StageInfo, settings: Params) -> Iterator[Fence | None]
         warn=log.warning,
     )
     folder, _ = _places(info.root, settings.run.storage, info.key)
-    with hold(folder, settings.run, Process.of(dvc) if dvc else None) as fence:
+    with hold(folder, settings.run, parent) as fence:
         yield fence
 
 

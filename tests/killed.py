@@ -1,4 +1,4 @@
-"""Recorders that end the process that they record for, as `kill -9` does; no test itself."""
+"""Recorders that end a process of the training that they record, as `kill -9` does; no test itself."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from pipeline.tracking import RecorderConfig
 from pipeline.training.context import CurveRecorder
 
 
 @dataclass(frozen=True)
 class Killing:
-    """Kills at a step, so many times; `marks` gets a line for each start, with the step gone on from."""
+    """Kills at a step, so many times; `marks` gets a line for each start, with the step gone on from.
+
+    Whom: the process that records, or with a title the one of Ray on this node that has it.
+    """
 
     records: RecorderConfig
     marks: Path
     step: int
     kills: int
+    title: str | None = None
 
     def open(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
         with self.marks.open("a") as file:
@@ -37,5 +43,11 @@ class _Killer:
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         if step == self._settings.step and len(self._settings.starts()) <= self._settings.kills:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(self._victim(), signal.SIGKILL)
         self._recorder.record(step, metrics)
+
+    def _victim(self) -> int:
+        if self._settings.title is None:
+            return os.getpid()
+        siblings = psutil.Process(os.getppid()).children()
+        return next(each.pid for each in siblings if self._settings.title in " ".join(each.cmdline()))

@@ -328,23 +328,36 @@ def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_modu
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("max_worker_failures", [1, 0])
-def test_a_worker_killed_on_the_way_goes_on_and_ends_with_the_same_weights(
-    tmp_path, workers_find_this_module, max_worker_failures
+@pytest.mark.parametrize(
+    ("title", "max_worker_failures", "message"),
+    [
+        (None, 1, None),
+        (None, 0, r"a worker was lost, and run\.max_worker_failures: 0 leaves no"),
+        ("TrainController", 1, r"controls the workers was lost: .* repeat the command"),
+    ],
+    ids=["worker", "worker too often", "controller"],
+)
+def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_weights(
+    tmp_path, workers_find_this_module, title, max_worker_failures, message
 ):
     job = make_job(tmp_path)
     whole = fit(job, run_of(workers=0), session_of(tmp_path, "whole"))
     session = session_of(tmp_path, "killed")
     kill_at = whole.step // 2
     records = RecorderConfig(uri="", run_id=None, path=tmp_path / "killed" / "curve.jsonl")
-    killing = Killing(records, tmp_path / "starts", kill_at, kills=1)
+    killing = Killing(records, tmp_path / "starts", kill_at, kills=1, title=title)
     session = dataclasses.replace(session, open_recorder=killing.open)
     run = run_of(workers=1, max_worker_failures=max_worker_failures)
-    if max_worker_failures == 0:  # no attempt is left: who repeats the command goes on from there
-        with pytest.raises(WorkersError, match=r"lost, and run\.max_worker_failures: 0 leaves no"):
+    if message is not None:  # no attempt is left: who repeats the command goes on from there
+        with pytest.raises(WorkersError, match=message):
             fit(job, run, session)
     done = fit(job, run, session)
-    assert killing.starts() == [-1, kill_at - 1]  # it went on from the checkpoint before the kill
+    fresh, resumed = killing.starts()
+    assert fresh == -1
+    if title is None:
+        assert resumed == kill_at - 1  # it went on from the checkpoint before the kill
+    else:  # without their controller workers go on for a moment
+        assert kill_at - 1 <= resumed < whole.step
     assert_near(done, whole, 1e-6)
     steps = [record.step for record in read_records(records.path)]
     assert steps == list(range(whole.step + 1))

@@ -34,7 +34,7 @@ def project(tmp_path) -> Path:
 def begin(project: Path) -> None:
     """As a stage that trains does."""
     info: Any = SimpleNamespace(root=project, key=KEY)
-    with running._alone(info, load(project / "params.yaml")) as fence:
+    with running._alone(info, load(project / "params.yaml"), None) as fence:
         assert fence is not None
 
 
