@@ -15,8 +15,10 @@ PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9
 def label_curve(rows: Sequence[Row], confidence: float) -> Any:
     import altair as alt
 
+    measured = alt.Axis(values=sorted({row["labels"] for row in rows}), format=",", labelOverlap="greedy")
+    scale = alt.Scale(type="log", nice=False, padding=20)
     base = alt.Chart(_data(rows)).encode(
-        x=alt.X("labels:Q", scale=alt.Scale(type="log", nice=False, padding=20), title="labels, logarithmic"),
+        x=alt.X("labels:Q", scale=scale, axis=measured, title="labels, logarithmic"),
         color=_colour("arm:N", ""),
     )
     error = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
