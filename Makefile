@@ -25,9 +25,9 @@ repro: setup
 	dvc repro
 	@cat reports/summary.md
 
-# Two files of tests at a time: much of a test's time goes in waiting for processes to begin and to end.
+# Three files of tests at a time: half of their time goes in waiting for processes to begin and to end.
 test: setup $(TESTLIBS)/.ready
-	PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+	PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 # Apart from the environment, whose packages' text is the default corpus: see the file.
 $(TESTLIBS)/.ready: tests/requirements.txt $(VENV)/.ready
