@@ -198,12 +198,20 @@ def test_a_run_is_resumed_by_its_key(root, client, monkeypatch):
 def test_a_finished_run_is_resumed_where_dvc_did_not_keep_what_it_made(root, client, monkeypatch):
     """`dvc` may be killed after its stage has ended, before it writes dvc.lock: it runs the stage again."""
     attempt = info(root, key="K", recipe="R", recipes={"pretrain_lm": "an earlier one"})
-    with stage_run(attempt) as first:
-        pass
+
+    def finish(seconds):
+        with stage_run(attempt) as run:
+            tracking.log_metrics(run, {"accuracy": 0.9, "seconds": seconds})
+            tracking.log_points(run, {"error": {100: 0.5, 400: 0.4}})
+        return run
+
+    first = finish(3.0)
     new_execution(monkeypatch)
-    with stage_run(attempt) as again:
-        pass
+    again = finish(4.0)
     assert again.run_id == first.run_id
+    steps = {name: [point.step for point in client.get_metric_history(again.run_id, name)]
+             for name in ("accuracy", "seconds", "error")}  # fmt: skip
+    assert steps == {"accuracy": [0], "seconds": [0], "error": [100, 400]}
     assert client.get_run(again.run_id).data.tags["mlflow.parentRunId"] == again.parent_id != first.parent_id
     kept = dataclasses.replace(attempt, recipes={attempt.name: "R"})
     with stage_run(kept) as forced:

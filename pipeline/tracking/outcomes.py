@@ -292,6 +292,10 @@ def _log_figures(mlflow: MlflowClient, run_id: str, outcome: Outcome, time_ms: i
 
     figures = [Metric(name, value, time_ms, 0) for name, value in outcome.metrics.items()]
     figures += [Metric(name, value, time_ms, step) for name, step, value in outcome.points]
+    # A run that is gone on with may have them, with an earlier time: MLflow would keep both.
+    twice = {figure.key for figure in figures} & mlflow.get_run(run_id).data.metrics.keys()
+    sent = {(name, point.step) for name in twice for point in mlflow.get_metric_history(run_id, name)}
+    figures = [figure for figure in figures if (figure.key, figure.step) not in sent]
     for batch in batches(figures, METRICS_PER_CALL):
         mlflow.log_batch(run_id, metrics=batch)
 

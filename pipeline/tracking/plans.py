@@ -157,14 +157,15 @@ def owner_of(run: Run) -> Owner:
     return Owner.from_tags(run.data.tags)
 
 
-def unfinished(client: MlflowClient, experiment: str, tags: Mapping[str, str]) -> Run | None:
-    """The newest run with these tags that is not FINISHED, and no process on this host is still at."""
-    runs = search(client, experiment, having(tags))
-    return next((run for run in runs if run.info.status != "FINISHED" and not _is_at_work(run)), None)
-
-
-def _is_at_work(run: Run) -> bool:
-    return run.info.status == "RUNNING" and owner_of(run).lives_here
+def earlier_run(
+    client: MlflowClient, experiment: str, tags: Mapping[str, str], *, may_have_finished: bool = False
+) -> Run | None:
+    """The newest run with these tags that no process on this host is still at."""
+    for run in search(client, experiment, having(tags)):
+        at_work = run.info.status == "RUNNING" and owner_of(run).lives_here
+        if not at_work and (may_have_finished or run.info.status != "FINISHED"):
+            return run
+    return None
 
 
 def reopen(client: MlflowClient, run: Run, tags: Mapping[str, str]) -> None:
@@ -210,10 +211,7 @@ def _to_go_on_with(client: MlflowClient, experiment: str, plan: RunPlan, parent_
         here = search(client, experiment, having({**plan.same, "mlflow.parentRunId": parent_id}), limit=1)
         if here:
             return here[0]
-    if plan.may_have_finished:
-        runs = search(client, experiment, having(plan.same))
-        return next((run for run in runs if not _is_at_work(run)), None)
-    return unfinished(client, experiment, plan.same)
+    return earlier_run(client, experiment, plan.same, may_have_finished=plan.may_have_finished)
 
 
 def _create(client: MlflowClient, experiment: str, plan: RunPlan, tags: Mapping[str, str]) -> Run:

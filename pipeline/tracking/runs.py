@@ -18,6 +18,7 @@ from pipeline.tracking.links import link_stages
 from pipeline.tracking.outcomes import Outcome, deliver_kept, fail_dead_runs, keep, lock, tell
 from pipeline.tracking.plans import (
     RunPlan,
+    earlier_run,
     execution_plan,
     flatten,
     git_tags,
@@ -25,7 +26,6 @@ from pipeline.tracking.plans import (
     new_plan,
     open_run,
     reopen,
-    unfinished,
 )
 from pipeline.tracking.processes import this_process
 from pipeline.tracking.stores import (
@@ -224,7 +224,7 @@ def _stage_plan(info: StageInfo, uri: str) -> RunPlan:
         owner=this_process(),
         tags=tags,
         same=same,
-        # DVC did not keep what it made, or would not run the stage again: it was killed in between.
+        # Where DVC has what it made, that was asked for anew. Else DVC was killed before it kept it.
         may_have_finished=not info.forced,
         above=execution_plan(info.root, info.experiment, artifacts),
     )
@@ -317,7 +317,7 @@ def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Map
     with failure_is_told(stage, f"the run of {name} stays as it is"), stage.patience.attempt():
         stage_id, mlflow = reached(stage), client(stage.uri, stage.may_send)
         experiment = mlflow.get_run(stage_id).info.experiment_id
-        left = unfinished(mlflow, experiment, trial.plan.same)
+        left = earlier_run(mlflow, experiment, trial.plan.same)
         if left:
             reopen(mlflow, left, trial.plan.all_tags)
             trial.run_id = left.info.run_id
