@@ -10,7 +10,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 
-.PHONY: setup repro test check audit peers bench up down
+.PHONY: setup repro test test-long check audit peers bench up down
 
 setup: $(VENV)/.ready
 
@@ -25,9 +25,15 @@ repro: setup
 	dvc repro
 	@cat reports/summary.md
 
-# Three files of tests at a time: half of their time goes in waiting for processes to begin and to end.
+# Three files of tests at a time: half of their time is spent waiting for processes to start and end.
+PYTEST = PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+
 test: setup $(TESTLIBS)/.ready
-	PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not long"
+
+# Tests that take minutes: a monkey that kills processes, a whole route with secrets planted, lost nodes.
+test-long: setup $(TESTLIBS)/.ready
+	$(PYTEST) -m long
 
 # Apart from the environment, whose packages' text is the default corpus: see the file.
 $(TESTLIBS)/.ready: tests/requirements.txt $(VENV)/.ready

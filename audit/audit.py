@@ -1,10 +1,10 @@
-"""Hold requirements.lock against the known holes that OSV (https://osv.dev) lists: `make audit`.
+"""Check requirements.lock against the known vulnerabilities in OSV (https://osv.dev): `make audit`.
 
-Exit codes: 0: none, or none beyond those of accepted.txt; also where nobody could be asked, which is said.
-1: there are some. 2: accepted.txt is wrong.
+Exit codes: 0 if every known vulnerability is in accepted.txt, and also, with a message, if OSV cannot be
+asked; 1 if one is not accepted; 2 if accepted.txt is wrong.
 
-Of pip-audit's sources OSV is asked: a mirror of PyPI answers that it knows nothing, which pip-audit takes for
-"nothing known". For the same reason OSV is first asked about a version that is known to have holes.
+pip-audit asks OSV here, not PyPI: a mirror of PyPI may know of no vulnerabilities, which pip-audit takes for
+"none". For the same reason this script first asks about a version that is known to be vulnerable.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
 OSV = "https://api.osv.dev/v1/query"
-KNOWN_TO_HAVE_HOLES = {"package": {"name": "jinja2", "ecosystem": "PyPI"}, "version": "2.4.1"}
+KNOWN_VULNERABLE = {"package": {"name": "jinja2", "ecosystem": "PyPI"}, "version": "2.4.1"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Look for known holes in the locked packages.")
+    parser = argparse.ArgumentParser(description="Look for known vulnerabilities in the locked packages.")
     parser.add_argument("--lock", type=Path, default=FOLDER.parent / "requirements.lock")
     parser.add_argument("--accepted", type=Path, default=FOLDER / "accepted.txt")
     parser.add_argument("--osv-url", default=OSV)
@@ -35,11 +35,11 @@ def main() -> None:
     except ValueError as error:
         print(f"audit: {error}", file=sys.stderr)
         sys.exit(2)
-    obstacle = what_is_missing(given.osv_url)
-    found = None if obstacle else ask(given.lock, given.osv_url)
+    obstacle = why_not(given.osv_url)
+    found = None if obstacle else run_pip_audit(given.lock, given.osv_url)
     if isinstance(found, list):
-        sys.exit(tell(found, accepted))
-    print(f"audit: left out, as {obstacle or found}; no known hole was looked for in {given.lock.name}")
+        sys.exit(report(found, accepted))
+    print(f"audit: skipped, {given.lock.name} was not checked: {obstacle or found}")
 
 
 def read_accepted(file: Path) -> dict[str, str]:
@@ -54,21 +54,21 @@ def read_accepted(file: Path) -> dict[str, str]:
     return accepted
 
 
-def what_is_missing(url: str) -> str:
-    """Why nobody can be asked; empty where somebody can."""
+def why_not(url: str) -> str:
+    """Why OSV cannot be asked; empty if it can."""
     if importlib.util.find_spec("pip_audit") is None:
         return "pip-audit is not installed"
-    request = urllib.request.Request(url, json.dumps(KNOWN_TO_HAVE_HOLES).encode())
+    request = urllib.request.Request(url, json.dumps(KNOWN_VULNERABLE).encode())
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             knows = bool(json.load(answer).get("vulns"))
     except (OSError, ValueError, AttributeError) as error:
         return f"{url} does not answer ({error})"
-    return "" if knows else f"{url} does not know the holes of jinja2 2.4.1"
+    return "" if knows else f"{url} does not know the vulnerabilities of jinja2 2.4.1"
 
 
-def ask(lock: Path, url: str) -> list[dict[str, Any]] | str:
-    """What pip-audit says of each package; a text where it came to no end."""
+def run_pip_audit(lock: Path, url: str) -> list[dict[str, Any]] | str:
+    """pip-audit's findings, package by package; a message if it fails."""
     command = [sys.executable, "-m", "pip_audit", "--requirement", str(lock), "--no-deps", "--disable-pip"]
     command += ["--vulnerability-service", "osv", "--osv-url", url, "--format", "json"]
     done = subprocess.run([*command, "--progress-spinner", "off"], capture_output=True, text=True)
@@ -79,21 +79,22 @@ def ask(lock: Path, url: str) -> list[dict[str, Any]] | str:
     return packages
 
 
-def tell(packages: list[dict[str, Any]], accepted: dict[str, str]) -> int:
-    """Print what was found; returns 1 for a hole that is not accepted."""
-    bad = 0
+def report(packages: list[dict[str, Any]], accepted: dict[str, str]) -> int:
+    """Print the findings; return 1 if a vulnerability is not accepted, else 0."""
+    num_rejected = 0
     for package in packages:
         if "skip_reason" in package:
-            print(f"audit: {package['name']} was not looked up: {package['skip_reason']}")
-        for hole in package.get("vulns", []):
-            reasons = [accepted[each] for each in (hole["id"], *hole["aliases"]) if each in accepted]
-            mended = ", ".join(hole["fix_versions"]) or "no version yet"
-            what = f"{package['name']} {package['version']}: {hole['id']}, mended in {mended}"
+            print(f"audit: {package['name']} was not checked: {package['skip_reason']}")
+        for each in package.get("vulns", []):
+            reasons = [accepted[name] for name in (each["id"], *each["aliases"]) if name in accepted]
+            fixed = ", ".join(each["fix_versions"]) or "no version yet"
+            what = f"{package['name']} {package['version']}: {each['id']}, fixed in {fixed}"
             print(f"audit: {what}; " + (f"accepted: {reasons[0]}" if reasons else "not accepted"))
-            bad += not reasons
-    num_holes = sum(len(package.get("vulns", [])) for package in packages)
-    print(f"audit: {len(packages)} packages, {num_holes} known holes, {bad} of them not accepted")
-    return int(bad > 0)
+            num_rejected += not reasons
+    num_known = sum(len(package.get("vulns", [])) for package in packages)
+    counts = f"{num_known} known vulnerabilities, {num_rejected} of them not accepted"
+    print(f"audit: {len(packages)} packages, {counts}")
+    return int(num_rejected > 0)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""A monkey at work on `dvc repro`: what it kills and damages, and what is left of the result.
+"""A chaos monkey for `dvc repro`: kills processes, damages checkpoints and checks the result.
 
-One undisturbed run of the three training stages on a small corpus, then others of the same on a local Ray
-cluster of a head and two nodes, with an MLflow server, while at random moments a worker of Ray Train, its
-controller, the stage (the driver), `dvc` itself, the raylet of a node or the MLflow server gets SIGKILL, or
-the newest checkpoint loses its end or has a bit flipped. Whenever `dvc repro` has ended without success, it
-is typed again; nobody does anything else, but that a killed server or node is started again, as a supervisor
-would.
+The three training stages run on a small corpus, once undisturbed and then repeatedly with the monkey, on a
+local Ray cluster of a head and two nodes with an MLflow server. At random moments the monkey sends SIGKILL to
+a Ray Train worker, its controller, the stage (the driver), `dvc` itself, a node's raylet or the MLflow
+server, or it truncates the newest checkpoint or flips one of its bits. If `dvc repro` fails, it is started
+again. A killed server or node is restarted too, as a supervisor would do. Nothing else intervenes.
 
-At the end of each run: weights and figures are those of the undisturbed one, bit for bit; in MLflow each
-curve has each step once; every run is FINISHED, or FAILED for a reason that a kill may explain, and then one
-that finished came after it; no process is left, no worker of Ray is at work, no lock, no half-written file.
+After each run the weights and figures must equal those of the undisturbed run, bit for bit. In MLflow each
+curve has each step once. Every MLflow run is FINISHED, or it is FAILED for a reason that a kill explains and
+a finished run follows it. No process, busy Ray worker, lock or half-written file is left.
 """
 
 from __future__ import annotations
@@ -38,22 +37,22 @@ from typing import Any
 
 import psutil
 
-from pipeline.cost import Cost
-from pipeline.identity import code_hash
+from pipeline.machine.cost import Cost
+from pipeline.project.stages import of_kind
 from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ["pretrain_lm@forward", "finetune_lm@forward", "finetune_classifier@forward"]
 MODELS = {"pretrain_lm": "general_lm", "finetune_lm": "target_lm", "finetune_classifier": "classifier"}
-GIVE_UP = 40  # starts of `dvc repro` in one run
-TIMES = frozenset(Cost().spent())  # figures that are no result
-RAY_WAIT_S = 10.0  # for its workers to end behind a stage
-# Of Ray's processes, those that are there without work. The cleaner outlives a killed controller, as it is
-# meant to, and stays where no dashboard tells it of the death.
+GIVE_UP = 40  # most starts of `dvc repro` in one run
+TIMES = frozenset(Cost().spent())  # figures that vary from run to run
+RAY_WAIT_S = 10.0  # for Ray's workers to exit after a stage
+# Ray processes that are idle. The cleaner is meant to outlive a killed controller, and it stays if no
+# dashboard reports the controller's death.
 AT_REST = re.compile(
     r"ray::(IDLE|DashboardAgent|RuntimeEnvAgent|PlacementGroupCleaner|_AutoscalingCoordinatorActor)"
 )
-# What no kill explains: a mistake of ours.
+# A bug in this project, which no kill explains.
 MISTAKE = re.compile(
     r"(WorkerGroupError: .*)?\b(Assertion|Attribute|Index|Key|Name|NotImplemented|Type|UnboundLocal)Error\b"
 )
@@ -87,17 +86,25 @@ WORDS = {
 COMMON = ["the", "a", "of", "and", "near", "with", "old", "small", "bright", "under", "over", "quiet"]
 
 
+def _code_of_keys() -> dict[str, str]:
+    """Return the fingerprints of the training stages, computed by a new process."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-m", "pipeline", "fingerprint", "--out", folder], check=True,
+                       cwd=ROOT, stdout=subprocess.DEVNULL)  # fmt: skip
+        return {stage: Path(folder, f"{stage}.json").read_text() for stage in of_kind("trains")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--kills", type=int, default=50, help="at least so many, over as many runs as it takes"
+        "--kills", type=int, default=50, help="least number of kills, over as many runs as needed"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--pause", type=float, default=8.0, help="mean seconds between two of them")
-    parser.add_argument("--stages", type=int, default=3, help="of the three trainings, the first so many")
-    parser.add_argument("--length", type=float, default=1.0, help="of each training, times the usual")
-    parser.add_argument("--kinds", help=f"of what it does, with commas between: {', '.join(KINDS)}; or all")
-    parser.add_argument("--out", type=Path, help="JSON of what was seen")
+    parser.add_argument("--pause", type=float, default=8.0, help="mean seconds between kills")
+    parser.add_argument("--stages", type=int, default=3, help="how many of the three training stages to run")
+    parser.add_argument("--length", type=float, default=1.0, help="factor on the length of each training")
+    parser.add_argument("--kinds", help=f"comma-separated kinds, by default all: {', '.join(KINDS)}")
+    parser.add_argument("--out", type=Path, help="JSON file for the results")
     arguments = parser.parse_args()
     targets = TARGETS[: arguments.stages]
     try:
@@ -106,16 +113,16 @@ def main() -> None:
         parser.error(str(error))
     monkey = Monkey(random.Random(arguments.seed), arguments.pause, arguments.kills, kinds)
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
-        code = code_hash("pipeline.running")
+        code = _code_of_keys()
         undisturbed = run_once(Path(scratch) / "undisturbed", targets, arguments.length, None)
         wanted = results_of(undisturbed.project, targets)
         runs: list[Run] = []
         while monkey.left:
             project = Path(scratch) / f"run-{len(runs) + 1}"
             runs.append(run_once(project, targets, arguments.length, monkey))
-            if code_hash("pipeline.running") != code:  # it is part of each run's key
+            if _code_of_keys() != code:  # the code is part of each run's key
                 raise SystemExit(
-                    "the code was changed meanwhile; repeat this in a checkout that is left alone"
+                    "the code changed during the benchmark; repeat it in a checkout that nobody edits"
                 )
             runs[-1].findings += differences(runs[-1].project, targets, wanted)
             say(f"run {len(runs)}: {runs[-1]}")
@@ -129,7 +136,7 @@ def main() -> None:
 
 
 def chosen(kinds: str | None) -> list[str]:
-    """Raises ValueError for a kind that there is not."""
+    """Parse the list of kinds. Raises ValueError for an unknown one."""
     names = [name.strip() for name in kinds.split(",")] if kinds is not None else list(KINDS)
     for name in names:
         if name not in KINDS:
@@ -140,13 +147,13 @@ def chosen(kinds: str | None) -> list[str]:
 @dataclass
 class Run:
     project: Path
-    done: list[str] = field(default_factory=list)  # kinds of what the monkey did
+    done: list[str] = field(default_factory=list)  # kinds, in the order in which the monkey did them
     starts: int = 0
     seconds: float = 0.0
     findings: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        verdict = "; ".join(self.findings) or "all as undisturbed"
+        verdict = "; ".join(self.findings) or "equal to the undisturbed run"
         return f"{len(self.done)} kills, {self.starts} starts of dvc repro, {self.seconds:.0f} s; {verdict}"
 
 
@@ -169,7 +176,7 @@ def summary(undisturbed: Run, runs: list[Run]) -> dict[str, Any]:
 
 
 def run_once(project: Path, targets: list[str], length: float, monkey: Monkey | None) -> Run:
-    """Type `dvc repro` until it has succeeded, with or without a monkey."""
+    """Repeat `dvc repro` until it succeeds, with or without a monkey."""
     make_project(project, length)
     run = Run(project)
     with Mlflow(project / "mlflow-server") as mlflow, Nodes() as nodes:
@@ -198,7 +205,7 @@ def run_once(project: Path, targets: list[str], length: float, monkey: Monkey | 
 
 
 def make_project(project: Path, length: float) -> None:
-    """A copy of this checkout with a small corpus."""
+    """Copy this checkout and give it a small corpus."""
     copy_checkout(project)
     write_corpora(project / "in")
     (project / "chaos.yaml").write_text(SETTINGS, encoding="utf-8")
@@ -262,7 +269,7 @@ def say(text: str) -> None:
 
 
 class Mlflow:
-    """A server in a process of its own, that can be killed and comes back at the same address."""
+    """A server process that can be killed and restarted at the same address."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -289,7 +296,7 @@ class Mlflow:
                 return
             except OSError:
                 time.sleep(0.2)
-        raise SystemExit("the MLflow server did not come up")
+        raise SystemExit("the MLflow server did not start")
 
     def kill(self) -> None:
         assert self._process is not None
@@ -306,7 +313,7 @@ class Mlflow:
 
 
 class Nodes:
-    """A Ray of a head without CPUs and two nodes of one each."""
+    """A Ray cluster of a head without CPUs and two nodes with one CPU each."""
 
     def __enter__(self) -> Nodes:
         from ray.cluster_utils import Cluster
@@ -331,7 +338,7 @@ class Nodes:
         self.nodes.append(self._cluster.add_node(num_cpus=1))
 
     def workers(self, title: str) -> list[psutil.Process]:
-        """Processes of our nodes whose title has this in it."""
+        """Return the processes of these nodes whose title contains `title`."""
         found = []
         for process in psutil.process_iter(["name", "cmdline", "ppid"]):
             line = " ".join(process.info["cmdline"] or [])
@@ -350,12 +357,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# ---------------------------------------------------------------------------------------- the monkey
+# ---------------------------------------------------------------------------------------- monkey
 
 
 @dataclass
 class Scene:
-    """What is there to be killed."""
+    """What the monkey can kill or damage."""
 
     project: Path
     dvc: subprocess.Popen[bytes]
@@ -363,7 +370,7 @@ class Scene:
     mlflow: Mlflow
 
     def stage(self) -> psutil.Process | None:
-        """The driver of the training at work."""
+        """Return the driver of the running training stage."""
         for process in alive(self.dvc.pid):
             line = " ".join(process.info["cmdline"] or [])
             if "headstart" in line and any(f" {stage} " in line for stage in MODELS):
@@ -371,13 +378,13 @@ class Scene:
         return None
 
     def checkpoints(self) -> list[Path]:
-        """Newest last."""
+        """Return the checkpoints' tensor files, newest last."""
         found = (self.project / ".headstart/runs").glob("*/checkpoints/step-*/tensors.safetensors")
         return sorted(found, key=modified)
 
 
 class Monkey:
-    """Does one of each kind before any comes again."""
+    """Strikes in random order, with one of each kind before any is repeated."""
 
     def __init__(self, rng: random.Random, mean_pause_s: float, most: int, kinds: Sequence[str]) -> None:
         self._rng, self._mean_pause_s, self._kinds = rng, mean_pause_s, list(kinds)
@@ -385,7 +392,7 @@ class Monkey:
         self.left = most
 
     def tease(self, scene: Scene, done: list[str]) -> None:
-        """Until `dvc` has ended."""
+        """Strike at random moments until `dvc` exits."""
         while scene.dvc.poll() is None:
             pause = self._rng.expovariate(1 / self._mean_pause_s)
             deadline = time.monotonic() + pause
@@ -398,7 +405,7 @@ class Monkey:
                     self.left -= 1
                     say(f"  {time.strftime('%H:%M:%S')} {len(done)}: {kind}")
                 else:
-                    self._bag.append(kind)  # there was none just then
+                    self._bag.append(kind)  # nothing of this kind to strike right now
                     self._rng.shuffle(self._bag)
 
     def _next_kind(self) -> str:
@@ -437,13 +444,13 @@ def kill_mlflow(rng: random.Random, scene: Scene) -> bool:
 
 
 def damage(harm: Callable[[Path, random.Random], None], rng: random.Random, scene: Scene) -> bool:
-    """It counts when the newest is read again: so the worker is killed too."""
+    """Damage the newest checkpoint, and kill a worker so that it is read again."""
     found = scene.checkpoints()
     if not found or not scene.nodes.workers("RayTrainWorker"):
         return False
     try:
         harm(found[-1], rng)
-    except FileNotFoundError:  # retention was quicker
+    except FileNotFoundError:  # retention deleted it first
         return False
     return kill_titled("RayTrainWorker", rng, scene)
 
@@ -482,7 +489,7 @@ def kill(process: psutil.Process) -> bool:
 
 
 def alive(pid: int) -> Iterator[psutil.Process]:
-    """The processes below one, with their command lines."""
+    """Yield the descendants of a process, with their command lines."""
     with ignoring_gone():
         for process in psutil.Process(pid).children(recursive=True):
             with ignoring_gone():
@@ -491,18 +498,18 @@ def alive(pid: int) -> Iterator[psutil.Process]:
 
 
 def ignoring_gone() -> suppress:
-    return suppress(psutil.Error)  # of another user, too
+    return suppress(psutil.Error)  # also covers processes of other users
 
 
 def modified(file: Path) -> float:
     return file.stat().st_mtime if file.exists() else 0.0
 
 
-# ---------------------------------------------------------------------------------------- the verdict
+# ---------------------------------------------------------------------------------------- checks
 
 
 def results_of(project: Path, targets: list[str]) -> dict[str, Any]:
-    """Of each stage: the exported weights, and the figures but for the time that it took."""
+    """Return each stage's exported weights and its figures, except times."""
     found: dict[str, Any] = {}
     for name in (target.partition("@")[0] for target in targets):
         weights = project / "data" / MODELS[name] / "forward/tensors.safetensors"
@@ -528,7 +535,7 @@ def told_apart(what: str, found: Any, wanted: Any) -> str:
 
 
 def left_behind(project: Path, uri: str) -> list[str]:
-    """What is wrong about MLflow's runs, processes, locks and files."""
+    """List faults in MLflow's runs, and processes, locks and files that are left behind."""
     return [*unsound_runs(project, uri), *processes_left(project), *files_left(project)]
 
 
@@ -555,7 +562,7 @@ def unsound_runs(project: Path, uri: str) -> list[str]:
 
 
 def unexplained(runs: Iterable[Any]) -> list[str]:
-    """Failures of stages that say no reason, or one that no kill has, or that nobody made good."""
+    """List failed runs without a reason, with a reason that no kill explains, or without a later success."""
     stages = [run for run in runs if "mlflow.parentRunId" in run.data.tags]
     finished = [run for run in stages if run.info.status == "FINISHED"]
     findings = []
@@ -573,7 +580,7 @@ def unexplained(runs: Iterable[Any]) -> list[str]:
 
 
 def unsound_curve(client: Any, experiments: list[str], stage: str, num_steps: int) -> list[str]:
-    """A training has one run that finished, and in it each step that was due."""
+    """Check that a training has exactly one finished run, and that no step is missing in it."""
     condition = f"tags.`headstart.stage` = '{stage}:forward' and attributes.status = 'FINISHED'"
     runs = client.search_runs(experiments, condition)
     if len(runs) != 1:
@@ -584,7 +591,7 @@ def unsound_curve(client: Any, experiments: list[str], stage: str, num_steps: in
 
 
 def processes_left(project: Path) -> list[str]:
-    """Of stages and their workers; the servers are still up."""
+    """List leftover processes of stages and their workers; the servers are still running."""
     time.sleep(2)
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
@@ -599,7 +606,7 @@ def processes_left(project: Path) -> list[str]:
 
 
 def workers_left(session: str) -> list[str]:
-    """Of Ray, at work though nobody waits for what they make. The nodes are still up."""
+    """List Ray workers that are still busy with abandoned work. The nodes are still running."""
     deadline = time.monotonic() + RAY_WAIT_S
     while found := at_work(psutil.process_iter(["pid", "cmdline"]), session):
         if time.monotonic() > deadline:
@@ -609,7 +616,7 @@ def workers_left(session: str) -> list[str]:
 
 
 def at_work(processes: Iterable[psutil.Process], session: str) -> list[str]:
-    """The node of a worker may be gone: which Ray it is of is seen by its log."""
+    """List busy processes of a Ray session, identified by their logs as a worker's node may be gone."""
     found = []
     for process in processes:
         line = " ".join(process.info["cmdline"] or []).strip()
@@ -633,12 +640,12 @@ def files_left(project: Path) -> list[str]:
         found.append("dvc's rwlock is held")
     unsent = project / ".headstart/unsent"
     if unsent.exists() and any(unsent.iterdir()):
-        found.append("ends of runs were not sent to MLflow")
+        found.append("final states of runs were not sent to MLflow")
     return found
 
 
 def lockers(rwlock: Path) -> Iterator[int]:
-    """Processes that DVC's lock names. A killed one stays there, and DVC passes over it."""
+    """Yield the processes in DVC's lock file, which keeps killed ones; DVC ignores those."""
     locks = json.loads(rwlock.read_text() or "{}") if rwlock.exists() else {}
     for entry in locks.values():
         for holders in (entry.get("write"), entry.get("read")):

@@ -1,10 +1,11 @@
-"""Documents a second of a classifier, trained and predicted: this project, fastai, Hugging Face, the limit.
+"""Documents per second of classifier training and prediction: this project, fastai, Hugging Face, the limit.
 
     python benchmarks/classifier_step.py [--size a] [--rounds 3] [--steps 2]
 
-Vocabulary 60,000, embedding 400, hidden 1,152, three layers (size a); 32 documents of 400 tokens a training
-step, all tokens with gradient. fastai predicts 32 at once, this project as many as its batches hold. The
-limit is what the products of the LSTM layers would take at the fastest rate measured here.
+Size a has a vocabulary of 60,000, embedding 400, hidden 1,152 and three layers. A training step takes 32
+documents of 400 tokens, with gradients for all tokens. fastai predicts 32 documents at once, this project as
+many as its batches hold. The limit is the time of the LSTM layers' matrix products at the fastest rate
+measured.
 """
 
 from __future__ import annotations

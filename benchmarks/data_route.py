@@ -1,12 +1,12 @@
-"""Megabytes of text a second from parquet to token shards: this project, fastai, Hugging Face, the limit.
+"""Megabytes of text per second from parquet to token shards: this project, fastai, Hugging Face, the limit.
 
     python benchmarks/data_route.py [--text FILE.parquet] [--megabytes 50] [--rounds 3]
 
-The corpus is made of the documents of FILE (column `text`; without it the embedded general text), drawn with
-replacement. This project's figure is that of its two stages together, `prepare` (normalisation, splits) and
-`encode`, each reading and writing its files; the others go from the same file to token numbers at once. The
-limit is sentencepiece alone, on texts in memory. Training the tokenizers is not timed. fastai gets 2 MB, and
-the start of its two processes is in its time.
+The corpus is drawn with replacement from the documents of FILE (column `text`; by default the built-in
+general text). This project's figure covers its stages `prepare` (normalisation, splits) and `encode`,
+including the files between them; the others go from the same file to token ids in one pass. The limit is
+sentencepiece alone, on texts in memory. Tokenizer training is not timed. fastai gets 2 MB, and its time
+includes starting two processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
         make(arguments.make, arguments.text, arguments.megabytes)
         return
     with tempfile.TemporaryDirectory(prefix="headstart-data-") as folder:
-        # In a process of its own: a child's peak of memory starts at its parent's.
+        # In a separate process: a child's peak memory starts at its parent's.
         command = [sys.executable, __file__, "--make", folder, "--text", arguments.text]
         subprocess.run([*command, "--megabytes", str(arguments.megabytes)], check=True)
         of_corpus = ["--corpus", f"{folder}/corpus.parquet"]
@@ -55,7 +55,7 @@ def main() -> None:
         for stage in ("prepare", "encode"):
             if speed := figures.get(f"{stage}_megabytes_per_second"):
                 rows.append([f"{name}: {stage}", spread(speed, ".1f"), ""])
-    if any("/" in word for word in sys.argv[1:]):  # the report names no machine's paths
+    if any("/" in word for word in sys.argv[1:]):  # keep machine paths out of the report
         sys.argv[1:] = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     title = "From parquet to token shards"
     publish(arguments.out, markdown(title, ["", "MB a second", "peak, MB"], rows), {"figures": found})
@@ -66,7 +66,7 @@ def _peak(figures: dict[str, dict[str, float]]) -> str:
 
 
 def make(folder: Path, text: str, size_mb: float) -> None:
-    """The corpus, and a tokenizer for it."""
+    """Write the corpus, and a tokenizer for it."""
     from pipeline.stages import prepare, train_tokenizer
 
     corpus = folder / "corpus.parquet"

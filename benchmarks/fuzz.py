@@ -1,10 +1,10 @@
-"""Many more inputs of the kinds that `tests/fuzz` tries: how many were tried, refused, read; what failed.
+"""Fuzzes with many more inputs than `tests/fuzz`; counts inputs tried, refused and read, and lists failures.
 
     python benchmarks/fuzz.py [--minutes 10] [--seed 1] [--kinds CSV "params.yaml"]
 
-Each kind gets the same time, in processes of its own that start anew with another seed after some hundred
-inputs: one that dies (a crash in a library, no memory left) or hangs counts as a failure. The first input of
-each way to fail is shown, cut short.
+Each kind gets the same time, in separate processes that restart with another seed after a few hundred inputs.
+A process that dies (a crash in a library, out of memory) or hangs counts as a failure. The first input of
+each distinct failure is shown, cut short.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CASES_A_PROCESS, MOST_SECONDS_A_PROCESS, MOST_BYTES_SHOWN = 300, 300, 300
 
 
 def try_many(name: str, seed: int, journal: Path) -> None:
-    """Try inputs of a kind in this process; write each to `journal` before, and what came of it after."""
+    """Try inputs of a kind in this process; write each to `journal` first, then its outcome."""
     import hypothesis
     from hypothesis import HealthCheck, Phase
 
@@ -54,14 +54,14 @@ def try_many(name: str, seed: int, journal: Path) -> None:
                     note(came="refused" if kind.check(case, Path(folder)) else "read")
                 except KeyboardInterrupt:
                     raise
-                except BaseException as error:  # polars' panics are no Exception
+                except BaseException as error:  # polars' panics are not Exceptions
                     note(came="failed", how=_way(error))
 
         try_one()
 
 
 def _way(error: BaseException) -> str:
-    """What failed, without what differs from input to input."""
+    """Describe a failure without the parts that differ from input to input."""
     text = re.sub(r"/\S*/|0x[0-9a-f]+|\d+", "…", str(error).split("\n")[0])
     return f"{type(error).__name__}: {text[:60]}"
 
@@ -69,7 +69,7 @@ def _way(error: BaseException) -> str:
 def run_for(
     name: str, seconds: float, seed: int, counts: Counter[str], ways: dict[str, tuple[int, str]]
 ) -> None:
-    """Fill `counts` and `ways` (by way to fail: how often, and the first input) by processes of one kind."""
+    """Run processes of one kind; fill `counts`, and `ways` with each failure's count and first input."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +107,7 @@ def _count(
         counts[line["came"]] += 1
         if "how" in line:
             _add(ways, line["how"], shown)
-    if not answered and status == "time" and is_last:  # no time was left for it
+    if not answered and status == "time" and is_last:  # time ran out
         counts["tried"] -= 1
     elif not answered:
         counts["failed"] += 1
@@ -121,9 +121,9 @@ def _add(ways: dict[str, tuple[int, str]], how: str, shown: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="in all")
+    parser.add_argument("--minutes", type=float, default=10.0, help="in total")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kinds", nargs="+", help="some of them; else all")
+    parser.add_argument("--kinds", nargs="+", help="kinds to try, by default all")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--journal", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

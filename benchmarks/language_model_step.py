@@ -1,12 +1,11 @@
-"""Tokens a second in training AWD-LSTM: this project, fastai, Hugging Face's GPT-2 of equal size, the limit.
+"""Tokens per second in training AWD-LSTM: this project, fastai, a GPT-2 of equal size, the limit.
 
     python benchmarks/language_model_step.py [--sizes a b c] [--rounds 3] [--steps 3]
 
-A step is whole: forward with all dropouts, AR and TAR, backward, clipping, Adam; of this project also the
-making of the batch, which fastai does before its clock starts. With sampled words, an eighth of the
-vocabulary, the mathematics is another (models/sampling.py; what it costs in quality: quality.py). The limit
-is what the products of a step would take at the fastest rate that torch multiplies matrices with here,
-measured in the same rounds.
+A step includes forward with all dropouts, AR and TAR, backward, clipping and Adam, and for this project also
+building the batch, which fastai does before its clock starts. The GPT-2 is Hugging Face's. Sampled words (an
+eighth of the vocabulary) change the loss: see models/sampling.py, and quality.py for the cost in quality. The
+limit is the time of a step's matrix products at torch's fastest rate here, measured in the same rounds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""An hour of training: memory, file descriptors, threads, and rows in MLflow, over time.
+"""Tracks memory, file descriptors, threads and MLflow rows over an hour of training.
 
-A small language model on tokens made up, in this process, with a checkpoint a minute and its curve in a real
-SQLite store. Memory is the process' unique set (what would be free if it ended), looked at every second: the
-lowest of each minute is what is held from step to step, the highest has an evaluation or a checkpoint on top
-of it. After the warm-up, a tenth of the time, what is held should stay within 2 % of its median.
+A small language model trains in this process on made-up tokens, with a checkpoint every minute and its curve
+in a real SQLite store. Memory is the process's unique set size (what its exit would free), sampled every
+second. The lowest value of each minute is what is held from step to step; the highest also includes an
+evaluation or a checkpoint. After a warm-up of a tenth of the time, the lowest values should stay within 2 %
+of their median.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ import psutil
 from benchmarks.side_by_side import arguments_of, machine
 from pipeline import tracking
 from pipeline.corpus.tokens import ShardWriter, TokensInfo, write_info
-from pipeline.launch import Session, fit
-from pipeline.params import load
+from pipeline.distributed.launch import fit
+from pipeline.distributed.session import Session
+from pipeline.project.params import load
 from pipeline.training.context import CurveRecorder
 from pipeline.training.jobs import LanguageModelJob, make_language_model_job
 
@@ -44,7 +46,7 @@ class TimeIsUpError(Exception):
 
 @dataclass
 class Limited:
-    """A recorder that ends the training after some time."""
+    """A recorder that stops the training after some time."""
 
     config: tracking.RecorderConfig
     deadline: float
@@ -72,7 +74,7 @@ class _Limited:
 
 @dataclass
 class Gauge:
-    """What the process holds, every second."""
+    """Samples the process's memory, descriptors and threads every second."""
 
     minutes: list[float] = field(default_factory=list)
     memory_mb: list[float] = field(default_factory=list)
@@ -88,7 +90,7 @@ class Gauge:
             self.threads.append(this.num_threads())
 
     def by_minute(self) -> list[list[float]]:
-        """Of each whole minute: its number, the lowest and the highest memory in MB, the most descriptors."""
+        """Return for each whole minute its number, lowest and highest memory in MB, and most descriptors."""
         samples: dict[int, list[tuple[float, int]]] = {}
         for sampled, memory, files in zip(self.minutes, self.memory_mb, self.descriptors, strict=True):
             samples.setdefault(int(sampled), []).append((memory, files))
@@ -153,7 +155,7 @@ def main() -> None:
 
 
 def rows_of(run: Any, root: Path) -> dict[str, int]:
-    """Points of the training loss in MLflow, and as many as there should be."""
+    """Return the numbers of found and expected points of the training loss in MLflow."""
     from mlflow import MlflowClient
 
     history = MlflowClient(run.uri).get_metric_history(run.run_id, "train/loss")

@@ -1,11 +1,11 @@
-"""What of a training's time is not training: making batches, recording the curve, saving checkpoints.
+"""Share of training time spent on building batches, recording the curve and saving checkpoints.
 
     python benchmarks/loop_share.py --tokens data/tokens [--epochs 0.45]
 
-With params.yaml, the loop in this process: pretraining on the folder's `general` shards and the classifier
-(from scratch) on its `target` ones, with MLflow on SQLite and checkpoints in a local folder at their default
-frequency. A share is the time that the training thread spends in a part, over that of all steps. What threads
-in the background take of the same cores is not in it.
+The loop runs in this process with params.yaml: pretraining on the folder's `general` shards and a classifier
+from scratch on its `target` shards, with MLflow on SQLite and local checkpoints at the default frequency. A
+share is the training thread's time in a part, divided by the time of all steps. It excludes what background
+threads take of the same cores.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTS = ("batches", "curve", "checkpoints")
 
 
 class Stopwatch:
-    """Seconds spent in the methods that it watches."""
+    """Measures the seconds spent in watched methods."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -46,11 +46,13 @@ class Stopwatch:
 
 
 def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Shares of the time of a training, from its first step to its last."""
-    from pipeline import params, tracking
+    """Return the shares of a training's time, from its first step to its last."""
+    from pipeline import tracking
+    from pipeline.artifacts.checkpoint_store import CheckpointStore
     from pipeline.corpus.batches import ClassifierBatches, LanguageModelBatches
-    from pipeline.launch import Session, fit
-    from pipeline.training.checkpoint import CheckpointStore
+    from pipeline.distributed.launch import fit
+    from pipeline.distributed.session import Session
+    from pipeline.project import params
     from pipeline.training.jobs import make_classifier_job, make_language_model_job
     from pipeline.training.loop import Training
 

@@ -1,10 +1,10 @@
-"""Peak memory of `prepare` and `encode` by size of the corpus: it must not grow with it.
+"""Peak memory of `prepare` and `encode` by corpus size, which it must not grow with.
 
     python benchmarks/prepare_memory.py [--text FILE.parquet] [--sizes 100 400] [--formats parquet csv]
 
-The corpora are made of the documents of FILE (column `text`; without it the embedded general text), drawn
-with replacement until the size is reached. Each measurement is the peak resident memory of a process of its
-own; this process stays small, as a child's figure starts at its parent's.
+The corpora are drawn with replacement from the documents of FILE (column `text`; by default the built-in
+general text) until the size is reached. Each measurement is the peak resident memory of a separate process.
+This process stays small, as a child's figure starts at its parent's.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _texts(source: str) -> list[str]:
 def params_of(form: str, file: Path) -> Any:
     from types import SimpleNamespace
 
-    from pipeline.params import Corpora, Corpus, FilesSource, Normalise, Split, Tokenizer
+    from pipeline.corpus.settings import Corpora, Corpus, FilesSource, Normalise, Split, Tokenizer
 
     source = FilesSource(
         kind="files", format=form, train=[str(file)], validation=[], test=[], unlabelled=[],  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ def step(name: str, source: str, form: str, size_mb: float, folder: Path) -> dic
 
 
 def measure(arguments: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
-    """Run every step of every corpus in a process of its own; print the table as it grows."""
+    """Run every step of every corpus in a separate process; print the table as it grows."""
     rows = []
     print(
         f"{'format':8} {'MB':>5} {'prepare s':>10} {'peak MB':>8} {'encode s':>9} {'peak MB':>8}", flush=True
@@ -150,7 +150,7 @@ def _in_child(name: str, source: str, form: str, size_mb: float, folder: Path) -
 
 
 def _settings(arguments: argparse.Namespace) -> list[str]:
-    """The command line without this machine's paths."""
+    """Return the command line without this machine's paths."""
     text = arguments.text if arguments.text == "pydocs" else Path(arguments.text).name
     sizes = (f"{size:g}" for size in arguments.sizes)
     return ["--text", text, "--sizes", *sizes, "--formats", *arguments.formats]

@@ -1,9 +1,9 @@
-"""How hard the default target corpus is: TF-IDF with logistic regression, by number of labels.
+"""Difficulty of the default target corpus: accuracy of TF-IDF with logistic regression, by number of labels.
 
     python benchmarks/pydocs_difficulty.py [--out reports/pydocs_difficulty.json]
 
-Words and word pairs, sublinear term frequency, C = 10. Test documents (3,000) and training documents are
-drawn afresh with each of three seeds and the accuracies averaged.
+Features are words and word pairs with sublinear term frequency; C = 10. Each of three seeds draws new
+training documents and 3,000 test documents; accuracies are averaged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.corpus import pydocs
-from pipeline.files import atomic_write_text
+from pipeline.files.atomic import atomic_write_text
 
 LABELS = (100, 200, 500, 1_000, 5_000, 10_000)
 TEST_DOCUMENTS = 3_000
@@ -25,7 +25,7 @@ SEEDS = (0, 1, 2)
 
 
 def accuracy(texts: np.ndarray, labels: np.ndarray, num_labels: int, seed: int) -> float:
-    """Accuracy on `TEST_DOCUMENTS` documents after training on `num_labels` others."""
+    """Return the accuracy on `TEST_DOCUMENTS` documents after training on `num_labels` others."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline

@@ -1,10 +1,10 @@
-"""What a faster mode costs in quality: the same pretraining, seed by seed, in each mode.
+"""Cost of faster modes in quality: the same pretraining in each mode, seed by seed.
 
     python benchmarks/quality.py --tokens data/tokens/general [--seeds 1 2 3] [--threads 1]
         [--modes fp32 bf16] [--epochs 0.45]
 
-With params.yaml but for what a mode changes. Bits per byte of the validation text, always by float32 products
-and the full softmax. Times are not compared here: `language_model_step.py` does that.
+Each mode overlays params.yaml. Quality is bits per byte of the validation text, always with float32 products
+and the full softmax. `language_model_step.py` compares times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.side_by_side import ROOT, arguments_of, markdown, publish
 
-# Mode -> what it lays over params.yaml. The first is what the others are held against.
+# Mode -> overlay of params.yaml. The first is the reference for the others.
 MODES: dict[str, dict[str, Any]] = {
     "fp32": {"run": {"precision": "fp32"}},
     "bf16": {"run": {"precision": "bf16"}},
@@ -28,9 +28,10 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def bits_per_byte(mode: str, seed: int, arguments: argparse.Namespace) -> float:
-    """Of the validation text at the end of training."""
-    from pipeline import params
-    from pipeline.launch import Session, fit
+    """Return the bits per byte of the validation text at the end of training."""
+    from pipeline.distributed.launch import fit
+    from pipeline.distributed.session import Session
+    from pipeline.project import params
     from pipeline.training.context import no_recorder
     from pipeline.training.jobs import make_language_model_job
 

@@ -1,10 +1,10 @@
-"""The cost model of `scaling.md`: its parameters measured here, and held against runs of several processes.
+"""The cost model of `scaling.md`: measures its parameters and compares it with runs of several processes.
 
     python benchmarks/scaling.py [--size c] [--steps 5] [--rounds 3]
     python benchmarks/scaling.py --gpus
 
-Prints what the model says of one and of two processes (of a thread each) beside what they took; with `--gpus`
-what it says of GPUs that nobody has measured here, from the assumptions of `scaling.md`.
+Prints predicted and measured times of one and two processes with one thread each. `--gpus` prints predictions
+for GPUs from the assumptions of `scaling.md`; nobody has measured those here.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _all_reduce(tensor: Tensor) -> Tensor:
 
 
 def _process(rank: int, world: int, arguments: argparse.Namespace, folder: str) -> None:
-    """Seconds of a step, and of summing a buffer as large as the gradient, into a file of the first."""
-    from pipeline.launch import prepare_torch
+    """Measure seconds of a step and of all-reducing a gradient-sized buffer; the first rank writes a file."""
+    from pipeline.distributed.worker import prepare_torch
     from pipeline.training.context import Context
     from pipeline.training.loop import Training
 
@@ -54,7 +54,7 @@ def _process(rank: int, world: int, arguments: argparse.Namespace, folder: str) 
 
 
 def measure(world: int, arguments: argparse.Namespace) -> tuple[float, float, int]:
-    """Seconds of a step and of an all-reduce, and the number of parameters."""
+    """Return the seconds of a step and of an all-reduce, and the number of parameters."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_process, args=(world, arguments, folder), nprocs=world)
         step, reduce, count = torch.load(f"{folder}/figures.pt", weights_only=True).tolist()
@@ -62,8 +62,9 @@ def measure(world: int, arguments: argparse.Namespace) -> tuple[float, float, in
 
 
 def checkpoint_bytes_per_second(num_bytes: int) -> float:
-    """Of this project's own store, hashes and fsync included."""
-    from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+    """Return the speed of saving to the checkpoint store, including hashes and fsync."""
+    from pipeline.artifacts.checkpoint_store import CheckpointStore
+    from pipeline.training.checkpoint import Checkpoint
 
     with tempfile.TemporaryDirectory() as folder:
         tensors = {"weights": torch.zeros(num_bytes // 4)}
@@ -78,14 +79,14 @@ def checkpoint_bytes_per_second(num_bytes: int) -> float:
 class Machines:
     """Parameters of the model. The defaults are assumptions: see `scaling.md`."""
 
-    flop_per_second: float = 0.4 * 790e12  # of a GPU: bfloat16 products, and how much of them a step reaches
-    seconds_per_token_and_layer: float = 30e-6  # forward and backward: tokens go one after the other
+    flop_per_second: float = 0.4 * 790e12  # of a GPU: bfloat16 rate, times the share that a step reaches
+    seconds_per_token_and_layer: float = 30e-6  # forward and backward; tokens run sequentially
     bytes_per_second: float = 25e9  # of the network, from each GPU
     seconds_per_exchange: float = 100e-6
 
 
 def seconds_of_a_step(size: Size, world: int, rows: int, machines: Machines) -> tuple[float, float]:
-    """Of computing, and of summing gradients, with `rows` on each worker.
+    """Return seconds of computing and of summing gradients, with `rows` on each worker.
 
     Source of the second: a ring moves 2 (W - 1) / W of the buffer past each worker (Patarasu & Yuan 2009).
     """

@@ -1,4 +1,4 @@
-"""Contestants beside one another: each in a process of its own, in turns, so that a slow minute meets all.
+"""Compares contestants in separate processes, taking turns so that a slow minute affects all of them.
 
 A contestant is a command that prints one JSON object of figures as its last line.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PEERS = ROOT / ".peers"  # other libraries, installed apart: `make peers`
+PEERS = ROOT / ".peers"  # other libraries, installed separately by `make peers`
 
 Figures = dict[str, float]
 
@@ -58,12 +58,12 @@ def arguments_of(doc: str, out: str, rounds: int = 3) -> argparse.ArgumentParser
 def compare(contestants: Sequence[Contestant], rounds: int) -> dict[str, dict[str, dict[str, float]]]:
     """Contestant -> figure -> median, low, high and number of rounds.
 
-    Peers that are not installed are left out.
+    Skips peers that are not installed.
     """
     present = [each for each in contestants if PEERS.exists() or not each.peer]
     for each in contestants:
         if each not in present:
-            print(f"{each.name}: left out, as {PEERS} is missing (make peers)", file=sys.stderr)
+            print(f"{each.name}: skipped, because {PEERS} is missing; run `make peers`", file=sys.stderr)
     found: dict[str, list[Figures]] = {each.name: [] for each in present}
     for number in range(rounds):
         for each in present:
@@ -87,7 +87,7 @@ def _summary(rows: Sequence[Figures]) -> dict[str, dict[str, float]]:
 
 
 def publish(out: Path, table: str, figures: Mapping[str, Any]) -> None:
-    """Print the table; write it, and the figures with command and machine."""
+    """Print the table, and write it with the figures, the command and the machine."""
     out.parent.mkdir(parents=True, exist_ok=True)
     command = " ".join(["python", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]])
     whole = {"command": command, "machine": machine(), **figures}
@@ -105,7 +105,7 @@ def markdown(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def spread(figure: Mapping[str, float], digits: str = ",.0f") -> str:
-    """Median, and the lowest and highest."""
+    """Format the median with the lowest and highest value."""
     return f"{figure['median']:{digits}} ({figure['low']:{digits}} to {figure['high']:{digits}})"
 
 

@@ -1,10 +1,11 @@
-"""What a training stage costs beyond its training: DVC, imports, Ray, MLflow, export.
+"""Overhead of a training stage beyond its training (DVC, imports, Ray, MLflow, export), and an idle repro.
 
-    python benchmarks/stage_overhead.py [--repeats 3] [--out reports/benchmarks/stage_overhead.json]
+    python benchmarks/stage_overhead.py [--repeats 5] [--against REVISION] [--out FILE]
 
-In a copy of the checkout, with the preset `smoke`, `dvc repro --force --single-item` runs the stage
-`pretrain_lm@forward`: without `headstart up`, with it, and without Ray. The cost is the wall time less the
-time from the first record of the curve (the evaluation before the first step) to the last.
+In a copy of the checkout with the preset `smoke`, `dvc repro --force --single-item` runs the stage
+`pretrain_lm@forward` with a Ray of its own, with `headstart up`, and without Ray. The overhead is the wall
+time minus the time from the curve's first record (the evaluation before the first step) to its last. With
+`--against`, a copy of that git revision takes turns with this one, so that both meet the same load.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,46 +28,75 @@ STAGE = "pretrain_lm@forward"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--against", help="a git revision to compare with")
     parser.add_argument("--out", type=Path, default=Path("reports/benchmarks/stage_overhead.json"))
     arguments = parser.parse_args()
+    revisions = {"this checkout": "HEAD"} | ({"before": arguments.against} if arguments.against else {})
     with tempfile.TemporaryDirectory() as scratch:
-        project = copy_of_checkout(Path(scratch) / "project")
-        run(project, "headstart", "use", "smoke")
-        run(project, "dvc", "repro", STAGE)
-        seconds = {"own Ray": overheads(project, arguments.repeats)}
-        run(project, "headstart", "up")
-        try:
-            overheads(project, 1)  # the first stage after `up` starts what later ones share
-            seconds["with headstart up"] = overheads(project, arguments.repeats)
-        finally:
-            run(project, "headstart", "down")
-        (project / "here.yaml").write_text("run: {workers: 0}\n")
-        run(project, "headstart", "use", "here.yaml")
-        seconds["without Ray"] = overheads(project, arguments.repeats)
+        projects = {name: copy_of(revision, Path(scratch) / name.replace(" ", "-"))
+                    for name, revision in revisions.items()}  # fmt: skip
+        seconds = measure(list(projects.values()), arguments.repeats)
     figures = {
-        name: {
-            "seconds": [round(value, 1) for value in values],
-            "median": round(statistics.median(values), 1),
-        }
-        for name, values in seconds.items()
-    }
+        way: {name: {"seconds": [round(value, 1) for value in values],
+                     "median": round(statistics.median(values), 1)}
+              for name, values in zip(projects, of_projects, strict=True)}
+        for way, of_projects in seconds.items()
+    }  # fmt: skip
     arguments.out.write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures, indent=2))
 
 
-def copy_of_checkout(folder: Path) -> Path:
-    names = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
-    for name in names.splitlines():
-        if not name.startswith(("reports/", "tests/")) and name != "dvc.lock":
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name)
+def measure(projects: Sequence[Path], repeats: int) -> dict[str, list[list[float]]]:
+    """Return the seconds by way of running and by project."""
+    for project in projects:
+        run(project, "headstart", "use", "smoke")
+        run(project, "dvc", "repro", STAGE)
+    seconds = {
+        "nothing to do": in_turns(nothing, projects, repeats),
+        "own Ray": in_turns(overhead, projects, repeats),
+    }
+    with_up: list[list[float]] = []
+    for project in projects:  # one Ray at a time: two would share the cores
+        run(project, "headstart", "up")
+        try:
+            overhead(project)  # the first stage after `up` starts what later stages share
+            with_up.append([overhead(project) for _ in range(repeats)])
+        finally:
+            run(project, "headstart", "down")
+    seconds["with headstart up"] = with_up
+    for project in projects:
+        (project / "here.yaml").write_text("run: {workers: 0}\n")
+        run(project, "headstart", "use", "here.yaml")
+    seconds["without Ray"] = in_turns(overhead, projects, repeats)
+    return seconds
+
+
+def in_turns(timed: Callable[[Path], float], projects: Sequence[Path], repeats: int) -> list[list[float]]:
+    found: list[list[float]] = [[] for _ in projects]
+    for _ in range(repeats):
+        for values, project in zip(found, projects, strict=True):
+            values.append(timed(project))
+    return found
+
+
+def copy_of(revision: str, folder: Path) -> Path:
+    """Copy a git revision, without results and tests, into a new git repository."""
+    folder.mkdir()
+    archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
+    subprocess.run(["tar", "-x"], cwd=folder, input=archive, check=True)
+    for name in ("reports", "tests"):
+        shutil.rmtree(folder / name)
+    (folder / "dvc.lock").unlink()
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     return folder
 
 
-def overheads(project: Path, repeats: int) -> list[float]:
-    return [overhead(project) for _ in range(repeats)]
+def nothing(project: Path) -> float:
+    """Return the wall time of `dvc repro` with nothing to do."""
+    start = time.monotonic()
+    run(project, "dvc", "repro", STAGE)
+    return time.monotonic() - start
 
 
 def overhead(project: Path) -> float:

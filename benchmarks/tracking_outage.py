@@ -1,13 +1,12 @@
-"""Whether training notices MLflow: with it, and with one that hangs or goes away, beside none.
+"""Effect of MLflow on training speed: a working, hanging or unreachable MLflow compared with none.
 
     python -m benchmarks.tracking_outage [--rounds 4] [--steps 400]
 
-A small language model on made-up tokens, trained by the loop, every step recorded (by default every tenth
-is). In each round each way of tracking trains at the same time as a twin without tracking, in a process of
-its own: what else the machine does meets both. The ratio is that of their steps while both train. The server
-is a real one, behind a proxy that hangs, or refuses connections from the first third of the steps to the
-second. At last 200,000 steps of ten metrics are recorded while the server hangs, and the growth of the
-process is told.
+The loop trains a small language model on made-up tokens and records every step (the default is every tenth).
+In each round, each way of tracking trains at the same time as a twin without tracking, in separate processes,
+so that other load affects both. The ratio compares their steps while both train. The server is a real one
+behind a proxy that hangs, or that refuses connections during the middle third of the steps. Finally, 200,000
+steps of ten metrics are recorded while the server hangs, to measure how much the process grows.
 """
 
 from __future__ import annotations
@@ -38,18 +37,18 @@ class Way:
     """How a training is tracked."""
 
     name: str
-    uri: str | None  # None: not at all, not even in a file
-    at_step: Mapping[int, str] = field(default_factory=dict)  # what the proxy is to do from there on
+    uri: str | None  # None: no tracking, not even in a file
+    at_step: Mapping[int, str] = field(default_factory=dict)  # what the proxy does from that step on
 
 
 @dataclass
 class Turn:
-    """The times of one training, in seconds of the clock that all processes share."""
+    """The times of one training, in seconds of a clock shared by all processes."""
 
     step_times_s: list[float] = field(default_factory=list)
-    begin_s: float = 0.0  # opening and closing the stage's run
-    end_s: float = 0.0
-    cpu_s_per_step: float = 0.0  # of the process, all of its threads
+    begin_s: float = 0.0  # time to open the stage's run
+    end_s: float = 0.0  # time from the last step to the run's close
+    cpu_s_per_step: float = 0.0  # all threads of the process
 
     def steps_within(self, start_s: float, end_s: float) -> int:
         return sum(start_s <= each <= end_s for each in self.step_times_s)
@@ -68,8 +67,8 @@ def write_tokens(folder: Path, num_tokens: int) -> None:
 
 
 def make_job(folder: Path, steps: int) -> Any:
-    from pipeline.params import LanguageModelTraining, Model
     from pipeline.training.jobs import make_language_model_job
+    from pipeline.training.settings import LanguageModelTraining, Model
 
     rows, bptt = 16, 32
     tokens = folder / "tokens"
@@ -99,12 +98,13 @@ def make_job(folder: Path, steps: int) -> Any:
 
 
 def train(way: Way, folder: Path, steps: int, ready: Barrier, parent: Connection) -> None:
-    """Train anew, once both are ready. The parent is told what the proxy is to do, and at last the turn."""
-    import mlflow  # noqa: F401  # a second or two, once a process
+    """Train once both are ready. Send the parent commands for the proxy and, at the end, the turn."""
+    import mlflow  # noqa: F401  # import up front: takes a second or two per process
 
     from pipeline import tracking
-    from pipeline.launch import Session, fit
-    from pipeline.params import Run
+    from pipeline.distributed.launch import fit
+    from pipeline.distributed.session import Session
+    from pipeline.distributed.settings import Run
     from pipeline.training.context import no_recorder
 
     run = Run(
@@ -139,7 +139,7 @@ def train(way: Way, folder: Path, steps: int, ready: Barrier, parent: Connection
 
 
 def side_by_side(ways: tuple[Way, Way], folder: Path, steps: int, proxy: Proxy) -> list[Turn]:
-    """Both at the same time; their turns."""
+    """Train both ways at the same time and return their turns."""
     spawn = multiprocessing.get_context("spawn")
     ready, pipes = spawn.Barrier(2), [spawn.Pipe(duplex=False) for _ in ways]
     folder.mkdir()
@@ -161,14 +161,14 @@ def side_by_side(ways: tuple[Way, Way], folder: Path, steps: int, proxy: Proxy) 
 
 
 def growth_of_the_outbox(folder: Path, proxy: Proxy) -> float:
-    """MB by which this process grows while 200,000 records wait for a server that hangs."""
+    """Return by how many MB this process grows while 200,000 records wait for a hanging server."""
     import psutil
 
     from pipeline.tracking import RecorderConfig
 
     proxy.set("hang")
     RecorderConfig(proxy.uri, "run", folder / "first.jsonl").open(-1).close(0.1)
-    import mlflow  # noqa: F401  # its own memory is not that of what waits
+    import mlflow  # noqa: F401  # import up front, to exclude its own memory
 
     recorder = RecorderConfig(proxy.uri, "run", folder / "waiting.jsonl").open(-1)
     metrics = {f"metric {number}": 0.1 for number in range(10)}
@@ -182,7 +182,7 @@ def growth_of_the_outbox(folder: Path, proxy: Proxy) -> float:
 
 
 def take_turns(scratch: Path, proxy: Proxy, rounds: int, steps: int) -> dict[str, list[dict[str, float]]]:
-    """Way of tracking -> figures of each round."""
+    """Return the figures of each round, by way of tracking."""
     ways = (
         Way("SQLite", f"sqlite:///{scratch / 'own.db'}"),
         Way("a server", proxy.uri),

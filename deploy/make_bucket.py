@@ -1,4 +1,4 @@
-"""Make a bucket in the S3 store that the AWS_* environment variables name, unless it is there."""
+"""Make a bucket, unless it exists, in the S3 store that the AWS_* environment variables name."""
 
 import sys
 
@@ -10,7 +10,7 @@ def make_bucket(name: str) -> None:
     try:
         client.create_bucket(Bucket=name)
     except (client.exceptions.BucketAlreadyOwnedByYou, client.exceptions.BucketAlreadyExists):
-        client.head_bucket(Bucket=name)  # and ours to use: else this raises
+        client.head_bucket(Bucket=name)  # raises unless we may use it
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""AWD-LSTM: a stack of LSTM layers with every part of it regularised.
+"""AWD-LSTM: a stack of LSTM layers in which every part is regularised.
 
 Source: Merity, Keskar and Socher 2017, "Regularizing and Optimizing LSTM Language Models"
-(arXiv 1708.02182); the sections named below are theirs. Activation regularisation (4.6), variable
-BPTT (4.1) and NT-ASGD (3) belong to training and stand in `pipeline/training`. Reference code:
+(arXiv 1708.02182), to which the section numbers below refer. Activation regularisation (4.6),
+variable BPTT (4.1) and NT-ASGD (3) are part of training: see `pipeline/training`. Reference code:
 salesforce/awd-lstm-lm, and fastai's AWD_LSTM, whose weights have the same shapes.
 
-Departures: torch's two LSTM biases are one here (their sum is all that counts); masks are drawn for
-the whole global batch (see `models/layers.py`).
+Departures: each LSTM layer has one bias instead of torch's two, since only their sum matters; masks
+are drawn for the whole global batch (see `models/layers.py`).
 
 Shapes: B rows, T tokens, E embedding, H hidden, F features of the top layer.
 """
@@ -28,10 +28,10 @@ from models.layers import GlobalBatch, drop_connect, embed, locked_dropout
 @dataclass(frozen=True)
 class Config:
     embedding_dim: int  # E; independent of H (4.5)
-    hidden_dim: int  # H of all layers but a tied top one, which is E wide
+    hidden_dim: int  # H; a tied top layer is E wide instead
     num_layers: int
-    tie_weights: bool  # the decoder is the embedding (4.4)
-    embedding_dropout: float  # whole words (4.3)
+    tie_weights: bool  # decoder and embedding share one matrix (4.4)
+    embedding_dropout: float  # drops whole words (4.3)
     input_dropout: float  # locked, after the embedding (4.2)
     hidden_dropout: float  # locked, between layers (4.2)
     output_dropout: float  # locked, after the top layer (4.2)
@@ -40,10 +40,10 @@ class Config:
     def __post_init__(self) -> None:
         for name in ("embedding_dim", "hidden_dim", "num_layers"):
             if getattr(self, name) < 1:
-                raise ValueError(f"model.config.{name} is {getattr(self, name)}, at least 1 is wanted")
+                raise ValueError(f"model.config.{name} is {getattr(self, name)}; it must be at least 1")
         for name in _dropouts():
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"model.config.{name} is {getattr(self, name)}, 0 <= p < 1 is wanted")
+                raise ValueError(f"model.config.{name} is {getattr(self, name)}; it must be 0 <= p < 1")
 
     def scaled_dropout(self, factor: float) -> Config:
         return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in _dropouts()})
@@ -60,7 +60,7 @@ def _dropouts() -> list[str]:
 class WeightDroppedLSTM(nn.Module):
     """One LSTM layer with DropConnect on its recurrent weight (2).
 
-    The raw weight is registered once, and is what the gradient reaches.
+    The raw weight is registered once, and the gradient reaches it.
     """
 
     def __init__(self, input_dim: int, hidden_dim: int) -> None:
@@ -81,7 +81,7 @@ class WeightDroppedLSTM(nn.Module):
         batch: GlobalBatch | None,
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns outputs (B, T, H), last hidden and last cell state (B, H)."""
+        """Return outputs (B, T, H), last hidden and last cell state (B, H)."""
         weight_hh = drop_connect(self.weight_hh, p, batch)
         x_TBI = x_BTI.transpose(0, 1)
         outputs, hidden, cell = kernels.lstm(x_TBI, state, self.weight_ih, weight_hh, self.bias, dtype)
@@ -110,7 +110,7 @@ class AWDLSTM(Encoder):
         state: State = (),
         batch: GlobalBatch | None = None,
     ) -> Encoded:
-        """See `Encoder`. The mask changes nothing: padding behind a text cannot reach back into it."""
+        """See `Encoder`. The mask is ignored: padding follows the text, so it cannot change its features."""
         config = self.config
         state = state or self.initial_state(len(ids_BT))
         x = embed(self.embedding, ids_BT, config.embedding_dropout, batch)
@@ -131,7 +131,7 @@ class AWDLSTM(Encoder):
 
 
 def layer_groups(encoder: AWDLSTM) -> list[list[nn.Parameter]]:
-    """The embedding, then each LSTM layer."""
+    """Return the parameters of the embedding, then of each LSTM layer."""
     return [list(module.parameters()) for module in (encoder.embedding, *encoder.layers)]
 
 

@@ -1,7 +1,7 @@
 """The contract between a model family and everything that trains it.
 
-A family is one file in this folder that exports `FAMILY`. Somebody who adds one never opens the
-training loop: the loop sees an `Encoder`, its layer groups and its objective, no more.
+A family is one file in this folder that exports `FAMILY`. Adding one leaves the training loop
+unchanged: the loop only sees an `Encoder`, its layer groups and its objective.
 
 Shapes: B rows of the batch, T tokens, F features of the top layer.
 """
@@ -20,28 +20,28 @@ from torch import Tensor, nn
 
 from models.layers import GlobalBatch
 
-# One entry for each layer that remembers; each tensor's first dimension is the row of the batch.
-# Families without memory use the empty tuple.
+# Recurrent state: tensors whose first dimension is the row of the batch. Families without memory use
+# the empty tuple.
 State = tuple[Tensor, ...]
 
 
 class Encoded(NamedTuple):
-    """What an encoder makes of a batch."""
+    """The output of an encoder."""
 
     layers: list[Tensor]  # output of each layer before its dropout, bottom to top, each (B, T, F_l)
     features: Tensor  # output of the top layer after its dropout, (B, T, F)
-    state: State  # to be handed in with the tokens that follow
+    state: State  # pass it in with the tokens that follow
 
 
 class Encoder(nn.Module):
     """Token ids to features.
 
-    Dropout is drawn if, and only if, `batch` is given: evaluation passes none.
+    Dropout is active if and only if `batch` is given; evaluation omits it.
     """
 
     embedding: nn.Embedding
     width: int  # F
-    product_dtype: torch.dtype = torch.float32  # of the large matrix products; the rest is float32
+    product_dtype: torch.dtype = torch.float32  # of large matrix products; all else is float32
 
     def forward(
         self,
@@ -53,14 +53,14 @@ class Encoder(nn.Module):
         """Encode `ids_BT`, int64 of shape (B, T).
 
         Args:
-            mask_BT: True where a token counts; None means all do. Padding stands at the end of a row.
-            state: what the call for the tokens before returned; `()` at the start of a text.
+            mask_BT: True at real tokens; None means that all are real. Rows are padded at their end.
+            state: the state returned for the preceding tokens; `()` at the start of a text.
             batch: the source of this step's dropout masks.
         """
         raise NotImplementedError
 
     def initial_state(self, num_rows: int) -> State:
-        """The state before the first token: what `()` stands for, with its shapes."""
+        """Return the state before the first token, which `()` stands for."""
         raise NotImplementedError
 
 
@@ -68,7 +68,7 @@ class FamilyConfig(Protocol):
     tie_weights: bool
 
     def scaled_dropout(self, factor: float) -> Any:
-        """The same architecture with each dropout probability times `factor` (at most 0.95)."""
+        """Return this config with each dropout probability multiplied by `factor`, at most 0.95."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,16 @@ class Family:
     # Parameters bottom to top, for discriminative rates and gradual unfreezing; the embedding first.
     layer_groups: Callable[[Any], list[list[nn.Parameter]]]
     objective: Literal["causal", "masked", "bidirectional"]
-    pooling: Literal["concat", "last", "mean", "first"]  # what suits a classifier on top
+    pooling: Literal["concat", "last", "mean", "first"]  # default for a classifier on top
 
 
 def lookup(name: str) -> Family:
-    """The family of that name. Raises ValueError, naming the known ones."""
+    """Return the family of that name. Raises ValueError with the nearest or all known names."""
     known = _known_families()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
-        raise ValueError(f"model.family is {name!r}, which is no model family; {hint}")
+        raise ValueError(f"model.family is {name!r}, which is not a model family; {hint}")
     family: Family = importlib.import_module(f"models.{name}").FAMILY
     return family
 

@@ -1,4 +1,4 @@
-"""What stands on an encoder: a decoder for language modelling, a head for classification.
+"""Heads on top of an encoder: a decoder for language modelling, a head for classification.
 
 Shapes: B rows, T tokens, F features of the top layer, N = B * T, V vocabulary, C classes.
 """
@@ -20,7 +20,7 @@ Pooling = Literal["concat", "last", "mean"]
 
 
 class LanguageModel(nn.Module):
-    """An encoder and a softmax decoder over the vocabulary, tied to the embedding if asked.
+    """An encoder and a softmax decoder over the vocabulary, optionally tied to the embedding.
 
     Source: weight tying after Merity et al. 2017, section 4.4 (Inan et al. 2016; Press & Wolf 2016).
     """
@@ -29,7 +29,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         vocab_size, embedding_dim = encoder.embedding.weight.shape
         if tie_weights and encoder.width != embedding_dim:
-            raise ValueError(f"tied weights need features as wide as the embedding, "
+            raise ValueError(f"tied weights need features as wide as the embedding: "
                              f"{encoder.width} is not {embedding_dim}")  # fmt: skip
         self.encoder = encoder
         self.tied = tie_weights
@@ -53,7 +53,7 @@ class LanguageModel(nn.Module):
         dtype: torch.dtype,
         candidates: Candidates | None = None,
     ) -> Tensor:
-        """Cross-entropy summed over all targets, in nats; with candidates, an estimate of it."""
+        """Return the cross-entropy summed over all targets, in nats; with `candidates`, an estimate."""
         flat, targets = features_BTF.reshape(-1, features_BTF.shape[-1]), targets_BT.reshape(-1)
         if candidates is None:
             return kernels.cross_entropy(flat, self.output_weight, self.decoder_bias, targets, dtype)
@@ -64,7 +64,7 @@ class LanguageModel(nn.Module):
             self.decoder_bias.index_select(0, candidates.ids_C) - candidates.discount_C,
             places,
             dtype,
-            candidates.discount_C[places],  # a target's own term weighs 1
+            candidates.discount_C[places],  # a target's own term has weight 1
         )
 
     def logits(self, features: Tensor) -> Tensor:
@@ -76,8 +76,8 @@ class Classifier(nn.Module):
 
     Source: Howard & Ruder 2018, section 3.3: concat pooling `[h_T, maxpool(H), meanpool(H)]`, blocks
     of batch normalisation, dropout and a linear layer, ReLU between them, and BPT3C, which reads a
-    text in chunks and carries the state. As in the authors' code the gradient of a chunk's features
-    reaches that chunk's tokens and stops at its first: the state is carried, not its gradient.
+    text in chunks and carries the state. As in the authors' code, gradients stop at the start of a
+    chunk: the state is carried over, its gradient is not.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Classifier(nn.Module):
         )
 
     def forward(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
-        """Logits (B, C) of texts padded at their end; `mask_BT` is True at real tokens."""
+        """Return the logits (B, C) of texts padded at their end; `mask_BT` is True at real tokens."""
         return self.head(pool(self._features(ids_BT, mask_BT, batch), mask_BT, self.pooling), batch)
 
     def _features(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None) -> Tensor:
@@ -106,7 +106,7 @@ class Classifier(nn.Module):
         for start in range(0, ids_BT.shape[1], self.bptt):
             part = slice(start, start + self.bptt)
             encoded = self.encoder(ids_BT[:, part], mask_BT[:, part], state, batch)
-            # Without dropout a gradient is asked for to explain, and then it is that of the whole text.
+            # Gradients without dropout serve to explain a prediction and flow through the whole text.
             state = encoded.state if batch is None else tuple(tensor.detach() for tensor in encoded.state)
             chunks.append(encoded.features)
         return torch.cat(chunks, dim=1)
@@ -130,9 +130,9 @@ class Head(nn.Module):
 
 
 def pool(features_BTF: Tensor, mask_BT: Tensor, pooling: Pooling) -> Tensor:
-    """Features of a text, (B, F) or (B, 3F), from those of its real tokens alone.
+    """Pool the features of each text's real tokens into one vector, (B, F) or (B, 3F).
 
-    Rows of `mask_BT` must hold at least one True, and only False behind the last.
+    Each row of `mask_BT` must hold at least one True, and only False after the last one.
     """
     lengths_B = mask_BT.sum(1)
     rows = torch.arange(len(lengths_B), device=lengths_B.device)
@@ -149,7 +149,7 @@ def pool(features_BTF: Tensor, mask_BT: Tensor, pooling: Pooling) -> Tensor:
 def language_model_groups(
     model: LanguageModel, encoder_groups: list[list[nn.Parameter]]
 ) -> list[list[nn.Parameter]]:
-    """Encoder groups, bottom to top, then the decoder; a tied embedding goes with the decoder."""
+    """Return the encoder's groups, bottom to top, then the decoder, which includes a tied embedding."""
     decoder = [model.decoder_bias, model.output_weight]
     shared = {id(weight) for weight in decoder}
     below = [[weight for weight in group if id(weight) not in shared] for group in encoder_groups]
@@ -159,5 +159,5 @@ def language_model_groups(
 def classifier_groups(
     model: Classifier, encoder_groups: list[list[nn.Parameter]]
 ) -> list[list[nn.Parameter]]:
-    """Encoder groups, bottom to top, then the head."""
+    """Return the encoder's groups, bottom to top, then the head."""
     return [*encoder_groups, list(model.head.parameters())]

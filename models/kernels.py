@@ -1,6 +1,6 @@
-"""Fast paths, each beside the plain form that says what it computes.
+"""Fast kernels, each next to a plain form that defines what it computes.
 
-The tests hold each against its plain form. Nothing else knows that they exist.
+The tests compare each kernel with its plain form. Callers need not know which path runs.
 
 Shapes: T tokens, B rows, I input features, H hidden features, N = B * T, V vocabulary.
 """
@@ -13,14 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Rows of logits alive at once: as many as make the matrix products fast (tried: 128 to 1,024), and no more
-# logits than this.
+# Rows of logits in memory at once: enough for fast matrix products (128 to 1,024 were tried).
 _ROWS_AT_ONCE = 512
-_LOGITS_AT_ONCE = 2**26
-_COLUMNS = 16  # products like their widths in multiples of it
+_LOGITS_AT_ONCE = 2**26  # upper bound, whatever the number of rows
+_COLUMNS = 16  # matrix products are faster if their widths are multiples of this
 
-# Weights of an LSTM layer up to which oneDNN's training in bfloat16 is the faster one (measured: it is with
-# 1.5 million, it is not with 2.5).
+# Up to this many weights in an LSTM layer, oneDNN trains faster in bfloat16 (measured: faster with 1.5
+# million, slower with 2.5).
 _FEW_WEIGHTS = 2_000_000
 
 
@@ -59,10 +58,10 @@ def lstm(
     bias: Tensor,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`lstm_plain`, with matrix products in `dtype`; what goes in and comes out is float32.
+    """`lstm_plain` with matrix products in `dtype`; inputs and outputs are float32.
 
-    torch's own layer, cuDNN's or oneDNN's, but for large bfloat16 weights that are trained on a CPU. In
-    bfloat16 it rounds its state too, which `lstm_time_batched` keeps in float32.
+    Uses torch's own layer (cuDNN or oneDNN), except when training large bfloat16 weights on a CPU. In
+    bfloat16 that layer also rounds its state, which `lstm_time_batched` keeps in float32.
     """
     training = torch.is_grad_enabled() and not x_TBI.is_cuda
     if training and dtype == torch.bfloat16 and weight_ih.numel() + weight_hh.numel() > _FEW_WEIGHTS:
@@ -91,15 +90,15 @@ def lstm_time_batched(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`lstm_plain` with matrix products in `dtype` and everything else in float32.
 
-    oneDNN multiplies the weights' gradients token by token. Here what can wait is multiplied once, for all
-    tokens, which for large weights is up to 1.6 times as fast.
+    oneDNN computes the weights' gradients token by token. This kernel computes them once for all tokens,
+    which is up to 1.6 times as fast for large weights.
     """
     outputs, hidden, cell = _TimeBatchedLSTM.apply(x_TBI, *state, weight_ih, weight_hh, bias, dtype)
     return outputs, hidden, cell
 
 
 class _TimeBatchedLSTM(torch.autograd.Function):
-    """Only `h @ weight_hh.T` and its gradient have to go token by token."""
+    """Computes only `h @ weight_hh.T` and its gradient token by token, all else at once."""
 
     @staticmethod
     def forward(
@@ -116,7 +115,7 @@ class _TimeBatchedLSTM(torch.autograd.Function):
         H = hidden.shape[1]
         x = x_TBI.to(dtype)
         w_ih, w_hh = weight_ih.to(dtype), weight_hh.to(dtype)
-        # (T, B, 4H): becomes the activated gates, in place.
+        # (T, B, 4H), later overwritten by the activated gates.
         gates = torch.addmm(bias.to(dtype), x.reshape(T * B, x.shape[2]), w_ih.t()).view(T, B, 4 * H).float()
         hiddens = torch.empty(T + 1, B, H)
         cells = torch.empty(T + 1, B, H)
@@ -149,7 +148,7 @@ class _TimeBatchedLSTM(torch.autograd.Function):
         T, B, H = tanh_cells.shape
         dtype = x.dtype
         d_gates = torch.empty(T, B, 4 * H, dtype=dtype)
-        # What does not depend on the gradient of the token behind, for all tokens at once.
+        # Factors that do not depend on the next token's gradient, for all tokens at once.
         i, f, g, o = gates.chunk(4, dim=2)
         cell_factor = o * (1 - tanh_cells.square())  # d hidden / d cell
         by_cell = torch.cat([g * i * (1 - i), cells[:-1] * f * (1 - f), i * (1 - g.square())], dim=2)
@@ -178,7 +177,10 @@ class _TimeBatchedLSTM(torch.autograd.Function):
 def cross_entropy_plain(
     x_NF: Tensor, weight_VF: Tensor, bias_V: Tensor, targets_N: Tensor, more_at_target_N: Tensor | None = None
 ) -> Tensor:
-    """Summed cross-entropy, in nats, of a linear decoder; `more_at_target_N` is added to targets' logits."""
+    """Return the summed cross-entropy of a linear decoder, in nats.
+
+    `more_at_target_N` is added to the targets' logits.
+    """
     logits_NV = F.linear(x_NF, weight_VF, bias_V)
     if more_at_target_N is not None:
         logits_NV = logits_NV.scatter_add(1, targets_N[:, None], more_at_target_N[:, None])
@@ -193,19 +195,19 @@ def cross_entropy(
     dtype: torch.dtype = torch.float32,
     more_at_target_N: Tensor | None = None,
 ) -> Tensor:
-    """`cross_entropy_plain` without ever holding the logits whole; products in `dtype`.
+    """`cross_entropy_plain` without holding all logits at once; matrix products in `dtype`.
 
-    The gradients are made in the forward pass, chunk by chunk, while a chunk's logits are there.
+    The forward pass also computes the gradients, chunk by chunk, while a chunk's logits are in memory.
     """
-    if not torch.is_grad_enabled():  # else the forward pass would make gradients, to be thrown away
+    if not torch.is_grad_enabled():  # else the forward pass would compute unused gradients
         x_NF, weight_VF, bias_V = x_NF.detach(), weight_VF.detach(), bias_V.detach()
     return _ChunkedCrossEntropy.apply(x_NF, weight_VF, bias_V, targets_N, dtype, more_at_target_N)
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """The bias is a column of the weight, of a feature that is always 1: so the products do it too.
+    """Treats the bias as a weight column for a constant feature of 1, so that matrix products add it.
 
-    Its rounding to `dtype` is a second such column: what a word's bias loses would shift all its logits.
+    A second such column holds the bias's rounding error in `dtype`, which would shift all logits of a word.
     """
 
     @staticmethod
@@ -240,17 +242,17 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             rows = row_numbers[: len(targets)]
             logits = torch.mm(x[part], weight.t(), out=logits_of_chunk[: len(targets)])
             if more_at_target_N is not None:
-                # Made anew: the low product may have lost it to a bias that takes its word out for others.
+                # Recomputed in float32: a bias that removes the word for other rows swamps it in `dtype`.
                 own = (x_NF[part] * weight_VF[targets]).sum(1) + bias_V[targets] + more_at_target_N[part]
                 logits[rows, targets] = own.to(dtype)
             at_target = logits[rows, targets].float()
             top = logits.amax(1).float()
             probs = torch.softmax(logits, 1, out=logits)
-            # The normaliser, by the largest probability, which cannot underflow (rounded, in bfloat16).
+            # The normaliser, from the largest probability (rounded in bfloat16), which cannot underflow.
             total += (top - probs.amax(1).float().log() - at_target).sum()
             if not (wants_input or wants_weight):
                 continue
-            # Less 1, which is less all others: rounded, the probability of a word all but certain may be 1.
+            # p - 1, as minus the sum of the others: a near-certain p may round to 1.
             probs[rows, targets] = 0
             probs[rows, targets] = -probs.sum(1)
             if d_x is not None:
@@ -265,5 +267,5 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         made = zip(ctx.saved_tensors, ctx.wants, strict=True)
-        # In place, as they are large and of use once: autograd refuses a second pass.
+        # In place, as the gradients are large and used once: autograd refuses a second pass.
         return (*(grad.mul_(grads[0]) if want else None for grad, want in made), None, None, None)

@@ -1,11 +1,10 @@
-"""Regularisers that draw for the whole batch, wherever its rows are.
+"""Regularisers that draw for the whole global batch, whichever process holds its rows.
 
-The number of workers must not change what is trained. So each random mask is drawn from
-(seed, step) for the rows of the whole global batch, and a process takes its own rows of it; masks
-shared over the batch (weights, embedding rows) come out the same everywhere; batch statistics are
-summed over all rows.
+The number of workers must not change the result. So each process draws every mask from (seed, step)
+for all rows of the global batch and keeps its own rows. Masks shared by all rows (weights, embedding
+rows) are equal on all processes. Batch statistics are summed over all rows.
 
-Shapes: B rows held here, T tokens, F features, V vocabulary.
+Shapes: B rows of this process, T tokens, F features, V vocabulary.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ def _alone(x: Tensor) -> Tensor:
 class GlobalBatch:
     """The whole batch of one training step, of which this process holds some rows.
 
-    Every process makes the same draws in the same order, so the generator is all the state there is,
-    and (seed, step) is all that a checkpoint needs to make them again.
+    Every process makes the same draws in the same order. The generator is the only state, so (seed, step)
+    is all that a checkpoint needs to repeat them.
     """
 
     seed: int
     step: int
     num_rows: int
-    rows: slice  # those held here
+    rows: slice  # those of this process
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     all_reduce: Callable[[Tensor], Tensor] = _alone  # sums over processes, in place
 
@@ -44,25 +43,25 @@ class GlobalBatch:
         self._generator.manual_seed((self.seed * 1_000_003 + self.step) * 0x9E3779B97F4A7C15 % 2**63)
 
     def keep_mask(self, shape: Sequence[int], p: float) -> Tensor:
-        """A mask shared by all rows: 0 with probability `p`, else 1 / (1 - p)."""
+        """Draw a mask shared by all rows: 0 with probability `p`, else 1 / (1 - p)."""
         mask = torch.empty(*shape, device=self.device)
         return mask.bernoulli_(1 - p, generator=self._generator).div_(1 - p)
 
     def keep_mask_of_rows(self, shape: Sequence[int], p: float) -> Tensor:
-        """The rows held here of a mask drawn for all rows; `shape` is that of one row."""
+        """Draw a mask for all rows and return those of this process; `shape` is that of one row."""
         return self.keep_mask((self.num_rows, *shape), p)[self.rows]
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        """Numbers from 0 to 1, the same on all processes."""
+        """Draw uniform numbers from 0 to 1, the same on all processes."""
         return torch.rand(*shape, device=self.device, generator=self._generator)
 
     def sum(self, x: Tensor) -> Tensor:
-        """Sum over processes, through which gradients flow."""
+        """Sum over processes; gradients flow through the sum."""
         return _SumOverProcesses.apply(x, self.all_reduce)
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """Each process's loss depends on the sum, so its gradient is the sum of all their gradients."""
+    """Sums gradients over processes too, because each process's loss depends on the sum."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, all_reduce: Callable[[Tensor], Tensor]) -> Tensor:
@@ -75,7 +74,7 @@ class _SumOverProcesses(torch.autograd.Function):
 
 
 def locked_dropout(x_BTF: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
-    """Variational dropout: one mask for a row, the same at each of its tokens.
+    """Apply variational dropout: one mask per row, the same at each of its tokens.
 
     Source: Merity et al. 2017, section 4.2 (after Gal & Ghahramani 2016).
     """
@@ -85,10 +84,10 @@ def locked_dropout(x_BTF: Tensor, p: float, batch: GlobalBatch | None) -> Tensor
 
 
 def embed(embedding: nn.Embedding, ids_BT: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
-    """Look tokens up with embedding dropout: whole words are dropped, wherever they occur.
+    """Look up tokens with embedding dropout, which drops every occurrence of a word.
 
-    Source: Merity et al. 2017, section 4.3. The rows are gathered before they are scaled, which is
-    the same sum without a dropped copy of the whole matrix.
+    Source: Merity et al. 2017, section 4.3. Rows are gathered before they are scaled: the result is the
+    same, without a scaled copy of the whole matrix.
     """
     rows_BTF = embedding(ids_BT)
     if batch is None or p == 0:
@@ -97,7 +96,7 @@ def embed(embedding: nn.Embedding, ids_BT: Tensor, p: float, batch: GlobalBatch 
 
 
 def drop_connect(weight: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
-    """DropConnect on a recurrent matrix: one mask for all rows and tokens of the step.
+    """Apply DropConnect to a recurrent matrix: one mask for all rows and tokens of the step.
 
     Source: Merity et al. 2017, section 2. The gradient reaches the raw weight, which stays the only
     registered parameter.
@@ -110,8 +109,8 @@ def drop_connect(weight: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
 class GlobalBatchNorm(nn.Module):
     """Batch normalisation over the rows of the whole global batch.
 
-    `nn.BatchNorm1d` with its defaults, but for the statistics: a process that normalised its own rows
-    alone would make the worker count a hyper-parameter.
+    Equals `nn.BatchNorm1d` with its defaults, except that statistics cover the rows of all processes:
+    otherwise the worker count would be a hyper-parameter.
     """
 
     running_mean: Tensor
@@ -130,7 +129,7 @@ class GlobalBatchNorm(nn.Module):
             mean, var = self.running_mean, self.running_var
         else:
             mean = batch.sum(x_BF.sum(0)) / batch.num_rows
-            # Deviations from the mean, not E[x^2] - mean^2, which cancels in float32.
+            # Squared deviations from the mean, as E[x^2] - mean^2 cancels in float32.
             var = batch.sum((x_BF - mean).square().sum(0)) / batch.num_rows
             self._track(mean.detach(), var.detach(), batch.num_rows)
         return (x_BF - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
@@ -143,14 +142,14 @@ class GlobalBatchNorm(nn.Module):
 
 
 def dropout_rows(x_BF: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
-    """Ordinary dropout of features, drawn for the whole batch."""
+    """Apply ordinary dropout to features, drawn for the whole global batch."""
     if batch is None or p == 0:
         return x_BF
     return x_BF * batch.keep_mask_of_rows(x_BF.shape[1:], p)
 
 
 def mean_square_change(x_BTF: Tensor) -> Tensor:
-    """Sum over rows of the mean over time and features of (x_{t+1} - x_t)^2."""
+    """Return the sum over rows of the mean over time and features of (x_{t+1} - x_t)^2."""
     if x_BTF.shape[1] < 2:
         return x_BTF.new_zeros(())
     return F.mse_loss(x_BTF[:, 1:], x_BTF[:, :-1]) * x_BTF.shape[0]

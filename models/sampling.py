@@ -1,13 +1,13 @@
-"""A softmax over a part of the vocabulary, to train with where the vocabulary is large.
+"""A softmax over a sample of the vocabulary, for training with a large one.
 
 Sources: importance sampling of the normaliser, Bengio & Senecal 2008; one draw for a whole step, Jean et al.
-2015 (arXiv 1412.2007), section 3. Departure: each word is drawn or not by itself, so that its probability of
-being drawn is known, and its term in the normaliser weighs the inverse of that (Horvitz & Thompson 1952):
-frequent words are nearly always there and weigh 1. A target's own term always weighs 1; a target that was not
-drawn counts in its own rows alone. So the estimated normaliser is right on average, whatever the text.
+2015 (arXiv 1412.2007), section 3. Departure: each word is drawn independently, so the probability that it is
+drawn is known, and its term in the normaliser is weighted by the inverse (Horvitz & Thompson 1952). Frequent
+words are almost always drawn and have weight 1. A target's own term always has weight 1; a target that was
+not drawn counts in its own rows only. The estimated normaliser is therefore unbiased, whatever the text.
 
-It estimates the cross-entropy of the full softmax (a little low, being the logarithm of an estimate): other
-mathematics than `kernels.cross_entropy`, with noise in the gradient. Evaluation knows nothing of it.
+The loss estimates the cross-entropy of the full softmax. Unlike `kernels.cross_entropy` it is noisy, and a
+little low, being the logarithm of an estimate. Evaluation always uses the full softmax.
 
 Shapes: V vocabulary, N targets, C candidates.
 """
@@ -21,38 +21,37 @@ from torch import Tensor
 
 from models.layers import GlobalBatch
 
-# Of the frequencies, to draw by: rare words more often than they occur (Mikolov et al. 2013, 1310.4546).
+# Exponent of the word frequencies: draws rare words more often than they occur (Mikolov et al. 2013,
+# arXiv 1310.4546).
 _FLATTENING = 0.75
-# Off the logit of a word that is there for its own rows alone: exp(-1000) is nothing.
+# Subtracted from the logit of a word that counts in its own rows only: exp(-1000) is 0.
 _ABSENT = 1000.0
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """The words of a step's softmax."""
+    """The words in the softmax of one step."""
 
     ids_C: Tensor  # ascending
-    discount_C: (
-        Tensor  # comes off their logits: the logarithm of the probability of being drawn, or `_ABSENT`
-    )
+    discount_C: Tensor  # subtracted from their logits: log probability of being drawn, or `_ABSENT`
 
     def place(self, targets: Tensor) -> Tensor:
-        """Where among the candidates the targets are, which all of them are."""
+        """Return the positions of the targets among the candidates, which include them all."""
         return torch.searchsorted(self.ids_C, targets.contiguous())
 
 
 @dataclass(frozen=True)
 class WordSampler:
-    """Draws the candidates of a step."""
+    """Draws the candidates of each step."""
 
-    drawn_V: Tensor  # probability of each word to be drawn
+    drawn_V: Tensor  # probability that each word is drawn
 
     @staticmethod
     def of(counts_V: Tensor, num_words: int) -> WordSampler:
-        """Draw `num_words` words a step on average, by their counts in the training text."""
+        """Return a sampler of `num_words` words a step on average, by their counts in the training text."""
         assert num_words < len(counts_V)
         flat_V = ((counts_V.double() + 1) / (counts_V.double() + 1).sum()) ** _FLATTENING
-        # Drawn: not missed by any of so many draws with these odds. Their number by bisection.
+        # A word is drawn if any of `draws` draws with these odds hits it. Bisection finds their number.
         low, high = 0.0, 1e18
         for _ in range(200):
             draws = (low + high) / 2
@@ -61,7 +60,7 @@ class WordSampler:
         return WordSampler(-torch.expm1(-low * flat_V).float())
 
     def draw(self, targets: Tensor, batch: GlobalBatch) -> Candidates:
-        """The candidates of a step with these targets, those of the whole global batch."""
+        """Draw the candidates of a step; `targets` are those of the whole global batch."""
         drawn_V = self.drawn_V.to(targets.device)
         chosen_V = batch.uniform(drawn_V.shape) < drawn_V
         discount_V = drawn_V.log().masked_fill(~chosen_V, _ABSENT)

@@ -1,4 +1,4 @@
-"""The command line: the stages, and what a person needs around them.
+"""The command line: the stages, and the commands around them.
 
 Stages are found in `pipeline/stages/`; their flags are the arguments of their `run`, read from the
 source, so that asking for help imports none of them.
@@ -6,7 +6,6 @@ source, so that asking for help imports none of them.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import os
 import sys
@@ -17,39 +16,35 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-_STAGES = Path(__file__).parent / "stages"
-
+from pipeline.project import stages
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="From raw text to an evaluated classifier. `dvc repro` runs the stages; the rest helps around it.",
+    help="From raw text to an evaluated classifier. `dvc repro` runs the stages.",
 )
 
 
-def stage_names() -> list[str]:
-    return sorted(path.stem for path in _STAGES.glob("*.py") if not path.stem.startswith("_"))
-
-
-def _stage_command(name: str) -> tuple[Callable[..., None], str]:
-    """A command for a stage and its help, from the signature and docstring in the stage's source."""
-    source = ast.parse((_STAGES / f"{name}.py").read_text(encoding="utf-8"))
-    run = next(node for node in source.body if isinstance(node, ast.FunctionDef) and node.name == "run")
-    kinds = {arg.arg: ast.unparse(arg.annotation or arg) for arg in run.args.kwonlyargs}
-    trains = kinds.pop("session", None) is not None
-    for given_by_running in ("sweep", "provenance"):
-        kinds.pop(given_by_running, None)
-    flags: dict[str, type] = {arg: Path if kind == "Path" else str for arg, kind in kinds.items()}
-    flags |= {"metrics": Path} | ({"curve": Path} if trains else {})
+def _stage_command(name: str) -> Callable[..., None]:
+    """A command for a stage, with the flags of its `run`."""
+    flags: dict[str, type] = {
+        arg: Path if kind == "Path" else str for arg, kind in stages.arguments(name).items()
+    }
+    flags |= {"metrics": Path} | ({"curve": Path} if stages.describe(name).kind == "trains" else {})
 
     def invoke(markdown: bool = False, **values: Any) -> None:
-        from pipeline.running import run_stage
+        from pipeline.execution.run_stage import run_stage
 
         run_stage(name, **values)
 
     required = [_parameter(arg, kind, typer.Option()) for arg, kind in flags.items()]
-    parameters = [*required, _parameter("params", Path, typer.Option(), Path("params.yaml"))]
+    by_dvc = typer.Option(help="File by which DVC knows the stage's code and packages.")
+    parameters = [
+        *required,
+        _parameter("fingerprint", Path | None, by_dvc, None),  # type: ignore[arg-type]  # a union is no type
+        _parameter("params", Path, typer.Option(), Path("params.yaml")),
+    ]
     if name == "report":
         # Eager: it ends the command before the flags of the stage are asked for.
         only_print = typer.Option("--markdown", help="Print the summary, and no more.",
@@ -57,7 +52,7 @@ def _stage_command(name: str) -> tuple[Callable[..., None], str]:
         parameters.append(_parameter("markdown", bool, only_print, False))
     invoke.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     invoke.__annotations__ = {each.name: each.annotation for each in parameters}
-    return invoke, (ast.get_docstring(source) or "").splitlines()[0]
+    return invoke
 
 
 def _print_summary(wanted: bool) -> None:
@@ -79,9 +74,24 @@ def _parameter(
 
 
 def _add_stages() -> None:
-    for name in stage_names():
-        invoke, title = _stage_command(name)
-        app.command(name, help=title, rich_help_panel="Stages (run by dvc repro)")(invoke)
+    for name in stages.names():
+        panel = "Stages (run by dvc repro)"
+        app.command(name, help=stages.title(name), rich_help_panel=panel)(_stage_command(name))
+
+
+@app.command(rich_help_panel="Stages (run by dvc repro)")
+def fingerprint(
+    out: Annotated[Path, typer.Option(help="Folder for a file a stage.")],
+    params: Annotated[Path, typer.Option(help="Settings: the model family, the sources.")] = Path(
+        "params.yaml"
+    ),
+) -> None:
+    """Write down, for each stage, the code and packages that make its numbers."""
+    from pipeline.execution.fingerprints import write_fingerprints
+    from pipeline.project.params import load
+
+    for file in write_fingerprints(load(params), out):
+        typer.echo(f"changed: {file}")
 
 
 @app.command()
@@ -91,10 +101,10 @@ def up(
     ] = "127.0.0.1",
 ) -> None:
     """Start one shared Ray with its dashboard, and one MLflow server."""
-    from pipeline import services
+    from pipeline.distributed import services
 
     try:
-        change = services.up(Path.cwd(), host)
+        started = services.up(Path.cwd(), host)
     except RuntimeError as error:  # a server that did not come up, with the end of its log
         typer.secho(f"headstart: {error}", fg="red", err=True)
         raise typer.Exit(1) from error
@@ -104,53 +114,55 @@ def up(
             "and with Ray's token, which is sent in the clear, run code as you: let a firewall say who may",
             fg="yellow", err=True,
         )  # fmt: skip
-    typer.echo(f"started: {', '.join(change.changed)}" if change.changed else "already up")
-    _print_status(change.status)
+    typer.echo(f"started: {', '.join(started)}" if started else "already up")
+    _print_status()
 
 
 @app.command()
 def down() -> None:
-    """End what `up` started."""
-    from pipeline import services
+    """Stop what `up` started."""
+    from pipeline.distributed import services
 
-    change = services.down(Path.cwd())
-    typer.echo(f"ended: {', '.join(change.changed)}" if change.changed else "nothing was up")
+    stopped = services.down(Path.cwd())
+    typer.echo(f"stopped: {', '.join(stopped)}" if stopped else "nothing was up")
 
 
 @app.command()
 def status() -> None:
-    """Say what is up, where, and how to get the dashboard's token."""
-    from pipeline import services
-
-    _print_status(services.status(Path.cwd()))
+    """Show what is running and where, and how to get the dashboard's token."""
+    _print_status()
 
 
-def _print_status(status: Any) -> None:
-    for name, service in (("ray", status.ray), ("mlflow", status.mlflow)):
-        if service is None:
-            typer.echo(f"{name:7} not running")
-        else:
+def _print_status() -> None:
+    from pipeline.distributed import services
+
+    running = services.status(Path.cwd())
+    for name in services.STARTERS:
+        if name in running:
+            service = running[name]
             typer.echo(f"{name:7} {service.dashboard}  (pid {service.pid}, log {service.log})")
-    if status.ray:
-        typer.echo(f"        the dashboard asks for a token; print it with: {status.token.command}")
+        else:
+            typer.echo(f"{name:7} not running")
+    if "ray" in running:
+        typer.echo(f"        the dashboard requires a token; print it with: {services.TOKEN_COMMAND}")
 
 
 @app.command()
 def sync() -> None:
-    """Deliver to MLflow what it could not be told when it happened, without running a stage."""
+    """Send MLflow what it missed while it was away, without running a stage."""
     from pipeline import tracking
-    from pipeline.running import project_root
+    from pipeline.execution.run_stage import project_root
 
     delivered = tracking.deliver(project_root(Path.cwd()))
-    if not delivered.told and not delivered.left:
+    if not delivered.sent and not delivered.kept:
         everything = f"MLflow at {delivered.store} has everything"
         nothing = f"nothing is kept here for MLflow at {delivered.store}; {delivered.outage}"
         typer.echo(nothing if delivered.outage else everything)
-    for name in delivered.told:
+    for name in delivered.sent:
         typer.echo(f"delivered: {name}, to MLflow at {delivered.store}")
-    for name, reason in delivered.left:
+    for name, reason in delivered.kept:
         typer.secho(f"kept: {name}; {reason}", fg="red", err=True)
-    if delivered.left:
+    if delivered.kept:
         raise typer.Exit(1)
 
 
@@ -159,10 +171,10 @@ def doctor(
     params: Annotated[Path, typer.Option(help="Settings to examine.")] = Path("params.yaml"),
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
-    """Try whatever long work will need: cluster, storage, MLflow, versions, memory; say what to do."""
+    """Try everything that long work will need: cluster, storage, MLflow, versions, memory; advise."""
     from pipeline.doctor import examine
     from pipeline.doctor.printing import as_table, to_json
-    from pipeline.progress import busy
+    from pipeline.terminal.progress import busy
 
     with busy("doctor"):
         findings = examine(params, Path.cwd())
@@ -171,7 +183,7 @@ def doctor(
 
 
 def _end(code: int) -> None:
-    """End this process, with what hangs in its threads."""
+    """Exit, even if threads of this process hang."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
@@ -186,7 +198,7 @@ def use(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference only.")] = False,
 ) -> None:
     """Lay a preset or a file over params.yaml, and show the difference."""
-    from pipeline import presets
+    from pipeline.project import presets
 
     changes = presets.use(overlay, params, write=not dry_run)
     for key, before, after in changes:
@@ -205,7 +217,7 @@ def lr_find(
     out: Annotated[Path, typer.Option(help="Folder for the curve.")] = Path("reports/lr_find"),
 ) -> None:
     """Range test: train with rising rates, draw loss against rate, suggest one."""
-    from pipeline.lr_find import find
+    from pipeline.execution.lr_find import find
 
     found = find(stage, direction, lowest, highest, steps, out)
     typer.echo(f"suggested {stage}.optimizer.lr: {found.suggestion:.2g}")
@@ -221,9 +233,9 @@ def import_fastai(
     params: Annotated[Path, typer.Option(help="Settings: the model's sizes.")] = Path("params.yaml"),
     out: Annotated[Path | None, typer.Option(help="Folder; data/general_lm/DIRECTION.")] = None,
 ) -> None:
-    """Take a language model of fastai's as the general one, in place of pretrain_lm."""
-    from pipeline.import_fastai import import_language_model
-    from pipeline.params import load
+    """Import a fastai language model as the general one, in place of pretrain_lm."""
+    from pipeline.project.params import load
+    from pipeline.weights.fastai import import_language_model
 
     folder = out or Path("data/general_lm") / direction
     moved = import_language_model(weights, vocabulary, tokenizer, load(params), direction, folder)
@@ -254,13 +266,14 @@ def gc(
     params: Annotated[Path, typer.Option(help="Settings: run.storage.")] = Path("params.yaml"),
 ) -> None:
     """Show which runs in run.storage nothing refers to; with --yes, remove them."""
-    from pipeline import garbage
-    from pipeline.running import project_root
+    from pipeline.execution.run_stage import project_root
+    from pipeline.retention.gc import carry_out, make_plan, show
+    from pipeline.terminal.sizes import readable
 
-    plan = garbage.make_plan(project_root(Path.cwd()), params, older_than, thin, project or [])
-    garbage.show(plan)
+    plan = make_plan(project_root(Path.cwd()), params, older_than, thin, project or [])
+    show(plan)
     if yes:
-        typer.echo(f"removed {garbage.readable(garbage.carry_out(plan))}")
+        typer.echo(f"removed {readable(carry_out(plan))}")
     elif plan.num_bytes or plan.going:
         typer.echo("nothing was removed; `headstart gc --yes` does it")
 
@@ -278,24 +291,22 @@ def predict(
         Literal["auto", "fp32", "bf16"], typer.Option(help="Of matrix products; auto: the fast one here.")
     ] = "auto",
 ) -> None:
-    """Label and probabilities of texts, as one JSON object a line."""
-    from pipeline.predict import predict_lines
+    """Print label and probabilities of texts, one JSON object a line."""
+    from pipeline.inference.predict import predict_lines
 
     for line in predict_lines(text or [], file, model or [Path("data/classifier/forward")], precision):
         typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 
 def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
-    """A stage named alone gets the flags that DVC runs it with: `headstart ablate`."""
-    if len(words) != 1 or words[0] not in stage_names():
+    """Give a stage that is named alone the flags it has in dvc.yaml, as in `headstart tune`."""
+    if len(words) != 1 or words[0] not in stages.names():
         return words
-    from pipeline.params import read_yaml
+    from pipeline.settings.loader import read_yaml
 
-    for file in (Path("dvc.yaml"), Path(words[0]) / "dvc.yaml"):
-        stage = read_yaml(file)["stages"].get(words[0], {}) if file.exists() else {}
-        if stage and "matrix" not in stage:
-            return str(stage["cmd"]).split()[1:]
-    return words
+    file = Path("dvc.yaml")
+    stage = read_yaml(file)["stages"].get(words[0], {}) if file.exists() else {}
+    return str(stage["cmd"]).split()[1:] if stage and "matrix" not in stage else words
 
 
 def main() -> None:
@@ -308,7 +319,7 @@ def main() -> None:
         typer.secho(f"headstart: {_shown(str(error))}", fg="red", err=True)
         sys.exit(2)
     except OSError as error:
-        from pipeline.storage import what_to_do
+        from pipeline.storage.patience import what_to_do
 
         advice = what_to_do(error)
         if advice is None:  # a mistake of ours
@@ -324,8 +335,8 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Any
 
 
 def _shown(text: str) -> str:
-    """What a file or a library says, on a terminal: without credentials, and moving no cursor."""
-    from pipeline.redaction import redact
+    """Text from a file or library for a terminal: without credentials or control characters."""
+    from pipeline.terminal.redaction import redact
 
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in redact(text))
 

@@ -1,4 +1,4 @@
-"""Recorders that end a process of the training that they record, as `kill -9` does; no test itself."""
+"""Recorders that kill (-9) a process of the training that they record. Not a test itself."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pipeline.training.context import CurveRecorder
 
 @dataclass(frozen=True)
 class Killing:
-    """Kills at a step, so many times; `marks` gets a line for each start, with the step gone on from.
+    """Kills at a step, `kills` times; `marks` gets a line for each start: the step that it resumes from.
 
-    Whom: the process that records, or with a title the one of Ray on this node that has it.
+    The victim is the recording process or, with a title, Ray's process on this node with that title.
     """
 
     records: RecorderConfig

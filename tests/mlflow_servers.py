@@ -1,4 +1,4 @@
-"""What MLflow runs on in tests: its server, PostgreSQL, and a proxy between that fails in every way."""
+"""Servers for tests of tracking: MLflow, PostgreSQL, and a proxy that fails in every way."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pipeline.tracking import stores
 POSTGRES_USER, POSTGRES_SECRET = "recorder", "pl/anted+S3cret"
 
 
-def wait_for(condition: Callable[[], object], limit_s: float = 30.0) -> None:
+def wait_for(condition: Callable[[], object], limit_s: float = 300.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition is still not met"
         time.sleep(0.05)
 
 
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 
 class MlflowServer:
-    """A real MLflow server, over a database of its own or one that is given."""
+    """A real MLflow server, on a given database or its own."""
 
     def __init__(
         self, folder: Path, store: str = "", options: tuple[str, ...] = (), **environment: str
@@ -50,7 +50,7 @@ class MlflowServer:
         command = [sys.executable, "-m", "mlflow", "server", "--host=127.0.0.1", f"--port={self.port}"]
         command += ["--workers=1", f"--backend-store-uri={self._store}", *self._options]
         settings = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-        inherited = {name: value for name, value in os.environ.items() if name not in stores.CREDENTIALS}
+        inherited = {name: os.environ[name] for name in os.environ.keys() - stores.credentials().keys()}
         with (self.folder / "server.log").open("a") as log:
             self.process = subprocess.Popen(
                 command,
@@ -75,11 +75,11 @@ class MlflowServer:
 
 
 class Postgres:
-    """A PostgreSQL server in a folder of its own, that asks for a password."""
+    """A PostgreSQL server with a folder of its own. It asks for a password."""
 
     def __init__(self, programs: Path) -> None:
         self._programs = programs
-        # It refuses to run as root; pytest's own folders are closed to everybody else.
+        # It refuses to run as root, and other users cannot enter pytest's folders.
         self._user = "nobody" if os.geteuid() == 0 else None
         self.folder = Path(tempfile.mkdtemp(prefix="headstart-postgres-"))
         self.port = free_port()
@@ -92,7 +92,7 @@ class Postgres:
 
     @staticmethod
     def programs() -> Path | None:
-        """The folder of initdb and pg_ctl; None where PostgreSQL is not installed."""
+        """The folder of initdb and pg_ctl; None if PostgreSQL is not installed."""
         found = shutil.which("initdb")
         folders = [Path(found).resolve().parent] if found else []
         folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -115,7 +115,7 @@ class Postgres:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """All of its processes stand still: connections stay, and nothing answers."""
+        """Stop all of its processes: connections stay open, and nothing answers."""
         first = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         family = [first, *_children(first)]
         for pid in family:
@@ -147,11 +147,11 @@ def _children(pid: int) -> list[int]:
 
 
 class Proxy:
-    """A TCP proxy. Its `mode` is one of
+    """A TCP proxy with a `mode`:
 
-    pass: what it is there for; hang: takes requests and answers nothing; swallow: hands the request on and
-    closes the connection in place of the answer; refuse: nobody listens; or an HTTP status: that one, with
-    the request to come back in an hour.
+    pass: forwards requests and answers; hang: takes requests and answers nothing; swallow: forwards the
+    request and closes the connection instead of answering; refuse: does not listen; an HTTP status: answers
+    with it, and asks the client to retry in an hour.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -164,7 +164,7 @@ class Proxy:
         self.set("pass")
 
     def set(self, mode: str) -> None:
-        """Connections that are open follow too, but for `refuse`, which ends them."""
+        """Change the mode, of open connections too; `refuse` closes them."""
         self.mode = mode
         if mode == "refuse":
             self.close()
@@ -212,6 +212,6 @@ class Proxy:
 
 
 def files_with(folder: Path, text: str) -> Mapping[Path, bytes]:
-    """Files that hold a text, databases among them."""
+    """The files that contain a text, databases included."""
     found = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return {path: content for path, content in found.items() if text.encode() in content}

@@ -1,4 +1,4 @@
-"""What is freed stays with the process: in one of its own, as the setting lasts as long as that."""
+"""Freed memory stays with the process. The test starts its own, as the setting lasts as long as that."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
 
-# Minor page faults of a buffer that is taken and freed again and again.
+# Prints the minor page faults of a buffer that is allocated and freed repeatedly.
 SCRIPT = """
 import resource, sys, torch
-from pipeline.allocator import keep_freed_memory
+from pipeline.machine.allocator import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 for _ in range(30):  # aligned blocks find their places first
@@ -31,5 +31,5 @@ def page_faults(how: str) -> int:
     return int(done.stdout)
 
 
-def test_what_is_freed_is_not_fetched_anew():
+def test_freed_memory_is_reused():
     assert page_faults("keep") * 100 < page_faults("as it is")

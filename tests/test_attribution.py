@@ -1,4 +1,4 @@
-"""Integrated gradients by their defining property: they add up to what they explain."""
+"""Test integrated gradients by their defining property: they add up to what they explain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from models import awd_lstm
 from models.heads import Classifier
-from pipeline.attribution import token_attributions
+from pipeline.evaluation.attribution import token_attributions
 
 
 def classifier() -> Classifier:
@@ -24,7 +24,7 @@ def classifier() -> Classifier:
 
 
 @pytest.mark.parametrize("label", [0, 2])
-def test_attributions_add_up_to_the_logit_less_that_of_the_baseline(label):
+def test_attributions_add_up_to_the_logit_minus_the_baselines(label):
     model = classifier()
     ids = np.array([3, 7, 7, 1, 19, 4])
     found = token_attributions(model, ids, label, num_steps=400)
@@ -38,7 +38,7 @@ def test_attributions_add_up_to_the_logit_less_that_of_the_baseline(label):
     assert abs(found.sum()) > 1e-3
 
 
-def test_the_model_is_left_as_it_was():
+def test_the_model_is_unchanged():
     model = classifier()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     token_attributions(model, np.array([1, 2, 3]), 1)

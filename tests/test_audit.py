@@ -1,4 +1,4 @@
-"""`make audit`, with a stand-in for OSV on this machine: holes fail, silence is told and does not."""
+"""`make audit` with a local stand-in for OSV: a vulnerability fails it, an OSV that is away does not."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-HOLE = {
+VULNERABILITY = {
     "id": "GHSA-made-upxx-hole", "aliases": ["CVE-2026-99999"], "summary": "made up", "details": "made up",
     "published": "2026-01-01T00:00:00Z", "modified": "2026-01-01T00:00:00Z",
     "affected": [{"package": {"name": "jinja2", "ecosystem": "PyPI"},
@@ -24,7 +24,7 @@ HOLE = {
 
 @pytest.fixture
 def osv() -> Iterator[str]:
-    """Knows of one hole, in jinja2 before 3.0."""
+    """An OSV that knows one vulnerability, in jinja2 before 3.0; none below the path `silent`."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *words: object) -> None:
@@ -33,7 +33,9 @@ def osv() -> Iterator[str]:
         def do_POST(self) -> None:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             old = asked["package"]["name"] == "jinja2" and asked["version"].startswith("2.")
-            content = json.dumps({"vulns": [HOLE]} if old and "silent" not in self.path else {}).encode()
+            content = json.dumps(
+                {"vulns": [VULNERABILITY]} if old and "silent" not in self.path else {}
+            ).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
@@ -64,41 +66,40 @@ def audit(tmp_path: Path, lock: str, url: str, accepted: str = "") -> tuple[int,
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_known_hole_fails_and_is_named_with_what_mends_it(tmp_path, osv):
+def test_a_known_vulnerability_fails_and_is_named_with_the_fixed_version(tmp_path, osv):
     code, said = audit(tmp_path, "jinja2==2.4.1\nmarkupsafe==3.0.2\n", osv)
     assert code == 1
-    assert "jinja2 2.4.1: CVE-2026-99999, mended in 3.0; not accepted" in said
-    assert "2 packages, 1 known holes, 1 of them not accepted" in said
+    assert "jinja2 2.4.1: CVE-2026-99999, fixed in 3.0; not accepted" in said
+    assert "2 packages, 1 known vulnerabilities, 1 of them not accepted" in said
 
 
 @pytest.mark.parametrize("name", ["GHSA-made-upxx-hole", "CVE-2026-99999"])
-def test_a_hole_that_is_accepted_with_a_reason_does_not_fail(tmp_path, osv, name):
+def test_a_vulnerability_accepted_with_a_reason_does_not_fail(tmp_path, osv, name):
     code, said = audit(tmp_path, "jinja2==2.4.1\n", osv, f"# ours\n{name} templates are our own\n")
     assert code == 0
     assert "accepted: templates are our own" in said
 
 
-def test_a_hole_cannot_be_accepted_without_a_reason(tmp_path, osv):
+def test_a_vulnerability_cannot_be_accepted_without_a_reason(tmp_path, osv):
     code, said = audit(tmp_path, "jinja2==2.4.1\n", osv, "GHSA-made-upxx-hole\n")
     assert code == 2
     assert "line 1: GHSA-made-upxx-hole has no reason" in said
 
 
-def test_locked_packages_without_a_hole_pass(tmp_path, osv):
+def test_packages_without_a_vulnerability_pass(tmp_path, osv):
     assert audit(tmp_path, "jinja2==3.1.6\n", osv) == (
-        0, "audit: 1 packages, 0 known holes, 0 of them not accepted\n"
+        0, "audit: 1 packages, 0 known vulnerabilities, 0 of them not accepted\n"
     )  # fmt: skip
 
 
-def test_where_nobody_can_be_asked_that_is_said(tmp_path):
+def test_an_osv_that_does_not_answer_is_reported(tmp_path):
     code, said = audit(tmp_path, "jinja2==2.4.1\n", "http://127.0.0.1:9/query")
     assert code == 0
-    assert "left out, as http://127.0.0.1:9/query does not answer" in said
-    assert "no known hole was looked for" in said
+    assert "skipped, lock was not checked: http://127.0.0.1:9/query does not answer" in said
 
 
-def test_somebody_who_knows_nothing_is_not_taken_for_good_news(tmp_path, osv):
+def test_an_osv_that_knows_nothing_is_not_good_news(tmp_path, osv):
     code, said = audit(tmp_path, "jinja2==2.4.1\n", f"{osv}/silent")
     assert code == 0
-    assert "left out, as" in said
-    assert "does not know the holes of jinja2 2.4.1" in said
+    assert "skipped, lock was not checked" in said
+    assert "does not know the vulnerabilities of jinja2 2.4.1" in said

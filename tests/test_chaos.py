@@ -21,6 +21,7 @@ KINDS = ["controller", "driver", "dvc", "raylet", "flipped bit"]  # the last kil
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_monkey_changes_nothing_about_the_result(tmp_path):
     out = tmp_path / "chaos.json"
     words = ["--kills", "5", "--kinds", ",".join(KINDS), "--stages", "1", "--length", "0.5", "--pause", "4"]
@@ -128,7 +129,7 @@ def test_what_holds_a_run_or_was_left_half_written_is_found(tmp_path):
     assert chaos.files_left(tmp_path) == [
         "data/.model.partial-7 is half written",
         ".headstart/runs/key/lease is still held",
-        "ends of runs were not sent to MLflow",
+        "final states of runs were not sent to MLflow",
     ]
 
 

@@ -1,12 +1,17 @@
-"""Figures of a classifier against scikit-learn, and by what must hold of any."""
+"""Compare classification metrics with scikit-learn, and check properties that always hold."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from pipeline.evaluation import calibration_table, classification_metrics, confusion, tfidf_probabilities
-from pipeline.params import Evaluate
+from pipeline.evaluation.metrics import (
+    calibration_table,
+    classification_metrics,
+    confusion,
+    tfidf_probabilities,
+)
+from pipeline.evaluation.settings import Evaluate
 
 SETTINGS = Evaluate(
     bootstrap_samples=200, confidence=0.9, calibration_bins=10, baseline_tfidf=True, confident_errors=3
@@ -15,7 +20,7 @@ SETTINGS = Evaluate(
 
 @pytest.fixture
 def predictions() -> tuple[np.ndarray, np.ndarray]:
-    """Labels (300,) and probabilities (300, 3) that are right more often than not."""
+    """Return labels (300,) and probabilities (300, 3) that are right more often than not."""
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=300)
     logits = rng.normal(size=(300, 3)) + 1.5 * np.eye(3)[labels]
@@ -42,7 +47,7 @@ def test_calibration_error_is_the_mean_gap_weighted_by_documents(predictions):
     assert found == pytest.approx(by_hand, abs=1e-6)
 
 
-def test_the_interval_is_that_of_the_binomial_within_a_little(predictions):
+def test_the_interval_is_close_to_the_binomial_one(predictions):
     labels, probs = predictions
     found = classification_metrics(labels, probs, SETTINGS, seed=1)
     deviation = (found["accuracy"] * found["error"] / 300) ** 0.5
@@ -50,7 +55,7 @@ def test_the_interval_is_that_of_the_binomial_within_a_little(predictions):
     assert found["accuracy_high"] == pytest.approx(found["accuracy"] + 1.645 * deviation, abs=0.02)
 
 
-def test_the_same_seed_gives_the_same_interval_and_another_seed_another(predictions):
+def test_intervals_depend_on_the_seed_alone(predictions):
     labels, probs = predictions
     first, again, other = (classification_metrics(labels, probs, SETTINGS, seed=seed) for seed in (1, 1, 2))
     assert first == again
@@ -65,7 +70,7 @@ def test_confusion_has_a_row_for_each_document(predictions):
     assert right / 300 == pytest.approx(classification_metrics(labels, probs, SETTINGS, seed=1)["accuracy"])
 
 
-def test_tfidf_learns_words_and_gives_an_unseen_class_no_probability():
+def test_tfidf_learns_words_and_gives_an_unseen_class_probability_zero():
     texts = ["salt and dough in the pan"] * 6 + ["wave and tide on the reef"] * 6
     labels = np.array([0] * 6 + [2] * 6)
     probs = tfidf_probabilities(texts, labels, ["dough in a pan", "a wave on a reef"], 3, seed=0)
@@ -74,6 +79,6 @@ def test_tfidf_learns_words_and_gives_an_unseen_class_no_probability():
     assert probs.sum(1) == pytest.approx([1, 1])
 
 
-def test_tfidf_does_with_a_single_text_of_a_class():
+def test_tfidf_accepts_a_single_text_per_class():
     probs = tfidf_probabilities(["salt dough", "wave tide"], np.array([0, 1]), ["dough"], 2, seed=0)
     assert probs.argmax() == 0

@@ -1,24 +1,20 @@
+"""Files and folders appear whole or not at all, and a damaged one is named."""
+
 from __future__ import annotations
 
 import hashlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from pipeline import files
-from pipeline.files import (
-    atomic_folder,
-    atomic_write_text,
-    only_one,
-    private_folder,
-    sha256_of,
-    verify,
-    write_manifest,
-)
+from pipeline.files import atomic
+from pipeline.files.atomic import atomic_folder, atomic_write_text, only_one, private_folder
+from pipeline.files.manifest import sha256_of, verify, write_manifest
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,7 +32,7 @@ def test_a_folder_replaces_the_old_one_whole(tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from pipeline.files import atomic_folder
+from pipeline.files.atomic import atomic_folder
 kept = Path.rename
 def rename(self, target):  # killed between the two renames
     kept(self, target)
@@ -60,13 +56,13 @@ def names(folder: Path) -> list[str]:
 
 
 def fail_to_write(path: Path) -> None:
-    """What stands at `path` then is what was there, or put back."""
+    """Fail to replace `path`, which keeps or gets back its old content."""
     with pytest.raises(RuntimeError), atomic_folder(path):
         raise RuntimeError
 
 
 @pytest.mark.parametrize("when", ["while writing", "between two renames"])
-def test_what_a_killed_process_left_is_cleared_away(tmp_path, when):
+def test_leftovers_of_a_killed_process_are_cleared(tmp_path, when):
     (tmp_path / "out").mkdir()
     (tmp_path / "out/kept").touch()
     (tmp_path / ".out.bak-x").mkdir()
@@ -78,21 +74,21 @@ def test_what_a_killed_process_left_is_cleared_away(tmp_path, when):
     assert names(tmp_path) == [".out.bak-x", "out"]
 
 
-def test_what_a_process_with_our_number_left_before_is_cleared_away(tmp_path, monkeypatch):
+def test_leftovers_of_an_earlier_process_with_our_id_are_cleared(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(files, "_TOKEN", "0" * 8)
-        files._sibling(tmp_path / "out", "partial").mkdir()
+        patch.setattr(atomic, "_TOKEN", "0" * 8)
+        atomic._sibling(tmp_path / "out", "partial").mkdir()
     fail_to_write(tmp_path / "out")
     assert names(tmp_path) == []
 
 
-def test_two_machines_whose_processes_have_the_same_number_write_beside_each_other(tmp_path, monkeypatch):
+def test_processes_with_the_same_id_on_two_machines_do_not_interfere(tmp_path, monkeypatch):
     out = tmp_path / "out"
     with atomic_folder(out) as first:
         (first / "first").touch()
         with monkeypatch.context() as elsewhere:
-            elsewhere.setattr(files, "_TOKEN", "0" * 8)
-            elsewhere.setattr(files, "_place", lambda: "0" * 8)
+            elsewhere.setattr(atomic, "_TOKEN", "0" * 8)
+            elsewhere.setattr(atomic, "_place", lambda: "0" * 8)
             with atomic_folder(out) as second:
                 (second / "second").touch()
             assert names(out) == ["second"]
@@ -102,8 +98,8 @@ def test_two_machines_whose_processes_have_the_same_number_write_beside_each_oth
 
 
 @pytest.mark.parametrize("name", [".out.partial-1-00000000-00000000-0", ".out.partial-999999999"])
-def test_what_another_machine_writes_is_left_until_it_was_silent_for_a_day(tmp_path, monkeypatch, name):
-    """One without a place in its name may be from anywhere."""
+def test_a_writer_on_another_machine_counts_as_dead_after_a_day(tmp_path, monkeypatch, name):
+    """A name without a place may come from any machine."""
     (tmp_path / name).mkdir()
     (tmp_path / name / "written").touch()
     fail_to_write(tmp_path / "out")
@@ -133,31 +129,31 @@ def test_a_failure_leaves_the_old_folder_and_nothing_else(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from pipeline.files import only_one
-with only_one(Path(sys.argv[1]), print):
+from pipeline.files.atomic import only_one
+with only_one(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
 
 
-def test_a_lock_is_waited_for_names_its_holder_and_falls_with_it(tmp_path):
+def test_a_lock_is_waited_for_and_falls_with_its_holder(tmp_path):
     lock = tmp_path / "locks" / "run"
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(lock)], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    told = []
+    held = threading.Event()
 
-    def tell(holding: str) -> None:
-        told.append(holding)
-        holder.kill()
+    def take() -> None:
+        with only_one(lock):
+            held.set()
 
-    with only_one(lock, tell):
-        pass
-    assert told == [f"process {holder.pid}"]
+    waiting = threading.Thread(target=take)
+    waiting.start()
+    assert not held.wait(0.5)
+    holder.kill()
+    waiting.join()
+    assert held.is_set()
     holder.wait()
-    with only_one(lock, tell):  # free: nobody is told
-        assert lock.read_text() == f"process {os.getpid()}"
-    assert len(told) == 1
 
 
 def test_text_is_written_whole_and_hashed(tmp_path):
@@ -169,7 +165,7 @@ def test_text_is_written_whole_and_hashed(tmp_path):
     assert sha256_of(file) == hashlib.sha256("ü\n".encode()).hexdigest()
 
 
-def test_a_private_folder_is_closed_to_others_also_where_it_was_open(tmp_path):
+def test_a_private_folder_is_closed_to_others_even_if_it_was_open(tmp_path):
     folder = tmp_path / "mine"
     assert private_folder(folder) == folder
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -180,23 +176,23 @@ def test_a_private_folder_is_closed_to_others_also_where_it_was_open(tmp_path):
     assert (folder / "kept").exists()
 
 
-def test_a_private_folder_is_not_taken_from_whoever_was_there_first(tmp_path, monkeypatch):
+def test_a_folder_or_link_of_another_user_is_no_private_folder(tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o755)
     (tmp_path / "link").symlink_to(elsewhere)
     (tmp_path / "dangling").symlink_to(tmp_path / "absent")
     (tmp_path / "file").touch()
     for name in ("link", "dangling", "file"):
-        with pytest.raises(ValueError, match=f"{name} is a link, or another user's"):
+        with pytest.raises(ValueError, match=f"{name} is a link or belongs to another user"):
             private_folder(tmp_path / name)
     assert elsewhere.stat().st_mode & 0o777 == 0o755
     assert not (tmp_path / "absent").exists()
     monkeypatch.setattr(os, "getuid", lambda: elsewhere.stat().st_uid + 1)
-    with pytest.raises(ValueError, match="another user's; have it removed"):
+    with pytest.raises(ValueError, match="belongs to another user; have it removed"):
         private_folder(elsewhere)
 
 
-def test_a_manifest_names_the_file_that_is_not_the_one_that_was_written(tmp_path):
+def test_a_manifest_names_the_damaged_file(tmp_path):
     for name in ("a.bin", "b.bin"):
         (tmp_path / name).write_bytes(b"as it was written")
     write_manifest(tmp_path, ["a.bin", "b.bin"])
@@ -217,7 +213,7 @@ def test_a_manifest_names_the_file_that_is_not_the_one_that_was_written(tmp_path
     ["", "{", "[]", '{"a": 1}', '{"../a": {"bytes": 1, "sha256": ""}}', '{"a": {"bytes": "1", "sha256": ""}}',
      "[" * 100_000],
 )  # fmt: skip
-def test_a_manifest_that_says_something_else_is_named(tmp_path, content):
+def test_a_damaged_manifest_is_named(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(ValueError, match=r"manifest\.json (is not readable|does not list files)"):
         verify(tmp_path)

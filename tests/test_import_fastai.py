@@ -1,4 +1,4 @@
-"""fastai's language models: logits and gradients as of its own layers; words moved to pieces; bad files."""
+"""Importing fastai's language models: equal logits and gradients, words matched to pieces, bad files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from models.awd_lstm import AWDLSTM, Config
 from models.heads import LanguageModel
-from pipeline import params
+from pipeline.artifacts.model_folder import load_model
 from pipeline.corpus import tokenizer
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.import_fastai import (
+from pipeline.project import params
+from pipeline.training.cards import build_encoder, build_language_model
+from pipeline.weights.fastai import (
     import_language_model,
     language_model_tensors,
     move_rows,
@@ -30,14 +32,13 @@ from pipeline.import_fastai import (
     read_weights,
     rows_of_pieces,
 )
-from pipeline.training.export import build_encoder, build_language_model, load_model
 
 ROOT = Path(__file__).parent.parent
 V, E, H = 30, 6, 10  # vocabulary, embedding, hidden
 
 
 class TheirLanguageModel(nn.Module):
-    """What fastai's AWD_LSTM computes in evaluation, by torch's own layers, under fastai's names."""
+    """fastai's AWD_LSTM in evaluation mode, made of torch's own layers under fastai's names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +119,7 @@ def test_pieces_take_the_rows_of_the_words_that_they_spell():
 
 
 def test_a_vocabulary_of_pieces_is_taken_piece_by_piece():
-    words = ["xxunk", "▁the", "ing", "▁th"]  # those that begin with a space say so
+    words = ["xxunk", "▁the", "ing", "▁th"]  # those that begin with a space show that these are pieces
     assert rows_of_pieces(["▁the", "ing", "▁ing", "▁th"], {}, words) == [1, 2, None, 3]
 
 
@@ -164,7 +165,7 @@ def test_an_import_is_a_language_model_to_go_on_from(files, tmp_path, vocabulary
     model.load_state_dict(tensors)
     ours = tokenizer.Tokenizer.load(files / "tokenizer.model")
     assert (moved.num_pieces, moved.num_words) == (ours.vocab_size, V)
-    assert 3 + 4 <= moved.num_found < ours.vocab_size  # three special ones, and some words
+    assert 3 + 4 <= moved.num_found < ours.vocab_size  # three special tokens, and some words
     their_rows = TheirLanguageModel().saved()["0.encoder.weight"]
     the = next(token for token in range(ours.vocab_size) if ours.raw_piece(token) == "▁the")
     assert torch.equal(tensors["encoder.embedding.weight"][the], their_rows[3])
@@ -193,7 +194,7 @@ def test_a_vocabulary_of_another_model_is_refused(files, tmp_path):
 
 
 class Trap:
-    """Pickled, it calls a function when it is read."""
+    """An object whose pickle calls a function when it is read."""
 
     def __init__(self, function: Callable[..., object], *arguments: object) -> None:
         self.call = function, arguments
@@ -256,7 +257,7 @@ def test_a_pickled_list_of_words_is_read_from_its_instructions_as_pickle_reads_i
     assert read_vocabulary(tmp_path / "itos.pkl") == words
 
 
-MEMO_BOMB = b"\x80\x02]r" + struct.pack("<I", 2**31) + b"."  # pickle itself makes room for 2^31 entries
+MEMO_BOMB = b"\x80\x02]r" + struct.pack("<I", 2**31) + b"."  # pickle itself would allocate 2^31 entries
 LAUGHS = b"\x80\x02]q\x00(X\x03\x00\x00\x00hahq\x01e" + b"".join(
     b"(h%ch%ce]q%c" % (level, level, level + 1) for level in range(50)
 ) + b"."  # fmt: skip
@@ -285,7 +286,7 @@ def test_room_that_a_pickle_asks_for_is_not_made(tmp_path):
 
 
 def zipped(file: Path, source: Path, change: Callable[[str, bytes], bytes], how: int, more: int = 0) -> Path:
-    """A `.pth` written anew: each part changed, packed as told, with so many more parts."""
+    """Rewrite a `.pth`: change each part, compress as given, and add `more` empty parts."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(file, "w", how) as new:
         for part in old.infolist():
             new.writestr(part.filename, change(part.filename, old.read(part)))
@@ -348,7 +349,7 @@ def test_files_too_large_are_not_opened(tmp_path):
         ("itos.pkl", read_vocabulary, 64 * 10**6 + 1),
     ):
         with (tmp_path / name).open("wb") as file:
-            file.truncate(size)  # without taking room
+            file.truncate(size)  # sparse: takes no disk space
         with pytest.raises(ValueError, match=f"{name} is larger than"):
             read(tmp_path / name)
 
@@ -368,7 +369,7 @@ def test_names_that_are_none_are_refused(tmp_path):
 
 def test_a_folder_of_anything_else_is_not_written_over(files, tmp_path):
     (tmp_path / "letters.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(ValueError, match="exists and is no model's folder"):
+    with pytest.raises(ValueError, match="exists and is no model folder"):
         import_language_model(
             files / "lm.pth", files / "itos.pkl", files / "tokenizer.model", settings(), "forward", tmp_path
         )

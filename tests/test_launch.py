@@ -1,4 +1,4 @@
-"""Where a job runs does not matter: in this process, on Ray, and on a Ray whose worker is killed."""
+"""A job has the same result in this process, on Ray, and on a Ray whose worker is killed."""
 
 from __future__ import annotations
 
@@ -13,29 +13,23 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import launch
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
-from pipeline.inputs import EVERYWHERE
-from pipeline.launch import (
-    Placement,
-    Session,
-    WorkersError,
-    fit,
-    is_verdict,
-    model_tensors,
-    plan_placement,
-    reason_of,
-    refusal_among,
-)
-from pipeline.lease import Fence, LeaseLostError, leased
-from pipeline.params import LanguageModelTraining, Model, Run
-from pipeline.points import replace_workers
-from pipeline.storage import StorageError
+from pipeline.distributed import launch, ray_train, worker
+from pipeline.distributed.failures import WorkersError, is_settings_failure, reason_of, refusal_among
+from pipeline.distributed.launch import fit, model_tensors
+from pipeline.distributed.placement import Placement, plan_placement
+from pipeline.distributed.session import Session
+from pipeline.distributed.settings import Run
+from pipeline.distributed.shipment import Shipment
+from pipeline.stages._trials import replace_workers
+from pipeline.storage.lease import Fence, LeaseLostError, leased
+from pipeline.storage.patience import StorageError
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.training.jobs import LanguageModelJob, make_language_model_job
 from pipeline.training.objectives import LanguageModelTask
+from pipeline.training.settings import LanguageModelTraining, Model
 from tests.killed import Killing
 
 RUN: dict[str, Any] = {
@@ -55,7 +49,7 @@ def run_of(**changes: Any) -> Run:
 
 
 def cluster(*cpus: int, gpus: tuple[int, ...] = ()) -> list[dict[str, float]]:
-    """Nodes as `ray.nodes` tells of their resources."""
+    """The resources of nodes, as `ray.nodes` gives them."""
     nodes = [{"CPU": float(number), "memory": 1e9, "node:10.0.0.1": 1.0} for number in cpus]
     for node, number in zip(nodes, gpus, strict=False):
         node["GPU"] = float(number)
@@ -65,19 +59,19 @@ def cluster(*cpus: int, gpus: tuple[int, ...] = ()) -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     ("settings", "resources", "wanted"),
     [
-        # auto without a GPU: a worker a node, with all CPUs of it
+        # auto without a GPU: one worker per node, with all its CPUs
         ({"workers": "auto"}, cluster(2), Placement(1, 2, False)),
         ({"workers": "auto"}, cluster(8, 8, 8, 8), Placement(4, 8, False)),
-        # nodes of several sizes: what fits on each of them
+        # nodes of several sizes: a size that fits on each of them
         ({"workers": "auto"}, cluster(4, 8), Placement(2, 4, False)),
         ({"workers": 4}, cluster(4, 8), Placement(4, 2, False)),
-        # a head without a GPU lends the GPU node none of its CPUs
+        # the CPUs of a head without a GPU are of no use to the GPU node
         ({"workers": "auto"} | ANY_DEVICE, cluster(8, 32, gpus=(1,)), Placement(1, 8, True)),
-        # auto with GPUs: a worker a GPU, unless the CPU is asked for
+        # auto with GPUs: one worker per GPU, unless run.device is cpu
         ({"workers": "auto"} | ANY_DEVICE, cluster(16, gpus=(4,)), Placement(4, 4, True)),
         ({"workers": "auto", "device": "cuda"}, cluster(16, gpus=(1,)), Placement(1, 16, True)),
         ({"workers": "auto", "device": "cpu"}, cluster(16, gpus=(4,)), Placement(1, 16, False)),
-        # as many as asked for
+        # the number that the settings give
         ({"workers": 2}, cluster(2), Placement(2, 1, False)),
         ({"workers": 3}, cluster(8), Placement(3, 2, False)),
         ({"workers": 2} | ANY_DEVICE, cluster(8, gpus=(4,)), Placement(2, 4, True)),
@@ -104,7 +98,7 @@ def test_placement(settings, resources, wanted):
         ({"workers": 1, "threads_per_worker": 6}, cluster(4, 4), r"of 4, 4 CPUs, hold 0"),
     ],
 )
-def test_a_plan_that_could_only_wait_for_ever_is_refused(settings, resources, message):
+def test_a_plan_that_would_wait_forever_is_refused(settings, resources, message):
     with pytest.raises(ValueError, match=message):
         plan_placement(run_of(**({"threads_per_worker": "auto"} | settings)), resources)
 
@@ -150,7 +144,7 @@ def session_of(folder: Path, name: str) -> Session:
     return Session(key=name, folder=str(folder / name), open_recorder=records.open)
 
 
-def test_fit_in_this_process_ends_with_a_finished_checkpoint_and_a_whole_curve(tmp_path):
+def test_fit_in_this_process_gives_a_finished_checkpoint_and_a_complete_curve(tmp_path):
     job, session = make_job(tmp_path), session_of(tmp_path, "here")
     done = fit(job, run_of(), session)
     assert done.state["finished"]
@@ -163,7 +157,7 @@ def test_fit_in_this_process_ends_with_a_finished_checkpoint_and_a_whole_curve(t
 
 @dataclasses.dataclass
 class Seen:
-    """Opens recorders that note torch's settings in the process that trains, and may end it at a step."""
+    """Opens recorders that note torch's settings in the training process, and may stop it at a step."""
 
     stop_at: int | None = None
     settings: list[tuple[bool, bool, bool, str | None]] = dataclasses.field(default_factory=list)
@@ -191,11 +185,11 @@ DETERMINISTIC = (True, True, False, ":4096:8")
 
 @pytest.fixture
 def seen(monkeypatch) -> Iterator[Seen]:
-    """And torch's settings put back."""
+    """A `Seen`; torch's settings are restored at the end."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "a person's")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     yield Seen()
-    launch.prepare_torch(None)
+    worker.prepare_torch(None)
 
 
 def watched(folder: Path, name: str, seen: Seen) -> Session:
@@ -207,7 +201,7 @@ def assert_same_weights(found: Checkpoint, wanted: Checkpoint) -> None:
         assert torch.equal(model_tensors(found)[name], weight), name
 
 
-def test_a_deterministic_training_that_was_stopped_ends_bit_for_bit_like_one_that_was_not(tmp_path, seen):
+def test_a_stopped_deterministic_training_resumes_bit_for_bit(tmp_path, seen):
     job, deterministic = make_job(tmp_path), run_of(deterministic=True)
     plain = fit(job, run_of(), watched(tmp_path, "plain", seen))
     assert set(seen.settings) == {(False, False, False, "a person's")}
@@ -234,23 +228,23 @@ def test_a_worker_of_ray_trains_deterministically(tmp_path, seen, monkeypatch):
     monkeypatch.setattr(ray.train, "get_context", lambda: alone)
     monkeypatch.setattr(ray.train, "report", lambda metrics: None)
     monkeypatch.setattr(ray.train.torch, "get_device", lambda: torch.device("cpu"))
-    monkeypatch.setattr(launch, "_all_reduce", lambda tensor: tensor)
+    monkeypatch.setattr(ray_train, "_all_reduce", lambda tensor: tensor)
     session = watched(tmp_path, "run", seen)
     with leased(session.folder) as lease:
         session = dataclasses.replace(session, fence=lease.fence)
         run = run_of(workers=1, deterministic=True)
-        launch._ray_worker(launch._Work(make_job(tmp_path), run, session, threads=1, inputs=EVERYWHERE))
+        ray_train.train_as_worker(make_job(tmp_path), run, session, threads=1, shipment=Shipment())
     assert set(seen.settings) == {DETERMINISTIC}
 
 
 def test_a_trial_trains_deterministically(tmp_path, seen):
-    launch.prepare_torch(1)  # as its process does, before it knows the training
+    worker.prepare_torch(1)  # as a trial's process does before it has the job
     run = replace_workers(run_of(workers=2, deterministic=True))
     fit(make_job(tmp_path), run, watched(tmp_path, "trial", seen))
     assert set(seen.settings) == {DETERMINISTIC}
 
 
-def test_an_operation_that_has_no_deterministic_form_is_told_with_the_key(tmp_path, seen, monkeypatch):
+def test_an_operation_without_a_deterministic_form_is_refused_with_the_key(tmp_path, seen, monkeypatch):
     real = LanguageModelTask.loss
 
     def loss(self: LanguageModelTask, *arguments: Any) -> Any:
@@ -267,7 +261,7 @@ def test_an_operation_that_has_no_deterministic_form_is_told_with_the_key(tmp_pa
     assert fit(job, run_of(), watched(tmp_path, "plain", seen)).state["finished"]
 
 
-def test_an_error_of_another_kind_is_no_matter_of_determinism(tmp_path, seen, monkeypatch):
+def test_other_errors_are_not_blamed_on_determinism(tmp_path, seen, monkeypatch):
     def loss(self: LanguageModelTask, *arguments: Any) -> Any:
         raise RuntimeError("out of memory")
 
@@ -306,7 +300,7 @@ def assert_near(found: Checkpoint, wanted: Checkpoint, tolerance: float) -> None
 
 @pytest.fixture
 def workers_find_this_module(monkeypatch):
-    """Ray's workers import what crosses over to them by the name of its module."""
+    """Let Ray's workers import this module: they unpickle its objects by the module's name."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
@@ -333,11 +327,11 @@ def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_modu
     [
         (None, 1, None),
         (None, 0, r"a worker was lost, and run\.max_worker_failures: 0 leaves no"),
-        ("TrainController", 1, r"controls the workers was lost: .* repeat the command"),
+        ("TrainController", 1, r"controller was lost: .* repeat the command"),
     ],
     ids=["worker", "worker too often", "controller"],
 )
-def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_weights(
+def test_a_killed_training_resumes_and_ends_with_the_same_weights(
     tmp_path, workers_find_this_module, title, max_worker_failures, message
 ):
     job = make_job(tmp_path)
@@ -348,22 +342,22 @@ def test_killed_on_the_way_it_goes_on_and_ends_with_the_same_weights(
     killing = Killing(records, tmp_path / "starts", kill_at, kills=1, title=title)
     session = dataclasses.replace(session, open_recorder=killing.open)
     run = run_of(workers=1, max_worker_failures=max_worker_failures)
-    if message is not None:  # no attempt is left: who repeats the command goes on from there
+    if message is not None:  # no retry is left: repeating the command resumes
         with pytest.raises(WorkersError, match=message):
             fit(job, run, session)
     done = fit(job, run, session)
     fresh, resumed = killing.starts()
     assert fresh == -1
     if title is None:
-        assert resumed == kill_at - 1  # it went on from the checkpoint before the kill
-    else:  # without their controller workers go on for a moment
+        assert resumed == kill_at - 1  # from the checkpoint before the kill
+    else:  # without their controller, workers train on for a moment
         assert kill_at - 1 <= resumed < whole.step
     assert_near(done, whole, 1e-6)
     steps = [record.step for record in read_records(records.path)]
     assert steps == list(range(whole.step + 1))
 
 
-def test_a_mistake_that_a_worker_refuses_is_told_without_rays_wrapping():
+def test_a_workers_refusal_is_shown_without_rays_wrapping():
     from ray.train.v2._internal.exceptions import UserExceptionWithTraceback
 
     wrapped = UserExceptionWithTraceback(ValueError("lower optimizer.lr"), "Traceback ...")
@@ -373,7 +367,7 @@ def test_a_mistake_that_a_worker_refuses_is_told_without_rays_wrapping():
     assert refusal_among([RuntimeError("lost")]) is None
 
 
-def test_the_reason_of_a_failure_is_that_of_the_worker_whatever_others_call_a_cause():
+def test_the_reason_is_that_of_the_worker_whatever_other_errors_call_a_cause():
     class OddError(RuntimeError):
         cause = "a text"
 
@@ -384,7 +378,7 @@ def test_the_reason_of_a_failure_is_that_of_the_worker_whatever_others_call_a_ca
     assert reason_of(OddError("alone")) == "OddError: alone"
 
 
-def test_a_fault_of_the_place_keeps_its_kind_on_its_way_from_a_worker():
+def test_an_infrastructure_error_keeps_its_class_on_its_way_from_a_worker():
     from ray.exceptions import RayTaskError
 
     full = StorageError("the disk is full; free some space there")
@@ -405,17 +399,17 @@ def test_a_fault_of_the_place_keeps_its_kind_on_its_way_from_a_worker():
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), False),
     ],
 )
-def test_what_a_training_fails_of_its_settings_is_its_result(failure, wanted):
-    assert is_verdict(failure) is wanted
+def test_only_a_failure_because_of_the_settings_is_a_result(failure, wanted):
+    assert is_settings_failure(failure) is wanted
 
 
-def test_of_several_workers_only_one_without_memory_is_a_result():
-    """Where one is lost, what the others fail of says nothing."""
+def test_among_several_workers_only_lack_of_memory_is_a_result():
+    """When one worker is lost, the errors of the others say nothing."""
     from ray.train import WorkerGroupError
 
     collateral, full = RuntimeError("Connection closed by peer"), torch.OutOfMemoryError("CUDA out of memory")
-    assert not is_verdict(WorkerGroupError("of two workers", {0: collateral}))
-    assert is_verdict(WorkerGroupError("of two workers", {0: collateral, 1: full}))
+    assert not is_settings_failure(WorkerGroupError("of two workers", {0: collateral}))
+    assert is_settings_failure(WorkerGroupError("of two workers", {0: collateral, 1: full}))
 
 
 @pytest.mark.parametrize(
@@ -424,9 +418,9 @@ def test_of_several_workers_only_one_without_memory_is_a_result():
 )
 def test_all_workers_train_in_one_precision(monkeypatch, tmp_path, found_by_this, found_by_all, wanted):
     job, folder = make_job(tmp_path), str(tmp_path / "run")
-    monkeypatch.setattr(launch, "fast_dtype", lambda device: getattr(torch, found_by_this))
+    monkeypatch.setattr(worker, "fast_dtype", lambda device: getattr(torch, found_by_this))
     with launch.hold(folder, run_of(), None) as fence:
-        context = launch._context(
+        context = worker.make_context(
             job,
             run_of(precision="auto"),
             Session("key", folder, no_recorder, fence=fence),
@@ -438,15 +432,15 @@ def test_all_workers_train_in_one_precision(monkeypatch, tmp_path, found_by_this
     assert context.precision == getattr(torch, wanted)
 
 
-def test_a_run_goes_on_in_the_precision_it_was_begun_in(monkeypatch, tmp_path):
-    """Whatever is measured by then: another machine, another number of threads."""
+def test_a_run_resumes_in_the_precision_that_it_started_in(monkeypatch, tmp_path):
+    """Whatever another machine or another number of threads measures."""
     job, session = make_job(tmp_path), Session("key", str(tmp_path / "run"), no_recorder)
-    monkeypatch.setattr(launch, "fast_dtype", lambda device: torch.bfloat16)
+    monkeypatch.setattr(worker, "fast_dtype", lambda device: torch.bfloat16)
     begun = fit(job, run_of(precision="auto"), session)
     assert begun.state["precision"] == "bfloat16"
-    monkeypatch.setattr(launch, "fast_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(worker, "fast_dtype", lambda device: torch.float32)
     fenced = dataclasses.replace(session, fence=Fence(session.folder, 2))
-    context = launch._context(job, run_of(precision="auto"), fenced, torch.device("cpu"))
+    context = worker.make_context(job, run_of(precision="auto"), fenced, torch.device("cpu"))
     assert context.precision == torch.bfloat16
-    context = launch._context(job, run_of(precision="fp32"), fenced, torch.device("cpu"))
+    context = worker.make_context(job, run_of(precision="fp32"), fenced, torch.device("cpu"))
     assert context.precision == torch.float32

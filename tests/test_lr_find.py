@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.lr_find import find, suggest
+from pipeline.execution.lr_find import find, suggest
 
 
 def curve(steepest: float, noise: float, seed: int = 0) -> tuple[list[float], list[float]]:

@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 
-from pipeline import identity, presets
-from pipeline.params import Params, Range, load, overlay, read_yaml, typed
-from pipeline.running import project_root
-from pipeline.training.export import family_and_config
+from pipeline.distributed.settings import Range
+from pipeline.execution.run_stage import project_root
+from pipeline.project import presets, stages
+from pipeline.project.params import Params, load
+from pipeline.settings.loader import overlay, read_yaml, typed
+from pipeline.training.cards import family_and_config
 
 ROOT = Path(__file__).resolve().parent.parent
-STAGES = sorted(path.stem for path in (ROOT / "pipeline/stages").glob("*.py") if path.stem[0] != "_")
-DVC = read_yaml(ROOT / "dvc.yaml")["stages"] | read_yaml(ROOT / "ablate/dvc.yaml")["stages"]
+STAGES = stages.names()
+DVC = read_yaml(ROOT / "dvc.yaml")["stages"]
 PARAMS = read_yaml(ROOT / "params.yaml")
 
 
@@ -229,7 +231,7 @@ def test_use_on_the_command_line(tmp_path):
         ("absent.yaml", None, "absent.yaml: no such file"),
         ("bad.yaml", "run: {sede: 1}", "unknown key `run.sede`"),
         ("bad.yaml", "run: [", "not valid YAML"),
-        ("bad.yaml", "- run", "a mapping is wanted"),
+        ("bad.yaml", "- run", "expected a mapping"),
     ],
 )
 def test_an_overlay_that_cannot_be_used_leaves_the_file_alone(tmp_path, monkeypatch, name, content, message):
@@ -251,20 +253,7 @@ def tree_of(file: Path) -> ast.Module:
 
 
 def sections_of(stage: str) -> tuple[str, ...]:
-    for node in tree_of(ROOT / f"pipeline/stages/{stage}.py").body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "SECTIONS":
-            sections: tuple[str, ...] = ast.literal_eval(node.value)
-            return sections
-    raise AssertionError(f"pipeline/stages/{stage}.py has no SECTIONS")
-
-
-def code_of(stage: str) -> list[str]:
-    """Files whose content can change what a stage makes, relative to the project."""
-    modules = [f"pipeline.stages.{stage}"]
-    files = identity.code_files(*modules)
-    if ROOT / "models/family.py" in files:
-        files = identity.code_files(*modules, f"models.{PARAMS['model']['family']}")
-    return [file.relative_to(ROOT).as_posix() for file in files if file.name != "__init__.py"]
+    return stages.describe(stage).sections
 
 
 def test_where_a_run_takes_place_does_not_make_it_another():
@@ -273,20 +262,30 @@ def test_where_a_run_takes_place_does_not_make_it_another():
 
 
 def test_dvc_knows_every_stage():
-    assert sorted(DVC) == STAGES
+    assert sorted(DVC) == sorted(["fingerprint", *STAGES])
+
+
+def test_the_stages_are_in_the_order_of_the_route():
+    """A stage comes after those whose outputs it reads."""
+    assert [stages.describe(stage).place for stage in STAGES] == list(range(1, len(STAGES) + 1))
+    made: set[str] = set()
+    for stage in STAGES:
+        deps = {dep for dep in DVC[stage]["deps"] if dep.startswith("data/")}
+        assert all(any(_plain(dep).startswith(_plain(out)) for out in made) for dep in deps), stage
+        made |= {path for out in DVC[stage]["outs"] for path in out}
+
+
+def _plain(path: str) -> str:
+    return path.partition("/${")[0]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_depends_on_all_code_that_it_imports(stage):
-    family = PARAMS["model"]["family"]
-    deps = [dep.replace("${model.family}", family) for dep in DVC[stage]["deps"]]
-    for dep in deps:
-        if dep.split("/")[0] in ("pipeline", "models"):
-            assert (ROOT / dep).exists(), dep
-    code = code_of(stage)
-    assert f"pipeline/stages/{stage}.py" in code
-    uncovered = [file for file in code if not any(file == dep or file.startswith(dep + "/") for dep in deps)]
-    assert uncovered == []
+def test_a_stage_depends_on_its_fingerprint_and_on_no_code(stage):
+    (file,) = [dep for dep in DVC[stage]["deps"] if dep.startswith("reports/fingerprints/")]
+    assert f"--fingerprint {file}" in DVC[stage]["cmd"]
+    assert Path(file).name in (f"{stage}.json", f"{stage}-${{item.corpus}}.json")
+    code = {dep for dep in DVC[stage]["deps"] if dep.split("/")[0] in ("pipeline", "models")}
+    assert code == ({"pipeline/report"} if stage == "report" else set())
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -326,116 +325,12 @@ def settings_read(tree: ast.AST) -> Iterator[str]:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_command_of_dvc_has_the_flags_of_the_stage(stage):
-    run = next(
-        node
-        for node in tree_of(ROOT / f"pipeline/stages/{stage}.py").body
-        if isinstance(node, ast.FunctionDef) and node.name == "run"
-    )
-    wanted = {arg.arg for arg in run.args.kwonlyargs} | {"metrics"}
-    if "session" in wanted:
-        wanted = wanted - {"session"} | {"curve"}
-    wanted -= {"sweep", "provenance"}
+    wanted = {*stages.arguments(stage), "metrics", "fingerprint"}
+    if stages.describe(stage).kind == "trains":
+        wanted.add("curve")
     command = DVC[stage]["cmd"].split()
     assert command[:2] == ["headstart", stage]
     assert {flag.removeprefix("--").replace("-", "_") for flag in command if flag.startswith("--")} == wanted
-
-
-# ------------------------------------------------------------------------------------- who imports whom
-
-
-def modules() -> list[str]:
-    files = [*(ROOT / "pipeline").rglob("*.py"), *(ROOT / "models").rglob("*.py")]
-    parts = [file.relative_to(ROOT).with_suffix("").parts for file in files]
-    return sorted(".".join(part[:-1] if part[-1] == "__init__" else part) for part in parts)
-
-
-def area(module: str) -> str:
-    """`pipeline.corpus.tokens` -> `corpus`, `models.heads` -> `models`, `pipeline.launch` -> `launch`"""
-    parts = module.split(".")
-    return parts[0] if parts[0] == "models" or len(parts) == 1 else parts[1]
-
-
-# DESIGN.md: `files` is of the standard library alone, and anybody's.
-MAY_IMPORT = {
-    "models": set[str](),
-    "files": set[str](),
-    "redaction": set[str](),
-    "identity": {"files"},
-    "storage": {"files"},
-    "births": set(),
-    "lease": {"storage", "births"},
-    "inputs": {"files", "identity", "storage"},
-    "params": set[str](),
-    "tracking": {"redaction", "births"},
-    "corpus": {"params", "files"},
-    "cost": set[str](),
-    "training": {"params", "files", "storage", "corpus", "models", "cost"},
-    "cluster": {"files"},
-    "allocator": set(),
-    "precision": {"files"},
-    "launch": {
-        "params",
-        "files",
-        "storage",
-        "lease",
-        "inputs",
-        "training",
-        "cluster",
-        "allocator",
-        "precision",
-        "redaction",
-    },
-    "trials": {"params", "lease", "inputs", "training", "cluster", "launch"},
-    "label_curve": set[str](),
-}
-
-
-@pytest.mark.parametrize("name", sorted(MAY_IMPORT))
-def test_imports_go_one_way(name):
-    own = [module for module in modules() if area(module) == name]
-    assert own
-    for module in own:
-        imported = {area(other) for other in identity.imports_of(module)} - {name, "pipeline"}
-        assert imported <= MAY_IMPORT[name], module
-
-
-def test_nothing_imports_a_stage():
-    for module in modules():
-        stages = {other for other in identity.imports_of(module) if other.startswith("pipeline.stages.")}
-        shared = {other for other in stages if other.rsplit(".", 1)[1].startswith("_")}
-        assert stages <= (shared if module.startswith("pipeline.stages.") else set()), module
-
-
-@pytest.mark.parametrize(
-    ("package", "allowed"),
-    [
-        (
-            "ray",
-            {"pipeline.cluster", "pipeline.doctor", "pipeline.launch", "pipeline.search", "pipeline.trials"},
-        ),
-        ("mlflow", {"pipeline.tracking", "pipeline.serving"}),
-        ("torch", None),
-    ],
-)
-def test_heavy_packages_have_their_place(package, allowed):
-    users = {".".join(each.split(".")[:2]) for each in modules() if package in external_imports(each)}
-    if allowed is not None:
-        assert users == allowed
-    else:  # models know torch and nothing else that is not in the standard library
-        for module in (each for each in modules() if area(each) == "models"):
-            foreign = external_imports(module) - set(sys.stdlib_module_names)
-            assert foreign <= {"torch"}, module
-        assert "models.kernels" in users
-
-
-def external_imports(module: str) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(tree_of(identity.source_of(module))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.split(".")[0])
-    return found - {"pipeline", "models"}
 
 
 # ----------------------------------------------------------------------------------------- command line

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from pipeline import precision
+from pipeline.machine import precision
 
 CPU = torch.device("cpu")
 
@@ -39,7 +39,7 @@ def test_what_was_chosen_once_stays(monkeypatch, memory):
     (key,) = json.loads(memory.read_text())
     assert torch.__version__ in key
     monkeypatch.setattr(torch, "__version__", "another")
-    assert precision.fast_dtype(CPU) == torch.float32  # measured again, for that one
+    assert precision.fast_dtype(CPU) == torch.float32  # measured again for that version
     assert len(json.loads(memory.read_text())) == 2
 
 
@@ -58,7 +58,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(monkeypatch, memory):
 
 
 def test_no_home_at_all_is_no_obstacle(monkeypatch):
-    """A container's user without an entry in passwd."""
+    """As for a container user without an entry in passwd."""
     monkeypatch.delenv("XDG_CACHE_HOME")
 
     def no_home():

@@ -4,16 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from pipeline import predict
+from pipeline.artifacts.model_folder import export_model
 from pipeline.corpus import tokenizer as tokenizers
+from pipeline.corpus.settings import Normalise
+from pipeline.corpus.settings import Tokenizer as TokenizerSettings
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.params import Normalise
-from pipeline.params import Tokenizer as TokenizerSettings
-from pipeline.training.export import HeadCard, ModelCard, build_classifier, build_encoder, export_model
+from pipeline.inference import predict
+from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder
 
 CONFIG = {
     "embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.0,
@@ -26,7 +28,7 @@ NORMALISE = Normalise(
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The folder of a classifier that was never trained."""
+    """The folder of an untrained classifier."""
     folder = tmp_path_factory.mktemp("model")
     settings = TokenizerSettings(
         kind="char", vocab_size=280, character_coverage=1.0, byte_fallback=True, sample_mb=1.0, threads=1
@@ -44,7 +46,7 @@ def model(tmp_path_factory):
     classifier = build_classifier(build_encoder(card)[0], head)
     tensors = {name: torch.randn_like(tensor) for name, tensor in classifier.state_dict().items()}
     tensors = {name: tensor.abs() if "var" in name else tensor for name, tensor in tensors.items()}
-    export_model(folder / "forward", tensors, card, beside=[folder / "tokenizer.model"])
+    export_model(folder / "forward", tensors, card, extra_files=[folder / "tokenizer.model"])
     return folder / "forward"
 
 
@@ -67,8 +69,8 @@ def test_any_text_is_labelled_and_alone_as_in_company(predictor):
 
 
 def test_input_is_read_ahead_within_bounds_and_each_line_answered_once(model, monkeypatch, tmp_path):
-    monkeypatch.setattr(predict, "_TEXTS_AT_ONCE", 4)
-    monkeypatch.setattr(predict, "_CHARACTERS_AT_ONCE", 30)
+    monkeypatch.setattr(predict, "_BATCH_TEXTS", 4)
+    monkeypatch.setattr(predict, "_BATCH_CHARACTERS", 30)
     sizes = []
     genuine = predict.Predictor.predict
 
@@ -109,7 +111,7 @@ def _answers(model, file, content):
         (b"\n", [""]),
         (b"a\n\n  \nb", ["a", "", "  ", "b"]),
         (b"a\r\nb\r\n", ["a", "b"]),
-        (b"a\rb\x0b\x0cc\n", ["a\rb\x0b\x0cc"]),  # ends of lines for Python, not for wc
+        (b"a\rb\x0b\x0cc\n", ["a\rb\x0b\x0cc"]),  # line ends for Python, not for wc
         ("a\u2028b\x85c\n".encode(), ["a\u2028b\x85c"]),
         (b"a\x00b\n", ["a\x00b"]),
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
@@ -141,7 +143,7 @@ def test_an_argument_that_is_no_utf8_is_answered_in_utf8(model):
 )
 def test_any_bytes_on_standard_input_are_answered_or_refused(model, content, texts):
     command = [sys.executable, "-m", "pipeline", "predict", "--model", str(model), "--precision", "fp32"]
-    # An encoding that cannot say what it answers.
+    # An output encoding that cannot represent the answers.
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, input=content, capture_output=True, env=environment)
     assert done.returncode == (2 if texts is None else 0), done.stderr.decode()
@@ -149,6 +151,20 @@ def test_any_bytes_on_standard_input_are_answered_or_refused(model, content, tex
         assert done.stderr.decode().startswith("headstart: standard input: line 2 is not UTF-8")
     else:
         assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == texts
+
+
+def test_loading_a_classifier_does_not_load_the_compiler_of_torch(model):
+    """Loading it takes two of the seven seconds until the first answer."""
+    code = f"""
+import sys
+from pathlib import Path
+from pipeline.inference.predict import Predictor
+Predictor.load(Path({str(model)!r}), precision="fp32").predict(["a b"])
+print("torch._dynamo" in sys.modules)
+"""
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, text=True, capture_output=True, check=True)
+    assert done.stdout.split() == ["False"]
 
 
 def test_a_line_is_one_line_and_moves_no_cursor_whatever_the_text(model):

@@ -1,4 +1,4 @@
-"""The report: said rightly, escaped, and drawn in a real browser without a request."""
+"""The report: true sentences, escaped text, and charts that a real browser draws without a request."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from typing import Any
 import pytest
 
 import pipeline.report.page as page_module
-from pipeline.report import figures as say
-from pipeline.report.figures import Figures, in_words
+from pipeline.report import figures as data
+from pipeline.report import sentences
+from pipeline.report.figures import Figures
 from pipeline.report.markdown import summary
 from pipeline.report.page import Provenance, page
+from pipeline.report.sentences import number_of_labels
+from pipeline.report.verdict import verdict
 
+Counts = dict[int, float] | None
 EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
-# What a review, a label, a path, a commit or a failure could say.
+# Text that a review, a label, a path, a commit or a failure may contain.
 PAYLOADS = {
     "script": "<script>document.title='owned'</script>",
     "end of the script": "</script><script>document.title='owned'</script>",
@@ -75,7 +79,7 @@ def above(difference: float) -> dict[str, float]:
 
 @pytest.fixture(autouse=True, scope="module")
 def javascript_bundled_once() -> Iterator[None]:
-    """As it takes seconds."""
+    """Bundling takes seconds."""
     import vl_convert
 
     with pytest.MonkeyPatch.context() as patch:
@@ -127,12 +131,11 @@ def figures() -> Figures:
             "cost": {"ulmfit": cost, "scratch": cost, "tfidf": cost},
             "failed": {EVIL: "out of memory"},
         },
-        "tune": {"num_trials": 0},
     }  # fmt: skip
     return Figures(
         directions=("forward",),
         metrics=metrics,
-        curves={f"{stage}-forward": curve for stage in say.TRAININGS},
+        curves={f"{stage}-forward": curve for stage in data.TRAININGS},
         confusion=[{"actual": EVIL, "predicted": EVIL}, {"actual": EVIL, "predicted": "b"},
                    {"actual": "b", "predicted": "b"}],
         calibration=[{"confidence": 0.8, "accuracy": 0.7, "num_documents": 50.0}],
@@ -169,47 +172,158 @@ def with_search(figures: Figures) -> Figures:
                    figures.errors)  # fmt: skip
 
 
-def test_the_verdict_says_how_good_against_what_and_at_what_cost(figures):
-    first, leaks, labels, last = say.verdict(figures)
+def compared(figures: Figures, scratch: Counts, tfidf: Counts = None, finished: float | None = None) -> str:
+    """The verdict for these differences, by number of labels, each give or take 0.01; None: not tried."""
+    curve: Any = figures["sample_efficiency"]
+    baselines = figures["evaluate"]["baselines"]
+    tried = {arm: each for arm, each in (("scratch", scratch), ("tfidf", tfidf)) if each is not None}
+    curve["arms"] = ["ulmfit", *tried]
+    curve["above_base"] = {
+        arm: {str(count): above(difference) for count, difference in by_count.items()}
+        for arm, by_count in tried.items()
+        if by_count
+    }
+    del baselines["tfidf"]
+    if finished is not None:
+        interval = {"above_low": finished - 0.01, "above_high": finished + 0.01}
+        baselines["tfidf"] = {"above": finished} | interval
+    return verdict(figures)
+
+
+MORE, FEWER, ALIKE = {100: -0.1, 1000: -0.1}, {100: 0.1, 1000: 0.1}, {100: 0.0, 1000: 0.009}
+YES = "Yes, the head start was worth it on this corpus: "
+PARTLY = "In part, the head start was worth it on this corpus: "
+NO = "No, the head start was not worth it on this corpus: "
+UNCLEAR = "It is not clear whether the head start was worth it on this corpus: "
+WITH_SCRATCH = "compared with training from scratch, it makes"
+WITH_TFIDF = "compared with TF-IDF (simple word counts), it makes"
+NO_TFIDF = "there is no comparison with TF-IDF (simple word counts)."
+
+
+@pytest.mark.parametrize(
+    ("scratch", "tfidf", "finished", "said"),
+    [
+        (FEWER, FEWER, 0.1, f"{YES}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} fewer mistakes."),
+        (MORE, FEWER, 0.1, f"{NO}{WITH_SCRATCH} more mistakes; {WITH_TFIDF} fewer mistakes."),
+        (FEWER, MORE, -0.1, f"{NO}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} more mistakes."),
+        (ALIKE, FEWER, 0.1, f"{UNCLEAR}{WITH_SCRATCH} no clear difference; {WITH_TFIDF} fewer mistakes."),
+        (FEWER, ALIKE, 0.0, f"{UNCLEAR}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} no clear difference."),
+        (FEWER, MORE, 0.1, f"{PARTLY}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} more mistakes, and the "
+         "finished classifier fewer mistakes."),
+        (FEWER, None, 0.1, f"{YES}{WITH_SCRATCH} fewer mistakes; compared with TF-IDF (simple word "
+         "counts), the finished classifier makes fewer mistakes."),
+        (FEWER, None, None, f"{YES}{WITH_SCRATCH} fewer mistakes; {NO_TFIDF}"),
+        (MORE, None, None, f"{NO}{WITH_SCRATCH} more mistakes; {NO_TFIDF}"),
+        (ALIKE, None, None, f"{UNCLEAR}{WITH_SCRATCH} no clear difference; {NO_TFIDF}"),
+        ({1000: -0.1, 300: 0.1, 100: 0.2}, None, None,
+         f"{PARTLY}{WITH_SCRATCH} fewer mistakes with few labels and more mistakes with many; {NO_TFIDF}"),
+        ({100: 0.0, 300: 0.1, 1000: 0.0, 3000: -0.1}, None, None,
+         f"{PARTLY}{WITH_SCRATCH} no clear difference at some numbers of labels and fewer mistakes or more "
+         f"mistakes at others; {NO_TFIDF}"),
+        (None, FEWER, 0.1,
+         f"{UNCLEAR}there is no comparison with training from scratch; {WITH_TFIDF} fewer mistakes."),
+        (None, None, None, f"{UNCLEAR}there is no comparison with training from scratch; {NO_TFIDF}"),
+    ],
+)  # fmt: skip
+def test_the_verdict_says_whether_the_head_start_was_worth_it(figures, scratch, tfidf, finished, said):
+    figures["sample_efficiency"]["failed"] = {}
+    assert compared(figures, scratch, tfidf, finished) == said
+
+
+@pytest.mark.parametrize(
+    ("scratch", "tfidf", "said"),
+    [
+        ({1000: 0.1}, FEWER, f"{YES}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} fewer mistakes; trainings "
+         "that failed are left out."),
+        ({}, FEWER, f"{UNCLEAR}the comparison with training from scratch failed; {WITH_TFIDF} fewer "
+         "mistakes; trainings that failed are left out."),
+        ({}, {}, f"{UNCLEAR}the comparison with training from scratch failed; the comparison with TF-IDF "
+         "(simple word counts) failed."),
+    ],
+)  # fmt: skip
+def test_the_verdict_leaves_out_what_failed_and_says_so(figures, scratch, tfidf, said):
+    assert compared(figures, scratch, tfidf) == said
+
+
+def test_the_verdict_is_the_same_if_training_from_scratch_is_the_base(figures):
+    said = compared(figures, MORE)
+    assert said.startswith(NO)
+    curve = figures["sample_efficiency"]
+    curve |= {"base": "scratch", "arms": ["scratch", "ulmfit"]}
+    curve["above_base"] = {"ulmfit": {str(count): above(-each) for count, each in MORE.items()}}
+    assert verdict(figures) == said
+
+
+def test_the_verdict_comes_before_any_figure(figures):
+    said = verdict(figures)
+    assert not re.search(r"\d", said)
+    assert summary(figures).startswith(f"# Summary\n\n**{said}**\n")
+    body = page(figures, Provenance()).partition("<body>")[2]
+    before, found, _ = re.sub(r"<[^>]*>", "", body).partition(said)
+    assert found
+    assert not re.search(r"\d", before)
+
+
+def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
+    first, leaks, labels, last = sentences.key_figures(figures)
     assert first == (
-        "10.0% of 50 held-out documents are labelled wrongly (8.0% to 12.0%). That is 10.0 points better "
-        "than TF-IDF with logistic regression on the same labels (20.0%; on the same documents 2.0 to 18.0 "
-        "points)."
+        "The classifier gets 10.0% of 50 held-out documents wrong (8.0% to 12.0%). That is 10.0 points (2.0 "
+        "to 18.0) better than TF-IDF with logistic regression on the same labels and documents, which gets "
+        "20.0% wrong."
     )
     assert leaks == (
-        "2 test documents stand, or nearly, in what was trained on; without them 12.0% are labelled wrongly, "
-        "by TF-IDF 23.0%."
+        "2 test documents are also in the training text, word for word or nearly; without them the "
+        "classifier gets 12.0% wrong, TF-IDF 23.0%."
     )
     assert labels == (
-        "With 100 labels ULMFiT gets 30.0% wrong, for which from scratch takes 1,000 (800 to more than "
-        "1,000) labels, 10.0 times as many; with 1,000 labels ULMFiT gets 10.0% wrong, for which from "
-        "scratch takes more than 1,000 labels."
+        "For an error of 30.0%, ULMFiT needs 100 labels, from scratch 1,000 (800 to more than 1,000), 10.0 "
+        "times as many; for an error of 10.0%, ULMFiT needs 1,000 labels, from scratch more than 1,000."
     )
     assert last.startswith("Training took 4.0 minutes")
 
 
-def test_what_the_test_cannot_tell_apart_is_said_to_be_so(figures):
+def test_a_difference_whose_interval_holds_zero_is_called_unclear(figures):
     tfidf = figures["evaluate"]["baselines"]["tfidf"]
     tfidf |= {"above": -0.01, "above_low": -0.04, "above_high": 0.02}
-    assert say.verdict(figures)[0].endswith(
-        "That is 1.0 points worse than TF-IDF with logistic regression on the same labels (20.0%; on the "
-        "same documents -2.0 to 4.0 points, so they are not told apart)."
+    assert sentences.key_figures(figures)[0].endswith(
+        "That is 1.0 points (-2.0 to 4.0) worse than TF-IDF with logistic regression on the same labels and "
+        "documents, which gets 20.0% wrong: no clear difference."
     )
 
 
 def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
-    assert say.crossings(figures) == [
+    assert sentences.comparisons(figures) == [
         "ULMFiT is ahead of from scratch with 1,000 labels; from scratch is ahead of ULMFiT with 100 labels; "
         "they cross between 100 and 1,000."
     ]
     figures["sample_efficiency"]["above_base"]["scratch"]["300"] = above(0.005)
-    assert say.crossings(figures)[0].endswith(
-        "with 300 ULMFiT and from scratch are not told apart; they cross between 100 and 1,000."
+    assert sentences.comparisons(figures)[0].endswith(
+        "with 300 labels there is no clear difference between ULMFiT and from scratch; they cross between "
+        "100 and 1,000."
     )
     figures["sample_efficiency"]["above_base"]["scratch"].pop("300")
     text = summary(figures)
     assert "| from scratch | -2.0% (-3.0% to -1.0%) | +20.0% (+19.0% to +21.0%) |" in text
-    assert "of one seed, so without its spread" in text
+    assert "there is one seed, so they do not cover its spread" in text
+
+
+def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_path):
+    metrics, curves, evaluation = (tmp_path / name for name in ("metrics", "curves", "evaluation"))
+    for folder in (metrics, curves, evaluation):
+        folder.mkdir()
+    written = dict(figures.metrics) | {"tune": {"num_trials": 0}, "ablate": {"num_trials": 0}}
+    for name, values in written.items():
+        (metrics / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
+    for name in figures.curves:
+        (curves / f"{name}.csv").write_text("step\n1\n", encoding="utf-8")
+    (evaluation / "confusion.csv").write_text("actual,predicted\n", encoding="utf-8")
+    (evaluation / "calibration.csv").write_text("confidence\n", encoding="utf-8")
+    (evaluation / "errors.json").write_text("[]", encoding="utf-8")
+
+    assert data.read(metrics, curves, evaluation, ["forward"]).metrics == figures.metrics
+    (metrics / "tune.json").write_text('{"num_trials": 2}', encoding="utf-8")
+    found = data.read(metrics, curves, evaluation, ["forward"])
+    assert found.metrics.keys() - figures.metrics.keys() == {"tune"}
 
 
 @pytest.mark.parametrize(
@@ -226,11 +340,11 @@ def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
     ],
 )  # fmt: skip
 def test_a_number_of_labels_is_said_with_its_interval_or_bound(given, said):
-    assert in_words(needed(**given)) == said
+    assert number_of_labels(needed(**given)) == said
 
 
 def test_training_loss_is_drawn_in_the_unit_of_the_evaluations(figures):
-    rows = [row for row in say.language_model_curves(figures) if row["text"] == "training"]
+    rows = [row for row in data.language_model_curves(figures) if row["text"] == "training"]
     assert rows[0]["bits_per_byte"] == pytest.approx(5 / 0.693147 / 4, rel=1e-5)
 
 
@@ -239,7 +353,7 @@ def test_markdown_holds_the_figures_and_the_holes(figures):
     assert "| ULMFiT | 30.0% (29.0% to 31.0%) | 10.0% (9.0% to 11.0%) |" in text
     assert "Without them the classifier's error is 12.0%." in text
     assert "out of memory" in text
-    assert "| TF-IDF, logistic regression | failed | failed |" in text
+    assert "| TF-IDF + logistic regression | failed | failed |" in text
     assert "general: 3 rows duplicate" in text
 
 
@@ -257,7 +371,7 @@ def test_markdown_holds_the_search_the_ledger_and_what_each_classifier_took(figu
 
 
 def planted(value: Any, text: str) -> Any:
-    """The same with `text` wherever EVIL was."""
+    """A copy with `text` in the place of EVIL."""
     if isinstance(value, Figures):
         return Figures(*(planted(getattr(value, each.name), text) for each in dataclasses.fields(value)))
     if isinstance(value, dict):
@@ -269,7 +383,7 @@ def planted(value: Any, text: str) -> Any:
 
 def hostile_page(figures: Figures, text: str) -> str:
     figures["sample_efficiency"]["failed"].update({EVIL: EVIL})
-    metrics = dict(figures.metrics)
+    metrics = figures.metrics
     metrics["tune"]["trials"][1]["failure"] = EVIL
     metrics["tune"]["trials"][1]["settings"]["model.x"] = EVIL
     metrics["ablate"]["rows"][0] |= {"trick": EVIL, "paper": EVIL, "source": EVIL}
@@ -278,7 +392,7 @@ def hostile_page(figures: Figures, text: str) -> str:
 
 
 class Elements(HTMLParser):
-    """What a page consists of, as a browser reads it: elements with their attributes, and text apart."""
+    """A page as a browser reads it: elements with their attributes, script blocks, and the other text."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -305,7 +419,7 @@ class Elements(HTMLParser):
 
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_no_text_of_a_document_becomes_markup(figures, name):
-    """A page with it has the very elements and attributes of one with a plain word; it is text, or data."""
+    """The elements and attributes are those of a page with a plain word; the payload is text, or data."""
     text, word = PAYLOADS[name], "unmistakable"
     plain = Elements(hostile_page(with_search(figures), word))
     hostile = Elements(hostile_page(with_search(figures), text))
@@ -318,7 +432,7 @@ def test_no_text_of_a_document_becomes_markup(figures, name):
     assert charts.count(json.dumps(text)) == "".join(plain_data).count(f'"{word}"') > 3
 
 
-def test_an_address_of_a_run_is_a_link_only_if_it_is_one_of_the_web():
+def test_the_address_of_a_run_is_a_link_only_if_it_is_http():
     for url, links in (("javascript:alert(1)", 0), ("data:text/html,x", 0), ("", 0), ("http://h/#/x", 1)):
         html = page_module._run({"run_id": "1", "url": url})
         assert html.count("<a ") == links
@@ -355,7 +469,7 @@ def test_the_page_fetches_nothing(figures):
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
 @pytest.mark.parametrize("width", [380, 1200])
-def test_a_browser_draws_every_chart_and_has_nothing_to_complain_of(figures, tmp_path, width):
+def test_a_browser_draws_every_chart_without_a_complaint(figures, tmp_path, width):
     file = tmp_path / "index.html"
     file.write_text(page(with_search(figures), Provenance({"commit": "abc"})), encoding="utf-8")
     done = in_chromium(file, width, tmp_path)
@@ -375,7 +489,7 @@ def test_in_a_browser_no_planted_script_runs_nor_would_one_that_got_through(figu
     file.write_text(html, encoding="utf-8")
     done = in_chromium(file, 1200, tmp_path)
     assert "<title>headstart: report</title>" in done.stdout
-    assert "CONSOLE" not in done.stderr  # so the policy had nothing to stop
+    assert "CONSOLE" not in done.stderr  # the policy had nothing to stop
 
     file.write_text(html.replace("<main>", f"<main>{''.join(PAYLOADS.values())}"), encoding="utf-8")
     done = in_chromium(file, 1200, tmp_path)
@@ -384,7 +498,7 @@ def test_in_a_browser_no_planted_script_runs_nor_would_one_that_got_through(figu
 
 
 def in_chromium(file: Path, width: int, scratch: Path) -> subprocess.CompletedProcess[str]:
-    """The page's elements once its scripts have run, and the console, among other things, in stderr."""
+    """stdout holds the page's elements after its scripts ran, stderr the console, among other things."""
     command = [
         "chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={scratch}/profile",
         "--host-resolver-rules=MAP * ~NOTFOUND", f"--window-size={width},900",

@@ -1,8 +1,7 @@
-"""What nothing refers to goes, and nothing else; half removed, nothing looks whole."""
+"""`gc` removes what nothing refers to and nothing else; a half removed run never looks whole."""
 
 from __future__ import annotations
 
-import ast
 import errno
 import json
 import math
@@ -19,13 +18,17 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import garbage, retention, revisions, tracking
-from pipeline.lease import Holder, Process, acquire, holder_of
-from pipeline.retention import DAY_S, StoredRun, Wanted, judge, stored_runs
-from pipeline.revisions import References, references
-from pipeline.storage import Storage, StoredFile, join, open_storage
+from pipeline import tracking
+from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.project import stages
+from pipeline.retention import gc, stored_runs
+from pipeline.retention.references import References, _metrics, references
+from pipeline.retention.stored_runs import DAY_S, StoredRun, Wanted, judge
+from pipeline.storage.address import join, open_storage
+from pipeline.storage.interface import Storage, StoredFile
+from pipeline.storage.lease import Holder, Process, acquire, holder_of
 from pipeline.tracking import stores
-from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+from pipeline.training.checkpoint import Checkpoint
 
 ROOT = Path(__file__).parent.parent
 NOW = 1e9
@@ -46,19 +49,23 @@ def checkpoint_of(step: int, finished: bool) -> Checkpoint:
 
 
 def write_run(storage: Storage, key: str, *steps: int, part: str = "checkpoints") -> None:
-    """A training of 20 steps, with checkpoints of these."""
+    """Write a training of 20 steps with checkpoints at the given steps."""
     acquire(join(storage.address, key)).release()
     for step in steps:
         CheckpointStore(join(storage.address, key, part), keep=9).save(checkpoint_of(step, step == 20))
 
 
+def bytes_in(storage: Storage, folder: str) -> int:
+    return sum(file.num_bytes for file in storage.files(folder))
+
+
 def found_in(storage: Storage) -> dict[str, StoredRun]:
-    return {run.key: run for run in stored_runs(storage)}
+    return {run.key: run for run in stored_runs.stored_runs(storage)}
 
 
 def judged(storage: Storage, wanted: Wanted, days_later: float = 100.0) -> dict[str, str]:
-    """Key -> why it is kept."""
-    verdicts = judge(stored_runs(storage), wanted, time.time() + days_later * DAY_S)
+    """The reason to keep each run, by key."""
+    verdicts = judge(stored_runs.stored_runs(storage), wanted, time.time() + days_later * DAY_S)
     return {verdict.run.key: verdict.reason for verdict in verdicts}
 
 
@@ -88,7 +95,7 @@ def test_each_kind_of_run_is_told_from_the_others(storage):
         train: ("", "no whole checkpoint", True),
     }
     assert runs[sweep].trials == {trial}
-    assert runs[finished].num_bytes == storage.size(f"{finished}/checkpoints")
+    assert runs[finished].num_bytes == bytes_in(storage, f"{finished}/checkpoints")
     assert abs(runs[finished].written - time.time()) < 60
     assert all(run.holder is None for run in runs.values())
 
@@ -126,28 +133,28 @@ def held_by(process: Process, beat_days_ago: float) -> dict[str, Any]:
         (run_of(), wanted_of(references=References(frozenset({KEYS[0]}))), "a revision refers to it"),
         (run_of(), wanted_of(references=References(frozenset({KEYS[1]}))), ""),
         (run_of(), wanted_of(aliases={KEYS[0]: "models:/m@current"}), "models:/m@current is made from it"),
-        (run_of(), wanted_of(unsent=f'"curves": ["/a/{KEYS[0]}/curve.jsonl"]'), "MLflow has not got its"),
+        (run_of(), wanted_of(unsent=f'"curves": ["/a/{KEYS[0]}/curve.jsonl"]'), "MLflow has not received"),
         (run_of(), wanted_of(user="you"), "me's"),
         (run_of(user=None), wanted_of(), ""),
         (run_of(**held_by(HERE, 30)), wanted_of(), "held by process"),
         (run_of(**held_by(ELSEWHERE, 0.5)), wanted_of(older_than_days=0), "held by process 7 of me on far"),
         (run_of(**held_by(ELSEWHERE, 10)), wanted_of(), "held by process 7"),
         (run_of(**held_by(ELSEWHERE, 20)), wanted_of(), ""),
-        # Results from before what cannot be read; what is unfinished is nobody's result.
-        (run_of(), wanted_of(references=References(unknown_until=NOW)), "a revision that does not say"),
+        # Results older than what cannot be read are kept; an unfinished run is no result.
+        (run_of(), wanted_of(references=References(unknown_until=NOW)), "a revision that names no run"),
         (run_of(), wanted_of(references=References(unknown_until=NOW - 31 * DAY_S)), ""),
         (run_of(is_unfinished=True), wanted_of(references=References(unknown_until=NOW)), ""),
         (run_of(), wanted_of(aliases=None), "MLflow does not say"),
         (run_of(is_unfinished=True), wanted_of(aliases=None), ""),
     ],
 )  # fmt: skip
-def test_what_is_kept_and_why(run, wanted, reason):
+def test_the_reason_to_keep_a_run(run, wanted, reason):
     (verdict,) = judge([run], wanted, NOW)
     assert verdict.reason.startswith(reason)
     assert verdict.goes == (not reason)
 
 
-def test_trials_are_kept_with_the_sweeps_that_read_them_and_go_with_the_others():
+def test_trials_stay_with_a_kept_sweep_and_go_with_the_last_one():
     runs = [run_of(0, trials=frozenset({KEYS[2], KEYS[3]})), run_of(1, trials=frozenset({KEYS[3], KEYS[4]})),
             run_of(2), run_of(3), run_of(4)]  # fmt: skip
     wanted = wanted_of(references=References(frozenset({KEYS[0]})))
@@ -158,31 +165,30 @@ def test_trials_are_kept_with_the_sweeps_that_read_them_and_go_with_the_others()
 # ---------------------------------------------------------------------------------------- removing
 
 
-def test_a_removed_run_leaves_nothing_and_others_untouched(storage):
+def test_a_removed_run_leaves_nothing_and_others_untouched(storage, caplog):
     write_run(storage, KEYS[0], 10, 20)
     write_run(storage, KEYS[1], 10)
     storage.write(f"ray/{KEYS[0]}/state.json", b"of Ray Train")
     before = storage.files(KEYS[1])
-    told: list[str] = []
-    assert retention.remove(storage, found_in(storage)[KEYS[0]], told.append)
+    assert stored_runs.remove(storage, found_in(storage)[KEYS[0]])
     assert [name for name in storage.names() if name != "ray"] == [KEYS[1]]
     assert [file.path for file in storage.files()] == [file.path for file in before]
-    assert told == []
-    with_number_1 = acquire(join(storage.address, KEYS[0]))  # as if it had never been
+    assert caplog.messages == []
+    with_number_1 = acquire(join(storage.address, KEYS[0]))  # as for a new run
     assert with_number_1.fence.number == 1
     with_number_1.release()
 
 
 HOLDS = """
 import sys
-from pipeline.lease import acquire
+from pipeline.storage.lease import acquire
 acquire(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_run_that_somebody_holds_is_left_and_said(storage):
+def test_a_held_run_is_kept_with_a_message(storage, caplog):
     write_run(storage, KEYS[0], 10)
     run = found_in(storage)[KEYS[0]]
     words = [sys.executable, "-c", HOLDS, join(storage.address, KEYS[0])]
@@ -191,24 +197,22 @@ def test_a_run_that_somebody_holds_is_left_and_said(storage):
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         assert judged(storage, Wanted(References(), {}, older_than_days=0.0))[KEYS[0]].startswith("held by")
-        told: list[str] = []
-        assert not retention.remove(storage, run, told.append)
-        assert f"being trained by process {holder.pid}" in told[0]
+        assert not stored_runs.remove(storage, run)
+        assert f"being trained by process {holder.pid}" in caplog.text
         holder.kill()
     assert CheckpointStore(join(storage.address, KEYS[0], "checkpoints")).newest() is not None
 
 
-def test_a_run_that_was_gone_on_with_meanwhile_is_left_and_said(storage):
+def test_a_run_that_was_resumed_meanwhile_is_kept_with_a_message(storage, caplog):
     write_run(storage, KEYS[0], 10)
     run = found_in(storage)[KEYS[0]]
     write_run(storage, KEYS[0], 20)
-    told: list[str] = []
-    assert not retention.remove(storage, run, told.append)
-    assert told == [f"{KEYS[0]} is left as it is: it was written to meanwhile"]
+    assert not stored_runs.remove(storage, run)
+    assert caplog.messages == [f"{KEYS[0]} is kept: it was written to in the meantime"]
     assert found_in(storage)[KEYS[0]].state == "finished"
 
 
-def test_nobody_can_begin_a_run_until_all_of_it_is_gone(storage, monkeypatch):
+def test_nobody_can_start_a_run_until_all_of_it_is_removed(storage, monkeypatch):
     write_run(storage, KEYS[0], 10, 20)
     run = found_in(storage)[KEYS[0]]
     place = open_storage(join(storage.address, KEYS[0]))
@@ -220,30 +224,28 @@ def test_nobody_can_begin_a_run_until_all_of_it_is_gone(storage, monkeypatch):
         real(self, path)
 
     monkeypatch.setattr(kind, "remove", watched)
-    retention.remove(storage, run, print)
+    stored_runs.remove(storage, run)
     of_this = [name for name, holder in holders if holder and holder.process == HERE]
     assert "step-000000020" in of_this
     assert [name for name, _ in holders if name.endswith(".json")][-1] == of_this[-1]
 
 
-def test_checkpoints_of_several_holders_are_those_of_one_run(storage):
+def test_checkpoints_of_several_holders_belong_to_one_run(storage):
     checkpoints = join(storage.address, KEYS[0], "checkpoints")
-    write_run(storage, KEYS[0], 10)  # by an earlier version, without numbers
+    write_run(storage, KEYS[0], 10)  # by an earlier version, without a lease number
     for number, step in ((2, 10), (3, 15)):
-        CheckpointStore(checkpoints, keep=9, number=number).save(checkpoint_of(step, False))
+        CheckpointStore(checkpoints, keep=9, lease_number=number).save(checkpoint_of(step, False))
     assert found_in(storage)[KEYS[0]].state == "step 15 of 20"
     for number in (3, 10):
-        CheckpointStore(checkpoints, keep=9, number=number).save(checkpoint_of(20, True))
-    (run,) = stored_runs(storage)
+        CheckpointStore(checkpoints, keep=9, lease_number=number).save(checkpoint_of(20, True))
+    (run,) = stored_runs.stored_runs(storage)
     assert run.state == "finished"
-    assert retention.thin(storage, run, print)
+    assert stored_runs.thin(storage, run)
     assert storage.names(f"{KEYS[0]}/checkpoints") == ["step-000000020.000010"]
 
 
 @pytest.mark.parametrize("num_done", range(4))
-def test_a_removal_that_was_stopped_leaves_nothing_that_looks_whole_and_can_be_repeated(
-    storage, monkeypatch, num_done
-):
+def test_an_interrupted_removal_leaves_nothing_whole_and_can_be_repeated(storage, monkeypatch, num_done):
     write_run(storage, KEYS[0], 10, 20)
     storage.write(f"{KEYS[0]}/search/tuner.pkl", b"of Ray")
     kind = type(storage)
@@ -259,48 +261,47 @@ def test_a_removal_that_was_stopped_leaves_nothing_that_looks_whole_and_can_be_r
     with monkeypatch.context() as patch:
         patch.setattr(kind, "remove", stops)
         with pytest.raises(OSError, match="Input/output error"):
-            retention.remove(storage, run, print)
+            stored_runs.remove(storage, run)
     left = found_in(storage).get(KEYS[0])
     newest = CheckpointStore(join(storage.address, KEYS[0], "checkpoints")).newest()
     assert newest is None or newest.step == [20, 20, 0][num_done]
     if left is not None:
-        assert retention.remove(storage, left, print)
+        assert stored_runs.remove(storage, left)
     assert KEYS[0] not in found_in(storage)
 
 
-def test_thinned_a_finished_run_keeps_its_last_checkpoint_and_a_trial_its_outcome(storage):
+def test_thinning_keeps_the_last_checkpoint_of_a_finished_run_and_the_outcome_of_a_trial(storage):
     finished, trial, unfinished = KEYS[:3]
     write_run(storage, finished, 10, 20)
     write_run(storage, trial, 10, 20)
     write_run(storage, trial, 20, part="outcome")
     write_run(storage, unfinished, 5, 10)
     runs = found_in(storage)
-    of_one = storage.size(f"{finished}/checkpoints/step-000000010")
-    assert retention.bytes_of(runs[finished], retention.superfluous(runs[finished])) == of_one
-    assert retention.superfluous(runs[unfinished]) == []
+    of_one = bytes_in(storage, f"{finished}/checkpoints/step-000000010")
+    assert sum(file.num_bytes for file in stored_runs.superfluous(runs[finished])) == of_one
+    assert stored_runs.superfluous(runs[unfinished]) == []
     for key in (finished, trial):
-        assert retention.thin(storage, runs[key], print)
+        assert stored_runs.thin(storage, runs[key])
     assert storage.names(f"{finished}/checkpoints") == ["step-000000020"]
     assert storage.names(f"{trial}/checkpoints") == []
     outcome = CheckpointStore(join(storage.address, trial, "outcome")).newest()
     assert outcome is not None
     assert outcome.step == 20
-    assert all(retention.superfluous(run) == [] for run in found_in(storage).values())
+    assert all(stored_runs.superfluous(run) == [] for run in found_in(storage).values())
 
 
-def test_a_run_whose_last_checkpoint_is_torn_is_not_thinned(storage):
+def test_a_run_whose_last_checkpoint_is_torn_is_not_thinned(storage, caplog):
     write_run(storage, KEYS[0], 10, 20)
     storage.write(f"{KEYS[0]}/checkpoints/step-000000020/tensors.safetensors", b"torn")
-    told: list[str] = []
-    assert not retention.thin(storage, found_in(storage)[KEYS[0]], told.append)
-    assert "missing or cut short" in told[0]
+    assert not stored_runs.thin(storage, found_in(storage)[KEYS[0]])
+    assert "missing or cut short" in caplog.text
     assert storage.names(f"{KEYS[0]}/checkpoints") == ["step-000000010", "step-000000020"]
 
 
-# ------------------------------------------------------------------------------------- beside runs
+# ------------------------------------------------------ inputs, and this machine
 
 
-A, B = "a" * 64, "b" * 64  # hashes of what was sent
+A, B = "a" * 64, "b" * 64  # hashes of inputs
 
 
 def write_input(storage: Storage, digest: str) -> None:
@@ -308,61 +309,60 @@ def write_input(storage: Storage, digest: str) -> None:
     storage.write(f"inputs/{digest}.whole", b"")
 
 
-def test_inputs_go_when_they_are_old_and_no_run_is_held(storage):
+def test_old_inputs_go_if_no_run_is_held(storage):
     write_input(storage, A)
-    held, free = (retention.Verdict(run_of(**more), "") for more in (held_by(HERE, 0), {}))
+    held, free = (stored_runs.Verdict(run_of(**more), "") for more in (held_by(HERE, 0), {}))
     later = time.time() + 20 * DAY_S
-    assert retention.stale_inputs(storage, [held], 14, later) == []
-    assert retention.stale_inputs(storage, [free], 30, later) == []
-    (stale,) = retention.stale_inputs(storage, [free], 14, later)
+    assert stored_runs.stale_inputs(storage, [held], 14, later) == []
+    assert stored_runs.stale_inputs(storage, [free], 30, later) == []
+    (stale,) = stored_runs.stale_inputs(storage, [free], 14, later)
     assert [file.path for file in stale.files] == [f"inputs/{A}.whole", f"inputs/{A}/tokens.bin"]
-    assert retention.remove_input(storage, stale, print)
+    assert stored_runs.remove_input(storage, stale)
     assert storage.files() == []
     assert storage.names() == []
 
 
-def test_in_the_folder_of_inputs_nothing_goes_that_we_did_not_write(storage):
+def test_only_our_own_files_among_the_inputs_go(storage):
     others = ["corpus.csv", "thesis/notes.txt", f"thesis/{A}/a", f"{A}.txt", f"{A[1:]}/a", f"{A}0/a",
               f"{A}0.whole", f"{A}.whole/a", f"{A.upper()}/a"]  # fmt: skip
     for name in others:
         storage.write(f"inputs/{name}", b"a person's")
     storage.write(f"{A}/a", b"a person's")
     write_input(storage, B)
-    (stale,) = retention.stale_inputs(storage, [], 14, time.time() + 20 * DAY_S)
-    assert retention.remove_input(storage, stale, print)
+    (stale,) = stored_runs.stale_inputs(storage, [], 14, time.time() + 20 * DAY_S)
+    assert stored_runs.remove_input(storage, stale)
     assert {file.path for file in storage.files()} == {f"{A}/a"} | {f"inputs/{name}" for name in others}
 
 
-def test_an_input_goes_as_a_whole_and_stays_while_any_of_it_is_young(tmp_path):
+def test_an_input_goes_as_a_whole_once_all_of_it_is_old(tmp_path):
     storage = open_storage(str(tmp_path))
     for digest in (A, B):
         write_input(storage, digest)
-    left = tmp_path / f"inputs/.{A}.partial-7-00000000-00000000-0"  # by a publisher that was killed
+    left = tmp_path / f"inputs/.{A}.partial-7-00000000-00000000-0"  # left by a killed publisher
     left.mkdir()
     (left / "tokens.bin").touch()
     old = time.time() - 20 * DAY_S
     for path in (tmp_path / "inputs").rglob("*"):
         if path.name != f"{B}.whole":
             os.utime(path, (old, old))
-    (stale,) = retention.stale_inputs(storage, [], 14, time.time())
-    assert (stale.digest, len(stale.files)) == (A, 3)
-    assert retention.remove_input(storage, stale, print)
+    (stale,) = stored_runs.stale_inputs(storage, [], 14, time.time())
+    assert (stale.key, len(stale.files)) == (A, 3)
+    assert stored_runs.remove_input(storage, stale)
     assert sorted(path.name for path in (tmp_path / "inputs").iterdir()) == [B, f"{B}.whole"]
 
 
-def test_an_input_that_is_sent_again_meanwhile_is_left_and_said(storage):
+def test_an_input_that_is_shipped_again_meanwhile_is_kept_with_a_message(storage, caplog):
     write_input(storage, A)
-    (stale,) = retention.stale_inputs(storage, [], 0, time.time() + 60)
+    (stale,) = stored_runs.stale_inputs(storage, [], 0, time.time() + 60)
     storage.write(f"inputs/{A}/more.bin", b"more")
-    told: list[str] = []
-    assert not retention.remove_input(storage, stale, told.append)
-    assert told == [f"inputs/{A} is left as it is: it was written to meanwhile"]
+    assert not stored_runs.remove_input(storage, stale)
+    assert caplog.messages == [f"inputs/{A} is kept: it was written to in the meantime"]
     assert len(storage.files()) == 3
 
 
-def test_a_removal_of_an_input_that_was_stopped_leaves_it_without_its_marker(storage, monkeypatch):
+def test_an_interrupted_removal_of_an_input_leaves_it_without_its_marker(storage, monkeypatch):
     write_input(storage, A)
-    (stale,) = retention.stale_inputs(storage, [], 0, time.time() + 60)
+    (stale,) = stored_runs.stale_inputs(storage, [], 0, time.time() + 60)
     real = type(storage).remove
 
     def stops(self: Storage, path: str) -> None:
@@ -372,11 +372,11 @@ def test_a_removal_of_an_input_that_was_stopped_leaves_it_without_its_marker(sto
 
     monkeypatch.setattr(type(storage), "remove", stops)
     with pytest.raises(OSError, match="Input/output error"):
-        retention.remove_input(storage, stale, print)
+        stored_runs.remove_input(storage, stale)
     assert storage.names("inputs") == [A]
 
 
-def test_what_killed_processes_and_removed_runs_left_here_goes(tmp_path, monkeypatch):
+def test_local_leftovers_of_killed_processes_and_removed_runs_go(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
@@ -392,36 +392,32 @@ def test_what_killed_processes_and_removed_runs_left_here_goes(tmp_path, monkeyp
     (tmp_path / ".headstart/locks").mkdir()
     (tmp_path / ".headstart/locks/0123.lock").touch()
     later = time.time() + 20 * DAY_S
-    found = retention.stale_here(tmp_path, {KEYS[0]}, f"/{KEYS[1]}/curve.jsonl", 14, later)
+    found = stored_runs.stale_here(tmp_path, {KEYS[0]}, f"/{KEYS[1]}/curve.jsonl", 14, later)
     assert [path.name for path in found] == [KEYS[2], "0123.lock", f"headstart-{gone.pid}-ab_c"]
-    young = retention.stale_here(tmp_path, set(), "", 14, time.time())
+    young = stored_runs.stale_here(tmp_path, set(), "", 14, time.time())
     assert [path.name for path in young] == [f"headstart-{gone.pid}-ab_c"]
 
 
-def test_a_sweep_says_which_trials_it_reads(tmp_path):
-    from pipeline.sweep import Sweep
+def test_a_sweep_records_which_trials_it_reads(tmp_path):
+    from pipeline.sweeps.sweep import Sweep
 
     any_value: Any = None
     settings: Any = SimpleNamespace(storage_wait_minutes=0.0)
     folder = str(tmp_path / KEYS[0])
     sweep = Sweep(settings, any_value, None, folder, {}, "", *[any_value] * 6)
     assert sweep.key == KEYS[0]
-    sweep.note(KEYS[2:4])
-    sweep.note([KEYS[1], KEYS[2]])
+    sweep.retain(KEYS[2:4])
+    sweep.retain([KEYS[1], KEYS[2]])
     assert found_in(open_storage(str(tmp_path)))[KEYS[0]].trials == set(KEYS[1:4])
 
 
 # -------------------------------------------------------------------------------------- revisions
 
 
-def test_the_trainings_are_the_stages_that_train():
-    trains = set()
-    for file in (ROOT / "pipeline/stages").glob("[!_]*.py"):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        (run,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "run"]
-        if {"session", "sweep"} & {argument.arg for argument in run.args.kwonlyargs}:
-            trains.add(file.stem)
-    assert trains == set(revisions.TRAININGS)
+def test_the_metrics_of_every_stage_that_trains_count():
+    for stage in stages.names():
+        counts = _metrics().search(f"reports/metrics/{stage}-forward.json") is not None
+        assert counts == stages.describe(stage).is_training, stage
 
 
 class Repository:
@@ -457,7 +453,7 @@ def repository(tmp_path) -> Repository:
     return Repository(tmp_path)
 
 
-def test_every_commit_that_a_ref_reaches_refers_and_the_workspace(repository):
+def test_references_come_from_every_reachable_commit_and_the_workspace(repository):
     first, second, of_branch, of_experiment, gone, uncommitted, of_worktree = KEYS[:7]
     repository.commit(first)
     repository.commit(second, "tune")
@@ -476,7 +472,7 @@ def test_every_commit_that_a_ref_reaches_refers_and_the_workspace(repository):
     assert found == References(frozenset({first, second, of_branch, of_experiment, uncommitted, of_worktree}))
 
 
-def test_a_key_that_only_a_merge_brought_refers(repository):
+def test_a_key_that_only_a_merge_added_is_a_reference(repository):
     repository.commit(KEYS[0])
     repository.git("checkout", "-q", "-b", "side")
     repository.commit(KEYS[1])
@@ -488,7 +484,7 @@ def test_a_key_that_only_a_merge_brought_refers(repository):
     assert references(repository.folder).keys == set(KEYS[:5])
 
 
-def test_metrics_without_a_key_may_mean_any_result_from_before_they_were_committed(repository):
+def test_metrics_without_a_key_may_refer_to_any_older_result(repository):
     repository.commit(None, time=1_000_000)
     repository.commit(None, "finetune_lm-forward", time=2_000_000)
     repository.commit(KEYS[0], time=3_000_000)
@@ -497,7 +493,7 @@ def test_metrics_without_a_key_may_mean_any_result_from_before_they_were_committ
     assert (found.keys, found.unknown_until) == ({KEYS[0], KEYS[1]}, 2_000_000)
     (remark,) = found.remarks
     assert "metrics files in its revisions do not name their run" in remark
-    (repository.metrics / "ablate.json").write_text("{}")  # not committed: written just now
+    (repository.metrics / "ablate.json").write_text("{}")  # uncommitted, so its time is now
     assert references(repository.folder).unknown_until == pytest.approx(time.time(), abs=60)
 
 
@@ -524,7 +520,7 @@ def test_a_sweep_of_no_trials_refers_to_none(repository):
         ":(top)a",
     ],
 )
-def test_a_project_may_be_called_anything_wherever_it_is_in_its_repository(tmp_path, name):
+def test_a_project_may_have_any_name_anywhere_in_its_repository(tmp_path, name):
     repository = Repository(tmp_path / name, inside=f"{name}/of {name}")
     repository.commit(KEYS[0])
     repository.commit(KEYS[1])
@@ -535,7 +531,7 @@ def test_a_project_may_be_called_anything_wherever_it_is_in_its_repository(tmp_p
     assert references(repository.project) == References(frozenset(KEYS[:4]))
 
 
-def test_a_shallow_clone_does_not_know_what_its_history_refers_to(repository, tmp_path_factory):
+def test_a_shallow_clone_may_refer_to_any_result(repository, tmp_path_factory):
     for key in KEYS[:3]:
         repository.commit(key)
     shallow = tmp_path_factory.mktemp("shallow")
@@ -549,7 +545,7 @@ def test_a_shallow_clone_does_not_know_what_its_history_refers_to(repository, tm
 
 
 @pytest.mark.parametrize("break_it", ["no git", "missing object"])
-def test_where_git_does_not_tell_all_results_are_kept(repository, break_it):
+def test_if_git_fails_all_results_are_kept(repository, break_it):
     repository.commit(KEYS[0])
     repository.write(KEYS[1])
     if break_it == "no git":
@@ -559,10 +555,10 @@ def test_where_git_does_not_tell_all_results_are_kept(repository, break_it):
         (repository.folder / ".git/objects" / blob[:2] / blob[2:]).unlink()
     found = references(repository.folder)
     assert (found.keys, found.unknown_until) == ({KEYS[1]}, math.inf)
-    assert "git does not tell of its revisions" in found.remarks[0]
+    assert "git cannot list its revisions" in found.remarks[0]
 
 
-def test_a_project_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_project_is_refused(tmp_path):
     with pytest.raises(ValueError, match="absent: no such folder"):
         references(tmp_path / "absent")
 
@@ -571,7 +567,7 @@ def test_a_project_that_is_not_there_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_models_with_an_alias_tell_their_runs(tmp_path, monkeypatch):
+def test_models_with_an_alias_name_their_runs(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert tracking.aliased_keys(tmp_path) == {}
     client = stores.client(tracking.tracking_uri(tmp_path))
@@ -586,7 +582,7 @@ def test_models_with_an_alias_tell_their_runs(tmp_path, monkeypatch):
     assert found == {KEYS[0]: "models:/classifier@in-production", KEYS[2]: "models:/classifier@current"}
 
 
-def test_an_mlflow_that_does_not_answer_is_no_answer(tmp_path, monkeypatch):
+def test_an_unreachable_mlflow_raises(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(ConnectionError):
         tracking.aliased_keys(tmp_path)
@@ -597,7 +593,7 @@ def test_an_mlflow_that_does_not_answer_is_no_answer(tmp_path, monkeypatch):
 
 def headstart(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
-    environment["TMPDIR"] = str(folder)  # where nothing of other processes is
+    environment["TMPDIR"] = str(folder)  # without files of other processes
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     return subprocess.run(
         [sys.executable, "-m", "pipeline", *words], cwd=folder, text=True, capture_output=True, timeout=120,
@@ -607,7 +603,7 @@ def headstart(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def project(repository) -> Repository:
-    """A project with a run that a revision refers to, and one that nothing does."""
+    """A project with a run that a revision refers to and one that nothing refers to."""
     (repository.folder / "params.yaml").write_text((ROOT / "params.yaml").read_text())
     repository.commit(KEYS[0])
     (repository.folder / ".gitignore").write_text(".headstart\n")
@@ -617,7 +613,7 @@ def project(repository) -> Repository:
     return repository
 
 
-def test_gc_shows_first_and_removes_when_told_to(project):
+def test_gc_only_shows_without_yes(project):
     folder = project.folder
     done = headstart(folder, "gc", "--older-than", "0")
     assert done.returncode == 0, done.stderr
@@ -636,7 +632,7 @@ def test_gc_shows_first_and_removes_when_told_to(project):
     assert runs.names(f"{KEYS[0]}/checkpoints") == ["step-000000020"]
 
 
-def test_gc_leaves_what_is_young(project):
+def test_gc_keeps_recent_runs(project):
     done = headstart(project.folder, "gc", "--yes")
     assert done.returncode == 0, done.stderr
     assert "kept: written in the last 14 days" in done.stdout
@@ -650,9 +646,7 @@ def test_gc_counts_the_revisions_of_other_projects_on_the_same_storage(project, 
     assert done.stdout.count("kept: a revision refers to it") == 2
 
 
-def test_gc_counts_models_of_other_projects_and_what_they_have_to_tell_mlflow(
-    project, tmp_path_factory, monkeypatch
-):
+def test_gc_counts_models_and_unsent_curves_of_other_projects(project, tmp_path_factory, monkeypatch):
     other = Repository(tmp_path_factory.mktemp("other"))
     runs = open_storage(str(project.folder / ".headstart/runs"))
     for key in KEYS[2:4]:
@@ -663,18 +657,18 @@ def test_gc_counts_models_of_other_projects_and_what_they_have_to_tell_mlflow(
     monkeypatch.setattr(tracking, "aliased_keys", lambda root: aliases.get(root, {}))
 
     def kept(*others: Path) -> dict[str, str]:
-        plan = garbage.make_plan(project.folder, project.folder / "params.yaml", 0.0, projects=others)
+        plan = gc.make_plan(project.folder, project.folder / "params.yaml", 0.0, projects=others)
         return {verdict.run.key: verdict.reason for verdict in plan.verdicts if not verdict.goes}
 
     assert set(kept()) == {KEYS[0]}
     assert kept(other.folder) == {
         KEYS[0]: "a revision refers to it",
         KEYS[1]: "models:/m@current is made from it",
-        KEYS[2]: "MLflow has not got its curve yet",
+        KEYS[2]: "MLflow has not received its curve yet",
     }
 
 
-def test_gc_keeps_all_results_where_the_mlflow_of_another_project_does_not_answer(
+def test_gc_keeps_all_results_if_the_mlflow_of_another_project_does_not_answer(
     project, tmp_path_factory, monkeypatch
 ):
     other = Repository(tmp_path_factory.mktemp("other"))
@@ -686,30 +680,30 @@ def test_gc_keeps_all_results_where_the_mlflow_of_another_project_does_not_answe
 
     monkeypatch.setattr(tracking, "aliased_keys", ask)
     params = project.folder / "params.yaml"
-    plan = garbage.make_plan(project.folder, params, 0.0, projects=[other.folder])
+    plan = gc.make_plan(project.folder, params, 0.0, projects=[other.folder])
     assert plan.going == []
     assert f"{other.folder}: MLflow does not answer (refused); all results are kept" in plan.remarks
 
 
-def test_looking_at_another_project_makes_nothing_there(tmp_path, monkeypatch):
+def test_reading_another_project_creates_nothing_there(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert tracking.aliased_keys(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_to_be_told_and_is_no_text_is_named(tmp_path):
+def test_an_unreadable_unsent_record_is_named(tmp_path):
     file = tmp_path / ".headstart/unsent/ab.json"
     file.parent.mkdir(parents=True)
     file.write_bytes(b"\xff")
-    with pytest.raises(ValueError, match=r"unsent/ab\.json does not hold the end of a run .*; remove it"):
-        retention.unsent_curves(tmp_path)
+    with pytest.raises(ValueError, match=r"unsent/ab\.json is not readable .*; remove it"):
+        stored_runs.unsent_curves(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--older-than", "-1"], "--older-than is -1; days are wanted"),
-        (["--older-than", "nan"], "--older-than is nan; days are wanted"),
+        (["--older-than", "-1"], "--older-than is -1; expected 0 or more days"),
+        (["--older-than", "nan"], "--older-than is nan; expected 0 or more days"),
         (["--project", "absent"], "absent: no such folder"),
         (["--params", "absent.yaml"], "absent.yaml: no such file"),
     ],
@@ -721,7 +715,7 @@ def test_gc_refuses_bad_input(project, words, message):
     assert message in done.stderr
 
 
-def test_gc_of_a_bucket_and_of_one_that_does_not_answer(project, bucket, monkeypatch):
+def test_gc_of_a_bucket_and_of_an_unreachable_one(project, bucket, monkeypatch):
     params = project.folder / "params.yaml"
     params.write_text(params.read_text().replace("storage: .headstart/runs", f"storage: {bucket}"))
     for key in KEYS[:2]:

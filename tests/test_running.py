@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from pipeline import running, tracking
-from pipeline.lease import Holder, holder_of
-from pipeline.storage import open_storage
+from pipeline import tracking
+from pipeline.execution import run_stage as running
+from pipeline.storage.address import open_storage
+from pipeline.storage.lease import Holder, holder_of
 from pipeline.tracking import StageInfo
 
 ROOT = Path(__file__).resolve().parent.parent

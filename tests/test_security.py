@@ -1,4 +1,4 @@
-"""What SECURITY.md promises: of our source, and of real stages that are given secrets and hostile files."""
+"""The promises of SECURITY.md, held against our source and real stages that are given secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from urllib.parse import quote, quote_plus
 import psutil
 import pytest
 
-from pipeline.redaction import redact
+from pipeline.terminal.redaction import redact
 from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # --------------------------------------------------------------------------------------- our source
 
-# Of YAML's parsers ours is ruamel, which makes plain values unless `typ` says otherwise.
+# Our YAML parser is ruamel, which makes plain values unless `typ` says otherwise.
 _NO_IMPORTS = {
     "pickle",
     "_pickle",
@@ -54,18 +54,18 @@ _NO_CALLS = {
 _NO_METHODS = {"extractall", "extract", "read_pickle", "to_pickle", "tostring_pickle"}
 _NO_KEYWORDS = {"shell": False, "allow_pickle": False, "verify": True, "weights_only": True}
 
-# Each with the reason why it is no hole.
+# Each with the reason why it is safe.
 _ALLOWED = {
-    ("models/family.py", "importlib.import_module"),  # of a name among the files of the folder
-    ("pipeline/running.py", "importlib.import_module"),  # of a stage of the command line
-    ("pipeline/import_fastai.py", "pickle.UnpicklingError"),  # what torch raises
-    ("pipeline/evaluation.py", "joblib.externals.loky.get_reusable_executor"),  # to end its processes
+    ("models/family.py", "importlib.import_module"),  # the name is one of the files in the folder
+    ("pipeline/execution/run_stage.py", "importlib.import_module"),  # the name is a stage of the command line
+    ("pipeline/weights/fastai.py", "pickle.UnpicklingError"),  # an error that torch raises
+    ("pipeline/evaluation/metrics.py", "joblib.externals.loky.get_reusable_executor"),  # ends its processes
     ("benchmarks/scaling.py", "torch.save"),  # three numbers, read with weights_only
 }
 
 
 def findings(source: str) -> Iterator[str]:
-    """What a source imports or calls that can run what is in a file, or trusts whoever answers."""
+    """Imports and calls in a source that can run code from a file or trust any server."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] in _NO_IMPORTS)
@@ -91,7 +91,7 @@ def findings_in_call(node: ast.Call) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("folder", ["pipeline", "models", "benchmarks"])
-def test_our_source_runs_nothing_that_a_file_says_and_trusts_nobody_unseen(folder):
+def test_our_source_runs_no_code_from_files_and_verifies_its_peers(folder):
     files = sorted((ROOT / folder).rglob("*.py"))
     assert files
     found = {
@@ -102,7 +102,7 @@ def test_our_source_runs_nothing_that_a_file_says_and_trusts_nobody_unseen(folde
     assert found - _ALLOWED == set()
 
 
-def test_what_is_allowed_is_still_there():
+def test_each_exception_is_still_needed():
     found = {
         (name, what) for name, _ in _ALLOWED for what in findings((ROOT / name).read_text(encoding="utf-8"))
     }
@@ -153,7 +153,7 @@ def test_the_search_does_not_find(source):
         "{'Authorization': 'Basic SECRETxx'}", "{'Authorization': b'token SECRETxx'}",
     ],
 )  # fmt: skip
-def test_credentials_are_taken_out_of_a_text(text, monkeypatch):
+def test_credentials_are_hidden(text, monkeypatch):
     if text.startswith("signature"):
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "SECRETxx")
     assert "SECRETxx" not in redact(text)
@@ -166,7 +166,7 @@ def test_credentials_are_taken_out_of_a_text(text, monkeypatch):
      "the password is wrong", "max_tokens=300, token: 5", "PWD=/work/project", "Authorization: it is missing",
      "https://host/a and a mail to me@example.org", "https://host/@a", "loss 6.123456, 123456 words"],
 )  # fmt: skip
-def test_a_text_without_credentials_stays_as_it_is(text, monkeypatch):
+def test_text_without_credentials_is_unchanged(text, monkeypatch):
     for name in ("PWD", "OLDPWD", "PATH", "DB_PASSES", "MONKEY", "PATTERN", "TOKENS_PER_STEP"):
         monkeypatch.setenv(name, "/work/project")
     assert redact(text) == text
@@ -177,7 +177,7 @@ def test_a_text_without_credentials_stays_as_it_is(text, monkeypatch):
     ["PASSWORD", "PGPASSWORD", "MYSQL_PWD", "DB_PASS", "SSHPASS", "OPENAI_APIKEY", "GITHUB_PAT", "HF_TOKEN",
      "GITHUBTOKEN", "aws_secret_access_key", "CLIENT_SECRET", "DB_CREDENTIALS"],
 )  # fmt: skip
-def test_the_value_of_a_variable_that_is_called_a_secret_is_hidden(name, monkeypatch):
+def test_the_value_of_a_variable_named_like_a_secret_is_hidden(name, monkeypatch):
     monkeypatch.setenv(name, "planted1")
     assert redact("driver: planted1x refused") == "driver: ***x refused"
 
@@ -192,12 +192,12 @@ def test_the_value_of_a_variable_that_is_called_a_secret_is_hidden(name, monkeyp
         quote_plus,
     ],
 )
-def test_a_secret_is_hidden_when_it_is_percent_encoded(encode, monkeypatch):
+def test_a_percent_encoded_secret_is_hidden(encode, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "Ab/é+d ef%==xyz")
     assert redact(f"asked for {encode('Ab/é+d ef%==xyz')}, refused") == "asked for ***, refused"
 
 
-def test_of_short_values_only_passwords_are_hidden_and_only_as_words(monkeypatch):
+def test_short_values_are_hidden_only_if_passwords_and_whole_words(monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
     monkeypatch.setenv("DB_PASS", "hidden")
     monkeypatch.setenv("PGPASSWORD", "layer")
@@ -211,7 +211,7 @@ def test_of_short_values_only_passwords_are_hidden_and_only_as_words(monkeypatch
 LOCAL_RAY = """
 import json, sys, time
 import psutil
-from pipeline.cluster import Cluster
+from pipeline.distributed.cluster import Cluster
 
 def work():
     import torch, torch.distributed
@@ -232,7 +232,7 @@ with Cluster(dashboard=True) as cluster:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_ray_of_a_stage_is_for_this_user_on_this_machine(tmp_path):
+def test_the_ray_of_a_stage_serves_only_this_user_on_this_machine(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
     done = subprocess.run(
@@ -284,7 +284,7 @@ sample_efficiency:
 
 @dataclass(frozen=True)
 class Planted:
-    """A project in which the route has run with secrets, and all that it said and left."""
+    """A project in which the route has run with secrets, with everything it printed and left."""
 
     folder: Path
     server: Path  # of MLflow
@@ -357,7 +357,7 @@ def write_corpora(folder: Path) -> None:
 
 
 class serving_files:  # noqa: N801  a context, as functions of contextlib are
-    """A folder at an address; who asks needs the token."""
+    """Serves a folder over HTTP to clients that give the token."""
 
     def __init__(self, folder: Path) -> None:
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -401,7 +401,7 @@ class serving_files:  # noqa: N801  a context, as functions of contextlib are
 
 
 class mlflow_server:  # noqa: N801
-    """A real one, with its log beside its database."""
+    """Runs a real MLflow server, with its log beside its database."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._port = folder, free_port()
@@ -420,7 +420,7 @@ class mlflow_server:  # noqa: N801
             start_new_session=True,
         )
         address = f"http://127.0.0.1:{self._port}"
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while not self._answers():
             assert self._process.poll() is None, (self._folder / "log").read_text()
             assert time.monotonic() < deadline
@@ -442,7 +442,7 @@ class mlflow_server:  # noqa: N801
 
 
 def forms(secret: str) -> tuple[bytes, bytes]:
-    """A secret as it may stand in a file: as it is, or as in the header of a request."""
+    """The forms in which a file may hold a secret: plain, or as in a request's header."""
     return secret.encode(), base64.b64encode(f"{USER}:{secret}".encode())[:-4]
 
 
@@ -453,7 +453,7 @@ def files_below(*folders: Path) -> list[Path]:
 
 
 def may_hold_settings(file: Path, folder: Path) -> bool:
-    """params.yaml, what was laid over it, and DVC's record of the settings that it ran with."""
+    """Whether it is params.yaml, a file laid over it, or DVC's record of its settings."""
     name = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else ""
     return name in ("params.yaml", "small.yaml", "dvc.lock") or name.startswith(
         (".dvc/cache/runs/", ".dvc/tmp/")
@@ -462,7 +462,8 @@ def may_hold_settings(file: Path, folder: Path) -> bool:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_no_secret_is_in_what_a_run_says_or_leaves(planted):
+@pytest.mark.long
+def test_a_run_prints_and_leaves_no_secret(planted):
     assert planted.sessions
     files = files_below(planted.folder, planted.server, *planted.sessions)
     assert len(files) > 100
@@ -480,16 +481,18 @@ def test_no_secret_is_in_what_a_run_says_or_leaves(planted):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_the_search_for_secrets_would_find_one(planted):
-    """The token of the corpus stands in params.yaml, where stages read it, and hence where DVC keeps that."""
+@pytest.mark.long
+def test_the_search_for_secrets_finds_a_planted_one(planted):
+    """params.yaml holds the token of the corpus for the stages, so DVC's records hold it too."""
     assert SECRETS["query"].encode() in (planted.folder / "params.yaml").read_bytes()
     assert SECRETS["query"].encode() in (planted.folder / "dvc.lock").read_bytes()
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_no_secret_is_in_what_a_failing_stage_says_or_leaves(planted):
-    """The corpus is gone and so is MLflow: both addresses are in somebody's error."""
+@pytest.mark.long
+def test_a_failing_stage_prints_and_leaves_no_secret(planted):
+    """The corpus and MLflow are both gone, so error messages name both addresses."""
     before = set(files_below(planted.folder))
     (planted.folder / "in/target.csv").unlink()
     gone = f"http://{USER}:{SECRETS['uri']}@127.0.0.1:{free_port()}"
@@ -507,7 +510,7 @@ def test_no_secret_is_in_what_a_failing_stage_says_or_leaves(planted):
 
 
 def is_pickle(content: bytes) -> bool:
-    """Whether these bytes are instructions of pickle from the first to the last."""
+    """Whether these bytes are pickle instructions from first to last."""
     try:
         *_, (instruction, _, place) = pickletools.genops(content)
     except ValueError:
@@ -517,7 +520,8 @@ def is_pickle(content: bytes) -> bool:
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_no_file_of_ours_is_a_pickle_or_holds_one(planted):
+@pytest.mark.long
+def test_none_of_our_files_is_or_contains_a_pickle(planted):
     import pickle
 
     import torch

@@ -1,4 +1,4 @@
-"""The shared Ray and MLflow: records and locks with stand-in servers, then the real ones."""
+"""The shared Ray and MLflow: records and locks with stand-in servers, then the real servers."""
 
 from __future__ import annotations
 
@@ -20,62 +20,61 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline import cluster, services, tracking
-from pipeline.tracking import StageInfo, stage_run
+from pipeline import tracking
+from pipeline.distributed import cluster, services
+from pipeline.tracking import StageInfo, stage_run, stores
 
 REPOSITORY = Path(__file__).parents[1]
 
-# A server with a child in a process group of its own, as Ray's workers are; both ignore a polite end.
+LIMIT_S = 300.0  # for what takes seconds on a quiet machine
+
+# A server with a child in a process group of its own, like Ray's workers; both ignore SIGTERM.
 STUBBORN = """
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 code = "import os, signal, time; os.setpgid(0, 0); signal.signal(15, signal.SIG_IGN)"
-code += "; print('ready', flush=True); time.sleep(99)"
+code += "; print('ready', flush=True); time.sleep(900)"
 subprocess.Popen([sys.executable, "-c", code])
-time.sleep(99)
+time.sleep(900)
 """
+UP = "import time; print('ready', flush=True); time.sleep(900)"
 
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    """A checkout with a Ray token of its own."""
+    """A checkout with a Ray token of its own, whose servers may take long to start."""
     for name in ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "MLFLOW_TRACKING_URI", "DVC_STAGE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(services, "START_LIMIT_S", LIMIT_S)
     yield tmp_path
     services.down(tmp_path)
     shutil.rmtree(services._ray_folder(tmp_path), ignore_errors=True)
 
 
 def stand_in(name, code):
-    """What starts a server that runs `code`."""
+    """A starter of a server that runs `code`."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
     return lambda root, host: services._launch(root, name, command, {}, f"{host}:1", f"http://{host}:2")
 
 
-def use_stand_ins(monkeypatch, ray, mlflow="import time; print('ready', flush=True); time.sleep(99)"):
-    """Servers that are up once they have printed `ready`."""
-    starters = {"ray": stand_in("ray", ray), "mlflow": stand_in("mlflow", mlflow)}
+def use_stand_ins(monkeypatch, ray=UP):
+    """Replace the servers by ones that are up once they have printed `ready`."""
+    starters = {"ray": stand_in("ray", ray), "mlflow": stand_in("mlflow", UP)}
     monkeypatch.setattr(services, "STARTERS", starters)
     monkeypatch.setattr(services, "_is_ready", lambda name, service: "ready" in Path(service.log).read_text())
 
 
-def both(status):
-    """Ray and MLflow, which have to be up."""
-    assert status.ray
-    assert status.mlflow
-    return status.ray, status.mlflow
-
-
-def processes_of(service):
-    return services._members(service)
+def both_up(root):
+    """Ray and MLflow, which have to be running."""
+    running = services.status(root)
+    return running["ray"], running["mlflow"]
 
 
 def test_nothing_is_up_at_first_and_down_does_nothing(root):
-    assert services.status(root).ray is None
-    assert services.status(root).mlflow is None
+    assert services.status(root) == {}
     assert services.ray_address(root) is None
-    assert services.down(root).changed == ()
+    assert services.down(root) == []
 
 
 def test_ray_address_prefers_the_environment(root, monkeypatch):
@@ -86,40 +85,40 @@ def test_ray_address_prefers_the_environment(root, monkeypatch):
 def test_up_and_down_are_idempotent_and_leave_no_process(root, monkeypatch):
     monkeypatch.setattr(services, "STOP_LIMIT_S", 0.5)
     use_stand_ins(monkeypatch, STUBBORN)
-    first = services.up(root)
-    assert first.changed == ("ray", "mlflow")
-    ray, mlflow = both(first.status)
+    assert services.up(root) == ["ray", "mlflow"]
+    ray, mlflow = both_up(root)
     assert services.ray_address(root) == ray.address
-    assert len(processes_of(ray)) == 2
-    second = services.up(root)
-    assert second == services.Change((), first.status)
-    assert services.down(root).changed == ("ray", "mlflow")
-    assert processes_of(ray) == processes_of(mlflow) == []
-    assert services.down(root).changed == ()
+    assert len(services._members(ray)) == 2
+    assert services.up(root) == []
+    assert both_up(root) == (ray, mlflow)
+    assert services.down(root) == ["ray", "mlflow"]
+    assert services._members(ray) == services._members(mlflow) == []
+    assert services.down(root) == []
 
 
-def test_children_that_outlived_the_server_are_ended(root, monkeypatch):
+def test_children_that_outlived_the_server_are_stopped(root, monkeypatch):
     monkeypatch.setattr(services, "STOP_LIMIT_S", 0.5)
     use_stand_ins(monkeypatch, STUBBORN)
-    ray, _ = both(services.up(root).status)
+    services.up(root)
+    ray, _ = both_up(root)
     os.kill(ray.pid, signal.SIGKILL)
     os.waitpid(ray.pid, 0)
-    assert services.status(root).ray is None
-    assert len(processes_of(ray)) == 1
-    again = services.up(root)
-    assert again.changed == ("ray",)
-    assert processes_of(ray) == []
-    assert services.down(root).changed == ("ray", "mlflow")
+    assert services.status(root).keys() == {"mlflow"}
+    assert len(services._members(ray)) == 1
+    assert services.up(root) == ["ray"]
+    assert services._members(ray) == []
+    assert services.down(root) == ["ray", "mlflow"]
 
 
 def test_services_are_known_after_the_clock_was_set(root, monkeypatch):
-    use_stand_ins(monkeypatch, "import time; print('ready', flush=True); time.sleep(99)")
-    before = services.up(root).status
+    use_stand_ins(monkeypatch)
+    services.up(root)
+    before = both_up(root)
     real = psutil.Process.create_time
     monkeypatch.setattr(psutil.Process, "create_time", lambda self: real(self) + 3600)
-    assert services.status(root) == before
-    assert services.up(root).changed == ()
-    assert services.down(root).changed == ("ray", "mlflow")
+    assert both_up(root) == before
+    assert services.up(root) == []
+    assert services.down(root) == ["ray", "mlflow"]
 
 
 EARLIER = time.time() - 1000
@@ -127,29 +126,38 @@ EARLIER = time.time() - 1000
 
 @pytest.mark.parametrize("started", [EARLIER, "another boot/1"], ids=["earlier", "another boot"])
 def test_a_process_that_got_the_recorded_id_later_is_left_alone(root, started):
-    stranger = subprocess.Popen(["sleep", "99"], start_new_session=True)
+    stranger = subprocess.Popen(["sleep", "900"], start_new_session=True)
     try:
         old = services.Service(stranger.pid, started, "127.0.0.1:1", "http://127.0.0.1:2", "log")
-        services._folder(root)
         services._write(root, {"ray": old})
-        assert services.status(root).ray is None
-        assert services.down(root).changed == ()
+        assert services.status(root) == {}
+        assert services.down(root) == []
         assert stranger.poll() is None
     finally:
         stranger.kill()
         stranger.wait()
 
 
-def test_a_server_that_ends_while_starting_is_told_with_its_log(root, monkeypatch):
+def test_a_server_that_exits_while_starting_is_named_with_its_log(root, monkeypatch):
     use_stand_ins(monkeypatch, "raise SystemExit('port 1 is taken')")
-    with pytest.raises(RuntimeError, match=r"(?s)ray ended while starting.*ray\.log.*port 1 is taken"):
+    with pytest.raises(RuntimeError, match=r"(?s)ray exited while starting.*ray\.log.*port 1 is taken"):
         services.up(root)
     assert services._read(root) == {}
 
 
-def test_a_server_that_never_answers_is_ended(root, monkeypatch):
+def test_a_server_that_never_answers_is_stopped(root, monkeypatch):
     monkeypatch.setattr(services, "START_LIMIT_S", 1.0)
-    use_stand_ins(monkeypatch, "import time; print('still loading', flush=True); time.sleep(99)")
+    use_stand_ins(monkeypatch, "import time; print('still loading', flush=True); time.sleep(900)")
+    start_ray = services.STARTERS["ray"]
+
+    def start_and_wait(root, host):
+        start_ray(root, host)
+        deadline = time.monotonic() + LIMIT_S
+        while "still loading" not in (root / ".headstart/logs/ray.log").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    monkeypatch.setitem(services.STARTERS, "ray", start_and_wait)
     with pytest.raises(RuntimeError, match=r"(?s)did not answer within 1 s.*still loading"):
         services.up(root)
     assert services._read(root) == {}
@@ -158,15 +166,14 @@ def test_a_server_that_never_answers_is_ended(root, monkeypatch):
 
 
 def test_two_ups_at_once_start_one_of_each(root, monkeypatch):
-    use_stand_ins(monkeypatch, "import time; time.sleep(0.3); print('ready', flush=True); time.sleep(99)")
-    changes = []
-    threads = [threading.Thread(target=lambda: changes.append(services.up(root))) for _ in range(2)]
+    use_stand_ins(monkeypatch, "import time; time.sleep(0.3); print('ready', flush=True); time.sleep(900)")
+    started = []
+    threads = [threading.Thread(target=lambda: started.append(services.up(root))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(change.changed for change in changes) == [(), ("ray", "mlflow")]
-    assert changes[0].status == changes[1].status
+    assert sorted(started) == [[], ["ray", "mlflow"]]
 
 
 def test_a_broken_record_is_named(root):
@@ -187,20 +194,19 @@ def test_free_ports_skip_taken_ones():
         assert services._free_port(port, step=-1) < port
 
 
-def test_the_token_is_private_and_not_shown(root):
-    before = services.status(root).token
-    assert not before.exists
+def test_the_token_is_private_and_not_shown(root, monkeypatch):
+    path = root / "token"
+    assert not path.exists()
     cluster.ensure_token()
-    path = Path(before.source)
     assert path.stat().st_mode & 0o777 == 0o600
-    after = services.status(root).token
-    assert after.exists
-    assert path.read_text() not in repr(after)
+    use_stand_ins(monkeypatch)
+    services.up(root)
+    assert path.read_text() not in f"{services.status(root)} {services.TOKEN_COMMAND}"
 
 
 def test_a_token_that_is_there_stays_and_is_closed_to_others(root):
     cluster.ensure_token()
-    path = Path(services.status(root).token.source)
+    path = root / "token"
     token = path.read_text()
     path.chmod(0o644)  # as Ray itself writes it
     cluster.ensure_token()
@@ -209,9 +215,9 @@ def test_a_token_that_is_there_stays_and_is_closed_to_others(root):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_of_many_that_make_a_token_at_once_one_wins(root):
+def test_when_many_make_a_token_at_once_one_wins(root):
     tokens = []
-    path = Path(services.status(root).token.source)
+    path = root / "token"
 
     def make():
         cluster.ensure_token()
@@ -230,7 +236,7 @@ def test_of_many_that_make_a_token_at_once_one_wins(root):
 def test_a_stage_asks_for_a_token_unless_told_otherwise_and_then_says_so(root, monkeypatch, caplog):
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     cluster.Cluster()._guard()
-    assert services.status(root).token.exists
+    assert (root / "token").exists()
     assert caplog.text == ""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     cluster.Cluster()._guard()
@@ -243,8 +249,8 @@ def test_only_an_address_of_this_machine_is_listened_on(root):
             services.up(root, host)
 
 
-def test_what_is_up_does_not_silently_stay_on_another_address(root, monkeypatch):
-    use_stand_ins(monkeypatch, "import time; print('ready', flush=True); time.sleep(99)")
+def test_a_running_server_does_not_silently_stay_on_another_address(root, monkeypatch):
+    use_stand_ins(monkeypatch)
     monkeypatch.setattr(services, "_check_host", lambda host: None)
     services.up(root)
     with pytest.raises(ValueError, match=r"ray is up on 127\.0\.0\.1; to move it, `headstart down` first"):
@@ -252,7 +258,8 @@ def test_what_is_up_does_not_silently_stay_on_another_address(root, monkeypatch)
 
 
 def test_no_heavy_import():
-    code = "import sys, pipeline.services; sys.exit(bool({'ray', 'mlflow', 'torch'} & set(sys.modules)))"
+    code = "import sys, pipeline.distributed.services\n"
+    code += "sys.exit(bool({'ray', 'mlflow', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
 
 
@@ -267,14 +274,14 @@ print(json.dumps(ray.get(ray.remote(lambda: 6 * 7).remote())))
 def join(address, environment):
     command = [sys.executable, "-c", JOIN, address]
     environment = environment | cluster.LOOPBACK
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
 
 
 def listening(service):
     """(address, port) of each socket that a process of the service listens on."""
     return {
         (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
-        for process in processes_of(service)
+        for process in services._members(service)
         for connection in process.net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     }
@@ -282,12 +289,12 @@ def listening(service):
 
 def code_of_answer(url, **headers):
     try:
-        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=5).status
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=LIMIT_S).status
     except urllib.error.HTTPError as error:
         return error.code
 
 
-# Of those whose port does not speak HTTP: a method of each service that Ray has, asked without a token.
+# A method of each of Ray's gRPC services, to be called without a token.
 GRPC_METHODS = [
     "/ray.rpc.InternalKVGcsService/InternalKVKeys",
     "/ray.rpc.JobInfoGcsService/GetAllJobInfo",
@@ -299,9 +306,9 @@ GRPC_METHODS = [
 
 
 def refuses(port):
-    """Whether a port of Ray's wants a token, or tells metrics (of Prometheus) and no more."""
+    """Whether a port of Ray's requires a token, or serves Prometheus metrics and nothing else."""
     try:
-        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/api/jobs/", timeout=5).read()
+        page = urllib.request.urlopen(f"http://127.0.0.1:{port}/api/jobs/", timeout=LIMIT_S).read()
         return page.startswith(b"# HELP")
     except urllib.error.HTTPError as error:
         return error.code == 401
@@ -315,7 +322,7 @@ def grpc_codes(port):
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         for method in GRPC_METHODS:
             try:
-                channel.unary_unary(method)(b"", timeout=5)
+                channel.unary_unary(method)(b"", timeout=LIMIT_S)
                 codes.add("OK")
             except grpc.RpcError as error:
                 codes.add(error.code().name)
@@ -326,19 +333,20 @@ def grpc_codes(port):
 @pytest.mark.ray
 @pytest.mark.slow
 def test_real_services_beside_those_of_another_checkout(root, tmp_path_factory):
-    """Both up at once; ending one leaves the other; nothing remains."""
+    """Both run at once; stopping one leaves the other; no process remains."""
     other = tmp_path_factory.mktemp("other")
     try:
-        ray, mlflow = both(services.up(root).status)
-        other_ray, other_mlflow = both(services.up(other).status)
-        everything = [ray, mlflow, other_ray, other_mlflow]
+        for each in (root, other):
+            assert services.up(each) == ["ray", "mlflow"]
+        everything = [*both_up(root), *both_up(other)]
+        ray, mlflow, other_ray, _ = everything
         assert len({service.address for service in everything}) == 4
-        assert services.up(root).changed == ()
+        assert services.up(root) == []
         assert all(services._answers(service.dashboard) for service in everything)
 
         assert tracking.tracking_uri(root) == mlflow.address
         with stage_run(StageInfo(root, "evaluate", ["evaluate"], {})) as run:
-            tracking.log_artifact(run, Path(__file__))
+            stores.client(run.uri).log_artifact(run.run_id or "", __file__)
         assert list((root / ".headstart" / "artifacts").rglob(Path(__file__).name))
 
         environment = {**os.environ, **services.join_environment()}
@@ -346,11 +354,11 @@ def test_real_services_beside_those_of_another_checkout(root, tmp_path_factory):
         assert joined.returncode == 0, joined.stderr
         assert json.loads(joined.stdout) == 42
 
-        assert services.down(root).changed == ("ray", "mlflow")
-        assert processes_of(ray) == processes_of(mlflow) == []
+        assert services.down(root) == ["ray", "mlflow"]
+        assert services._members(ray) == services._members(mlflow) == []
         assert join(other_ray.address, environment).returncode == 0
-        assert services.down(other).changed == ("ray", "mlflow")
-        assert [process for service in everything for process in processes_of(service)] == []
+        assert services.down(other) == ["ray", "mlflow"]
+        assert [process for service in everything for process in services._members(service)] == []
     finally:
         services.down(other)
         shutil.rmtree(services._ray_folder(other), ignore_errors=True)
@@ -358,8 +366,9 @@ def test_real_services_beside_those_of_another_checkout(root, tmp_path_factory):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_real_services_are_for_this_machine_and_for_who_has_the_token(root):
-    ray, mlflow = both(services.up(root).status)
+def test_real_services_are_for_this_machine_and_for_token_holders(root):
+    services.up(root)
+    ray, mlflow = both_up(root)
     sockets = listening(ray)
     assert len(sockets) >= 8
     assert {address for address, _ in sockets | listening(mlflow)} == {"127.0.0.1"}
@@ -375,10 +384,10 @@ def test_real_services_are_for_this_machine_and_for_who_has_the_token(root):
 
     runs = f"{mlflow.address}/api/2.0/mlflow/experiments/search?max_results=1"
     assert code_of_answer(runs) == 200
-    assert code_of_answer(runs, Host="rebound.example") == 403  # a page of the web under a name of its own
+    assert code_of_answer(runs, Host="rebound.example") == 403  # a web page that resolves its own name here
 
     above = services._ray_folder(root).parent
-    assert above.stat().st_mode & 0o777 == 0o700  # below it Ray opens its folders to everybody
+    assert above.stat().st_mode & 0o777 == 0o700  # Ray opens its own folders, below it, to everybody
     left = [file for folder in (services._ray_folder(root), root) for file in folder.rglob("*")]
     files = [file for file in left if file.is_file() and not file.is_symlink() and file != root / "token"]
     assert files

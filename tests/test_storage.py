@@ -1,4 +1,4 @@
-"""The storage as a folder and as a bucket of a real S3 server: whole or not at all, and one winner."""
+"""The storage as a folder and as a bucket on a real S3 server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage import Storage, StorageError, open_storage, patiently
+from pipeline.storage.address import open_storage
+from pipeline.storage.interface import Storage
+from pipeline.storage.patience import StorageError, patiently
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -38,7 +40,7 @@ def test_small_files_come_back_and_are_replaced(storage):
     assert storage.names("other") == []
 
 
-def test_of_many_who_create_a_file_one_succeeds(storage):
+def test_if_many_create_a_file_one_succeeds(storage):
     contents = [str(number).encode() for number in range(12)]
     with ThreadPoolExecutor(len(contents)) as pool:
         won = list(pool.map(lambda content: storage.create("lease/1", content), contents))
@@ -53,7 +55,7 @@ def test_a_folder_is_published_whole_and_removed(storage):
         fill(folder, data="d" * 100, **{"manifest.json": "{}"})
         assert storage.names("run/step") == []  # not yet
     assert storage.names("run/step") == ["data", "manifest.json"]
-    assert storage.size("run/step") == 102
+    assert sum(file.num_bytes for file in storage.files("run/step")) == 102
     with storage.opened("run/step") as folder:
         assert (folder / "data").read_text() == "d" * 100
     storage.remove("run/step")
@@ -63,7 +65,7 @@ def test_a_folder_is_published_whole_and_removed(storage):
         pass
 
 
-def test_a_folder_whose_writing_failed_is_not_there(storage):
+def test_a_failed_publication_leaves_no_folder(storage):
     def interrupted() -> None:
         with storage.publishing("run/step") as folder:
             fill(folder, data="half")
@@ -74,7 +76,7 @@ def test_a_folder_whose_writing_failed_is_not_there(storage):
     assert storage.names("run/step") == []
 
 
-def test_files_are_listed_with_size_and_time_however_deep(storage):
+def test_files_are_listed_with_size_and_time_at_any_depth(storage):
     storage.write("run/a/b/deep", b"12345")
     storage.write("run/near", b"1")
     storage.write("other/far", b"1")
@@ -85,7 +87,7 @@ def test_files_are_listed_with_size_and_time_however_deep(storage):
     assert storage.files("absent") == []
 
 
-def test_a_folder_is_pruned_once_nothing_is_in_it(storage):
+def test_prune_removes_empty_folders_only(storage):
     storage.write("run/lease/1", b"")
     storage.write("run/lease/2", b"")
     storage.remove("run/lease/1")
@@ -97,17 +99,21 @@ def test_a_folder_is_pruned_once_nothing_is_in_it(storage):
     assert storage.names() == []
 
 
-def test_what_a_killed_writer_left_is_cleared_and_nothing_else(storage, request):
+def test_leftovers_of_killed_writers_are_cleared_and_nothing_else(storage, request):
     with storage.publishing("run/step-2") as folder:
         fill(folder, data="2", **{"manifest.json": "{}"})
     if request.node.callspec.params["storage"] == "folder":
-        # Of a process of another machine, whose number is in use here.
+        # Left by a process of another machine whose id is in use here.
         for name in (f".step-3.partial-{os.getppid()}", ".step-2.old-1", ".step-1.old-1", ".of-a-person"):
             (Path(storage.address) / "run" / name).mkdir()
             fill(Path(storage.address) / "run" / name, data=name)
         storage.clear_leftovers("run")
         left = {path.name for path in (Path(storage.address) / "run").iterdir()}
-        assert left == {"step-1", "step-2", ".of-a-person"}  # killed between two renames: put back
+        assert left == {
+            "step-1",
+            "step-2",
+            ".of-a-person",
+        }  # step-1 was put back: its writer was killed between two renames
     else:
         storage.write("run/step-3/data", b"3")
         storage.clear_leftovers("run")
@@ -116,15 +122,15 @@ def test_what_a_killed_writer_left_is_cleared_and_nothing_else(storage, request)
         assert (folder / "data").read_text() == "2"
 
 
-def test_the_manifest_goes_last_into_a_bucket(bucket, monkeypatch):
-    from pipeline import storage as module
+def test_the_manifest_is_uploaded_last(bucket, monkeypatch):
+    from pipeline.storage.bucket import Bucket
 
     sent: list[str] = []
 
     def note(self: Storage, file: Path, path: str) -> None:
         sent.append(file.name)
 
-    monkeypatch.setattr(module._Bucket, "_upload", note)
+    monkeypatch.setattr(Bucket, "_upload", note)
     with open_storage(bucket).publishing("step") as folder:
         fill(folder, **{"manifest.json": "{}", "a": "1", "z": "2"})
     assert sent == ["a", "z", "manifest.json"]
@@ -141,7 +147,7 @@ def test_an_object_that_would_leave_the_folder_is_refused(bucket):
 
 @pytest.mark.parametrize("address", ["gs://bucket/folder", "s4://a", "hdfs://host/x"])
 def test_another_kind_of_storage_is_refused(address):
-    with pytest.raises(ValueError, match=r"a folder, or s3://bucket/folder, is wanted"):
+    with pytest.raises(ValueError, match=r"expected a folder or s3://bucket/folder"):
         open_storage(address)
 
 
@@ -169,7 +175,7 @@ def wait_for(action, minutes: float, clock: Clock, told: list[str]):
     )  # fmt: skip
 
 
-def test_a_storage_that_comes_back_is_waited_for():
+def test_the_action_is_retried_until_the_storage_is_back():
     clock = Clock()
     told: list[str] = []
 
@@ -183,7 +189,7 @@ def test_a_storage_that_comes_back_is_waited_for():
     assert "it cannot be written: [Errno 28] No space left on device; waiting" in told[0]
 
 
-def test_one_that_does_not_is_given_up_with_what_to_do():
+def test_after_the_time_limit_the_error_says_what_to_do():
     clock = Clock()
     told: list[str] = []
 
@@ -203,7 +209,7 @@ def test_one_that_does_not_is_given_up_with_what_to_do():
         (errno.ESTALE, "mount it again"),
     ],
 )
-def test_a_fault_that_was_waited_for_in_vain_has_its_own_advice(number, advice):
+def test_each_fault_has_its_own_advice(number, advice):
     def action() -> None:
         raise OSError(number, os.strerror(number))
 
@@ -211,7 +217,7 @@ def test_a_fault_that_was_waited_for_in_vain_has_its_own_advice(number, advice):
         wait_for(action, 0.0, Clock(), [])
 
 
-def test_a_bucket_that_there_is_not_is_told_at_once(bucket):
+def test_a_missing_bucket_fails_at_once(bucket):
     clock, told = Clock(), list[str]()
     absent = open_storage("s3://there-is-no-such-bucket/runs")
     for action in (lambda: absent.write("a", b""), lambda: absent.create("a", b"")):
@@ -223,13 +229,13 @@ def test_a_bucket_that_there_is_not_is_told_at_once(bucket):
 @pytest.mark.parametrize(
     "message",
     [
-        "When getting information for key 'a': AWS Error ACCESS_DENIED during HeadObject operation",
+        "An error occurred (403) when calling the HeadObject operation: Forbidden",
         "An error occurred (AccessDenied) when calling the PutObject operation: Access Denied",
         "An error occurred (InvalidAccessKeyId) when calling the PutObject operation: it does not exist",
         "Unable to locate credentials",
     ],
 )
-def test_wrong_credentials_are_told_at_once(message):
+def test_wrong_credentials_fail_at_once(message):
     clock, told = Clock(), list[str]()
 
     def action() -> None:
@@ -241,7 +247,7 @@ def test_wrong_credentials_are_told_at_once(message):
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_what_waiting_does_not_change_is_told_at_once(number):
+def test_faults_that_waiting_does_not_help_fail_at_once(number):
     clock = Clock()
     told: list[str] = []
 
@@ -253,7 +259,7 @@ def test_what_waiting_does_not_change_is_told_at_once(number):
     assert (clock.now, told) == (0.0, [])
 
 
-def test_a_server_that_went_away_is_an_oserror(monkeypatch, s3_server):
+def test_an_unreachable_server_raises_oserror(monkeypatch, s3_server):
     import socket
 
     with socket.socket() as probe:
@@ -273,7 +279,8 @@ def test_a_server_that_went_away_is_an_oserror(monkeypatch, s3_server):
 WRITES = """
 import resource, signal, sys
 import torch
-from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.training.checkpoint import Checkpoint
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = CheckpointStore(sys.argv[1])
@@ -286,8 +293,8 @@ except ValueError as error:
 """
 
 
-def test_a_checkpoint_for_which_there_is_no_room_leaves_the_last_one_intact(tmp_path):
-    from pipeline.training.checkpoint import CheckpointStore
+def test_a_checkpoint_without_room_leaves_the_last_one_intact(tmp_path):
+    from pipeline.artifacts.checkpoint_store import CheckpointStore
 
     done = subprocess.run(
         [sys.executable, "-c", WRITES, str(tmp_path)], text=True, capture_output=True, check=True,
@@ -301,10 +308,11 @@ def test_a_checkpoint_for_which_there_is_no_room_leaves_the_last_one_intact(tmp_
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_told_at_once(tmp_path):
+def test_a_read_only_folder_fails_at_once(tmp_path):
     import torch
 
-    from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+    from pipeline.artifacts.checkpoint_store import CheckpointStore
+    from pipeline.training.checkpoint import Checkpoint
 
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
     with pytest.raises(StorageError, match=r"Permission denied; give this user the right to write there"):

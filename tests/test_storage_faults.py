@@ -1,6 +1,6 @@
-"""Storage that is full, refused or away under a training that runs: it waits, or stops and says why.
+"""A training whose storage becomes full, refuses or is away waits, or stops and says why.
 
-Each time it ends with the weights of a training that was left alone, and nothing half-written is left.
+Each time it ends with the weights of an undisturbed training, and nothing half-written is left.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.launch import fit
-from pipeline.params import overlay, read_yaml
-from pipeline.training.checkpoint import CheckpointStore, verify_folder
+from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.artifacts.tensor_folder import verify_folder
+from pipeline.distributed.launch import fit
+from pipeline.settings.loader import overlay, read_yaml
 from tests.test_launch import make_job, run_of, session_of
 from tests.training_child import FAULT_STEP, weights_of
 
@@ -36,13 +37,13 @@ LONG_S = 120.0
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory) -> str:
-    """The weights of the training, left alone."""
+    """The weights of the training when nothing disturbs it."""
     folder = tmp_path_factory.mktemp("undisturbed")
     return weights_of(fit(make_job(folder), run_of(), session_of(folder, "run")))
 
 
 class Child:
-    """A training in a process of its own, whose lines are read as they come."""
+    """A training in its own process. Threads collect the lines it prints."""
 
     def __init__(self, words: list[str], folder: Path) -> None:
         pipe = subprocess.PIPE
@@ -128,7 +129,7 @@ def disk(tmp_path) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Take all room there is."""
+    """Fill the disk."""
     filler = folder / "filler"
     with contextlib.suppress(OSError), filler.open("ab", buffering=0) as file:
         for size in (65_536, 4_096, 512, 1):
@@ -150,7 +151,7 @@ def assert_whole(run: Path) -> None:
 # ------------------------------------------------------------------------------------------- folder
 
 
-def test_a_disk_that_is_full_for_a_while_is_waited_for(disk, training, undisturbed):
+def test_training_waits_while_the_disk_is_full(disk, training, undisturbed):
     child = training(disk / "run")
     child.reaches(4)
     filler = fill(disk)
@@ -176,6 +177,7 @@ def test_a_disk_that_stays_full_stops_the_run_with_its_last_checkpoint_intact(di
     assert str(disk / "run") in child.errors[-1] or "curve" in child.errors[-1]
     assert leftovers(disk) == []
     assert_whole(disk / "run")
+    fill(disk)  # also what the run has cleared away
     again = training(disk / "run", 0.0)  # still full: the lease cannot be taken
     assert again.ends() == 2
     assert re.search(r"disk/run cannot be used: .*No space left.*; free some space there", again.errors[-1])
@@ -186,7 +188,7 @@ def test_a_disk_that_stays_full_stops_the_run_with_its_last_checkpoint_intact(di
     assert leftovers(disk) == []
 
 
-def test_a_storage_that_is_away_for_a_while_is_waited_for_and_nothing_is_begun_beside_it(
+def test_training_waits_while_the_storage_is_away_and_starts_nothing_in_its_place(
     tmp_path, training, undisturbed
 ):
     storage, aside = tmp_path / "storage", tmp_path / "aside"
@@ -201,8 +203,8 @@ def test_a_storage_that_is_away_for_a_while_is_waited_for_and_nothing_is_begun_b
     assert leftovers(storage) == []
 
 
-def test_a_storage_in_whose_place_there_is_an_empty_one_is_not_written_to(tmp_path, training, undisturbed):
-    """As where a file system is not mounted any more."""
+def test_an_empty_folder_in_place_of_the_storage_is_not_written_to(tmp_path, training, undisturbed):
+    """As if a file system was unmounted."""
     storage, aside = tmp_path / "storage", tmp_path / "aside"
     child = training(storage / "run", 2.0, "curve elsewhere")
     child.reaches(4)
@@ -217,7 +219,7 @@ def test_a_storage_in_whose_place_there_is_an_empty_one_is_not_written_to(tmp_pa
 
 
 @pytest.mark.skipif(os.geteuid() == 0 and not shutil.which("setpriv"), reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_to_any_more_is_told_at_once(tmp_path, training, undisturbed):
+def test_a_folder_that_becomes_read_only_stops_the_run_at_once(tmp_path, training, undisturbed):
     without = "-dac_override,-dac_read_search"
     prefix = ("setpriv", f"--inh-caps={without}", f"--bounding-set={without}") if os.geteuid() == 0 else ()
     run = tmp_path / "run"
@@ -237,7 +239,7 @@ def test_a_folder_that_may_not_be_written_to_any_more_is_told_at_once(tmp_path, 
     assert leftovers(run) == []
 
 
-def test_a_disk_mounted_for_reading_only_is_told_at_once(disk, training):
+def test_a_disk_mounted_read_only_stops_the_run_at_once(disk, training):
     (disk / "run").mkdir()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     child = training(disk / "run", 9.0)
@@ -247,7 +249,7 @@ def test_a_disk_mounted_for_reading_only_is_told_at_once(disk, training):
     )
 
 
-def test_what_a_writer_killed_on_the_way_left_is_cleared_by_the_next(tmp_path, training, undisturbed):
+def test_the_next_writer_clears_what_a_killed_one_left(tmp_path, training, undisturbed):
     run = tmp_path / "run"
     assert training(run, 0.0, "publishing").ends() == -signal.SIGKILL
     (left,) = leftovers(run / "checkpoints")
@@ -262,7 +264,7 @@ def test_what_a_writer_killed_on_the_way_left_is_cleared_by_the_next(tmp_path, t
 
 
 class Proxy:
-    """Between a client and an S3 server: passes on, refuses, cuts connections, or answers 503."""
+    """A proxy to an S3 server that passes data on, refuses or cuts connections, or answers 503."""
 
     def __init__(self, server: str) -> None:
         self._server = server.removeprefix("http://").split(":")
@@ -291,7 +293,7 @@ class Proxy:
                 server.sendall(data)
 
     def _disturb(self, client: socket.socket, server: socket.socket, data: bytes) -> bool:
-        """Whether the data is passed on all the same."""
+        """Disturb the connection if the mode asks for it; returns whether to pass the data on."""
         if self.mode == "cuts" and not data.startswith(b"PUT"):
             return True
         self.num_disturbed += 1
@@ -313,7 +315,7 @@ class Proxy:
 
 @pytest.fixture
 def proxy(s3_server, bucket, monkeypatch) -> Iterator[Proxy]:
-    """What this process's children reach the bucket through."""
+    """A proxy through which the children of this process reach the bucket."""
     between = Proxy(s3_server)
     monkeypatch.setenv("AWS_ENDPOINT_URL", between.address)
     yield between
@@ -321,7 +323,7 @@ def proxy(s3_server, bucket, monkeypatch) -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("mode", ["refuses", "cuts", "slows down"])
-def test_a_server_that_is_disturbed_for_a_while_is_waited_for(proxy, bucket, training, undisturbed, mode):
+def test_training_waits_while_the_server_is_disturbed(proxy, bucket, training, undisturbed, mode):
     child = training(bucket)
     child.reaches(4)
     proxy.mode = mode
@@ -336,7 +338,7 @@ def test_a_server_that_is_disturbed_for_a_while_is_waited_for(proxy, bucket, tra
     assert newest.state["finished"]
 
 
-def test_a_server_that_does_not_come_back_stops_the_run_and_the_next_goes_on(
+def test_a_server_that_stays_away_stops_the_run_and_the_next_one_resumes(
     proxy, bucket, training, undisturbed
 ):
     child = training(bucket, 0.0)
@@ -352,17 +354,17 @@ def test_a_server_that_does_not_come_back_stops_the_run_and_the_next_goes_on(
     assert again.out[0] != "from -1"
 
 
-def test_an_upload_killed_on_the_way_does_not_count_and_is_cleared(bucket, training, undisturbed):
+def test_a_killed_upload_does_not_count_and_is_cleared(bucket, training, undisturbed):
     assert training(bucket, 0.0, "uploading").ends() == -signal.SIGKILL
     store = CheckpointStore(f"{bucket}/checkpoints")
     assert store._names()[-1] == f"step-{FAULT_STEP:09d}.000001"
     child = training(bucket, 0.0)
     assert child.weights == undisturbed
     assert child.out[0] == f"from {FAULT_STEP - 1}"
-    assert any(f"step-{FAULT_STEP:09d}.000001 is passed over" in line for line in child.errors)
+    assert any(f"step-{FAULT_STEP:09d}.000001 is skipped" in line for line in child.errors)
 
 
-def test_a_bucket_that_is_not_there_is_told_at_once(bucket, training):
+def test_a_missing_bucket_stops_the_run_at_once(bucket, training):
     child = training("s3://no-such-bucket-here/runs", 9.0)
     assert child.ends() == 2
     assert "make the bucket, or correct run.storage" in child.errors[-1]
@@ -373,7 +375,7 @@ def test_a_bucket_that_is_not_there_is_told_at_once(bucket, training):
 
 @pytest.fixture
 def project(tmp_path) -> Path:
-    """A folder in which `headstart pretrain_lm` takes a moment."""
+    """A project in which `headstart pretrain_lm` takes seconds."""
     folder = tmp_path / "project"
     folder.mkdir()
     make_job(folder)
@@ -404,7 +406,7 @@ def assert_refused(done: subprocess.CompletedProcess[str], pattern: str) -> None
     assert re.search(pattern, done.stderr.splitlines()[-1]), done.stderr
 
 
-def test_a_stage_whose_output_finds_no_room_keeps_the_old_one_and_exports_when_there_is_room(project, disk):
+def test_without_room_for_its_output_a_stage_keeps_the_old_one_and_exports_later(project, disk):
     out = disk / "general_lm"
     out.mkdir()
     (out / "old").write_text("model")
@@ -422,7 +424,7 @@ def test_a_stage_whose_output_finds_no_room_keeps_the_old_one_and_exports_when_t
     assert [path.name for path in disk.iterdir()] == ["general_lm"]
 
 
-def test_a_full_disk_under_mlflow_does_not_stop_the_stage_and_is_said(project, disk):
+def test_a_full_disk_under_mlflow_is_reported_and_does_not_stop_the_stage(project, disk):
     (project / ".headstart").symlink_to(disk)
     fill(disk)
     done = pretrain(project, project / "out")
@@ -432,7 +434,7 @@ def test_a_full_disk_under_mlflow_does_not_stop_the_stage_and_is_said(project, d
 
 
 @pytest.mark.parametrize("refusal", ["full", "read-only"])
-def test_a_run_whose_storage_takes_nothing_is_refused_before_it_trains(project, disk, refusal):
+def test_a_run_without_a_writable_storage_is_refused_before_it_trains(project, disk, refusal):
     params = project / "params.yaml"
     params.write_text(params.read_text().replace(str(project.parent / "runs"), str(disk / "runs")))
     if refusal == "full":

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from pipeline import tracking
+from pipeline.terminal.redaction import redact
 from pipeline.tracking import RecorderConfig, StageInfo, curves, plans, processes, stage_run, stores
 from tests.mlflow_servers import MlflowServer, files_with, wait_for
 
@@ -52,7 +53,7 @@ def runs(client):
 
 
 def new_execution(monkeypatch):
-    """Let stages opened from here on belong to another pipeline execution."""
+    """Let stages that open from here on belong to another pipeline execution."""
     owner = processes.this_process()
     monkeypatch.setattr(plans, "this_execution", lambda: owner._replace(started="another"))
 
@@ -95,7 +96,7 @@ def test_tracking_uri_prefers_the_environment_then_a_living_server_then_sqlite(t
     ],
 )
 def test_redact(text, clean):
-    assert tracking.redact(text) == clean
+    assert redact(text) == clean
 
 
 def test_credentials_reach_neither_tags_nor_params_nor_representations(root, client, monkeypatch):
@@ -196,7 +197,7 @@ def test_a_run_is_resumed_by_its_key(root, client, monkeypatch):
 
 
 def test_a_finished_run_is_resumed_where_dvc_did_not_keep_what_it_made(root, client, monkeypatch):
-    """`dvc` may be killed after its stage has ended, before it writes dvc.lock: it runs the stage again."""
+    """If `dvc` is killed between the end of its stage and writing dvc.lock, it runs the stage again."""
     attempt = info(root, key="K", recipe="R", recipes={"pretrain_lm": "an earlier one"})
 
     def finish(seconds):
@@ -291,7 +292,7 @@ with stage_run(StageInfo(root, name, ["a", "b", "c"], {}, key="K" + name)) as ru
 
 
 def run_pipeline(root, *stages):
-    """Stages as processes below one process called `dvc`, as `dvc repro` has them."""
+    """Run stages as processes below one process called `dvc`, as `dvc repro` does."""
     (root / "dvc").write_text(PIPELINE)
     (root / "stage.py").write_text(STAGE)
     command = [sys.executable, str(root / "dvc"), str(root / "stage.py"), *stages]
@@ -328,22 +329,20 @@ def test_stages_of_one_dvc_process_share_a_parent_and_dead_runs_are_failed(root,
 
 
 def test_an_outage_is_survived_and_the_end_is_delivered_later(root, client, monkeypatch, caplog):
-    working = stores._CarefulClient
+    working = stores._GuardedClient
     with stage_run(info(root, key="K")) as run:
         config = run.recorder(root / "curve.jsonl")
-        monkeypatch.setattr(stores, "_CarefulClient", broken_client)
+        monkeypatch.setattr(stores, "_GuardedClient", broken_client)
         recorder = config.open(0)
         recorder.record(1, {"loss": 0.5})
         assert recorder.close(timeout_s=0.2).unsent == 1
         tracking.log_metrics(run, {"accuracy": 0.9})
-        tracking.log_artifact(run, root / "curve.jsonl")
         assert tracking.register_model(run, root, "clf", "champion", {}) is None
-    assert "curve.jsonl is not among the artifacts" in caplog.text
     assert "not registered as clf@champion" in caplog.text
     assert client.get_run(run.run_id).info.status == "RUNNING"
     with stage_run(info(root, "evaluate")) as unreached:
         assert unreached.run_id is None
-    monkeypatch.setattr(stores, "_CarefulClient", working)
+    monkeypatch.setattr(stores, "_GuardedClient", working)
     with stage_run(info(root, "evaluate")):
         pass
     delivered = client.get_run(run.run_id)
@@ -358,13 +357,13 @@ def broken_client(*arguments):
 
 
 def test_a_stage_that_began_in_an_outage_is_recorded_at_its_end(root, client, monkeypatch):
-    working = stores._CarefulClient
-    monkeypatch.setattr(stores, "_CarefulClient", broken_client)
+    working = stores._GuardedClient
+    monkeypatch.setattr(stores, "_GuardedClient", broken_client)
     with stage_run(info(root, key="K")) as run:
         recorder = run.recorder(root / "curve.jsonl").open(0)
         recorder.record(1, {"loss": 0.5})
         assert recorder.close(timeout_s=0.1) == (1, "ConnectionError: nobody there")
-        monkeypatch.setattr(stores, "_CarefulClient", working)
+        monkeypatch.setattr(stores, "_GuardedClient", working)
     assert history(client, run.run_id) == [(1, 0.5)]
 
 
@@ -468,7 +467,7 @@ def test_a_call_that_arrived_but_failed_is_not_repeated(root, client, monkeypatc
 
 
 def test_recording_does_not_wait_for_mlflow_and_close_tells_what_is_unsent(tmp_path, monkeypatch):
-    monkeypatch.setattr(stores, "_CarefulClient", broken_client)
+    monkeypatch.setattr(stores, "_GuardedClient", broken_client)
     config = RecorderConfig("http://127.0.0.1:9", "run", tmp_path / "c.jsonl")
     began = time.monotonic()
     recorder = config.open(0)
@@ -583,13 +582,12 @@ def test_artifacts_and_a_registered_model_with_alias(root, client):
     folder.mkdir()
     (folder / "weights.safetensors").write_bytes(b"weights")
     with stage_run(info(root)) as run:
-        tracking.log_artifact(run, folder / "weights.safetensors")
-        with pytest.raises(ValueError, match="no file"):
-            tracking.log_artifact(run, root / "missing")
+        with pytest.raises(ValueError, match="no model folder"):
+            tracking.register_model(run, root / "missing", "clf", "champion", {})
         for accuracy in (0.8, 0.9):
             address = tracking.register_model(run, folder, "clf", "champion", {"accuracy": accuracy})
     assert address == "models:/clf@champion"
-    assert "weights.safetensors" in {item.path for item in client.list_artifacts(run.run_id)}
+    assert "model" in {item.path for item in client.list_artifacts(run.run_id)}
     version = client.get_model_version_by_alias("clf", "champion")
     assert (version.version, version.tags["accuracy"], version.run_id) == (2, "0.9", run.run_id)
     model = Path(client.get_model_version_download_uri("clf", version.version).removeprefix("file://"))
@@ -614,9 +612,9 @@ def test_the_registered_model_predicts_from_texts_and_frames(root, client, monke
             labels = [text.upper() for text in texts]
             return [types.SimpleNamespace(label=label, probabilities={label: 1.0}) for label in labels]
 
-    fake = types.ModuleType("pipeline.predict")
+    fake = types.ModuleType("pipeline.inference.predict")
     vars(fake)["Predictor"] = Predictor
-    monkeypatch.setitem(sys.modules, "pipeline.predict", fake)
+    monkeypatch.setitem(sys.modules, "pipeline.inference.predict", fake)
     folder = root / "classifier"
     folder.mkdir()
     (folder / "labels.json").write_text("[]")

@@ -1,4 +1,4 @@
-"""MLflow away in every way, and killed processes: training goes on, nothing is lost, nothing comes twice."""
+"""Outages of MLflow and killed processes: training continues, nothing is lost, nothing is doubled."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def proxy(server):
 
 @pytest.fixture
 def root(tmp_path, empty_database, monkeypatch):
-    for name in ("MLFLOW_TRACKING_URI", "DVC_STAGE", *stores.CREDENTIALS):
+    for name in ("MLFLOW_TRACKING_URI", "DVC_STAGE", *stores.credentials()):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
     monkeypatch.setattr(curves, "SEND_INTERVAL_S", 0.05)
@@ -59,14 +59,14 @@ def root(tmp_path, empty_database, monkeypatch):
 
 @pytest.fixture
 def away(root, monkeypatch):
-    """No call to MLflow gets through, until it is undone."""
+    """Let every call to MLflow fail until the fixture is undone."""
 
     class Broken:
         def __init__(self, *arguments):
             raise ConnectionError("nobody there")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stores, "_CarefulClient", Broken)
+        patch.setattr(stores, "_GuardedClient", Broken)
         yield patch
 
 
@@ -226,11 +226,11 @@ def test_what_waits_for_mlflow_waits_in_the_file_not_in_memory(root, away):
 
 
 class CutShortError(BaseException):
-    """As by a kill: nothing that handles exceptions handles it."""
+    """Ends the block like a kill: no handler of exceptions catches it."""
 
 
 def cut_short(patch, call, after):
-    """Let the call of that number to MLflow die, before or after it was done; then the result is filled."""
+    """Interrupt the numbered call to MLflow before or after it takes effect, and then fill the result."""
     numbers, real, died = itertools.count(), stores._within, []
 
     def dying(limit_s, function, *arguments, **named):
@@ -251,7 +251,7 @@ def cut_short(patch, call, after):
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_a_delivery_cut_short_at_any_call_and_repeated_leaves_each_run_once(root, away, after):
-    """The stage and its trial were never reached: both are to be created, below an execution."""
+    """Neither the stage nor its trial exists in MLflow: both have to be created, below an execution."""
     with stage_run(info(root, "tune", key="K")) as run:
         recorder = run.recorder(root / "curve.jsonl").open(-1)
         record(recorder, range(1, 6))
@@ -271,9 +271,9 @@ def test_a_delivery_cut_short_at_any_call_and_repeated_leaves_each_run_once(root
             path.write_text(json.dumps(json.loads(text.replace('"headstart"', f'"attempt {call}"'))))
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(CutShortError):
             died = cut_short(patch, call, after)
-            tracking.deliver(root, f"attempt {call}")
-        delivered = tracking.deliver(root, f"attempt {call}")
-        assert delivered.left == ()
+            tracking.deliver(root)
+        delivered = tracking.deliver(root)
+        assert delivered.kept == ()
         client = stores.client(tracking.tracking_uri(root))
         made = all_runs(client, experiment=f"attempt {call}")
         found = {run.data.tags["headstart.kind"]: run for run in made}
@@ -294,6 +294,17 @@ def test_a_delivery_cut_short_at_any_call_and_repeated_leaves_each_run_once(root
     assert experiment_of_call > 20  # it did come to its end, and was cut at each call before
 
 
+def test_a_trial_delivered_after_its_stage_leaves_the_execution_finished(root, away):
+    with stage_run(info(root, "tune", key="K")) as run:
+        trial = tracking.trial_run(run, "trial 1", "T", {"lr": 0.1})
+    trial.close({"error": 0.5})
+    away.undo()
+    assert tracking.deliver(root).sent == ("tune", "trial 1")
+    client = stores.client(tracking.tracking_uri(root))
+    states = [(each.data.tags["headstart.kind"], each.info.status) for each in all_runs(client)]
+    assert sorted(states) == [("pipeline", "FINISHED"), ("stage", "FINISHED"), ("trial", "FINISHED")]
+
+
 def test_attempts_of_one_key_that_were_both_kept_become_one_run(root, away):
     for steps, failure in ((range(1, 6), OSError("x")), (range(6, 11), None)):
         with contextlib.suppress(OSError), stage_run(info(root, key="K")) as run:
@@ -303,7 +314,7 @@ def test_attempts_of_one_key_that_were_both_kept_become_one_run(root, away):
             if failure:
                 raise failure
     away.undo()
-    assert tracking.deliver(root).told == ("pretrain_lm", "pretrain_lm")
+    assert tracking.deliver(root).sent == ("pretrain_lm", "pretrain_lm")
     client = stores.client(tracking.tracking_uri(root))
     (only,) = all_runs(client, "tags.`headstart.key` = 'K'")
     assert only.info.status == "FINISHED"
@@ -324,7 +335,7 @@ def test_an_outage_in_the_middle_of_a_delivery_leaves_the_rest(root, away):
         return real(mlflow, uri, outcome, **named)
 
     away.setattr(tracking.outcomes, "conclude", goes_away)
-    left = tracking.Left("pretrain_lm", "MLflow does not answer: ConnectionError: gone")
+    left = tracking.Kept("pretrain_lm", "MLflow does not answer: ConnectionError: gone")
     assert tracking.deliver(root)[1:] == (("prepare",), (left,), left.reason)
     away.undo()
     assert tracking.deliver(root)[1:] == (("pretrain_lm",), (), None)
@@ -343,10 +354,10 @@ def test_what_belongs_to_another_mlflow_waits_for_it(root, away, monkeypatch):
     away.undo()
     other = f"sqlite:///{root}/other.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", other)
-    ((name, reason),) = tracking.deliver(root).left
+    ((name, reason),) = tracking.deliver(root).kept
     assert (name, "this project's own" in reason) == ("pretrain_lm", True)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert tracking.deliver(root).told == ("pretrain_lm",)
+    assert tracking.deliver(root).sent == ("pretrain_lm",)
 
 
 def test_an_end_that_cannot_be_read_or_told_holds_up_no_other(root, away, caplog):
@@ -361,7 +372,7 @@ def test_an_end_that_cannot_be_read_or_told_holds_up_no_other(root, away, caplog
         assert run.run_id
     assert "broken.jsonl, line 1" in caplog.text
     delivered = tracking.deliver(root)
-    assert sorted(left.name for left in delivered.left) == ["odd", "prepare"]
+    assert sorted(left.name for left in delivered.kept) == ["odd", "prepare"]
     told = all_runs(stores.client(run.uri), "tags.`headstart.stage` = 'pretrain_lm'")
     assert [each.info.status for each in told] == ["FINISHED"]
 
@@ -391,7 +402,7 @@ def test_a_stage_killed_in_an_outage_is_recorded_as_failed_with_all_that_it_wrot
     (path,) = kept(root)
     path.write_text(path.read_text().replace("http://127.0.0.1:9", "this project's own"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert tracking.deliver(root).told == ("pretrain_lm",)
+    assert tracking.deliver(root).sent == ("pretrain_lm",)
     client = stores.client(tracking.tracking_uri(root))
     (run,) = all_runs(client, "tags.`headstart.key` = 'K'")
     assert (run.info.status, run.data.tags["headstart.error"]) == ("FAILED", f"process {killed.pid} died")
@@ -404,12 +415,34 @@ def test_a_stage_killed_in_an_outage_is_recorded_as_failed_with_all_that_it_wrot
     assert "RUNNING" not in states.values()
 
 
+KILLED_WHILE_OPENING = """
+import os, signal, sys
+from pathlib import Path
+from pipeline import tracking
+from pipeline.tracking import runs
+runs.link_stages = lambda *arguments, **named: os.kill(os.getpid(), signal.SIGKILL)
+with tracking.stage_run(tracking.StageInfo(Path(sys.argv[1]), "pretrain_lm", ["pretrain_lm"], {})):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_a_stage_killed_while_it_opens_its_run_leaves_none_running(root, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    killed = subprocess.Popen([sys.executable, "-c", KILLED_WHILE_OPENING, str(root)])
+    assert killed.wait(60) == -signal.SIGKILL
+    client = stores.client(tracking.tracking_uri(root))
+    assert {each.info.status for each in all_runs(client)} == {"RUNNING"}
+    assert tracking.deliver(root).sent == ("pretrain_lm",)
+    assert {each.info.status for each in all_runs(client)} == {"FAILED"}
+
+
 # --------------------------------------------------------------------------------------------- fencing
 
 
 @dataclass(frozen=True)
 class WhileThere:
-    """A lease, as a file."""
+    """A lease that is held while a file exists."""
 
     path: Path
 
@@ -433,7 +466,7 @@ def test_a_recorder_whose_run_was_taken_over_stops_for_good_and_says_so(root):
     wait_for(lambda: not recorder._outbox._thread.is_alive())
     lease.touch()
     record(recorder, range(11, 16))
-    assert recorder.close() == (10, "FencedError: the run is another process's now")
+    assert recorder.close() == (10, "FencedError: another process has taken over the run")
     assert steps_of(client, run_id) == [1, 2, 3, 4, 5]
     lease.unlink()
     with pytest.raises(tracking.FencedError):
@@ -446,7 +479,7 @@ def test_a_stage_whose_run_was_taken_over_tells_no_end_and_keeps_none(root, capl
     with stage_run(info(root, key="K")) as run:
         run.may_send = WhileThere(lease)
         lease.unlink()
-    assert "another process's now" in caplog.text
+    assert "another process has taken over the run" in caplog.text
     assert stores.client(run.uri).get_run(run.run_id or "").info.status == "RUNNING"
     assert not kept(root)
 
@@ -456,12 +489,11 @@ def test_an_end_that_was_kept_says_nothing_of_a_run_that_another_process_took_up
         raise OSError("x")
     (root / "elsewhere").mkdir()
     uri = tracking.tracking_uri(root)
-    outcome = first._outcome().ended("FAILED", "x")
-    tracking.outcomes.keep(root, outcome)
+    tracking.outcomes.keep(root, first)
     client = stores.client(uri)
     client.set_tag(first.run_id or "", "headstart.host", "another")
     client.set_terminated(first.run_id or "", "FINISHED")
-    assert tracking.deliver(root).told == ("pretrain_lm",)
+    assert tracking.deliver(root).sent == ("pretrain_lm",)
     assert client.get_run(first.run_id or "").info.status == "FINISHED"
 
 
@@ -491,7 +523,7 @@ def test_a_locked_database_is_an_outage(root, monkeypatch, from_the_begin):
     assert slowest_s < 0.2
     assert len(kept(root)) == 1
     other.execute("ROLLBACK")
-    wait_for(lambda: tracking.deliver(root).told)
+    wait_for(lambda: tracking.deliver(root).sent)
     client = stores.client(uri)
     (only,) = all_runs(client, "tags.`headstart.key` = 'K'")
     assert steps_of(client, only.info.run_id) == list(range(1, 101))
@@ -522,7 +554,7 @@ def test_a_full_disk_under_the_database_fails_no_stage(root, monkeypatch):
     assert "full" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(kept(root)) == 1
-    assert tracking.deliver(root).told == ("pretrain_lm",)
+    assert tracking.deliver(root).sent == ("pretrain_lm",)
     client = stores.client(tracking.tracking_uri(root))
     (run,) = all_runs(client, "tags.`headstart.key` = 'K'")
     assert steps_of(client, run.info.run_id) == list(range(1, 2001))

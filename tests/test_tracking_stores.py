@@ -1,4 +1,4 @@
-"""Runs in the stores that a team has: PostgreSQL, a server over it, a server that asks who one is."""
+"""Runs in a team's stores: PostgreSQL, a server on top of it, a server that asks for a login."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from pipeline import tracking
+from pipeline.terminal.redaction import redact
 from pipeline.tracking import RecorderConfig, StageInfo, curves, stage_run, stores
 from tests.mlflow_servers import (
     POSTGRES_SECRET,
@@ -30,7 +31,7 @@ REPOSITORY = Path(__file__).parents[1]
 STAGES = ["prepare", "pretrain_lm", "evaluate"]
 USER, PASSWORD = "ada", "an0ther-Planted.one"
 LOGIN = {"MLFLOW_TRACKING_USERNAME": USER, "MLFLOW_TRACKING_PASSWORD": PASSWORD}
-SECRET = quote(POSTGRES_SECRET, safe="")  # as it stands in an address
+SECRET = quote(POSTGRES_SECRET, safe="")  # percent-encoded, as in an address
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def postgres():
 
 @dataclass(frozen=True)
 class Store:
-    """Where to record, and how to log in there."""
+    """An address for runs, and the environment with which to log in."""
 
     uri: str
     environment: dict[str, str]
@@ -89,7 +90,7 @@ def running(server, store):
 
 @pytest.fixture(scope="module")
 def login(tmp_path_factory):
-    """A server that asks who one is."""
+    """A server that asks for a login."""
     pytest.importorskip("flask_wtf", reason="MLflow's login needs Flask-WTF")
     folder = tmp_path_factory.mktemp("server")
     settings = folder / "auth.ini"
@@ -123,7 +124,7 @@ def store(running_store, root, monkeypatch):
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    for name in ("MLFLOW_TRACKING_URI", "DVC_STAGE", *stores.CREDENTIALS):
+    for name in ("MLFLOW_TRACKING_URI", "DVC_STAGE", *stores.credentials()):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(curves, "SEND_INTERVAL_S", 0.1)
     return tmp_path / "project"
@@ -141,7 +142,7 @@ def info(root, stage="pretrain_lm", **changes):
 
 
 def refusal_of(stage, message):
-    """What a stage is told that may not even begin, within seconds."""
+    """The error of a stage that is refused within seconds, before it begins."""
     began = time.monotonic()
     with pytest.raises(ValueError, match=message) as refused, stage_run(stage):
         pass
@@ -212,7 +213,7 @@ for turn in range(3):
 
 @pytest.mark.slow
 def test_two_processes_record_at_once(store, root):
-    """They are also the first that this store sees of their experiment."""
+    """Both also try to create their experiment."""
     root.mkdir()
     experiment = f"two at once {root.parent.name}"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -300,7 +301,7 @@ def test_postgres_may_go_and_come_back(postgres, root, monkeypatch, caplog):
     assert "Connection refused" in caplog.text
     assert len(list((root / ".headstart" / "unsent").iterdir())) == 2
     postgres.start()
-    assert tracking.deliver(root) == (stores.redact(uri), ("pretrain_lm", "evaluate"), (), None)
+    assert tracking.deliver(root) == (redact(uri), ("pretrain_lm", "evaluate"), (), None)
     client = stores.client(uri)
     assert history(client, run.run_id) == list(range(1, 21))
     assert client.get_run(run.run_id or "").info.status == "FINISHED"
@@ -318,7 +319,7 @@ def test_a_database_that_stands_still_is_given_up(postgres, root, monkeypatch):
         record(recorder, range(1, 11))
         with postgres.frozen():
             began = time.monotonic()
-            tracking.log_artifact(run, root / "curve.jsonl")
+            assert tracking.linked_runs(run) == []
             recorder.close(1)
             assert time.monotonic() - began < 6
     client = stores.client(run.uri)
@@ -371,7 +372,7 @@ def test_credentials_that_lapse_on_the_way_cost_no_training(login, root, monkeyp
     assert "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in caplog.text
     assert "headstart sync" in caplog.text
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
-    assert tracking.deliver(root).told == ("pretrain_lm",)
+    assert tracking.deliver(root).sent == ("pretrain_lm",)
     assert history(stores.client(login.uri), run.run_id) == list(range(1, 6))
 
 
@@ -393,7 +394,7 @@ def test_a_token_is_sent_and_whoever_it_does_not_tell_of_is_told_at_once(root, m
         use(
             Store(f"http://127.0.0.1:{server.server_port}", {"MLFLOW_TRACKING_TOKEN": token}, ""), monkeypatch
         )
-        assert token not in refusal_of(info(root), r"does not know who asks \(401\)")
+        assert token not in refusal_of(info(root), r"rejects the login \(401\)")
         assert seen == [f"Bearer {token}"]
     finally:
         server.shutdown()

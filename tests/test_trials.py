@@ -1,4 +1,4 @@
-"""Trials: one after the other here, at once on a real Ray; what has an outcome is not run again."""
+"""Trials, one by one in this process and at once on a real Ray; those with an outcome do not run again."""
 
 from __future__ import annotations
 
@@ -8,19 +8,29 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from pipeline import search, storage
-from pipeline.cluster import Cluster
-from pipeline.lease import Fence, LeaseLostError, leased
-from pipeline.params import Run, Trials
-from pipeline.points import LanguageModelPoint
-from pipeline.storage import StorageError
+from pipeline.distributed import search
+from pipeline.distributed.cluster import Cluster
+from pipeline.distributed.failures import TrialLostError
+from pipeline.distributed.placement import trials_at_once
+from pipeline.distributed.settings import Run, Trials
+from pipeline.distributed.trials import (
+    Terms,
+    Trial,
+    outcome_of,
+    trial_runner,
+)
+from pipeline.stages._trials import LanguageModelPoint
+from pipeline.storage import patience
+from pipeline.storage.folder import Folder
+from pipeline.storage.lease import Fence, LeaseLostError, leased
+from pipeline.storage.patience import StorageError
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.trials import Terms, Trial, TrialLostError, outcome_of, planned, run_trials, trials_at_once
 from tests.killed import Killing
 from tests.test_launch import make_job, run_of, session_of
 
@@ -29,9 +39,9 @@ ONE = Trials(cpus=1, gpus=0.0, at_once=None)
 
 @dataclass(frozen=True)
 class Square:
-    """Leaves a mark each time it is run; fails for a negative number, otherwise for one below -2.
+    """Leaves a mark each time it runs. Negative numbers fail, those below -2 in another way.
 
-    The first time, 13 loses the storage.
+    At its first run, 13 loses the storage.
     """
 
     name: str
@@ -54,22 +64,22 @@ class Square:
 
 @pytest.fixture
 def workers_find_tests(monkeypatch):
-    """Ray's workers import what crosses over to them by the name of its module."""
+    """Let Ray's workers import this module: they unpickle its objects by the module's name."""
     for folder in (Path(__file__).parent.parent, Path(__file__).parent):
         monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
 
 def run_all(trials: Sequence[Trial], run: Run, folder: Path | str) -> dict[str, str]:
-    """What each that ended failed of; nothing where it did not."""
+    """The error of each trial by name; empty if it succeeded."""
     ended: dict[str, str] = {}
 
     def tell(trial: Trial, error: Exception | None) -> None:
         assert trial.name not in ended
         ended[trial.name] = "" if error is None else str(error)
 
-    with planned(run, ONE, Cluster() if run.workers else None) as (at_once, _):
-        run_trials(trials, Terms(run, ONE), at_once, str(folder), tell)
+    with trial_runner(Terms(run, ONE), Cluster() if run.workers else None, str(folder)) as run_trials:
+        run_trials(trials, tell)
     return ended
 
 
@@ -92,14 +102,14 @@ def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, workers_find_tes
     outcomes = [outcome_of(trial, run_of()) for trial in trials]
     assert outcomes[1] is None
     assert [int(each.tensors["square"]) for each in outcomes if each] == [9, 25]
-    # Again, with one more: only what has no outcome is run.
+    # The second time, with one trial more, only those without an outcome run.
     _, again = run_squares(tmp_path, [3, -2, 5, 7], workers)
     assert again.keys() == {"square -2", "square 7"}
     runs = {n: (tmp_path / f"square{n}.runs").read_text() for n in (3, -2, 5, 7)}
     assert runs == {3: "x", -2: "xx", 5: "x", 7: "x"}
 
 
-def test_a_storage_that_is_lost_stops_the_rest_and_is_no_result(tmp_path):
+def test_a_lost_storage_stops_the_other_trials_and_is_no_result(tmp_path):
     with pytest.raises(StorageError, match="the disk is full; free some space there"):
         run_squares(tmp_path, [2, 13], 0)
     trials, ended = run_squares(tmp_path, [2, 13], 0)
@@ -109,7 +119,7 @@ def test_a_storage_that_is_lost_stops_the_rest_and_is_no_result(tmp_path):
 
 
 @pytest.mark.ray
-def test_a_storage_that_is_lost_is_tried_again_on_ray(tmp_path, workers_find_tests):
+def test_a_trial_that_lost_its_storage_is_retried_on_ray(tmp_path, workers_find_tests):
     _, ended = run_squares(tmp_path, [2, 13], 1, retries=1)
     assert ended == {"square 2": "", "square 13": ""}
     assert (tmp_path / "square13.runs").read_text() == "xx"
@@ -121,31 +131,31 @@ def outcome(trial: Trial) -> Checkpoint | None:
 
 @pytest.fixture
 def blip(monkeypatch) -> Iterator[list[str]]:
-    """The storage fails once, when an outcome is written, and is looked at at once again."""
-    real = storage._Folder.publishing
+    """The storage fails once, when an outcome is written; the retry follows at once."""
+    real = Folder.publishing
     failed: list[str] = []
 
     def publishing(
-        self: storage._Folder, path: str, check: Callable[[], object] = lambda: None
+        self: Folder, path: str, check: Callable[[], object] = lambda: None
     ) -> AbstractContextManager[Path]:
         if "outcome" in self.address and not failed:
             failed.append(path)
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         return real(self, path, check)
 
-    monkeypatch.setattr(storage._Folder, "publishing", publishing)
-    monkeypatch.setattr(storage, "_LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(Folder, "publishing", publishing)
+    monkeypatch.setattr(patience, "_LONGEST_PAUSE_S", 0.01)
     yield failed
     assert failed
 
 
-def test_a_storage_that_comes_back_is_waited_for(tmp_path, blip):
+def test_trials_wait_until_the_storage_is_back(tmp_path, blip):
     trial = Square("square 3", str(tmp_path / "square3"), 3)
     assert run_all([trial], run_of(storage_wait_minutes=1.0), tmp_path) == {"square 3": ""}
     assert outcome(trial)
 
 
-def test_a_storage_that_does_not_is_told_and_the_next_time_is_undisturbed(tmp_path, blip):
+def test_a_storage_that_stays_away_is_named_and_the_next_run_is_undisturbed(tmp_path, blip):
     trial = Square("square 3", str(tmp_path / "square3"), 3)
     with pytest.raises(StorageError, match=r"Input/output error.*; look after the disk or the mount"):
         run_all([trial], run_of(), tmp_path)
@@ -154,7 +164,7 @@ def test_a_storage_that_does_not_is_told_and_the_next_time_is_undisturbed(tmp_pa
 
 @dataclass(frozen=True)
 class Overtaken(Square):
-    """While it is run, another one takes its lease."""
+    """While it runs, another process takes its lease."""
 
     def run(self, fence: Fence) -> Checkpoint:
         with leased(self.folder):
@@ -170,8 +180,8 @@ def test_who_was_overtaken_writes_no_outcome_and_has_none(tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_killed_trial_goes_on_and_ends_as_if_nothing_had_been(tmp_path, workers_find_tests):
-    """One attempt more than that it may be killed: the stage stops, and the next time it comes through."""
+def test_a_killed_trial_resumes_and_has_the_same_outcome(tmp_path, workers_find_tests):
+    """It is killed more often than it is retried: the stage stops, and succeeds when it is repeated."""
     job, run = make_job(tmp_path), run_of(workers=1, max_worker_failures=1)
     whole = LanguageModelPoint("whole", str(tmp_path / "whole"), job, run, session_of(tmp_path, "whole"))
     assert run_all([whole], run_of(), tmp_path) == {"whole": ""}
@@ -217,19 +227,19 @@ def test_as_many_at_once_as_the_nodes_hold(room, nodes, number):
 @pytest.mark.parametrize(
     "room", [Trials(cpus=4, gpus=0.0, at_once=None), Trials(cpus=1, gpus=1.0, at_once=None)]
 )
-def test_a_plan_that_could_only_wait_is_refused(room):
+def test_a_plan_that_would_wait_forever_is_refused(room):
     with pytest.raises(ValueError, match=r"trials\.cpus: \d and trials\.gpus: \d, but no node"):
         trials_at_once(room, [node(2), node(2)])
 
 
 @pytest.mark.parametrize(
-    ("folder", "place"),
+    ("folder", "number"),
     [
-        ("/runs/_ray_trial_3d1c4fe0_4_finetune_classifier_dropout=1.4454_2026-11-22_05-00-06", 4),
-        ("/runs/_ray_trial_a17c4_00001_1_finetune_lm_optimizer_lr=0.0010_2026-11-22_05-00-26", 1),
-        ("/runs/_train_trial_b83e4_00000_0_finetune_lm_optimizer_lr=0.1_2026-11-22_05-01-39", 0),
+        ("/runs/search_trial_3d1c4fe0_4_finetune_classifier_dropout=1.4454_2026-11-22_05-00-06", 4),
+        ("/runs/search_trial_a17c4_00001_1_finetune_lm_optimizer_lr=0.0010_2026-11-22_05-00-26", 1),
+        ("/runs/search_trial_b83e4_00000_0_finetune_lm_optimizer_lr=0.1_2026-11-22_05-01-39", 0),
     ],
 )
-def test_trials_are_numbered_as_they_began(folder, place):
-    """As Tune names their folders, Optuna's and those of grids: restored, it has them in another order."""
-    assert search._place(folder) == place
+def test_trials_are_numbered_in_the_order_of_their_start(folder, number):
+    """By Tune's names of their folders, with Optuna and in grids; a restored search reorders its trials."""
+    assert search._trial_number(SimpleNamespace(path=folder)) == number

@@ -1,16 +1,17 @@
-"""A small training as a process of its own, for tests that disturb it; no test itself.
+"""A small training as a process of its own, for tests that disturb it. Not a test itself.
 
     training_child.py FOLDER STORAGE WAIT_MINUTES [FAULT]
 
-It tells each step on standard output, takes a moment for it, and ends with a hash of the weights. FAULT
-names a place to be killed in, at the 8th step: `publishing` or `uploading`. `curve elsewhere` keeps the
-curve out of the storage, as that of a bucket always is.
+It prints each step, pauses after it, and prints a hash of the weights in the end. FAULT says where it is
+killed at the 8th step: `publishing` or `uploading`. `curve elsewhere` keeps the curve out of the storage,
+where a bucket's curve never is.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
 import os
 import signal
 import sys
@@ -20,8 +21,11 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent)]
 
-from pipeline import files, launch, storage  # noqa: E402
-from pipeline.launch import Session, fit, model_tensors  # noqa: E402
+from pipeline.distributed.launch import fit, model_tensors  # noqa: E402
+from pipeline.distributed.session import Session  # noqa: E402
+from pipeline.files import atomic as files  # noqa: E402
+from pipeline.files.manifest import MANIFEST_FILE  # noqa: E402
+from pipeline.storage.bucket import Bucket  # noqa: E402
 from pipeline.tracking import RecorderConfig  # noqa: E402
 from pipeline.training.checkpoint import Checkpoint  # noqa: E402
 from pipeline.training.context import CurveRecorder  # noqa: E402
@@ -41,7 +45,7 @@ def weights_of(done: Checkpoint) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Slow:
-    """Opens recorders that tell of each step."""
+    """Opens recorders that print each step and pause."""
 
     records: RecorderConfig
 
@@ -63,7 +67,7 @@ class _Slow:
 
 
 def kill_in(place: str) -> None:
-    """By -9, while the checkpoint of the step is on its way."""
+    """Kill this process (-9) while it writes the checkpoint of `FAULT_STEP`."""
 
     def kill(*arguments: object, **more: object) -> None:
         if f"step-{FAULT_STEP:09d}" in str(arguments):
@@ -78,14 +82,14 @@ def kill_in(place: str) -> None:
 
         files._sync_folder = sync
     else:
-        real_upload = storage._Bucket._upload
+        real_upload = Bucket._upload
 
-        def upload(self: storage._Bucket, file: Path, path: str) -> None:
-            if path.endswith(storage.MANIFEST_FILE):
+        def upload(self: Bucket, file: Path, path: str) -> None:
+            if path.endswith(MANIFEST_FILE):
                 kill(path)
             real_upload(self, file, path)
 
-        storage._Bucket._upload = upload  # type: ignore[method-assign]
+        Bucket._upload = upload  # type: ignore[method-assign]
 
 
 def main(folder: Path, address: str, wait_minutes: float, fault: str = "") -> None:
@@ -94,7 +98,7 @@ def main(folder: Path, address: str, wait_minutes: float, fault: str = "") -> No
     elsewhere = "://" in address or fault == "curve elsewhere"
     curve = (folder if elsewhere else Path(address)) / "curve.jsonl"
     session = Session("key", address, Slow(RecorderConfig("", None, curve)).open)
-    launch.log.addHandler(launch.logging.StreamHandler())
+    logging.getLogger("pipeline").addHandler(logging.StreamHandler())
     try:
         done = fit(make_job(folder), run_of(storage_wait_minutes=wait_minutes), session)
     except ValueError as error:

@@ -11,9 +11,9 @@ from models.heads import LanguageModel, language_model_groups
 from models.sampling import WordSampler
 from pipeline.corpus.batches import LanguageModelBatches
 from pipeline.corpus.tokens import TokenShard, token_counts
-from pipeline.params import Optimizer, Schedule
 from pipeline.training.objectives import LanguageModelTask
 from pipeline.training.schedules import make_plan
+from pipeline.training.settings import Optimizer, Schedule
 
 OPTIMIZER = Optimizer(
     kind="adamw", lr=0.002, momentum=0.8, beta2=0.99, weight_decay=0.01, clip_norm=0.4,

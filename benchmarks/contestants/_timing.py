@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+THREADS = "BENCHMARK_THREADS"  # a variable that asks for so many; otherwise as many as cores
+
 
 @dataclass(frozen=True)
 class Size:
@@ -57,7 +59,7 @@ SIZES = {
 
 def prepare() -> None:
     """As many threads as cores, as all contestants have; the same numbers each time."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(int(os.environ.get(THREADS) or len(os.sched_getaffinity(0))))
     torch.manual_seed(1)
 
 

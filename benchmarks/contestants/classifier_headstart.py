@@ -13,7 +13,7 @@ from models.awd_lstm import layer_groups
 from models.heads import Classifier, classifier_groups
 from pipeline.corpus.batches import ClassifierBatches
 from pipeline.corpus.tokens import TokenShard
-from pipeline.launch import prepare_torch
+from pipeline.distributed.worker import prepare_torch
 from pipeline.training.context import Context
 from pipeline.training.loop import Training
 from pipeline.training.objectives import ClassifierTask, predict_logits

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.contestants._network import PRECISIONS, language_model_task
 from benchmarks.contestants._timing import SIZES, peak_megabytes, prepare, seconds_of, tell
-from pipeline.launch import prepare_torch
+from pipeline.distributed.worker import prepare_torch
 from pipeline.training.context import Context
 from pipeline.training.loop import Training
 

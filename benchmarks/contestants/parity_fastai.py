@@ -10,7 +10,7 @@ from fastai.text.models.core import get_language_model
 
 from models.awd_lstm import AWDLSTM, Config
 from models.heads import LanguageModel
-from pipeline.import_fastai import language_model_tensors
+from pipeline.weights.fastai import language_model_tensors
 
 V, E, H, LAYERS = 500, 40, 64, 3
 torch.manual_seed(1)

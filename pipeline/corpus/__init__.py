@@ -1,1 +1,1 @@
-"""Raw text to token shards, and token shards to batches."""
+"""From raw text to token shards, and from token shards to batches."""

@@ -6,15 +6,15 @@ The route of a document, with a worked example of 2 rows:
 2. A ribbon joins them, in an order drawn for the epoch. `order 2 0 1: f g h i a b c d e`
 3. The ribbon is cut into one contiguous lane for each row of the global batch; a lane's target is
    the token behind it. `row 0: f g h i -> g h i a   row 1: a b c d -> b c d e`
-4. A step takes the next `length` tokens of every lane, so row i of a step goes on where row i of the
-   step before ended, and the recurrent state that a lane carries is the right one.
+4. A step takes the next `length` tokens of every lane, so row i of a step continues where row i of the
+   previous step ended, and the recurrent state carried by a lane stays valid.
    `step 0 of length 2: [f g] [a b]   step 1: [h i] [c d]`
 5. A worker takes whole rows of it. `worker 1 of 2: row 1, at every step`
 
-Everything is a function of (seed, step): a position in the data is the number of the step, any step
-can be made without those before it, and nothing depends on the number of workers.
+Everything is a function of (seed, step). The step number is the position in the data, any step can be
+built without those before it, and nothing depends on the number of workers.
 
-A classifier's batch is a set of documents of about equal length, padded behind to the longest.
+A classifier's batch is a set of documents of similar length, padded at the end to the longest.
 
 Shapes: B rows of the global batch, T tokens.
 """
@@ -30,28 +30,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pipeline.corpus.settings import Direction
 from pipeline.corpus.tokens import TokenShard
-from pipeline.params import Direction
 
-# Batches whose documents are sorted by length together: large enough to leave little padding, small
-# enough to leave the order random.
+# How many batches are sorted by length together: enough for little padding, few enough for a random
+# order.
 _BATCHES_SORTED_TOGETHER = 50
-_MOST_PADDING = 0.05  # of a batch that nothing is learnt from
+_MOST_PADDING = 0.05  # of an inference batch, once it has `_ENOUGH_TOKENS`
 _ENOUGH_TOKENS = 8192
 
 
 def rows_of(rank: int, world: int, num_rows: int) -> slice:
-    """The rows of a global batch that a worker holds: contiguous, and as equal as can be."""
+    """Return the rows of a global batch that a worker holds: contiguous, in nearly equal shares."""
     return slice(num_rows * rank // world, num_rows * (rank + 1) // world)
 
 
 def rng_of(seed: int, *position: int) -> np.random.Generator:
-    """A generator for the draws at a position, such as (epoch,)."""
+    """Return a generator for the draws at a position, such as (epoch,)."""
     return np.random.default_rng(np.random.SeedSequence([seed, *position]))
 
 
 class Ribbon:
-    """Documents of several shards, joined in some order; read from either end.
+    """Documents of several shards, joined in a given order and read from either end.
 
     Only the documents' lengths are held in memory.
     """
@@ -70,7 +70,7 @@ class Ribbon:
         return int(self._starts[-1])
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens [start, stop), int64; those of the reversed ribbon where the direction is backward."""
+        """Return tokens [start, stop) as int64, of the reversed ribbon if the direction is backward."""
         if self._reverse:
             return self._read(len(self) - stop, len(self) - start)[::-1]
         return self._read(start, stop)
@@ -97,17 +97,17 @@ class Ribbon:
 class LanguageModelBatch:
     ids_BT: Tensor  # int64, the rows of this worker
     targets_BT: Tensor  # int64, the token that follows each
-    starts_lane: bool  # the lanes begin here: no state is carried into it
+    starts_lane: bool  # the lanes begin here, with no state carried in
     num_targets: int  # of the global batch
-    length_ratio: float  # T over bptt, by which the rate is scaled
+    length_ratio: float  # T / bptt, which scales the learning rate
 
 
 class LanguageModelBatches:
-    """The training steps of a language model: lanes of a ribbon that is shuffled anew each epoch.
+    """Training batches of a language model: lanes of a ribbon that is reshuffled each epoch.
 
-    With `variable_bptt` a step's length is drawn as in Merity et al. 2017, section 4.1: the base is
-    `bptt`, with probability 0.05 half of it, the length normal around the base with standard
-    deviation 5, at least 5. Departure: at most base + 20, to bound memory (as in the authors' code).
+    With `variable_bptt`, a step's length is drawn as in Merity et al. 2017, section 4.1: normal around
+    `bptt`, or around half of it with probability 0.05, with standard deviation 5, and at least 5.
+    Departure: at most `bptt` + 20, to bound memory (as in the authors' code).
     """
 
     def __init__(
@@ -137,14 +137,14 @@ class LanguageModelBatches:
         return self._lane_length * self.num_rows
 
     def num_steps(self, epochs: float) -> int:
-        """Steps in `epochs` passes; of a last part of an epoch as many as its share, rounded up."""
+        """Return the steps in `epochs` passes; a partial last epoch counts its share, rounded up."""
         whole = int(epochs)
         steps = sum(len(self._cuts(epoch)) - 1 for epoch in range(whole))
         part = epochs - whole
         return steps + int(np.ceil(part * (len(self._cuts(whole)) - 1))) if part else steps
 
     def epoch_of(self, step: int) -> tuple[int, int]:
-        """The epoch of a step, and its number within it."""
+        """Return the epoch of a step, and the step's number within that epoch."""
         epoch = 0
         while step >= len(self._cuts(epoch)) - 1:
             step -= len(self._cuts(epoch)) - 1
@@ -173,7 +173,7 @@ class LanguageModelBatches:
         return Ribbon(self._shards, self._direction, order)
 
     def _drawn_cuts(self, epoch: int) -> np.ndarray:
-        """Where the steps of an epoch begin and end, in tokens of a lane; the first is 0."""
+        """Return the boundaries of an epoch's steps, in tokens of a lane; the first is 0."""
         lengths = self._lengths(rng_of(self._seed, 1, epoch))
         ends = np.cumsum(lengths)
         ends = ends[: np.searchsorted(ends, self._lane_length)]
@@ -192,9 +192,9 @@ class LanguageModelBatches:
 def evaluation_batches(
     shards: Sequence[TokenShard], *, num_rows: int, bptt: int, direction: Direction, rows: slice
 ) -> Iterator[LanguageModelBatch]:
-    """All tokens but the first, each a target once, in lanes that carry state.
+    """Yield every token but the first as a target once, in lanes that carry state.
 
-    Lanes differ by at most one token in length; a shorter one ends with an ignored target, -100.
+    Lanes differ by at most one token in length; a shorter lane ends with an ignored target, -100.
     """
     ribbon = Ribbon(shards, direction)
     num_targets = len(ribbon) - 1
@@ -219,16 +219,16 @@ def evaluation_batches(
 
 @dataclass(frozen=True)
 class ClassifierBatch:
-    ids_BT: Tensor  # int64, the rows of this worker, padded behind
+    ids_BT: Tensor  # int64, the rows of this worker, padded at the end
     mask_BT: Tensor  # True at real tokens
     labels_B: Tensor  # int64
     num_rows: int  # of the global batch
 
 
 class ClassifierBatches:
-    """The training steps of a classifier: documents of like length together, reshuffled each epoch.
+    """Training batches of a classifier: documents of similar length together, reshuffled each epoch.
 
-    An epoch has ceil(documents / num_rows) batches whose sizes differ by at most one, so that none is
+    An epoch has ceil(documents / num_rows) batches. Their sizes differ by at most one, so that none is
     too small for batch normalisation.
     """
 
@@ -256,7 +256,7 @@ class ClassifierBatches:
     def at(self, step: int, rank: int, world: int) -> ClassifierBatch:
         chosen = self._plan(step // self._num_batches)[step % self._num_batches]
         rows = rows_of(rank, world, len(chosen))
-        # The longest of the whole batch, so that every worker goes through as many chunks.
+        # The longest text of the global batch, so that all workers process equally many chunks.
         width = int(self._lengths[chosen].max())
         ids, mask = self._padded(self._documents[chosen[rows]], width)
         labels = torch.from_numpy(self._shard.labels[self._documents[chosen[rows]]].astype(np.int64))
@@ -281,9 +281,9 @@ class ClassifierBatches:
 
 
 def clip(document: np.ndarray, max_tokens: int, direction: Direction) -> np.ndarray:
-    """The ids that a classifier reads: of a longer text the first and the last half of max_tokens.
+    """Return the ids that a classifier reads: a text over `max_tokens` loses its middle.
 
-    Departure from ULMFiT, which reads the end only: openings tell much too (Sun et al. 2019,
+    Departure from ULMFiT, which reads only the end: openings are informative too (Sun et al. 2019,
     arXiv 1905.05583, section 5.3.1).
     """
     ids = np.asarray(document, dtype=np.int64)
@@ -294,7 +294,7 @@ def clip(document: np.ndarray, max_tokens: int, direction: Direction) -> np.ndar
 
 
 def pad(texts: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[Tensor, Tensor]:
-    """Ids (B, width), padded behind, and the mask that is True at real tokens."""
+    """Return ids (B, width), padded at the end, and a mask that is True at real tokens."""
     ids = np.full((len(texts), width), pad_id, dtype=np.int64)
     mask = np.zeros((len(texts), width), dtype=bool)
     for row, text in enumerate(texts):
@@ -304,19 +304,19 @@ def pad(texts: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[Tensor, T
 
 
 def by_length(lengths: Sequence[int] | np.ndarray, max_tokens_per_batch: int) -> Iterator[np.ndarray]:
-    """Indices of texts in batches of like length, whose padded size stays within a token budget.
+    """Yield indices of texts in batches of similar length, padded to at most a token budget.
 
-    A batch that is large enough to keep a processor busy ends before its padding goes beyond a twentieth.
+    A batch that is large enough to keep a processor busy ends before its padding exceeds a twentieth.
     """
     order = np.argsort(lengths, kind="stable")
     start, num_real = 0, 0
     for place, index in enumerate(order):
-        # Sorted upwards, so this text is the width of a batch that it joins.
+        # Lengths ascend, so this text sets the width of a batch that it joins.
         length, size = int(lengths[index]), place - start
         padded = (size + 1) * length
         too_large = padded > max_tokens_per_batch
         wasteful = num_real >= _ENOUGH_TOKENS and padded - num_real - length > _MOST_PADDING * padded
-        if size and (too_large or wasteful):  # a single text may be over the budget
+        if size and (too_large or wasteful):  # a single text may exceed the budget
             yield order[start:place]
             start, num_real = place, 0
         num_real += length
@@ -325,9 +325,9 @@ def by_length(lengths: Sequence[int] | np.ndarray, max_tokens_per_batch: int) ->
 
 
 def stratified_subset(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """Indices of `size` documents with the classes' shares kept, at least one a class.
+    """Return indices of `size` documents in the classes' proportions, at least one per class.
 
-    Nested: a larger subset of the same seed holds a smaller one.
+    Subsets are nested: with the same seed, a larger one contains a smaller one.
     """
     classes, counts = np.unique(labels, return_counts=True)
     if size < len(classes):
@@ -335,7 +335,7 @@ def stratified_subset(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
     rank_in_class = np.empty(len(labels))
     for label, count in zip(classes, counts, strict=True):
         members = rng_of(seed, 3, int(label)).permutation(np.flatnonzero(labels == label))
-        # The k-th of a class comes when its share is due; its first comes before anything else.
+        # The k-th of a class comes when its share is due; the first of each class comes before the rest.
         due = (np.arange(count) + 0.5) / count
         due[0] = -1
         rank_in_class[members] = due

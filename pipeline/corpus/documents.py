@@ -2,19 +2,19 @@
 
 The route:
 
-1. `check`: the labels alone are counted and refused where no classifier could be trained on them.
-2. `_write_splits`: each split of the source streams through normalisation into `<split>.parquet`; rows
+1. `check` counts the labels alone, and refuses those that no classifier could be trained on.
+2. `_write_splits` streams each split of the source through normalisation into `<split>.parquet`. Rows
    without text are counted and left out. Labelled corpora keep their unlabelled rows apart.
-3. `_divide`: where the source gives no validation or test split, or `max_documents` wants fewer rows,
-   training rows go to a file between, uncompressed, and stream from there into their parts.
+3. `_divide`: if the source gives no validation or test split, or `max_documents` asks for fewer rows,
+   training rows go to an uncompressed temporary file and stream from there into their splits.
 
-Which part a row goes to depends on the seed and on its own text, not on its place in the file or on
-batch sizes: rows are ranked by a keyed hash of the text, class by class, and the first ranks are split
-off (stratified to the row). Equal texts have equal hashes and so, but for one pair at a boundary, stay
-on one side. Memory holds some batches of texts, and for each row that is divided 12 bytes, three times that
-while it is decided where they go.
+A row's split depends on the seed and the row's text, not on its place in the file or on batch sizes:
+rows are ranked by a keyed hash of the text, class by class, and the last ranks are split off (stratified
+to the row). Equal texts have equal hashes and so stay in one split, except for one pair at a boundary.
+Memory holds a few batches of texts and 12 bytes for each row to be divided, three times that while rows
+are assigned.
 
-The order of rows is the source's.
+Rows keep the source's order.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.corpus.normalise import normalise, num_words
+from pipeline.corpus.settings import Corpus, Normalise
 from pipeline.corpus.sources import SPLITS, Source, is_remote
-from pipeline.files import atomic_write_text, verify, write_manifest
-from pipeline.params import Corpus, Normalise
+from pipeline.files.atomic import atomic_write_text
+from pipeline.files.manifest import verify, write_manifest
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-ROW_GROUP_BYTES = 4_000_000  # of text: what a reader holds at once; a longer document makes a longer group
+ROW_GROUP_BYTES = 4_000_000  # of text, which a reader holds at once; a longer document makes a longer group
 INFO_FILE = "documents.json"
 _UNLABELLED = -1
 
@@ -57,7 +58,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class SplitSize:
-    """White-space words and UTF-8 bytes of the normalised text."""
+    """Size of a split: white-space words and UTF-8 bytes of the normalised text."""
 
     num_documents: int
     num_words: int
@@ -66,7 +67,7 @@ class SplitSize:
 
 @dataclass(frozen=True)
 class DocumentsInfo:
-    """What `documents.json` says of a folder of documents."""
+    """The content of `documents.json`, which describes a folder of documents."""
 
     label_names: tuple[str, ...] | None
     splits: Mapping[str, SplitSize]
@@ -76,12 +77,12 @@ class DocumentsInfo:
 
 
 def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, folder: Path) -> DocumentsInfo:
-    """Write the splits and `documents.json` of a corpus into an empty folder, and their manifest.
+    """Write the splits and `documents.json` of a corpus, and their manifest, into an empty folder.
 
-    `key` is the place of the settings, such as `corpus.target`, for messages.
+    `key` names the settings in messages, such as `corpus.target`.
 
     Raises:
-        ValueError: no documents, or labels that no classifier could be trained and tested on.
+        ValueError: there are no documents, or no classifier could be trained and tested on the labels.
     """
     wanted = _wanted_fractions(source, settings)
     counts = {split: source.label_counts(split) for split in source.splits}
@@ -95,7 +96,7 @@ def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, fo
     if undivided is not None:
         sizes |= _divide(undivided, folder, wanted, settings.max_documents, labels)
     else:
-        labels.check(counts, wanted)  # again, without the rows that had no text
+        labels.check(counts, wanted)  # again, now without rows that have no text
     _check_splits(sizes, settings, labels)
     info = DocumentsInfo(
         label_names=source.label_names,
@@ -110,7 +111,7 @@ def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, fo
 
 
 def _recorded(settings: Corpus) -> dict[str, Any]:
-    """The source's settings; addresses without user, password and query, which may be secrets."""
+    """Return the source's settings; addresses lose user, password and query, which may be secrets."""
     source = settings.source.model_dump()
     for split in SPLITS:
         entries = source.get(split, [])
@@ -123,7 +124,7 @@ def _plain_address(entry: str) -> str:
 
 
 def read_documents_info(folder: Path) -> DocumentsInfo:
-    """Read `documents.json`. Raises ValueError where it is missing or damaged."""
+    """Read `documents.json`. Raises ValueError if it is missing or damaged."""
     _verify(folder, INFO_FILE)
     content = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
     names = content["label_names"]
@@ -137,7 +138,7 @@ def read_documents_info(folder: Path) -> DocumentsInfo:
 
 
 def read_documents(folder: Path, split: str) -> Iterator[Rows]:
-    """Stream the documents of a split in their order; memory holds a row group.
+    """Stream the documents of a split in order; memory holds one row group.
 
     Raises:
         ValueError: the split's file is missing or damaged.
@@ -156,7 +157,7 @@ def _split_file(split: str) -> str:
 
 
 def _verify(folder: Path, name: str) -> None:
-    """Raises ValueError where a file is not the one that was written."""
+    """Raise ValueError if a file is not the one that was written."""
     if not (folder / name).exists():
         raise ValueError(f"{folder / name}: no such file; run the stage `prepare` first")
     try:
@@ -166,7 +167,7 @@ def _verify(folder: Path, name: str) -> None:
 
 
 def read_texts(folder: Path, split: str) -> list[str]:
-    """All texts of a split in their order, in memory."""
+    """Return all texts of a split in order, in memory."""
     return [text for rows in read_documents(folder, split) for text in rows.texts]
 
 
@@ -174,7 +175,7 @@ def read_texts(folder: Path, split: str) -> list[str]:
 
 
 def _check_splits(sizes: Mapping[str, SplitSize], settings: Corpus, labels: _LabelCheck) -> None:
-    """Refuse what a later stage, hours from now, could not do without."""
+    """Refuse a corpus without a split that a later stage, hours from now, needs."""
     needed = ("validation",) if labels.names is None else ("validation", "test")
     for split in needed:
         if split in sizes:
@@ -187,7 +188,7 @@ def _check_splits(sizes: Mapping[str, SplitSize], settings: Corpus, labels: _Lab
         else:
             reason = f"`{key}.split.{split}` is 0 and `{key}.source.{split}` names no file"
         what = "models are judged on it" if split == "validation" else "the classifier is evaluated on it"
-        raise ValueError(f"`{key}`: there would be no {split} split, and {what}: {reason}")
+        raise ValueError(f"`{key}`: there would be no {split} split, but {what}: {reason}")
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,7 @@ class _LabelCheck:
     key: str
 
     def check(self, counts: Mapping[str, Counter[int]], wanted: Mapping[str, float]) -> None:
-        """Refuse label counts by split that cannot be trained or tested on."""
+        """Refuse label counts by split that no classifier could be trained or tested on."""
         if self.names is None:
             return
         column = f"`{self.key}.source.label_column`"
@@ -234,8 +235,8 @@ class _LabelCheck:
         few = {label: count for label, count in train.items() if count < needed}
         if few:
             raise ValueError(
-                f"`{self.key}.split`: {', '.join(('train', *wanted))} need a row of each class, {needed} in "
-                f"all; fewer have {self._named(few)}. Add rows, merge classes, raise "
+                f"`{self.key}.split`: each of {', '.join(('train', *wanted))} needs a row of every class, "
+                f"{needed} in all; too few have {self._named(few)}. Add rows, merge classes, raise "
                 f"`{self.key}.max_documents`, or give files for the splits. Is "
                 f"`{self.key}.source.label_column` the right column?"
             )
@@ -246,7 +247,7 @@ class _LabelCheck:
 
 
 def _some(items: Iterable[str], most: int = 5) -> str:
-    """The first few of many."""
+    """List the first few items and count the others."""
     listed = list(items)
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more
@@ -257,7 +258,7 @@ def _short(text: str, most: int = 40) -> str:
 
 
 def _wanted_fractions(source: Source, settings: Corpus) -> dict[str, float]:
-    """The splits to be split off train, those that the source itself lacks."""
+    """Return the fractions of the splits that the source lacks, to be split off train."""
     fractions = {"validation": settings.split.validation, "test": settings.split.test}
     return {split: part for split, part in fractions.items() if part > 0 and split not in source.splits}
 
@@ -266,7 +267,7 @@ def _wanted_fractions(source: Source, settings: Corpus) -> dict[str, float]:
 
 
 class _SplitWriter:
-    """Appends documents to a parquet file, a row group at a time."""
+    """Appends documents to a parquet file, one row group at a time."""
 
     def __init__(self, file: Path) -> None:
         import pyarrow as pa
@@ -280,7 +281,7 @@ class _SplitWriter:
         self.label_counts: Counter[int] = Counter()
 
     def append(self, rows: pl.DataFrame) -> None:
-        # Which group a row goes to hangs on the text before it alone, not on how rows come in.
+        # A row's group depends on the amount of text before it, not on how rows are batched.
         groups = (self.num_bytes + rows["num_bytes"].cum_sum()) // ROW_GROUP_BYTES
         for (group,), part in rows.group_by(groups, maintain_order=True):
             if group != self._group:
@@ -309,7 +310,7 @@ class _SplitWriter:
 
 
 class _Undivided:
-    """Rows on their way to their splits: on disk as they are, in memory a key and a class of each."""
+    """Rows to be divided into splits: the rows on disk, their keys and classes in memory."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -339,11 +340,11 @@ class _Undivided:
         return np.frombuffer(self._classes, dtype=np.int32)
 
     def batches(self) -> Iterator[pl.DataFrame]:
-        """Stream what was appended; the file is gone after."""
+        """Stream the appended rows, then delete the file."""
         import polars as pl
         import pyarrow as pa
 
-        with pa.OSFile(str(self._file)) as file:  # a memory map would count all that was read as ours
+        with pa.OSFile(str(self._file)) as file:  # a memory map would count as memory in use
             reader = pa.ipc.open_file(file)
             for number in range(reader.num_record_batches):
                 frame = pl.from_arrow(reader.get_batch(number))
@@ -354,7 +355,7 @@ class _Undivided:
 
 @contextmanager
 def _split_writers(folder: Path) -> Iterator[dict[str, _SplitWriter]]:
-    """Yield a dictionary of open writers that makes one when a split is first asked for."""
+    """Yield a dictionary of open writers that creates a writer when a split is first used."""
 
     class Writers(dict[str, _SplitWriter]):
         def __missing__(self, split: str) -> _SplitWriter:
@@ -371,7 +372,7 @@ def _write_splits(
 ) -> tuple[dict[str, SplitSize], dict[str, Counter[int]], _Undivided | None]:
     """Write each split of the source; return their sizes and label counts.
 
-    To be divided, training rows are not written but returned, where there are any.
+    With `divide`, training rows are not written but returned, if there are any.
     """
     undivided = None
     with _split_writers(folder) as writers, ExitStack() as stack:
@@ -388,7 +389,7 @@ def _write_splits(
 
 
 def _usable_rows(source: Source, settings: Corpus, seed: int) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Normalised batches, each with the split that it goes to; what cannot be used is counted."""
+    """Yield normalised batches, each with the split that it goes to; count unusable rows."""
     for split in source.splits:
         for rows, num_empty in _prepared(source.rows(split), settings.normalise, seed):
             if num_empty:
@@ -403,7 +404,7 @@ def _usable_rows(source: Source, settings: Corpus, seed: int) -> Iterator[tuple[
 
 
 def _documents(raw: pl.DataFrame, settings: Normalise, seed: int) -> tuple[pl.DataFrame, int]:
-    """A source's rows normalised and measured, and how many had no text."""
+    """Return a source's rows normalised and measured, and how many had no text."""
     import polars as pl
 
     texts = normalise(raw["text"], settings)
@@ -417,7 +418,7 @@ def _documents(raw: pl.DataFrame, settings: Normalise, seed: int) -> tuple[pl.Da
 def _prepared(
     batches: Iterable[pl.DataFrame], settings: Normalise, seed: int
 ) -> Iterator[tuple[pl.DataFrame, int]]:
-    """`_documents` of each batch in order, while two threads are at work on those that follow."""
+    """Yield `_documents` of each batch in order, while two threads work on the next batches."""
     with ThreadPoolExecutor(2) as pool:
         pending: deque[Future[tuple[pl.DataFrame, int]]] = deque()
         for batch in batches:
@@ -431,7 +432,7 @@ def _prepared(
 def _placed(
     rows: pl.DataFrame, split: str, *, labelled_corpus: bool
 ) -> Iterator[tuple[str | None, pl.DataFrame]]:
-    """Where the rows of a source's split belong; None: rows that cannot be scored."""
+    """Yield the rows of a source's split by target split; None marks rows that cannot be scored."""
     import polars as pl
 
     if split == "unlabelled":
@@ -467,9 +468,10 @@ def _divide(
 
 
 def hash_keys(texts: Iterable[str], seed: int, purpose: str = "") -> Iterator[int]:
-    """A uniform 64-bit number for each text, from the seed, the purpose and the text alone.
+    """Yield a uniform 64-bit number for each text, from the seed, the purpose and the text alone.
 
-    Two draws from the same texts need two purposes: what one has left would else be the other's extremes.
+    Each draw from the same texts needs its own purpose: otherwise a second draw would see only one end of the
+    first draw's range of numbers.
     """
     secret = seed.to_bytes(16, "little")
     for text in texts:
@@ -479,7 +481,7 @@ def hash_keys(texts: Iterable[str], seed: int, purpose: str = "") -> Iterator[in
 
 
 def _first(keys: np.ndarray, count: int | None) -> np.ndarray:
-    """Mask of the `count` rows of lowest key."""
+    """Return a mask of the `count` rows with the lowest keys."""
     chosen = np.ones(len(keys), dtype=bool)
     if count is not None and count < len(keys):
         chosen[np.argsort(keys, kind="stable")[count:]] = False
@@ -489,9 +491,9 @@ def _first(keys: np.ndarray, count: int | None) -> np.ndarray:
 def _assign(
     keys: np.ndarray, classes: np.ndarray, chosen: np.ndarray, wanted: Mapping[str, float], key: str
 ) -> tuple[tuple[str, ...], np.ndarray]:
-    """Give each row the position of its split in the returned names, or -1 for none.
+    """Return the names of the splits and each row's position among them, or -1 for none.
 
-    Of each class, `fraction` of the rows, rounded and at least one, goes to each wanted split.
+    Each wanted split gets its fraction of each class's rows, rounded, but at least one.
     """
     splits = ("train", *wanted)
     parts = np.where(chosen, 0, -1).astype(np.int8)
@@ -499,7 +501,7 @@ def _assign(
         rows = np.flatnonzero(chosen & (classes == label))
         if len(rows) < len(splits):
             raise ValueError(
-                f"`{key}`: {len(rows)} documents for the splits {', '.join(splits)}, each needs one; "
+                f"`{key}`: {len(rows)} documents for the splits {', '.join(splits)}, but each needs one; "
                 f"raise `{key}.max_documents`, add rows, or give files for the splits"
             )
         ranked = rows[np.argsort(keys[rows], kind="stable")]

@@ -1,12 +1,12 @@
-"""Test documents that were trained on, word for word or nearly so.
+"""Finds test documents that also occur in training text, word for word or nearly so.
 
 Texts are compared as sequences of lower-case words, so that markup, punctuation and spacing hide nothing.
-A near duplicate shares word n-grams: the measure is containment, the fraction of a test document's distinct
-n-grams that stand in one and the same training document (Broder 1997). N-grams are compared by 64-bit hashes
-of all of them, nothing is sampled: with a billion n-grams on one side and ten million on the other, one
-chance match in two thousand runs is expected, and a near duplicate needs many in one document.
+Near duplicates are found by containment (Broder 1997): the fraction of a test document's distinct word
+n-grams that occur in one training document. All n-grams are compared, by 64-bit hash; none are sampled. With
+a billion n-grams on one side and ten million on the other, one chance match is expected in two thousand runs,
+and a near duplicate needs many matches in one document.
 
-Memory holds the test documents' n-grams and a row group of training text.
+Memory holds the test documents' n-grams and one row group of training text.
 
 Shapes: N test documents, G n-grams, W words.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 _WORD = r"[\p{L}\p{N}]+"
-_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no word of an n-gram is multiplied away
+_BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so that multiplying by it loses no word of an n-gram
 
 
 LEAKS_FILE = "leaks.csv"
@@ -29,7 +29,7 @@ LEAKS_FILE = "leaks.csv"
 
 @dataclass(frozen=True)
 class Leak:
-    """The training document of a split that a test document is most like."""
+    """A test document and the training document of a split that is most like it."""
 
     test: int  # index of the test document
     other: int  # index in the split
@@ -38,11 +38,11 @@ class Leak:
 
 
 class LeakFinder:
-    """Holds test documents against training text as it comes.
+    """Compares test documents with a stream of training text.
 
     Args:
-        ngram_words: n. A test document of fewer words is compared as a whole only.
-        least: containment from which on a document counts as a near duplicate.
+        ngram_words: n. A test document with fewer words is only compared as a whole.
+        least: lowest containment that counts as a near duplicate.
     """
 
     def __init__(self, test: Sequence[str], *, ngram_words: int, least: float) -> None:
@@ -50,15 +50,15 @@ class LeakFinder:
         self._wholes: dict[int, list[int]] = {}
         words = _Words(test)
         for index, whole in enumerate(words.wholes()):
-            if words.counts[index]:  # a text without words is nobody's duplicate
+            if words.counts[index]:  # a text without words is no duplicate
                 self._wholes.setdefault(int(whole), []).append(index)
         grams, owners = words.ngrams(ngram_words)
-        # Sorted by n-gram: to be found by bisection.
+        # Sorted by n-gram, for binary search.
         self._grams, self._owners = _distinct(grams, owners)
         self._num_grams_N = np.bincount(self._owners, minlength=len(test))
 
     def leaks(self, texts: Iterable[Sequence[str]]) -> list[Leak]:
-        """The most alike training document of each test document that leaks; `texts` come in parts."""
+        """Return each leaking test document's most similar training document; `texts` come in parts."""
         best: dict[int, Leak] = {}
         first = 0
         for part in texts:
@@ -82,7 +82,7 @@ class LeakFinder:
         yield from self._near(grams[held], others[held])
 
     def _near(self, grams: np.ndarray, others: np.ndarray) -> Iterator[Leak]:
-        """Pairs of documents that share enough of those n-grams, all of which some test document has."""
+        """Yield pairs of documents that share enough n-grams; some test document has each of `grams`."""
         if not len(grams):
             return
         grams, others = _distinct(grams, others)
@@ -101,7 +101,7 @@ class LeakFinder:
 
 
 def leaked_documents(folder: Path) -> np.ndarray:
-    """Indices of the test documents that leak, as the stage `find_leaks` wrote them."""
+    """Return the indices of the leaking test documents, as the stage `find_leaks` wrote them."""
     file = folder / LEAKS_FILE
     try:
         with file.open(newline="", encoding="utf-8") as rows:
@@ -111,7 +111,7 @@ def leaked_documents(folder: Path) -> np.ndarray:
 
 
 class _Words:
-    """The words of some texts, as 64-bit hashes one after the other."""
+    """The words of texts, as 64-bit hashes in one array."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         import polars as pl
@@ -122,17 +122,17 @@ class _Words:
         self._hashes_W = flat.hash(seed=1).to_numpy()
 
     def wholes(self) -> np.ndarray:
-        """A hash of each text."""
+        """Return a hash of each text."""
         starts = np.cumsum(self.counts) - self.counts
         place = (np.arange(len(self._hashes_W)) - np.repeat(starts, self.counts)).astype(np.uint64)
         with np.errstate(over="ignore"):
-            # A word's hash, bent by its place: the sum then tells orders apart.
+            # Mix each word's hash with its place, so that the sum depends on the order.
             bent = _mixed(self._hashes_W + place * _BASE)
             sums = np.concatenate([[np.uint64(0)], np.cumsum(bent, dtype=np.uint64)])
             return sums[starts + self.counts] - sums[starts] + self.counts.astype(np.uint64)
 
     def ngrams(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Hashes of all n-grams, and the text of each."""
+        """Return the hashes of all n-grams, and the text that each is from."""
         owners = np.repeat(np.arange(len(self.counts)), self.counts)
         size = len(self._hashes_W) - n + 1
         if size <= 0:
@@ -146,7 +146,7 @@ class _Words:
 
 
 def _distinct(grams: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each n-gram of a document once, sorted by n-gram."""
+    """Keep each n-gram of a document once, sorted by n-gram."""
     order = np.lexsort((owners, grams))
     grams, owners = grams[order], owners[order]
     first = np.ones(len(grams), bool)
@@ -155,7 +155,7 @@ def _distinct(grams: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _mixed(hashes: np.ndarray) -> np.ndarray:
-    """The finaliser of MurmurHash3: each bit of the input moves about half of those of the output."""
+    """Apply MurmurHash3's finaliser: each bit of the input flips about half of the output's bits."""
     with np.errstate(over="ignore"):
         hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
         hashes = (hashes ^ (hashes >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)

@@ -1,18 +1,18 @@
-"""Normalisation: the one place where a document's text is changed.
+"""Normalisation, the only place that changes a document's text.
 
 Steps, in this order, each a setting of `corpus.<name>.normalise`:
 
 1. `unicode`: NFC (accents composed, nothing lost) or NFKC (also ligatures, full-width letters, ...).
-2. `control_characters`: C0, delete and C1 controls become a space; tab and newline are white space, kept.
-   C1 controls are what Windows quotes and dashes turn into when read as Latin-1.
+2. `control_characters`: C0, delete and C1 controls become a space; tab and newline stay.
+   Windows quotes and dashes turn into C1 controls when read as Latin-1.
 3. `html_breaks`: `<br>`, `<br/>`, `<br />` become a space (a line break in IMDb's reviews).
-4. `lowercase`, and the Unicode form again, as lower-casing takes some letters apart (U+0130).
-5. `collapse_whitespace`: runs of white space, newlines among them, become one space; none at the ends.
+4. `lowercase`, then the Unicode form again, as lower-casing decomposes some letters (U+0130).
+5. `collapse_whitespace`: runs of white space, including newlines, become one space; the ends are stripped.
 
-With every step on, normalising twice gives what normalising once gives.
+With every step on, normalising twice gives the same as normalising once.
 
-Texts are a polars column: its string functions take a fifth of the time of Python's. White space is what
-`str.split` takes for it, which is U+001C to U+001F more than a regular expression's.
+Texts are a polars column, whose string functions take a fifth of the time of Python's. White space is what
+`str.split` splits at, which includes U+001C to U+001F, unlike a regular expression's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import unicodedata
 from typing import TYPE_CHECKING
 
-from pipeline.params import Normalise
+from pipeline.corpus.settings import Normalise
 
 if TYPE_CHECKING:
     import polars as pl
@@ -51,7 +51,7 @@ def normalise(texts: pl.Series, settings: Normalise) -> pl.Series:
 
 
 def num_words(texts: pl.Series, settings: Normalise) -> pl.Series:
-    """Words of each normalised text, as white space parts them."""
+    """Count the words of each normalised text, separated by white space."""
     import polars as pl
 
     text = pl.col(texts.name)
@@ -70,11 +70,11 @@ def _composed(texts: pl.Series, settings: Normalise) -> pl.Series:
     is_ascii = (texts.str.len_bytes() == texts.str.len_chars()).all()
     if form == "none" or is_ascii:
         return texts
-    # Python first looks whether there is anything to do; polars does not, and takes eight times as long.
+    # Python first checks whether a text needs a change; polars does not, and takes eight times as long.
     return pl.Series(texts.name, [unicodedata.normalize(form, text) for text in texts], dtype=pl.String)
 
 
 def _collapsed(text: pl.Expr) -> pl.Expr:
-    # In two steps: a pattern that matches at each single space takes six times as long.
+    # Two steps, as a pattern that matches each single space takes six times as long.
     spaced = text.str.replace_all(_WHITESPACE_BUT_SPACE, " ")
     return spaced.str.replace_all(" {2,}", " ").str.strip_chars(" ")

@@ -1,15 +1,14 @@
-"""The embedded default corpus: documentation strings of the libraries that are installed anyway.
+"""The built-in default corpus: docstrings of libraries that are installed anyway.
 
 Files are parsed with `ast`, never imported. Two parts:
 
 - target: the opening prose (paragraphs before parameter lists, sections and code) of ten libraries,
-  labelled with the library it is from; the names of the libraries are masked, as they would give the
-  label away;
+  labelled with the library; library names are masked, as they would give the label away;
 - general: all prose of the docstrings of the standard library and of every other installed package,
   and the `pydoc` topics (the language reference).
 
-Documents come in a fixed order (library, file, line), whatever folder Python is installed in.
-A general document that is also a target document is left out.
+Documents come in a fixed order (library, file, line), wherever Python is installed. A general document
+that is also a target document is left out.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# Each target library with the names by which its documentation speaks of itself. An alias that is
-# also a common word, as `pd` or `pl`, only counts in front of a dot.
+# Target libraries, and the names that their documentation uses for them. A short alias such as `pd` or `pl`
+# only counts before a dot.
 TARGET_LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "mlflow": ("mlflow",),
     "networkx": ("networkx", r"nx(?=\.)"),
@@ -46,12 +45,12 @@ TARGET_LIBRARIES: Mapping[str, tuple[str, ...]] = {
 MASK = "library"
 
 _NUM_PROCESSES = min(4, os.cpu_count() or 1)
-_FILES_WORTH_PROCESSES = 500  # fewer are parsed sooner than a process has started
+_FILES_WORTH_PROCESSES = 500  # fewer are parsed before a process has started
 _FILES_PER_TASK = 50
 
-# Top-level names that are ours, or that only the way of installation put there.
+# Top-level names of this project, or created by its installation.
 _NOT_GENERAL = ("pipeline", "models", "headstart", "__editable__")
-# Copies of other people's code inside a library: their text would carry the wrong label.
+# Vendored code inside a library, whose text would get the wrong label.
 _VENDORED_FOLDERS = frozenset(
     ("_vendor", "_vendored", "vendor", "vendored", "thirdparty_files", "third_party", "site-packages")
 )
@@ -77,7 +76,7 @@ _CODE = re.compile(
 
 @dataclass
 class Extraction:
-    """Documents found, with what was left out and why. `labels` index `label_names`."""
+    """The documents found, and counts of those skipped by reason. `labels` index `label_names`."""
 
     texts: list[str] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
@@ -86,7 +85,7 @@ class Extraction:
 
 
 def extract_target(min_words: int, site_folders: Iterable[Path] | None = None) -> Extraction:
-    """Read the target part: the opening prose of the ten libraries, labelled with the library.
+    """Extract the target part: the opening prose of the ten libraries, labelled with the library.
 
     Raises:
         ValueError: fewer than two of the libraries are installed.
@@ -96,8 +95,8 @@ def extract_target(min_words: int, site_folders: Iterable[Path] | None = None) -
     names = tuple(libraries)
     if len(names) < 2:
         raise ValueError(
-            f"pydocs: {len(names)} of the libraries {', '.join(sorted(TARGET_LIBRARIES))} installed, "
-            "at least two are needed as classes; install the project's dependencies, or set "
+            f"pydocs: {len(names)} of the libraries {', '.join(sorted(TARGET_LIBRARIES))} are installed, "
+            "but at least two are needed as classes; install the project's dependencies, or set "
             "`corpus.target.source` to files of your own"
         )
     extraction = Extraction(label_names=names)
@@ -113,7 +112,7 @@ def extract_target(min_words: int, site_folders: Iterable[Path] | None = None) -
 def extract_general(
     min_words: int, site_folders: Iterable[Path] | None = None, standard_library: Path | None = None
 ) -> Extraction:
-    """Read the general part: standard library, `pydoc` topics and the packages that are not target."""
+    """Extract the general part: standard library, `pydoc` topics and packages outside the target."""
     site = list(_site_folders() if site_folders is None else site_folders)
     standard_library = standard_library or Path(sysconfig.get_paths()["stdlib"])
     extraction = Extraction()
@@ -137,7 +136,7 @@ def opening(docstring: str) -> str:
 
 
 def prose(docstring: str) -> str:
-    """Return every paragraph of prose, one a line; headings, lists of parameters and code are dropped."""
+    """Return the paragraphs of prose, one per line, without headings, parameter lists and code."""
     return "\n".join(_as_prose(lines) for lines in _paragraphs(docstring) if _is_prose(lines))
 
 
@@ -159,7 +158,7 @@ def _keep(text: str, min_words: int, seen: set[str], skipped: Counter[str]) -> b
 
 
 def _key(text: str) -> str:
-    """Texts that differ in case, spacing, punctuation or a library's name only are duplicates."""
+    """Return a key that ignores case, spacing, punctuation and library names, to find duplicates."""
     return " ".join(re.findall(r"\w+", mask(text).lower()))
 
 
@@ -191,7 +190,7 @@ def _site_folders() -> list[Path]:
 
 
 def _packages(folders: Iterable[Path]) -> dict[str, Path]:
-    """Top-level packages and modules by name; of two with one name the first counts."""
+    """Return top-level packages and modules by name; the first of equal names wins."""
     found: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -202,7 +201,7 @@ def _packages(folders: Iterable[Path]) -> dict[str, Path]:
 
 
 def _docstrings_below(packages: Mapping[str, Path], skipped: Counter[str]) -> Iterator[tuple[str, str]]:
-    """Docstrings of packages with the package's name, in order of package, file and line."""
+    """Yield pairs of package name and docstring, in order of package, file and line."""
     files = [(name, file) for name in sorted(packages) for file in _python_files(packages[name])]
     parsed = _each_files_docstrings([file for _, file in files])
     for (name, _), docstrings in zip(files, parsed, strict=True):
@@ -216,15 +215,15 @@ def _each_files_docstrings(files: list[Path]) -> Iterator[list[str] | None]:
     if len(files) < _FILES_WORTH_PROCESSES:
         yield from map(_docstrings_in, files)
         return
-    # Not forked: polars' threads may hold locks that a forked child would wait for.
+    # Spawned, not forked: a forked child may deadlock on locks that polars' threads hold.
     with ProcessPoolExecutor(_NUM_PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(_docstrings_in, files, chunksize=_FILES_PER_TASK)
 
 
 def _docstrings_in(file: Path) -> list[str] | None:
-    """Docstrings of a file in order of line, or None where Python cannot parse it."""
+    """Return a file's docstrings in order of line, or None if Python cannot parse it."""
     source = file.read_bytes()
-    # Docstrings of some length are triple-quoted; not to parse the rest saves a quarter.
+    # Long docstrings are triple-quoted; skipping files without any saves a quarter of the time.
     if b'"""' not in source and b"'''" not in source:
         return []
     with _no_garbage_collection(), warnings.catch_warnings():
@@ -236,7 +235,7 @@ def _docstrings_in(file: Path) -> list[str] | None:
 
 
 def _python_files(package: Path) -> list[Path]:
-    if package.is_file():  # a module of its own
+    if package.is_file():  # a single module
         return [package]
     relative = (file.relative_to(package) for file in package.rglob("*.py"))
     kept = (file for file in relative if not _VENDORED_FOLDERS.intersection(file.parts))
@@ -245,7 +244,7 @@ def _python_files(package: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """A syntax tree is millions of objects without cycles: collecting halves the speed for nothing."""
+    """Pause garbage collection, which halves the speed: syntax trees are many objects without cycles."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -267,8 +266,8 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def _topics(file: Path) -> Iterator[str]:
-    """The texts of `pydoc_data.topics`, a module that assigns one dictionary of strings."""
-    if not file.is_file():  # some distributions package it apart
+    """Yield the texts of `pydoc_data.topics`, a module that assigns one dictionary of strings."""
+    if not file.is_file():  # some distributions package it separately
         return
     for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Dict):
@@ -278,7 +277,7 @@ def _topics(file: Path) -> Iterator[str]:
 
 
 def _paragraphs(docstring: str) -> Iterator[list[str]]:
-    """Blocks of non-empty lines, indentation kept; a heading is parted from the text below it."""
+    """Yield blocks of non-empty lines, indentation kept; a section's heading starts a new block."""
     block: list[str] = []
     for line in docstring.expandtabs().splitlines():
         stripped = line.strip()
@@ -304,7 +303,7 @@ def _is_prose(block: list[str]) -> bool:
 
 
 def _as_prose(block: list[str]) -> str:
-    """Join the lines and take the markup off: roles, code quotes, emphasis."""
+    """Join the lines and strip markup: roles, code quotes, emphasis."""
     text = " ".join(line.strip() for line in block)
     text = _ROLE.sub(lambda match: _ROLE_TARGET.sub("", match[1]).lstrip("~!"), text)
     text = text.replace("``", "").replace("`", "").replace("**", "")

@@ -1,9 +1,9 @@
 """Rows of raw text and labels from files, scanned lazily and streamed in batches.
 
 The route of a row: a file's lazy polars scan -> batches of at most `BATCH_ROWS` rows -> decoding and
-counting of what cannot be used -> columns `text` and `label`. At no time is more than a few batches in
-memory. Files are read one after the other in the order given (a glob's matches sorted by name), so that
-an error can name the file and the order of rows is fixed.
+counting of unusable rows -> columns `text` and `label`. Memory holds only a few batches. Files are read one
+after the other in the given order (a glob's matches sorted by name), so that an error can name the file and
+the order of rows is fixed.
 """
 
 from __future__ import annotations
@@ -19,48 +19,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.corpus import textfiles
+from pipeline.corpus.settings import FilesSource, PydocsSource
 from pipeline.corpus.textfiles import REPLACEMENT, UNDECODABLE
-from pipeline.params import FilesSource, PydocsSource
 
 if TYPE_CHECKING:
     import polars as pl
 
-BATCH_ROWS = 200  # with ten times as many, long documents took 100 MB more
+BATCH_ROWS = 200  # ten times as many took 100 MB more with long documents
 SPLITS = ("train", "validation", "test", "unlabelled")
 
 _FORMATS = {
     ".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".txt": "text",
 }  # fmt: skip
 _MINUS_ONE = ("-1", "-1.0")
-_INTEGER = re.compile(r"(-?\d{1,18})(?:\.0+)?")  # a longer one is a name
+_INTEGER = re.compile(r"(-?\d{1,18})(?:\.0+)?")  # a longer number is a name
 
 
 class Source(Protocol):
-    """Where a corpus comes from."""
+    """A corpus in its raw form."""
 
-    label_names: tuple[str, ...] | None  # None: a corpus without labels
-    splits: tuple[str, ...]  # those that the source itself gives
+    label_names: tuple[str, ...] | None  # None if the corpus has no labels
+    splits: tuple[str, ...]  # splits that the source itself gives
     skipped: Counter[str]  # rows left out so far, by reason
     repaired: Counter[str]  # rows changed to be usable, by reason
 
     def label_counts(self, split: str) -> Counter[int]:
-        """Labelled rows of each class in a split, without reading the texts."""
+        """Count the labelled rows of each class in a split, without reading the texts."""
 
     def rows(self, split: str) -> Iterator[pl.DataFrame]:
-        """Stream a split: the columns `text`, never null, and `label`, null where a row has none."""
+        """Stream a split: the columns `text`, never null, and `label`, null if a row has none."""
 
 
 def open_source(settings: PydocsSource | FilesSource, key: str) -> Source:
-    """Open what the settings under `key` (such as `corpus.target.source`) describe.
+    """Open the source that the settings under `key` (such as `corpus.target.source`) describe.
 
     Raises:
-        ValueError: a file or column is missing or a label is not among the names, with file and key.
+        ValueError: a file, a column or a label's name is missing; the message has file and key.
     """
     return Pydocs(settings) if isinstance(settings, PydocsSource) else Files(settings, key)
 
 
 class Pydocs:
-    """The embedded corpus: small enough to be extracted at once."""
+    """The built-in corpus, small enough to be extracted at once."""
 
     def __init__(self, settings: PydocsSource) -> None:
         from pipeline.corpus import pydocs
@@ -93,7 +93,7 @@ class Files:
 
     def __post_init__(self) -> None:
         self._repairs = tempfile.TemporaryDirectory(prefix="headstart-utf8-")
-        self._whole: set[str] = set()  # CSV files whose rows were all looked at
+        self._whole: set[str] = set()  # CSV files whose rows were all checked
         self._files = {split: self._resolve(split) for split in SPLITS if getattr(self.settings, split)}
         self.splits = tuple(self._files)
         for split, files in self._files.items():
@@ -131,10 +131,8 @@ class Files:
                 return [entry]
             is_folder = Path(entry).is_dir()
             matches = sorted(name for name in glob.glob(entry, recursive=True) if Path(name).is_file())
-        except (OSError, ValueError) as error:  # no permission, too long a name, a NUL in it
-            raise ValueError(
-                f"`{self.key}.{split}`: {_short(entry)!r} cannot be looked for: {error}"
-            ) from error
+        except (OSError, ValueError) as error:  # no permission, a name too long or with a NUL
+            raise ValueError(f"`{self.key}.{split}`: {_short(entry)!r} is no usable path: {error}") from error
         if is_folder:
             raise ValueError(
                 f"`{self.key}.{split}`: {entry} is a folder; name its files, such as {entry}/*.parquet"
@@ -158,8 +156,8 @@ class Files:
         suffix = Path(name.partition("?")[0]).suffix.lower()
         if suffix not in _FORMATS:
             raise ValueError(
-                f"{name}: the ending {suffix!r} tells no format, as {', '.join(_FORMATS)} do; unpack it if "
-                f"it is packed, or set `{self.key}.format`"
+                f"{name}: the extension {suffix!r} is none of {', '.join(_FORMATS)}; decompress the file if "
+                f"it is compressed, or set `{self.key}.format`"
             )
         return _FORMATS[suffix]
 
@@ -170,7 +168,7 @@ class Files:
             case "parquet":
                 scan = pl.scan_parquet(file.pattern)
             case "csv":
-                scan = pl.scan_csv(file.pattern, infer_schema=False)  # every column as written
+                scan = pl.scan_csv(file.pattern, infer_schema=False)  # every column as strings
             case "ndjson":
                 return self._scanned_ndjson(file)
             case _:
@@ -178,15 +176,15 @@ class Files:
         return replace(file, scan=scan, columns=dict(scan.collect_schema()))
 
     def _scanned_ndjson(self, file: _File) -> _File:
-        """A scan of the columns that are wanted, as strings: later rows may hold other types than the first.
+        """Scan the wanted columns as strings, as later rows may hold other types than the first.
 
-        A column that is null in the rows that polars infers from would be null throughout.
+        polars would read a column as null throughout if it is null in the rows that it infers types from.
         """
         import polars as pl
 
         try:
             found = dict(pl.scan_ndjson(file.pattern).collect_schema())
-        except pl.exceptions.PolarsError:  # at any column of mixed types; at broken rows the scan fails too
+        except pl.exceptions.PolarsError:  # mixed types in a column, or a broken row (the scan will fail)
             found = dict.fromkeys(self._wanted_columns(), pl.String())
         columns = {name: pl.String() if kind == pl.Null else kind for name, kind in found.items()}
         wanted = {name: pl.String() for name in self._wanted_columns() if name in columns}
@@ -196,9 +194,9 @@ class Files:
         return [name for name in (self.settings.text_column, self.settings.label_column) if name is not None]
 
     def _looked_through(self, file: _File) -> _File:
-        """Refuse what polars would read wrongly; where bytes are no text, give a copy that marks them.
+        """Refuse a file that polars would misread; return a copy that marks bytes that are not UTF-8.
 
-        polars stops at the first invalid byte; the copy lets all formats skip or replace by row.
+        polars stops at the first invalid byte; with the copy, all formats can skip or replace by row.
         """
         path, fault = Path(file.name), None
         textfiles.refuse_other_kinds(path)
@@ -211,7 +209,7 @@ class Files:
                 f"{file.name}: {fault}; convert the file, or set `{self.key}.encoding_errors` to skip or "
                 "replace"
             )
-        # polars takes the mark off CSV itself.
+        # polars itself strips the byte order mark of CSV.
         if fault or (file.format != "csv" and textfiles.has_byte_order_mark(path)):
             path = Path(self._repairs.name) / f"{len(list(Path(self._repairs.name).iterdir()))}-{path.name}"
             textfiles.write_marked(Path(file.name), path, is_json=file.format == "ndjson")
@@ -221,7 +219,7 @@ class Files:
         return file
 
     def _check_rows(self, file: _File) -> None:
-        """Raises ValueError where rows of a local CSV file are broken."""
+        """Raise ValueError if rows of a local CSV file are broken."""
         if file.path in self._whole or is_remote(file.name):
             return
         if fault := textfiles.csv_fault(Path(file.path)):
@@ -229,21 +227,21 @@ class Files:
         self._whole.add(file.path)
 
     def _check_apart(self) -> None:
-        """What is trained on must not be what is tested on. (Unlabelled text may be: it has no labels.)"""
+        """Refuse a file in two of train, validation and test. Unlabelled text may overlap with them."""
         seen: dict[str, str] = {}
         for split in ("train", "validation", "test"):
             for file in self._files.get(split, []):
                 name = file.name if is_remote(file.name) else str(Path(file.name).resolve())
                 if seen.setdefault(name, split) != split:
                     raise ValueError(
-                        f"{file.name} is in both `{self.key}.{seen[name]}` and `{self.key}.{split}`; name it "
-                        f"once: without files of its own a split is drawn from train (`split.{split}`)"
+                        f"{file.name} is in both `{self.key}.{seen[name]}` and `{self.key}.{split}`; list it "
+                        f"once: a split without files is drawn from train (`split.{split}`)"
                     )
 
     # Columns
 
     def _label_column(self, split: str) -> str | None:
-        """Unlabelled text needs no label column, and labels that it has mean nothing."""
+        """Return the label column of a split. Unlabelled text needs none, and its labels are ignored."""
         return None if split == "unlabelled" else self.settings.label_column
 
     def _check_columns(self, file: _File, split: str) -> None:
@@ -257,8 +255,8 @@ class Files:
             )
         if file.format == "csv" and any("\r" in column for column in file.columns):
             raise ValueError(
-                f"{file.name}: its lines end with a carriage return alone, or its header is broken over "
-                "lines; write it with line feeds"
+                f"{file.name}: its lines end with a carriage return alone, or its header spans several "
+                "lines; end lines with line feeds"
             )
         for setting, column in (("text_column", self.settings.text_column), ("label_column", label_column)):
             if file.format == "csv" and f"{column}_duplicated_0" in file.columns:
@@ -273,20 +271,20 @@ class Files:
         kind = file.columns[self.settings.text_column]
         if kind not in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
             raise ValueError(
-                f"{file.name}: column {self.settings.text_column!r} holds {_short(str(kind))}, text is "
-                f"wanted (`{self.key}.text_column`)"
+                f"{file.name}: column {self.settings.text_column!r} holds {_short(str(kind))}, not "
+                f"text (`{self.key}.text_column`)"
             )
         label_kind = file.columns[label_column] if label_column is not None else None
         if label_kind is not None and label_kind.is_nested():
             raise ValueError(
-                f"{file.name}: column {label_column!r} holds {_short(str(label_kind))}, one label a row "
-                f"is wanted (`{self.key}.label_column`)"
+                f"{file.name}: column {label_column!r} holds {_short(str(label_kind))}, not one label "
+                f"a row (`{self.key}.label_column`)"
             )
 
     # Labels
 
     def _label_values(self, split: str) -> Counter[str | None]:
-        """Rows by label as written, over a scan that reads no other column where the format allows."""
+        """Count the rows by label as written, without reading other columns if the format allows."""
         import polars as pl
 
         values: Counter[str | None] = Counter()
@@ -306,7 +304,7 @@ class Files:
         return values
 
     def _map_labels(self) -> tuple[dict[str | None, int | None], tuple[str, ...] | None]:
-        """Give each value of the label column its class, or None for unlabelled."""
+        """Map each value of the label column to its class, or to None for unlabelled."""
         values = {value for counts in self._values.values() for value in counts}
         unlabelled = {value for value in values if value is None or self._means_unlabelled(value)}
         written = {value for value in values - unlabelled if value is not None}
@@ -318,7 +316,7 @@ class Files:
         else:
             names = tuple(self.settings.label_names)
             if len(set(names)) < len(names):
-                raise ValueError(f"`{self.key}.label_names` names one twice: {', '.join(names)}")
+                raise ValueError(f"`{self.key}.label_names` has a duplicate: {', '.join(names)}")
             classes = {value: self._class_of(value, written, names) for value in written}
         ids.update(classes)
         return ids, names
@@ -330,13 +328,13 @@ class Files:
         if names is None:
             raise ValueError(
                 f"{self._files_with(value)}: column {self.settings.label_column!r} holds {value}, which is a "
-                f"class in some corpora and stands for no label in others; set `{self.key}.label_names`: to "
-                "the classes without it for no label, with it for a class"
+                f"class in some corpora and means unlabelled in others; set `{self.key}.label_names`, with "
+                "-1 if it is a class, without it if it means unlabelled"
             )
         return "-1" not in names
 
     def _class_of(self, value: str, written: set[str], names: tuple[str, ...]) -> int:
-        # Names such as "1", "2" in a column of text are names; integers are positions, of which -1 is none.
+        # Strings such as "1" and "2" are names; integers are positions, and -1 means unlabelled.
         if written <= set(names) and ("-1" in names or not self._labels_are_integers()):
             return names.index(value)
         number = _integer(value)
@@ -380,7 +378,7 @@ class Files:
             yield batch
 
     def _usable(self, batch: pl.DataFrame, file: _File) -> pl.DataFrame:
-        """Decode a batch and leave out the rows without text."""
+        """Decode a batch and drop the rows without text."""
         import polars as pl
 
         is_marked = file.is_marked or batch["text"].dtype == pl.Binary
@@ -394,7 +392,7 @@ class Files:
         return _rows(rows["text"], labels or [None] * len(rows))
 
     def _repaired(self, rows: pl.DataFrame, name: str) -> pl.DataFrame:
-        """Deal with the rows whose text or label was marked, as `encoding_errors` asks."""
+        """Refuse, skip or repair rows whose text or label was marked, as `encoding_errors` asks."""
         import polars as pl
 
         is_marked = pl.any_horizontal(pl.all().str.contains(UNDECODABLE, literal=True).fill_null(False))
@@ -419,26 +417,26 @@ class Files:
 class _File:
     name: str  # as in the settings
     format: str
-    path: str  # the same, or that of a repaired copy
-    is_marked: bool = False  # holds `UNDECODABLE` for what was no text
+    path: str  # the name, or the path of a repaired copy
+    is_marked: bool = False  # has `UNDECODABLE` in place of invalid bytes
     scan: Any = None  # pl.LazyFrame
     columns: dict[str, Any] = field(default_factory=dict)
 
     @property
     def pattern(self) -> str:
-        """What polars is given: it would take a local `a[1].csv` for a pattern, which finds `a1.csv`."""
+        """The path for polars, escaped: it would read a local `a[1].csv` as a pattern for `a1.csv`."""
         return self.path if is_remote(self.name) else glob.escape(self.path)
 
 
 def _column(name: str) -> Any:
-    """The column of just that name: `pl.col` would take `*` and `^...$` for patterns."""
+    """Return the column of exactly that name: `pl.col` would read `*` and `^...$` as patterns."""
     import polars.selectors as cs
 
     return cs.by_name(name).as_expr()
 
 
 def _label(file: _File, column: str) -> pl.Expr:
-    """The label column as strings; NaN, which stands for a missing number, as null."""
+    """Return the label column as strings; NaN, which stands for a missing number, becomes null."""
     import polars as pl
 
     label = _column(column)
@@ -448,7 +446,7 @@ def _label(file: _File, column: str) -> pl.Expr:
 
 
 def _optimizations(file: _File) -> pl.QueryOptFlags:
-    """polars sees that a row of CSV has too many fields only where it reads all columns."""
+    """Read all columns of CSV: only then does polars notice that a row has too many fields."""
     import polars as pl
 
     return pl.QueryOptFlags(projection_pushdown=False) if file.format == "csv" else pl.QueryOptFlags()
@@ -461,7 +459,7 @@ def _rows(texts: pl.Series | list[str], labels: list[int | None]) -> pl.DataFram
 
 
 def _decoded(texts: pl.Series) -> pl.Series:
-    """Texts of any type as strings; in bytes that are not UTF-8 the undecodable ones become a mark."""
+    """Return texts of any type as strings; undecodable bytes become `UNDECODABLE`."""
     import polars as pl
 
     if texts.dtype != pl.Binary:
@@ -483,13 +481,13 @@ def _short(text: str, most: int = 100) -> str:
 
 
 def _integer(value: str) -> int | None:
-    """The number that a label such as `3` or `3.0` stands for, or None."""
+    """Return the number that a label such as `3` or `3.0` stands for, or None."""
     found = _INTEGER.fullmatch(value)
     return int(found[1]) if found else None
 
 
 def _classes_of(values: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Make each distinct value a class: integers in order of size, otherwise in order of the alphabet."""
+    """Make each distinct value a class: integers in numerical order, otherwise alphabetically."""
     numbers = {value: number for value in values if (number := _integer(value)) is not None}
     if len(numbers) == len(values):
         position = {number: place for place, number in enumerate(sorted(set(numbers.values())))}
@@ -500,13 +498,13 @@ def _classes_of(values: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
 
 @contextmanager
 def _explained(file: _File, key: str) -> Iterator[None]:
-    """Turn what polars raises about a person's file into one message that names it."""
+    """Turn polars' errors into a ValueError that names the file and says what to do."""
     import polars as pl
 
     name = file.name
     try:
         yield
-    # polars panics at some damaged files: an exception, but outside its own family.
+    # At some damaged files polars panics, with an exception outside its own hierarchy.
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         reason = str(error).split("\n", 1)[0]
         look = {"csv": textfiles.csv_fault, "ndjson": textfiles.json_fault}.get(file.format)

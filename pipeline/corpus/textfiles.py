@@ -1,8 +1,8 @@
-"""Local text files, looked through before polars reads them.
+"""Checks of local text files before polars reads them.
 
-polars stops at the first byte that is not UTF-8, and reads some broken files without a word: rows of too few
-fields, quotes that never close, a JSON escape for half a character. What is found here is refused with its
-line, or marked so that rows can be skipped or repaired. Files at addresses are not looked through.
+polars stops at the first byte that is not UTF-8, and silently misreads some broken files: rows of too few
+fields, quotes that never close, a JSON escape for half a character. The checks refuse such a file with the
+line, or mark the place so that rows can be skipped or repaired. Files at addresses are not checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-# Stands for what cannot be decoded, in a repaired copy: a noncharacter, which no real text holds.
+# Replaces undecodable bytes in a repaired copy: a noncharacter, which no real text holds.
 UNDECODABLE = "\ufdd0"
 REPLACEMENT = "\ufffd"
 
@@ -28,30 +28,30 @@ _PACKED = {
     b"PK\x03\x04": "zip", b"PAR1\x15": "parquet",
 }  # fmt: skip
 _QUOTE, _COMMA, _LF, _CR = b'",\n\r'
-# What a quote that opens or closes a field may stand beside; two in a row stand for one.
+# What may precede an opening quote and follow a closing one; two quotes in a row stand for one.
 _BEFORE_OPENING, _AFTER_CLOSING = ((_QUOTE, _COMMA, _LF), (_QUOTE, _COMMA, _LF, _CR))
 
 
 def refuse_other_kinds(path: Path) -> None:
-    """Raises ValueError for a packed file, or one in UTF-16 or UTF-32: read as text, they are noise."""
+    """Raise ValueError for a compressed file, or one in UTF-16 or UTF-32, which would be noise."""
     with path.open("rb") as file:
         start = file.read(4096)
     for magic, kind in _PACKED.items():
         if start.startswith(magic):
-            raise ValueError(f"{path}: is {kind}, not text; unpack it, or set the format that it has")
+            raise ValueError(f"{path}: is {kind}, not text; decompress it, or set its format")
     wide = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     if wide or start.count(0) > len(start) // 4:
-        raise ValueError(f"{path}: looks like UTF-16 or UTF-32, or is no text; convert it to UTF-8")
+        raise ValueError(f"{path}: looks like UTF-16 or UTF-32, or is not text; convert it to UTF-8")
 
 
 def has_byte_order_mark(path: Path) -> bool:
-    """Whether a file starts with UTF-8's mark, as some editors write it."""
+    """Return whether a file starts with UTF-8's byte order mark, which some editors write."""
     with path.open("rb") as file:
         return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
 
 
 def is_utf8(path: Path) -> bool:
-    """Whether a whole file is UTF-8. Reads it once, a block at a time."""
+    """Return whether a whole file is UTF-8, reading it once, a block at a time."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for block in _blocks(path):
@@ -63,7 +63,7 @@ def is_utf8(path: Path) -> bool:
 
 
 def first_undecodable_line(path: Path) -> int | None:
-    """Number of the first line (from 1) that is not UTF-8, or None."""
+    """Return the number of the first line (from 1) that is not UTF-8, or None."""
     if is_utf8(path):
         return None
     with path.open("rb") as file:
@@ -71,14 +71,14 @@ def first_undecodable_line(path: Path) -> int | None:
 
 
 def marked(value: bytes) -> str:
-    """Bytes as text; in those that are not UTF-8 each bad one becomes `UNDECODABLE`, as U+FFFD does."""
+    """Decode bytes; if they are not UTF-8, invalid ones and U+FFFD become `UNDECODABLE`."""
     if _decodes(value):
         return value.decode("utf-8")
     return value.decode("utf-8", errors="replace").replace(REPLACEMENT, UNDECODABLE)
 
 
 def write_marked(path: Path, copy: Path, *, is_json: bool) -> None:
-    """Copy a file as UTF-8, without a byte order mark, and with `UNDECODABLE` for what is not text."""
+    """Copy a file as UTF-8, without a byte order mark, with `UNDECODABLE` in place of invalid bytes."""
     with path.open("rb") as source, copy.open("w", encoding="utf-8", newline="") as target:
         for number, line in enumerate(source):
             text = marked(line.removeprefix(codecs.BOM_UTF8) if number == 0 else line)
@@ -89,10 +89,10 @@ def write_marked(path: Path, copy: Path, *, is_json: bool) -> None:
 
 
 def quotes_are_regular(path: Path) -> bool:
-    """Whether each quote opens or closes a field, or is doubled within one, and the last one closes.
+    """Return whether each quote opens or closes a field, or is doubled in one, and the last one closes.
 
-    Where not, the file is broken, or has quotes within fields that are not quoted: `csv_fault` tells.
-    Reads the file once, a block at a time.
+    If not, the file is broken or has quotes within unquoted fields: `csv_fault` tells which. Reads the file
+    once, a block at a time.
     """
     inside, before = False, b"\n"
     blocks = _blocks(path, skip=len(codecs.BOM_UTF8) if has_byte_order_mark(path) else 0)
@@ -113,18 +113,18 @@ def quotes_are_regular(path: Path) -> bool:
 
 
 def csv_fault(path: Path) -> str | None:
-    """What is wrong with the rows of a CSV file, with the line; None where nothing is. Reads it slowly."""
+    """Describe the first fault in the rows of a CSV file, with its line; None if there is none. Slow."""
     limit = csv.field_size_limit(2**31 - 1)
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
-            # As polars, take a lone carriage return for a character like others.
+            # Like polars, do not end a line at a lone carriage return.
             return _fault_of(csv.reader((line.replace("\r", "") for line in file), strict=True))
     finally:
         csv.field_size_limit(limit)
 
 
 def _fault_of(rows: Any) -> str | None:
-    """`rows` is a csv.reader, which has no name to annotate."""
+    """Describe the first fault. `rows` is a csv.reader, a type without a public name."""
     width = 0
     try:
         for row in rows:
@@ -143,9 +143,9 @@ def _fault_of(rows: Any) -> str | None:
 
 
 def first_lone_surrogate(path: Path, columns: Sequence[str]) -> int | None:
-    """Number of the first line (from 1) with an escape for half a character (`\\ud83d` alone), or None.
+    """Return the number of the first line (from 1) that escapes half a character (`\\ud83d` alone), or None.
 
-    Raises ValueError for a line that gives one of `columns` twice: readers disagree which counts.
+    Raises ValueError for a line that gives one of `columns` twice, as readers disagree which one counts.
     """
     keys = {column: json.dumps(column, ensure_ascii=False).encode() for column in columns}
     first = None
@@ -165,24 +165,24 @@ def _may_hold_surrogate(line: bytes) -> bool:
 
 
 def _without_surrogates(line: str) -> str:
-    """A JSON line with `UNDECODABLE` for each lone surrogate; one that is no JSON as it is."""
+    """Replace each lone surrogate in a JSON line by `UNDECODABLE`; return other lines unchanged."""
     try:
         row = json.dumps(json.loads(line), ensure_ascii=False)
-    except (ValueError, RecursionError):  # polars will say what is wrong with it
+    except (ValueError, RecursionError):  # polars will report it
         return line
     return _SURROGATE.sub(UNDECODABLE, row) + "\n" if _SURROGATE.search(row) else line
 
 
 def _gives_twice(line: bytes, column: str) -> bool:
     try:
-        row = json.loads(line, object_pairs_hook=tuple)  # the outermost object is what comes out
+        row = json.loads(line, object_pairs_hook=tuple)  # the result is the outermost object
     except (ValueError, RecursionError):
         return False
     return isinstance(row, tuple) and [name for name, _ in row].count(column) > 1
 
 
 def json_fault(path: Path) -> str | None:
-    """The first line that is no JSON object; None where all are. Reads the file slowly."""
+    """Describe the first line that is not a JSON object; None if all are. Slow."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -190,7 +190,7 @@ def json_fault(path: Path) -> str | None:
             except (ValueError, RecursionError) as error:
                 return f"line {number:,}: {error}"
             if not isinstance(row, dict):
-                return f"line {number:,}: a JSON {type(row).__name__}, an object is wanted"
+                return f"line {number:,}: a JSON {type(row).__name__}, not an object"
     return None
 
 

@@ -1,9 +1,9 @@
-"""The sentencepiece tokenizer: training on a bounded sample, and a wrapper for its use.
+"""The sentencepiece tokenizer: training on a bounded sample, and a wrapper to use it.
 
-Pieces with fixed numbers: 0 `<pad>`, 1 `<unk>`, 2 `<s>` (document start), 3 `</s>` (document end), then,
+Pieces with fixed ids: 0 `<pad>`, 1 `<unk>`, 2 `<s>` (document start), 3 `</s>` (document end), then,
 with byte fallback, the 256 bytes. sentencepiece's own normalisation is off: `normalise.py` is the only
-place that changes text, so decoding gives the normalised text back (but for U+2581, sentencepiece's mark
-of a space).
+place that changes text, so decoding returns the normalised text (except U+2581, sentencepiece's mark of a
+space).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.corpus.documents import hash_keys, read_documents, read_documents_info
-from pipeline.params import Tokenizer as TokenizerSettings
+from pipeline.corpus.settings import Tokenizer as TokenizerSettings
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 MODEL_FILE, INFO_FILE = "tokenizer.model", "tokenizer.json"
@@ -34,7 +34,7 @@ _SPACE = "\u2581"
 
 @dataclass(frozen=True)
 class Sample:
-    """The text that trains a tokenizer: seeded, and bounded by `tokenizer.sample_mb`."""
+    """The text that trains a tokenizer, drawn with the seed and bounded by `tokenizer.sample_mb`."""
 
     texts: list[str]
     num_bytes: int
@@ -43,18 +43,18 @@ class Sample:
 
 
 def draw_sample(documents: Path, sample_mb: float, seed: int) -> Sample:
-    """Draw whole documents of the training split, those of lowest key that the limit holds, in their order.
+    """Draw the training documents of lowest key, as many as fit the limit, and return them in order.
 
-    A document's key is a hash of seed and text, so each has the same chance wherever it stands.
+    A document's key is a hash of seed and text, so its position does not affect its chance.
 
     Raises:
         ValueError: the folder has no training documents.
     """
     info = read_documents_info(documents)
     if "train" not in info.splits:
-        raise ValueError(f"{documents}: no train split for a tokenizer; it has {', '.join(info.splits)}")
+        raise ValueError(f"{documents}: no train split for a tokenizer, only {', '.join(info.splits)}")
     total, limit = info.splits["train"], sample_mb * MEGABYTE
-    drawn: list[tuple[int, int, int, str]] = []  # a heap, the highest key first: -key, place, bytes, text
+    drawn: list[tuple[int, int, int, str]] = []  # a heap, highest key first: -key, place, bytes, text
     num_bytes, lowest_left_out = 0, 2**64
     for place, (text, key) in enumerate(_keyed(documents, seed)):
         if key > lowest_left_out:
@@ -79,7 +79,7 @@ def train(texts: Iterable[str], settings: TokenizerSettings) -> bytes:
     """Train a tokenizer and return its model file.
 
     Raises:
-        ValueError: the text supports no vocabulary of that size; the message says which it does.
+        ValueError: the text supports no vocabulary of that size; the message says which size it does.
     """
     import sentencepiece
 
@@ -110,7 +110,7 @@ def train(texts: Iterable[str], settings: TokenizerSettings) -> bytes:
 
 
 def split_lines(text: str, max_bytes: int = _MAX_LINE_BYTES) -> Iterator[str]:
-    """Cut a document into lines that sentencepiece takes for training, at spaces where there are any."""
+    """Cut a document into lines short enough for training, at spaces if there are any."""
     for line in text.splitlines():
         encoded = line.encode("utf-8")
         while len(encoded) > max_bytes:
@@ -142,7 +142,7 @@ def _training_failure(message: str, settings: TokenizerSettings) -> str:
 
 
 def _check_size(model: bytes, settings: TokenizerSettings) -> None:
-    # The char kind makes a smaller vocabulary than asked for without a word.
+    # The char kind silently makes a smaller vocabulary than asked for.
     size = Tokenizer(model).vocab_size
     if size != settings.vocab_size:
         raise ValueError(
@@ -152,7 +152,7 @@ def _check_size(model: bytes, settings: TokenizerSettings) -> None:
 
 
 def _check_whole(model: bytes, info_file: Path) -> None:
-    """Hold a model against the SHA-256 beside it, where there is one (a classifier's has a manifest)."""
+    """Compare a model with the SHA-256 beside it, if any (a classifier's is in its manifest)."""
     if not info_file.exists():
         return
     try:
@@ -161,13 +161,13 @@ def _check_whole(model: bytes, info_file: Path) -> None:
         raise ValueError(f"{info_file}: damaged ({error}); run the stage `train_tokenizer` again") from error
     if hashlib.sha256(model).hexdigest() != expected:
         raise ValueError(
-            f"{info_file.with_name(MODEL_FILE)}: damaged, or not the one that {INFO_FILE} tells of; run the "
+            f"{info_file.with_name(MODEL_FILE)}: damaged, or not the one that {INFO_FILE} describes; run the "
             "stage `train_tokenizer` again"
         )
 
 
 class Tokenizer:
-    """A trained tokenizer: text to token numbers and back."""
+    """A trained tokenizer: text to token ids and back."""
 
     def __init__(self, model: bytes) -> None:
         import sentencepiece
@@ -185,7 +185,7 @@ class Tokenizer:
         """Load a model file, or the one in a folder that the stage `train_tokenizer` wrote.
 
         Raises:
-            ValueError: there is none, or it is not a sentencepiece model, or not the one that was written.
+            ValueError: the file is missing, no sentencepiece model, or not the one that was written.
         """
         file = path / MODEL_FILE if path.is_dir() else path
         try:
@@ -210,13 +210,13 @@ class Tokenizer:
         return list(encoded)
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """Return the text of token numbers; special pieces are dropped."""
+        """Return the text of token ids; special pieces are dropped."""
         text: str = self._processor.decode([int(token) for token in tokens])
-        # Spaces that were encoded as bytes come back as sentencepiece's mark.
+        # Spaces encoded as bytes decode to sentencepiece's mark.
         return text.removeprefix(_SPACE).replace(_SPACE, " ")
 
     def pieces(self, tokens: Sequence[int] | np.ndarray) -> list[str]:
-        """The text of each token, with its spaces; nothing for a special one."""
+        """Return the text of each token, with its spaces; special tokens are empty."""
         return [
             ""
             if token in (self.bos_id, self.eos_id, self.pad_id)
@@ -225,14 +225,14 @@ class Tokenizer:
         ]
 
     def raw_piece(self, token: int) -> str:
-        """A token as the vocabulary has it, with sentencepiece's mark for a space."""
+        """Return a token as the vocabulary spells it, with sentencepiece's mark for a space."""
         return str(self._processor.id_to_piece(token))
 
     def is_byte(self, token: int) -> bool:
-        """Whether a token stands for one byte of a character that the vocabulary lacks."""
+        """Return whether a token stands for one byte of a character that the vocabulary lacks."""
         return bool(self.byte_mask[token])
 
     @cached_property
     def byte_mask(self) -> np.ndarray:
-        """For each token number, whether it is a byte."""
+        """Whether each token id is a byte, as a boolean array."""
         return np.array([self._processor.is_byte(token) for token in range(self.vocab_size)])

@@ -8,8 +8,8 @@ A folder holds for each split
 - `<split>.labels.npy`: int32, -1 for unlabelled;
 
 and `tokens.json` with their sizes. Each document is stored as start, pieces, end. `manifest.json`, written
-last, has the SHA-256 of every file: opening a shard verifies those that it maps, as a bit that flipped in
-one would train a model on another text, or look up a token that there is not.
+last, has the SHA-256 of every file. Opening a shard verifies the files that it maps, because a flipped bit
+would train a model on another text or look up a token that does not exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from types import TracebackType
 
 import numpy as np
 
-from pipeline.files import atomic_write_text, verify, write_manifest
+from pipeline.files.atomic import atomic_write_text
+from pipeline.files.manifest import verify, write_manifest
 
 INFO_FILE = "tokens.json"
 UNLABELLED = -1
@@ -42,7 +43,7 @@ class SplitInfo:
 
 @dataclass(frozen=True)
 class TokensInfo:
-    """What `tokens.json` says of a folder of shards."""
+    """The content of `tokens.json`."""
 
     vocab_size: int
     tokenizer_sha256: str
@@ -77,7 +78,7 @@ class TokenShard:
 
 
 def token_counts(shards: Iterable[TokenShard], vocab_size: int) -> np.ndarray:
-    """How often each token is in the shards (vocab_size,), by an even sample of at most ten million."""
+    """Count of each token in the shards (vocab_size,), from an even sample of at most ten million."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for shard in shards:
         num_tokens = len(shard.tokens)
@@ -119,7 +120,7 @@ class ShardWriter:
             np.save(self._paths[2], np.frombuffer(self._labels, dtype=np.int32))
 
     def info(self, num_words: int, num_bytes: int) -> SplitInfo:
-        """Sizes of what has been appended; words and bytes are of the texts, which are not seen here."""
+        """Sizes of what was appended; the caller gives words and bytes, as the texts are not seen here."""
         return SplitInfo(len(self._labels), self._offsets[-1], num_words, num_bytes)
 
 
@@ -132,7 +133,7 @@ def write_info(folder: Path, info: TokensInfo) -> None:
 
 
 def read_info(folder: Path) -> TokensInfo:
-    """Read `tokens.json`. Raises ValueError where it is missing or damaged."""
+    """Read `tokens.json`. Raises ValueError if it is missing or damaged."""
     file = folder / INFO_FILE
     if not file.exists():
         raise ValueError(f"{file}: no such file; run the stage `encode` first")
@@ -145,7 +146,7 @@ def read_info(folder: Path) -> TokensInfo:
 
 
 def open_shard(folder: Path, split: str) -> TokenShard:
-    """Open a split memory-mapped, once its files were read and found to be those that were written.
+    """Verify the files of a split, then open it memory-mapped.
 
     Raises:
         ValueError: there is no such split, or a file is missing or damaged; the message names it.
@@ -173,5 +174,5 @@ def _verify(folder: Path, files: Sequence[Path]) -> None:
 
 
 def _files(folder: Path, split: str) -> tuple[Path, Path, Path]:
-    """Of a split: its tokens, offsets and labels."""
+    """The files of a split: tokens, offsets and labels."""
     return folder / f"{split}.tokens", folder / f"{split}.offsets.npy", folder / f"{split}.labels.npy"

@@ -1,4 +1,4 @@
-"""How well a vocabulary fits a text: tokens a word, fall-backs, and how much of it is used."""
+"""How well a vocabulary fits a text: tokens per word, fallbacks, and the share of it in use."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pipeline.corpus.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class VocabularyReport:
-    """Figures over the pieces of a text; document start and end are not counted."""
+    """Figures over the pieces of a text, not counting document start and end."""
 
     tokens_per_word: float
     bytes_per_token: float
-    byte_share: float  # tokens that are bytes of a character unknown to the vocabulary, of all
-    unknown_share: float  # unknown tokens, of all; 0 with byte fallback
-    vocabulary_used: float  # pieces that occur, of all pieces but the special ones
+    byte_share: float  # share of tokens that are bytes of an unknown character
+    unknown_share: float  # share of unknown tokens; 0 with byte fallback
+    vocabulary_used: float  # share of pieces that occur, special ones aside
 
 
 def report(
     token_counts: np.ndarray, num_words: int, num_bytes: int, tokenizer: Tokenizer
 ) -> VocabularyReport:
-    """Make the report from the count of each token number in a text."""
+    """Compute the report from the count of each token id in a text."""
     counts = np.array(token_counts, dtype=np.int64)
     unknown = int(counts[tokenizer.unk_id])
     framing = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id]
@@ -41,9 +41,9 @@ def report(
 
 
 def compare(general: Mapping[str, float], target: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Set a target's figures beside the general text's: each figure with both values and their ratio.
+    """Compare a target's figures with the general text's: both values and their ratio.
 
-    The ratio is left out where the general value is 0.
+    The ratio is left out if the general value is 0.
     """
     return {
         figure: {"general": general[figure], "target": target[figure]}

@@ -1,15 +1,15 @@
-"""`headstart doctor`: what would go wrong in hours is looked for in seconds.
+"""`headstart doctor`: finds in seconds what would otherwise fail a long run after hours.
 
     examination.py  all checks, in order
-    findings.py     what a check found; how a check is kept from hanging
-    project.py      settings, inputs, DVC, leases
-    needs.py        memory and disk that a training takes, estimated
-    cluster.py      Ray: token, plan, whether workers can talk
+    findings.py     what a check found; time limits of checks
+    project.py      settings, inputs, DVC, git, leases
+    needs.py        an estimate of the memory and disk that a training takes
+    cluster.py      Ray: token, plan, whether workers reach each other
     probe.py        what a process looks at on each node
-    nodes.py        asking all nodes, and what their answers mean
-    printing.py     for a person, and for machines
+    nodes.py        the probes of all nodes, and what their answers mean
+    printing.py     findings for people and for machines
 
-Whatever is written to try something out is removed again.
+Every file that a check writes is removed again.
 """
 
 from pipeline.doctor.examination import examine

@@ -1,68 +1,55 @@
-"""Ray: who may use it, what it offers, whether the plan fits, and whether workers can talk."""
+"""Ray: who may use it, its resources, whether the plan fits, and whether workers reach each other."""
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
-from pipeline.cluster import Cluster
+from pipeline.distributed.cluster import Cluster
+from pipeline.distributed.placement import Placement, plan_placement, trials_at_once
+from pipeline.distributed.settings import Run
+from pipeline.distributed.worker import device_of
 from pipeline.doctor.findings import Finding, bounded, count, failure, ok, refusal, warning
-from pipeline.doctor.nodes import workers_on
-from pipeline.doctor.probe import Errand
-from pipeline.launch import Placement, plan_placement
-from pipeline.params import Params
-from pipeline.trials import trials_at_once
+from pipeline.doctor.nodes import Node, workers_on
+from pipeline.doctor.probe import ProbeSettings
+from pipeline.project.params import Params
+
+Resources = Mapping[str, float]  # of a node, as Ray counts them
 
 CONNECT_S = 5.0
-MEET_S = 120.0
-_TO_MEET = (
-    "open all TCP ports between the nodes, and where they have several networks, set GLOO_SOCKET_IFNAME "
+WORKERS_S = 120.0
+NOT_CONNECTED = (
+    "open all TCP ports between the nodes and, if they have several networks, set GLOO_SOCKET_IFNAME "
     "(NCCL_SOCKET_IFNAME) to the one that they share"
 )
-
-
-@dataclass
-class RayNode:
-    """A process pinned to a node, that is asked there."""
-
-    name: str
-    resources: Mapping[str, float]
-    actor: Any = field(repr=False)
-
-    def ask(self, question: str, *about: Any) -> Future[Any]:
-        future: Future[Any] = getattr(self.actor, question).remote(*about).future()
-        return future
 
 
 # -------------------------------------------------------------------------------------------- joining
 
 
 def unreachable(address: str | None) -> Finding | None:
-    """Why a Ray cannot be joined. Ray itself tries for minutes where nothing answers."""
+    """A failure if nothing listens at the address: Ray itself would try for minutes."""
     host, _, port = (address or "").rpartition("://")[2].rpartition(":")
-    if not port.isdigit():  # started here, or found by Ray itself
+    if not port.isdigit():  # none yet, or Ray looks for it
         return None
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
     except OSError as error:
-        return failure(
-            "ray",
-            f"nothing answers at {address}: {error}",
-            "start the cluster, correct or unset RAY_ADDRESS, or let the firewall pass it",
-        )
+        to_do = "start the cluster, correct or unset RAY_ADDRESS, or let the firewall pass it"
+        return failure("ray", f"nothing answers at {address}: {error}", to_do)
     return None
 
 
-def joined(cluster: Cluster, limit_s: float) -> list[dict[str, Any]]:
-    """The live nodes, as Ray tells of them. Raises ValueError; TimeoutError where it hangs."""
+def join(cluster: Cluster, limit_s: float) -> list[dict[str, Any]]:
+    """Join the cluster, return its live nodes. Raises ValueError, and TimeoutError if Ray hangs."""
     import ray
 
     def nodes() -> list[dict[str, Any]]:
@@ -75,118 +62,89 @@ def joined(cluster: Cluster, limit_s: float) -> list[dict[str, Any]]:
     return bounded(nodes, limit_s)
 
 
-def nodes_to_ask(nodes: Sequence[Mapping[str, Any]], errand: Errand) -> list[RayNode]:
-    """A process on each, that takes none of its CPUs."""
+def start_probes(nodes: Sequence[Mapping[str, Any]], settings: ProbeSettings) -> list[Node]:
+    """Start a process on each node; it takes none of its CPUs."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from pipeline.doctor import probe
 
-    # So a node whose own code is older, or not there, can be asked too.
+    # Ships the module, because a node may have an older version of this project, or none.
     ray.cloudpickle.register_pickle_by_value(probe)
-    kind = ray.remote(probe.Probe)
-    named = zip(nodes, names_of(nodes), strict=True)
-    return [
-        RayNode(
-            name,
-            node["Resources"],
-            kind.options(
-                num_cpus=0,
-                max_concurrency=8,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
-            ).remote(name, errand),
-        )
-        for node, name in named
-    ]
-
-
-def names_of(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Their addresses; where several share one, with the beginning of their ids."""
+    actor = ray.remote(probe.Probe)
     addresses = [node["NodeManagerAddress"] for node in nodes]
-    return [
-        address if addresses.count(address) == 1 else f"{address}-{node['NodeID'][:6]}"
-        for node, address in zip(nodes, addresses, strict=True)
-    ]
+    found = []
+    for node, address in zip(nodes, addresses, strict=True):
+        name = address if addresses.count(address) == 1 else f"{address}-{node['NodeID'][:6]}"
+        pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        options = actor.options(num_cpus=0, max_concurrency=8, scheduling_strategy=pinned)
+        found.append(Node(name, node["Resources"], _asking(options.remote(name, settings))))
+    return found
+
+
+def _asking(actor: Any) -> Callable[..., Future[Any]]:
+    return lambda *question: actor.answer.remote(*question).future()
 
 
 def overview(nodes: Sequence[Mapping[str, Any]], cluster: Cluster, seconds: float) -> Finding:
     cpus, gpus = (sum(node["Resources"].get(kind, 0) for node in nodes) for kind in ("CPU", "GPU"))
-    told = ", ".join((count(len(nodes), "node"), count(cpus, "CPU"), count(gpus, "GPU")))
-    how = f"joined at {cluster.address}" if cluster.address else "started for the time being"
-    return ok("ray", f"{how} in {seconds:.0f} s: {told}")
+    counts = ", ".join((count(len(nodes), "node"), count(cpus, "CPU"), count(gpus, "GPU")))
+    how = f"joined at {cluster.address}" if cluster.address else "started for this check"
+    return ok("ray", f"{how} in {seconds:.0f} s: {counts}")
 
 
 # ------------------------------------------------------------------------------------------------ token
 
 
-def guard(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Whether Ray serves whoever has no token: both its control service and its dashboard are tried."""
+def token(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Whether Ray's control service and dashboard refuse a caller without a token."""
     import ray
     from ray._private.worker import get_dashboard_url
 
-    control = ray.get_runtime_context().gcs_address
-    dashboard = get_dashboard_url()
-    open_doors = [f"the control service at {control}"] if serves_anybody(control) else []
-    if dashboard and shows_anybody(f"http://{dashboard}"):
-        open_doors.append(f"the dashboard at {dashboard}")
-    elsewhere = any(not is_loopback(node["NodeManagerAddress"]) for node in nodes)
-    if open_doors:
-        tell = failure if elsewhere and len(nodes) > 1 else warning
-        yield tell(
-            "token",
-            f"{' and '.join(open_doors)} asks for no token: whoever reaches it can run code as you",
-            "start Ray with RAY_AUTH_MODE=token on every node, and give them the token",
-        )
+    control, dashboard = ray.get_runtime_context().gcs_address, get_dashboard_url()
+    is_open = [f"the control service at {control}"] if _control_is_open(control) else []
+    if dashboard and _dashboard_is_open(f"http://{dashboard}"):
+        is_open.append(f"the dashboard at {dashboard}")
+    if is_open:
+        is_remote = len(nodes) > 1 and any(not is_loopback(node["NodeManagerAddress"]) for node in nodes)
+        found = f"{' and '.join(is_open)} asks for no token: whoever reaches it can run code as you"
+        to_do = "start Ray with RAY_AUTH_MODE=token on every node, and give all of them the token"
+        yield (failure if is_remote else warning)("token", found, to_do)
     else:
-        yield ok("token", f"{control} refuses who has no token")
-    if dashboard and not is_loopback(dashboard.rpartition(":")[0]):
-        yield warning(
-            "dashboard",
-            f"it listens on {dashboard}, which other machines reach; its token is sent in the clear",
-            "start Ray with --dashboard-host=127.0.0.1 and reach it by `ssh -L`, or put a firewall before it",
-        )
+        yield ok("token", f"{control} refuses callers without a token")
+    if dashboard and is_loopback(dashboard.rpartition(":")[0]):
+        yield ok("dashboard", f"{dashboard}, for this machine only")
     elif dashboard:
-        yield ok("dashboard", f"{dashboard}, for this machine alone")
+        found = f"other machines reach it at {dashboard}, and its token is sent unencrypted"
+        to_do = "start Ray with --dashboard-host=127.0.0.1 and use `ssh -L`, or put a firewall before it"
+        yield warning("dashboard", found, to_do)
 
 
-def serves_anybody(control: str) -> bool:
-    """Whether the control service at host:port answers a call without a token."""
+def _control_is_open(address: str) -> bool:
+    """Whether Ray's control service answers a call without a token."""
     import grpc
     from ray.core.generated import gcs_service_pb2_grpc
     from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest  # type: ignore[attr-defined]
 
-    with grpc.insecure_channel(control) as channel:
+    with grpc.insecure_channel(address) as channel:
         service = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         try:
             service.GetAllNodeInfo(GetAllNodeInfoRequest(), timeout=CONNECT_S)
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
                 return False
-            raise ValueError(
-                f"{control} answers neither yes nor no to a call without a token ({error.code().name}); see "
-                "Ray's gcs_server log"
-            ) from error
+            found = f"{address} neither serves nor refuses a call without a token ({error.code().name})"
+            raise ValueError(f"{found}; see Ray's gcs_server log") from error
     return True
 
 
-def shows_anybody(dashboard: str) -> bool:
+def _dashboard_is_open(address: str) -> bool:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with direct.open(f"{dashboard}/nodes?view=summary", timeout=CONNECT_S):
-            return True
-    except urllib.error.HTTPError:
+        direct.open(f"{address}/nodes?view=summary", timeout=CONNECT_S).close()
+    except OSError:  # it refuses, or cannot be reached from here
         return False
-    except OSError:  # not reached from here, so nothing is shown
-        return False
-
-
-def is_here(nodes: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a Ray is one node, on this machine: its files are ours."""
-    import psutil
-
-    ours = {each.address for of_one in psutil.net_if_addrs().values() for each in of_one}
-    addresses = [node["NodeManagerAddress"] for node in nodes]
-    return len(nodes) < 2 and all(is_loopback(each) or each in ours for each in addresses)
+    return True
 
 
 def is_loopback(host: str) -> bool:
@@ -196,134 +154,121 @@ def is_loopback(host: str) -> bool:
 # ------------------------------------------------------------------------------------------------- plan
 
 
-def plan(params: Params, resources: Sequence[Mapping[str, float]]) -> tuple[Placement | None, list[Finding]]:
-    """Where the workers of a training go on nodes of these resources, and how many trials run at once."""
+def plan(params: Params, resources: Sequence[Resources]) -> tuple[Placement | None, list[Finding]]:
+    """The placement of a training's workers on nodes of these resources, and whether it and trials fit."""
     findings = []
     placement = None
     try:
         placement = plan_placement(params.run, resources)
-        # Fewer, where a plan for nodes that come and go asks for more than there are now.
-        room = sum(workers_on(node, placement) for node in resources)
-        placement = replace(placement, num_workers=min(placement.num_workers, room))
-        findings += list(_placed(placement, params, resources))
+        # An elastic plan may have more workers than fit now.
+        room = [workers_on(node, placement) for node in resources]
+        placement = replace(placement, num_workers=min(placement.num_workers, sum(room)))
+        findings += [_planned(placement, room), *_unused(placement, params, resources)]
     except ValueError as error:
         findings.append(refusal("plan", error))
+    trials = params.trials
     try:
-        at_once = trials_at_once(params.trials, resources)
-        if params.tune.num_trials and params.tune.workers > 1:
-            at_once = min(at_once, trials_at_once(params.trials, resources, params.tune.workers))
-        findings.append(
-            ok(
-                "trials",
-                f"{at_once} at once, of {params.trials.cpus} CPUs and {params.trials.gpus:g} GPUs each",
-            )
-        )
+        sizes = (1, params.tune.workers if params.tune.num_trials else 1)
+        at_once = min(trials_at_once(trials, resources, workers) for workers in sizes)
+        each = f"{trials.cpus} CPUs and {trials.gpus:g} GPUs"
+        findings.append(ok("trials", f"{at_once} at once, each on {each}"))
     except ValueError as error:
         findings.append(refusal("trials", error))
-    if params.trials.gpus == 0 and any(node.get("GPU", 0) for node in resources):
-        findings.append(
-            warning("trials", "the cluster has GPUs, but trials.gpus is 0: sweeps train on CPUs",
-                    "set trials.gpus to 1, or a fraction to share one")
-        )  # fmt: skip
+    if trials.gpus == 0 and any(node.get("GPU", 0) for node in resources):
+        found = "the cluster has GPUs, but trials.gpus is 0: sweeps train on CPUs"
+        findings.append(warning("trials", found, "set trials.gpus to 1, or to a fraction to share one"))
     return placement, findings
 
 
-def _placed(
-    placement: Placement, params: Params, resources: Sequence[Mapping[str, float]]
-) -> Iterator[Finding]:
-    num_workers, threads = placement.num_workers, placement.threads
-    what = count(threads, "CPU") + (" and a GPU" if placement.use_gpu else "")
-    room = [workers_on(node, placement) for node in resources]
-    yield ok("plan", f"{count(num_workers, 'worker')} of {what}; the nodes hold {' + '.join(map(str, room))}")
+def plan_without_ray(run: Run) -> tuple[Placement | None, Finding]:
+    try:
+        device = device_of(run).type
+    except ValueError as error:
+        return None, refusal("plan", error)
+    num_cpus = os.cpu_count() or 1
+    threads = num_cpus if run.threads_per_worker == "auto" else run.threads_per_worker
+    plan = ok("plan", f"training runs in the stage's own process, on {device} with {threads} threads")
+    if threads > num_cpus:
+        plan = warning("plan", f"{threads} threads on {num_cpus} CPUs", "set run.threads_per_worker to auto")
+    return Placement(1, threads, device == "cuda"), plan
+
+
+def _planned(placement: Placement, room: Sequence[int]) -> Finding:
+    each = count(placement.threads, "CPU") + (" and a GPU" if placement.use_gpu else "")
+    workers = f"{count(placement.num_workers, 'worker')} of {each}"
+    return ok("plan", f"{workers}; the nodes hold {' + '.join(map(str, room))}")
+
+
+def _unused(placement: Placement, params: Params, resources: Sequence[Resources]) -> Iterator[Finding]:
+    """Warnings about GPUs and CPUs that the plan leaves idle."""
     gpus = sum(int(node.get("GPU", 0)) for node in resources)
+    sizes = sorted({int(node.get("CPU", 0)) for node in resources} - {0})
     if gpus and not placement.use_gpu:
         yield warning("plan", f"run.device is cpu: {gpus} GPUs are left idle", "set run.device to auto")
-    elif gpus > num_workers:
-        yield warning(
-            "plan", f"{gpus - num_workers} of {gpus} GPUs are left idle", "set run.workers to auto, or higher"
-        )
-    sizes = sorted({int(node.get("CPU", 0)) for node in resources if node.get("CPU", 0)})
+    elif gpus > placement.num_workers:
+        found = f"{gpus - placement.num_workers} of {gpus} GPUs are left idle"
+        yield warning("plan", found, "set run.workers to auto, or higher")
     if params.run.workers == "auto" and not placement.use_gpu and len(sizes) > 1:
-        yield warning(
-            "plan",
-            f"a worker a node on nodes of {' and '.join(map(str, sizes))} CPUs: all get {threads}, and "
-            "wait for the slowest",
-            "set run.workers to a number with run.threads_per_worker, to use the larger nodes whole",
-        )
+        found = f"nodes of {' and '.join(map(str, sizes))} CPUs get one worker of {placement.threads} each"
+        to_do = "to use the larger nodes fully, set run.workers to a number, with run.threads_per_worker"
+        yield warning("plan", found, to_do)
 
 
-# ---------------------------------------------------------------------------------------------- meeting
+# ---------------------------------------------------------------------------------------------- workers
 
 
-def meet(placement: Placement) -> list[Finding]:
-    """Whether workers of the plan can sum a tensor, by a Ray Train job of the same size."""
+def connect_workers(placement: Placement) -> list[Finding]:
+    """Whether the workers of the plan can sum a tensor, in a Ray Train job of the same size.
+
+    Raises ValueError if they cannot.
+    """
     import ray
 
     free = ray.available_resources()
-    wanted = {"CPU": placement.num_workers * placement.threads}
+    kinds = {"CPU": placement.num_workers * placement.threads}
     if placement.use_gpu:
-        wanted["GPU"] = placement.num_workers
-    for kind, number in wanted.items():
+        kinds["GPU"] = placement.num_workers
+    for kind, number in kinds.items():
         if free.get(kind, 0) < number:
-            return [
-                warning(
-                    "workers",
-                    f"not tried: of {number} {kind}s {free.get(kind, 0):g} are free now; training would wait",
-                    "try again when what runs has ended (`ray status`)",
-                )
-            ]
-    began = time.monotonic()
-    try:
-        bounded(lambda: _train_together(placement), MEET_S)
-    except TimeoutError:
-        return [
-            failure(
-                "workers",
-                f"{placement.num_workers} workers did not find each other within {MEET_S:.0f} s",
-                _TO_MEET,
+            found = (
+                f"not tried: {number} {kind}s are needed and {free.get(kind, 0):g} free; training would wait"
             )
-        ]
-    backend = "NCCL" if placement.use_gpu else "gloo"
+            return [warning("workers", found, "retry when the running jobs have finished (`ray status`)")]
+    began = time.monotonic()
+    backend = "nccl" if placement.use_gpu else "gloo"
+    _train(placement, backend)
     seconds = time.monotonic() - began
-    return [
-        ok(
-            "workers",
-            f"{placement.num_workers} summed a tensor by {backend} in {seconds:.0f} s, start included",
-        )
-    ]
+    done = f"{placement.num_workers} summed a tensor by {backend} in {seconds:.0f} s, start included"
+    return [ok("workers", done)]
 
 
-def _train_together(placement: Placement) -> None:
+def _train(placement: Placement, backend: str) -> None:
     from ray.exceptions import RayError
     from ray.train import RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    from pipeline.launch import reason_of
+    from pipeline.distributed.failures import reason_of
 
+    num_workers, cpus = placement.num_workers, {"CPU": placement.threads}
     with tempfile.TemporaryDirectory(prefix="headstart-") as scratch:
         trainer = TorchTrainer(
-            _sum_together,
-            train_loop_config={"num_workers": placement.num_workers},
-            torch_config=TorchConfig(
-                backend="nccl" if placement.use_gpu else "gloo", timeout_s=int(MEET_S / 2)
-            ),
+            _sum_over_workers,
+            train_loop_config={"num_workers": num_workers},
+            torch_config=TorchConfig(backend=backend, timeout_s=int(WORKERS_S / 2)),
             scaling_config=ScalingConfig(
-                num_workers=placement.num_workers,
-                use_gpu=placement.use_gpu,
-                resources_per_worker={"CPU": placement.threads},
+                num_workers=num_workers, use_gpu=placement.use_gpu, resources_per_worker=cpus
             ),
             run_config=RunConfig(name="doctor", storage_path=scratch),
         )
         try:
             trainer.fit()
         except (TrainingFailedError, RayError) as error:
-            reason = reason_of(getattr(error, "controller_failure", error))  # before they trained
-            raise ValueError(
-                f"{placement.num_workers} workers cannot train together: {reason}; {_TO_MEET}"
-            ) from error
+            reason = reason_of(getattr(error, "controller_failure", error))  # it failed before training
+            found = f"{num_workers} workers cannot train together: {reason}"
+            raise ValueError(f"{found}; {NOT_CONNECTED}") from error
 
 
-def _sum_together(config: dict[str, int]) -> None:
+def _sum_over_workers(config: dict[str, int]) -> None:
     import torch
     import torch.distributed
     from ray.train.torch import get_device

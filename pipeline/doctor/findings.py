@@ -1,4 +1,4 @@
-"""What a check found, and how a check is kept from hanging."""
+"""The findings of checks, and the time limits of checks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from typing import Literal, TypeVar
 State = Literal["ok", "warning", "failure"]
 T = TypeVar("T")
 
+CHECK_S = 60.0
+HANGS = "find out why it hangs: the network, the storage, or a busy machine"
+
 
 @dataclass(frozen=True)
 class Finding:
     check: str
     state: State
     found: str  # one line, with figures
-    to_do: str = ""  # of anything but ok
+    to_do: str = ""  # empty if the state is ok
 
     def __post_init__(self) -> None:
-        assert (self.state == "ok") == (not self.to_do), f"{self.check}: what is to be done about it?"
+        assert (self.state == "ok") == (not self.to_do), f"{self.check}: the finding does not say what to do"
 
 
 def ok(check: str, found: str) -> Finding:
@@ -35,20 +38,20 @@ def failure(check: str, found: str, to_do: str) -> Finding:
     return Finding(check, "failure", found, to_do)
 
 
-def refusal(check: str, error: Exception) -> Finding:
-    """A failure in the words of a refusal, which say what to do behind their last semicolon."""
+def refusal(check: str, error: Exception | str) -> Finding:
+    """A failure from an error whose message says what to do after its last semicolon."""
     found, _, to_do = str(error).rpartition("; ")
     return failure(check, found or to_do, to_do if found else "correct it")
 
 
 def in_background(action: Callable[[], T]) -> Future[T]:
-    """Run it in a thread that the end of this process does not wait for."""
+    """Run an action in a daemon thread, which does not keep this process from exiting."""
     future: Future[T] = Future()
 
     def work() -> None:
         try:
             future.set_result(action())
-        except BaseException as error:  # raised again where the result is asked for
+        except BaseException as error:  # raised by `result`
             future.set_exception(error)
 
     threading.Thread(target=work, name="doctor", daemon=True).start()
@@ -56,7 +59,7 @@ def in_background(action: Callable[[], T]) -> Future[T]:
 
 
 def bounded(action: Callable[[], T], limit_s: float) -> T:
-    """Its result. Raises TimeoutError after so many seconds; what hangs is left behind."""
+    """The action's result. Raises TimeoutError after `limit_s`; a hanging action is left to its thread."""
     try:
         return in_background(action).result(limit_s)
     except TimeoutError as error:
@@ -64,9 +67,9 @@ def bounded(action: Callable[[], T], limit_s: float) -> T:
 
 
 def checked(
-    check: str, action: Callable[[], list[Finding]], limit_s: float, if_it_hangs: str
+    check: str, action: Callable[[], list[Finding]], limit_s: float = CHECK_S, if_it_hangs: str = HANGS
 ) -> list[Finding]:
-    """What a check found; a refusal and a hanging are findings too."""
+    """The findings of a check; an error and a timeout are findings, too."""
     try:
         return bounded(action, limit_s)
     except TimeoutError as error:
@@ -74,18 +77,9 @@ def checked(
     except ValueError as error:
         return [refusal(check, error)]
     except OSError as error:
-        return [failure(check, str(error).partition("\n")[0][:300], "see that it can be reached from here")]
+        return [failure(check, str(error).partition("\n")[0][:300], "make sure that this machine reaches it")]
 
 
 def count(number: float, what: str) -> str:
-    """1 node, 2 nodes."""
+    """`1 node`, `2 nodes`."""
     return f"{number:g} {what}" if number == 1 else f"{number:g} {what}s"
-
-
-def size(num_bytes: float) -> str:
-    """For a person to read: 1.5 GB."""
-    for unit in ("bytes", "kB", "MB"):
-        if abs(num_bytes) < 1000:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:,.1f} GB"

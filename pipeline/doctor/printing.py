@@ -1,4 +1,4 @@
-"""Findings for a person, and for machines."""
+"""Findings for people and for machines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "failure": "red"}
 
 
 def as_table(findings: Sequence[Finding]) -> str:
-    """State, check, what was found; below it what to do. As wide as the terminal."""
+    """A table as wide as the terminal: state, check, what was found, and below it what to do."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -24,18 +24,16 @@ def as_table(findings: Sequence[Finding]) -> str:
         if finding.to_do:
             words.append(f"\n-> {finding.to_do}", style="bold")
         table.add_row(Text(finding.state, style=_COLOURS[finding.state]), finding.check, words)
-    here = Console()
-    console = Console(file=StringIO(), width=here.width, force_terminal=here.is_terminal)
-    console.print(table)
-    assert isinstance(console.file, StringIO)
-    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    here, text = Console(), StringIO()
+    Console(file=text, width=here.width, force_terminal=here.is_terminal).print(table)
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
     return "\n".join([*lines, "", _summary(findings)])
 
 
 def _summary(findings: Sequence[Finding]) -> str:
     counts = {state: sum(finding.state == state for finding in findings) for state in _COLOURS}
     if not counts["failure"] and not counts["warning"]:
-        return "nothing stands in the way"
+        return "no problem found"
     return f"{count(counts['failure'], 'failure')}, {count(counts['warning'], 'warning')}, {counts['ok']} ok"
 
 

@@ -1,6 +1,6 @@
-"""What is looked at on each node, by a process there. It brings its own code along (see `nodes`).
+"""The probe: a process that looks at a node. Ray ships this module's own code there (see `cluster`).
 
-A question that cannot be answered has `Trouble` for an answer, with what to do about it.
+If a question cannot be answered, the answer is a `Problem`, which says what to do about it.
 """
 
 from __future__ import annotations
@@ -9,94 +9,99 @@ import contextlib
 import hashlib
 import importlib.util
 import os
+import platform
 import shutil
-import socket
-import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.storage.interface import Storage
 
 LARGE_BYTES = 8_000_000  # written to measure speed
 DRIVER = "driver"  # its name among the nodes
 LIBRARIES = ("torch", "ray", "numpy")
 HTTP_S = 5.0
+_CGROUP_LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
 
 
 @dataclass(frozen=True)
-class Errand:
-    """What all probes of an examination are sent out with."""
+class ProbeSettings:
+    """The same for all probes of an examination."""
 
-    storage: str  # absolute, or an address
-    folder: str  # of this examination, in the storage
-    nonce: bytes  # that the driver wrote there
+    storage: str  # an absolute path, or an address
+    folder: str  # of this examination, in the storage; its name is random
     tracking: str = field(repr=False)  # address of MLflow; may hold credentials
-    alone: bool  # one machine: it need not share what is a file
-    environment: Mapping[str, str] = field(repr=False)  # with which the driver reaches both
+    is_spread: bool  # over several machines, which need to share more than files
+    environment: Mapping[str, str] = field(repr=False)  # the driver's credentials for both
     code: tuple[str, ...]  # modules that have to be the same everywhere
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Problem:
     found: str
     to_do: str
 
 
 @dataclass(frozen=True)
 class Facts:
-    host: str
-    versions: Mapping[str, str]
-    code: str  # hash of this project's source
+    versions: Mapping[str, str]  # of Python, the libraries, and (a hash) this project's code
     cpus: int  # that this process may use
     gpus: tuple[str, ...]  # as torch sees them
     gpu_free_bytes: tuple[int, ...]
-    memory_bytes: int  # to be had now, within the container's limit
+    memory_bytes: int  # available now, within the container's limit
     temp: str
     temp_bytes: int  # free
-    shm_bytes: int | None  # of /dev/shm
+    shm_bytes: int | None  # size of /dev/shm
 
 
 @dataclass(frozen=True)
 class StorageAnswer:
-    sees_driver: bool  # and what it wrote
-    lists: bool
-    creates_once: bool  # a second one is refused
+    sees_driver: bool  # whether it reads the driver's file
+    lists: bool  # whether it lists what it just wrote
+    creates_once: bool  # whether it refuses to create a file a second time
     bytes_per_s: float
     free_bytes: int | None  # of a folder
 
 
 class Probe:
-    """Answers questions about the machine that it is on."""
+    """Answers questions about the machine that it runs on. Each method answers one."""
 
-    def __init__(self, name: str, errand: Errand) -> None:
-        self._name, self._errand = name, errand
-        self._missing = _missing_folders(errand.storage)
-        os.environ.update(errand.environment)
+    def __init__(self, name: str, settings: ProbeSettings) -> None:
+        self.settings, self._name = settings, name
+        self._content = settings.folder.encode()  # of all small files
+        path = Path(settings.storage)
+        folders = [] if "://" in settings.storage else [path, *path.parents]
+        self._missing = [folder for folder in folders if not folder.exists()]
+        os.environ.update(settings.environment)
+
+    def answer(self, question: str, *about: Any) -> Any:
+        """The answer of the method of this name; a `Problem` if it fails."""
+        try:
+            return getattr(self, question)(*about)
+        except Exception as error:  # libraries raise all kinds
+            return _problem(question, self.settings, error)
 
     def clock(self) -> float:
         """Seconds since the epoch."""
         return time.time()
 
-    def facts(self) -> Facts | Trouble:
-        try:
-            return self._facts()
-        except (ImportError, OSError) as error:
-            return Trouble(
-                f"{type(error).__name__}: {error}", "install the project and its locked requirements there"
-            )
-
-    def _facts(self) -> Facts:
-        _show_all_gpus()
+    def facts(self) -> Facts:
         names, free = _gpus()
         temp = tempfile.gettempdir()
+        libraries = {name: metadata.version(name) for name in LIBRARIES}
+        code = _hash_of(self.settings.code)[:8]
         return Facts(
-            host=socket.gethostname(),
-            versions={"python": ".".join(map(str, sys.version_info[:3]))} | dict(_versions()),
-            code=_hash_of(self._errand.code),
+            versions={"python": platform.python_version(), **libraries, "code": code},
             cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             gpus=names,
             gpu_free_bytes=free,
@@ -106,20 +111,12 @@ class Probe:
             shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,
         )
 
-    def storage(self) -> StorageAnswer | Trouble:
-        """Read what the driver wrote, write, list, create exclusively, remove."""
-        try:
-            return self._storage()
-        except (OSError, ValueError, ImportError) as error:
-            return storage_trouble(self._errand.storage, error)
-
-    def _storage(self) -> StorageAnswer:
-        from pipeline.storage import open_storage
-
-        storage, folder = open_storage(self._errand.storage), self._errand.folder
+    def storage(self) -> StorageAnswer:
+        """Read the driver's file, write, list, create exclusively, remove."""
+        storage, folder = self._storage(), self.settings.folder
         own, once, large = (f"{folder}/{self._name}{suffix}" for suffix in ("", ".once", ".large"))
-        sees_driver = storage.read(f"{folder}/{DRIVER}") == self._errand.nonce
-        storage.write(own, self._errand.nonce)
+        sees_driver = storage.read(f"{folder}/{DRIVER}") == self._content
+        storage.write(own, self._content)
         created = [storage.create(once, b"1"), storage.create(once, b"2")]
         content = os.urandom(LARGE_BYTES)
         began = time.perf_counter()
@@ -135,72 +132,60 @@ class Probe:
             free_bytes=None if "://" in storage.address else shutil.disk_usage(storage.address).free,
         )
 
-    def announce(self) -> Trouble | None:
-        """Write what the others are to see."""
-        from pipeline.storage import open_storage
+    def write(self) -> None:
+        """Write the file that the other nodes have to see."""
+        self._storage().write(f"{self.settings.folder}/{DRIVER}", self._content)
 
-        try:
-            open_storage(self._errand.storage).write(f"{self._errand.folder}/{DRIVER}", self._errand.nonce)
-        except (OSError, ValueError, ImportError) as error:
-            return storage_trouble(self._errand.storage, error)
-        return None
+    def sees(self, name: str) -> bool:
+        """Whether the file of another node is visible here."""
+        return self._storage().read(f"{self.settings.folder}/{name}") == self._content
 
-    def sees(self, name: str) -> bool | Trouble:
-        """Whether what another node wrote is here."""
-        from pipeline.storage import open_storage
-
-        try:
-            content = open_storage(self._errand.storage).read(f"{self._errand.folder}/{name}")
-        except OSError as error:
-            return storage_trouble(self._errand.storage, error)
-        return content == self._errand.nonce
-
-    def clear(self) -> None:
-        """Remove what this examination wrote, as seen from here, and folders that it made on the way."""
-        from pipeline.storage import open_storage
-
-        with contextlib.suppress(OSError, ValueError):  # which has been told by then
-            open_storage(self._errand.storage).remove(self._errand.folder)
+    def clean_up(self) -> None:
+        """Remove this examination's files, as far as they are visible here, and the folders made for them."""
+        with contextlib.suppress(OSError, ValueError):  # `storage` has reported it
+            self._storage().remove(self.settings.folder)
         for folder in self._missing:
-            with contextlib.suppress(OSError):  # somebody uses it by now
+            with contextlib.suppress(OSError):  # in use by now
                 folder.rmdir()
 
-    def tracking(self) -> str | Trouble:
+    def tracking(self) -> str | Problem:
         """How MLflow was reached."""
-        return _reach(self._errand.tracking, alone=self._errand.alone)
+        return _reach(self.settings.tracking, self.settings.is_spread)
+
+    def _storage(self) -> Storage:
+        from pipeline.storage.address import open_storage
+
+        return open_storage(self.settings.storage)
 
 
-def storage_trouble(address: str, error: Exception) -> Trouble:
-    """Why the storage cannot be used, and what to do."""
-    import errno
+def _problem(question: str, settings: ProbeSettings, error: Exception) -> Problem:
+    """Why a question has no answer, and what to do."""
+    text = str(getattr(error, "reason", error)).partition("\n")[0][:300]
+    if question == "facts" or isinstance(error, ImportError):
+        return Problem(f"{type(error).__name__}: {text}", "install the locked requirements there")
+    if question == "tracking":
+        from pipeline.terminal.redaction import redact
 
-    text = str(error).partition("\n")[0][:300]
-    if isinstance(error, ValueError | ImportError):
-        found, _, to_do = text.rpartition("; ")
-        return Trouble(found or text, to_do or "correct run.storage")
-    number = error.errno if isinstance(error, OSError) else None
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS) and "://" not in address:
-        to_do = "give this user the right to write there, or set run.storage to another place"
-    elif number in (errno.ENOSPC, errno.EDQUOT):
-        to_do = "free some space there, or set run.storage to another place"
-    elif "://" in address:
+        fault = "does not answer" if isinstance(error, urllib.error.URLError) else "refuses requests"
         to_do = (
-            "see that the bucket is there and may be written to with this machine's AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, and that AWS_ENDPOINT_URL and AWS_DEFAULT_REGION are right"
+            "start it, let the firewall pass it, correct MLFLOW_TRACKING_URI (workers have to reach it: not "
+            "127.0.0.1 on a remote cluster), or set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
         )
-    else:
-        to_do = "mount it there, or set run.storage to a folder or bucket that all machines reach"
-    return Trouble(f"{address} cannot be used: {text}", to_do)
-
-
-def _missing_folders(address: str) -> list[Path]:
-    """On the way to a local address, the deepest first."""
-    path = Path(address)
-    return [] if "://" in address else [each for each in (path, *path.parents) if not each.exists()]
+        return Problem(f"{redact(settings.tracking)} {fault}: {redact(text)}", to_do)
+    if isinstance(error, ValueError):
+        found, _, to_do = text.rpartition("; ")
+        return Problem(found or text, to_do or "correct run.storage")
+    to_do = "mount it there, make it writable, free some space, or set run.storage to another place"
+    if "://" in settings.storage:
+        to_do = (
+            "check that the bucket exists, that AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of this machine "
+            "may write to it, and that AWS_ENDPOINT_URL and AWS_DEFAULT_REGION are right"
+        )
+    return Problem(f"{settings.storage} cannot be used: {text}", to_do)
 
 
 def _hash_of(modules: Iterable[str]) -> str:
-    """SHA-256 of their source, as they would be imported here: Ray may have sent them."""
+    """SHA-256 of the modules' source as Python would import it here; Ray may have shipped it."""
     digest = hashlib.sha256()
     for module in modules:
         found = importlib.util.find_spec(module)
@@ -210,30 +195,13 @@ def _hash_of(modules: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _versions() -> Iterator[tuple[str, str]]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    import torch
-
-    for name in LIBRARIES:
-        try:
-            yield name, torch.__version__ if name == "torch" else version(name)
-        except PackageNotFoundError:
-            yield name, "missing"
-
-
-def _show_all_gpus() -> None:
-    """Ray hides them from what asked for none."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        del os.environ["CUDA_VISIBLE_DEVICES"]
-
-
 def _gpus() -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Names and free bytes."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # Ray hides GPUs from a process that asks for none
+        del os.environ["CUDA_VISIBLE_DEVICES"]
     import torch
 
-    if not torch.cuda.is_available():
-        return (), ()
-    numbers = range(torch.cuda.device_count())
+    numbers = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     free = tuple(torch.cuda.mem_get_info(number)[0] for number in numbers)
     return tuple(torch.cuda.get_device_name(number) for number in numbers), free
 
@@ -242,79 +210,46 @@ def _available_memory() -> int:
     import psutil
 
     available: int = psutil.virtual_memory().available
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
+    for limit, used in _CGROUP_LIMITS:
         with contextlib.suppress(OSError, ValueError):  # no such limit: "max"
             available = min(available, int(Path(limit).read_text()) - int(Path(used).read_text()))
     return max(available, 0)
 
 
-def _reach(uri: str, *, alone: bool) -> str | Trouble:
-    from pipeline.tracking import redact
+def _reach(uri: str, is_spread: bool) -> str | Problem:
+    from pipeline.terminal.redaction import redact
+    from pipeline.tracking.stores import client
 
     if uri.startswith("sqlite"):
-        return _open_sqlite(uri, alone=alone)
+        return _open_sqlite(Path(uri.partition(":///")[2]), is_spread)
     if uri.startswith(("http://", "https://")):
-        trouble = _answers(uri)
-        if trouble is not None:
-            return trouble
-    try:
-        _ask_mlflow(uri)
-    except Exception as error:  # whatever its libraries raise, it is the answer
-        text = redact(str(error).partition("\n")[0])[:200]
-        if any(code in text for code in ("401", "403")):
-            to_do = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-        else:
-            to_do = "correct MLFLOW_TRACKING_URI, or see what the server's log says"
-        return Trouble(f"{redact(uri)} does not take requests: {text}", to_do)
+        _connect(uri)
+    os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(HTTP_S)), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+    client(uri).search_experiments(max_results=1)
     return f"{redact(uri)} answers"
 
 
-def _open_sqlite(uri: str, *, alone: bool) -> str | Trouble:
-    import sqlite3
-
-    file = Path(uri.partition(":///")[2])
-    if not alone:
-        return Trouble(
-            f"curves would go to {file}, a file of one machine, that workers elsewhere cannot write",
+def _open_sqlite(file: Path, is_spread: bool) -> str | Problem:
+    if is_spread:
+        return Problem(
+            f"curves would go to {file}, a file of one machine that workers elsewhere cannot write",
             "start an MLflow server that all nodes reach, and set MLFLOW_TRACKING_URI to it",
         )
     if not file.exists():
-        return f"{file} will be made by the first stage"
-    try:
-        with contextlib.closing(
-            sqlite3.connect(f"file:{file}?mode=ro", uri=True, timeout=HTTP_S)
-        ) as database:
-            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error as error:
-        return Trouble(f"{file} cannot be read: {error}", "move it away; a new one is made")
+        return f"the first stage will create {file}"
+    with file.open("rb") as database:
+        if database.read(16) not in (b"", b"SQLite format 3\0"):
+            return Problem(f"{file} is no SQLite database", "move it away; the next stage creates a new one")
     return f"{file} opens"
 
 
-def _answers(uri: str) -> Trouble | None:
-    """Whether an HTTP server is there at all; a refusal is an answer."""
-    from pipeline.tracking import redact
-
+def _connect(uri: str) -> None:
+    """Raises URLError if no HTTP server is there; a server that refuses the request is there."""
     scheme, _, rest = uri.partition("://")
-    bare = f"{scheme}://{rest.rpartition('@')[2]}".rstrip("/")
     try:
-        with urllib.request.urlopen(f"{bare}/health", timeout=HTTP_S):
-            return None
+        address = f"{scheme}://{rest.rpartition('@')[2].rstrip('/')}/health"
+        urllib.request.urlopen(address, timeout=HTTP_S).close()
     except urllib.error.HTTPError:
-        return None
+        pass
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        return Trouble(
-            f"{redact(uri)} does not answer: {reason}",
-            "start it, correct MLFLOW_TRACKING_URI (the address that workers can reach: not 127.0.0.1 on a "
-            "cluster elsewhere), or let the firewall pass it",
-        )
-
-
-def _ask_mlflow(uri: str) -> Any:
-    from pipeline.tracking.stores import client
-
-    os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(HTTP_S)), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    return client(uri).search_experiments(max_results=1)
+        raise urllib.error.URLError(str(getattr(error, "reason", error))) from error

@@ -1,4 +1,4 @@
-"""What can be told without a cluster: the settings, what was made already, DVC, who is at work."""
+"""Checks that need no cluster: settings, stage inputs, DVC, git, free space and leases."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
-from pipeline import mounts
-from pipeline.doctor.findings import Finding, failure, ok, size, warning
-from pipeline.doctor.needs import FACTOR, STAGES, Need, storage_bytes
-from pipeline.lease import Holder, holder_of
-from pipeline.lr_find import job_of, stage_arguments
-from pipeline.params import Direction, Params
-from pipeline.storage import join, open_storage
+from pipeline.corpus.settings import Direction
+from pipeline.doctor.findings import Finding, failure, ok, refusal, warning
+from pipeline.doctor.needs import FACTOR, Need, storage_bytes
+from pipeline.execution.lr_find import job_of, stage_arguments
+from pipeline.files.git import head
+from pipeline.project import stages
+from pipeline.project.params import Params
+from pipeline.storage import marker
+from pipeline.storage.address import join, open_storage
+from pipeline.storage.lease import Holder, holder_of
+from pipeline.terminal.sizes import readable
 
 DVC_S = 30.0
-_CHECKS_OF_INPUTS = ("tokens", "start", "target_lm", "general_lm", "tokenizer")
 
 
 def settings(params: Params, needs: Sequence[Need], storage: str) -> Finding:
-    workers = params.run.workers or "no Ray, so 1"
     sizes = ", ".join(f"{need.stage} {need.num_parameters / 1e6:.1f} M" for need in needs)
-    return ok(
-        "settings", f"{params.model.family}: {sizes} parameters; workers: {workers}; storage: {storage}"
-    )
+    workers = params.run.workers or "1, without Ray"
+    model = f"{params.model.family}: {sizes} parameters"
+    return ok("settings", f"{model}; workers: {workers}; storage: {storage}")
 
 
 def mounted(root: Path, storage: str) -> list[Finding]:
-    """Nothing, but where the folder that this project's runs were in is not the one that is there now."""
+    """A failure if the folder that held this project's runs is not mounted any more."""
     try:
-        mounts.check(root, storage)
+        marker.check(root, storage)
     except FileNotFoundError as error:
-        found, _, to_do = str(error).rpartition("; ")
-        return [failure("storage", f"{storage}: {found}", to_do)]
+        return [refusal("storage", f"{storage}: {error}")]
     return []
 
 
@@ -46,51 +47,42 @@ def mounted(root: Path, storage: str) -> list[Finding]:
 
 
 def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
-    """Whether what stages have made fits the settings and each other, as the stages will ask it."""
+    """Whether the outputs of earlier stages fit the settings and each other, as training stages check it."""
     if not dvc_yaml.exists():
-        return [warning("inputs", f"{dvc_yaml} is not there", "run it in the project's folder")]
-    findings, fitting, missing = [], [], []
-    for stage in STAGES:
+        return [warning("inputs", f"{dvc_yaml} does not exist", "run this in the project's folder")]
+    findings, fitting, missing = [], [], dict[str, None]()
+    to_do = "run `dvc repro`, which remakes outdated inputs; if this stays, follow the message"
+    for stage in stages.of_kind("trains"):
         for direction in params.run.directions:
-            name = f"{stage}@{direction}"
             given = stage_arguments(dvc_yaml, stage, direction)
-            absent = [path for path in _read_by(stage, params, given) if not path.exists()]
-            if absent:
-                missing += [str(path) for path in absent if str(path) not in missing]
-                continue
-            problem = _mismatch(stage, direction, params, given)
-            if problem is None:
-                fitting.append(name)
-            else:
-                findings.append(
-                    warning("inputs", f"{name} would refuse: {problem}",
-                            "`dvc repro` makes anew what changed before it; if this stays, do what it says")
-                )  # fmt: skip
-    told = [f"fit for {', '.join(fitting)}"] if fitting else []
-    told += [f"not made yet: {', '.join(missing)}"] if missing else []
-    return [*findings, *([ok("inputs", "; ".join(told))] if told else [])]
+            absent = [path for path in _read_by(stage, params, given) if not Path(path).exists()]
+            missing |= dict.fromkeys(absent)
+            problem = "" if absent else _mismatch(stage, direction, params, given)
+            if problem:
+                findings.append(warning("inputs", f"{stage}@{direction} would refuse: {problem}", to_do))
+            elif not absent:
+                fitting.append(f"{stage}@{direction}")
+    lists = (("fit for", fitting), ("not made yet:", missing))
+    said = "; ".join(f"{what} {', '.join(names)}" for what, names in lists if names)
+    return [*findings, ok("inputs", said)] if said else findings
 
 
-def _read_by(stage: str, params: Params, given: dict[str, str]) -> Iterator[Path]:
-    starts = {params.finetune_classifier.start} if stage == "finetune_classifier" else {"start"}
-    for name in _CHECKS_OF_INPUTS:
-        if name in given and (name in starts or name in ("tokens", "tokenizer")):
-            yield Path(given[name])
+def _read_by(stage: str, params: Params, given: Mapping[str, str]) -> list[str]:
+    start = params.finetune_classifier.start if stage == "finetune_classifier" else "start"
+    return [given[name] for name in ("tokens", start, "tokenizer") if name in given]
 
 
-def _mismatch(stage: str, direction: Direction, params: Params, given: dict[str, str]) -> str | None:
+def _mismatch(stage: str, direction: Direction, params: Params, given: dict[str, str]) -> str:
+    """Why the stage would refuse its inputs; empty if it would not."""
     from pipeline.corpus.tokenizer import Tokenizer
 
     try:
-        job = job_of(stage, params, given, direction)
-        if (
-            "tokenizer" in given
-            and Tokenizer.load(Path(given["tokenizer"])).sha256 != job.card.tokenizer_sha256
-        ):
-            return f"{given['tokens']} was encoded with another tokenizer than {given['tokenizer']}"
+        job, file = job_of(stage, params, given, direction), given.get("tokenizer")
+        if file and Tokenizer.load(Path(file)).sha256 != job.card.tokenizer_sha256:
+            return f"{given['tokens']} was encoded with another tokenizer than {file}"
     except ValueError as error:
         return str(error)
-    return None
+    return ""
 
 
 # -------------------------------------------------------------------------------------------- DVC and git
@@ -98,114 +90,87 @@ def _mismatch(stage: str, direction: Direction, params: Params, given: dict[str,
 
 def tools(root: Path) -> list[Finding]:
     """DVC, its cache and lock file, and git."""
-    with ThreadPoolExecutor(2) as pool:  # each takes seconds to start
-        asked = [pool.submit(_dvc, root, *words) for words in (("status", "--json"), ("cache", "dir"))]
-        status, cache = (future.result() for future in asked)
-    return [*_git(root), *_status(root, status), *_cache(cache)]
+    with ThreadPoolExecutor(2) as pool:  # DVC takes seconds to start
+        status, cache = pool.map(lambda words: _dvc(root, *words), (("status", "--json"), ("cache", "dir")))
+    return [_git(root), _status(root, status), *_cache(cache)]
 
 
 def _dvc(root: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
-    return _run(root, sys.executable, "-m", "dvc", *words)
-
-
-def _run(root: Path, *command: str) -> subprocess.CompletedProcess[str] | None:
-    """None where it takes too long."""
+    """None if it takes too long."""
+    command = [sys.executable, "-m", "dvc", *words]
     try:
         return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=DVC_S)
     except subprocess.TimeoutExpired:
         return None
 
 
-def _git(root: Path) -> Iterator[Finding]:
-    if shutil.which("git") is None:
-        yield warning("git", "there is no git", "install it: it says which code made a result")
-        return
-    done = _run(root, "git", "rev-parse", "--short", "HEAD")
-    if done is None or done.returncode:
-        to_do = "`git init` and commit: it says which code made a result"
-        yield warning("git", f"{root} is in no git repository with a commit", to_do)
-    else:
-        yield ok("git", f"at commit {done.stdout.strip()}")
+def _git(root: Path) -> Finding:
+    commit = head(root)
+    if commit is None:
+        found = f"{root} is in no git repository with a commit, or git is not installed"
+        return warning("git", found, "install git and commit: a commit says which code made a result")
+    return ok("git", f"at commit {commit._replace(id=commit.id[:10])}")
 
 
-def _status(root: Path, done: subprocess.CompletedProcess[str] | None) -> Iterator[Finding]:
+def _status(root: Path, done: subprocess.CompletedProcess[str] | None) -> Finding:
     if done is None:
-        yield warning(
-            "dvc", f"`dvc status` takes more than {DVC_S:.0f} s", "see whether another dvc is at work"
-        )
-    elif done.returncode:
+        return warning("dvc", f"`dvc status` takes over {DVC_S:.0f} s", "see whether another dvc is running")
+    if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        to_do = (
-            "wait until the other dvc has ended"
-            if "lock" in reason
-            else "see `dvc status`, in the project's folder"
-        )
-        yield failure("dvc", f"`dvc status`: {reason.removeprefix('ERROR: ')}", to_do)
-    else:
-        stages = json.loads(done.stdout or "{}")
-        lock = "dvc.lock is as it should be" if (root / "dvc.lock").exists() else "no dvc.lock yet"
-        told = (
-            f"{lock}, `dvc repro` would run nothing"
-            if not stages
-            else f"`dvc repro` would run {len(stages)} stages"
-        )
-        yield ok("dvc", f"{version('dvc')}; {told}")
+        to_do = "wait until the other dvc has exited" if "lock" in reason else "run `dvc status` yourself"
+        return failure("dvc", f"`dvc status`: {reason.removeprefix('ERROR: ')}", to_do)
+    lock = "dvc.lock exists" if (root / "dvc.lock").exists() else "no dvc.lock yet"
+    num_stages = len(json.loads(done.stdout or "{}"))
+    would_run = f"`dvc repro` would run {f'{num_stages} stages' if num_stages else 'nothing'}"
+    return ok("dvc", f"{version('dvc')}; {lock}, {would_run}")
 
 
 def _cache(done: subprocess.CompletedProcess[str] | None) -> Iterator[Finding]:
     if done is None or done.returncode:
-        return  # `dvc status` tells what is wrong
+        return  # `dvc status` says what is wrong
     cache = Path(done.stdout.strip().splitlines()[-1])
-    there = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
+        with tempfile.TemporaryFile(dir=existing):
+            yield ok("dvc cache", f"{cache} is writable, {readable(shutil.disk_usage(existing).free)} free")
     except OSError as error:
-        yield failure(
-            "dvc cache", f"{cache} cannot be written: {error}",
-            "give this user the right to write there, or move it: `dvc cache dir`",
-        )  # fmt: skip
-    else:
-        yield ok("dvc cache", f"{cache} can be written, {size(shutil.disk_usage(there).free)} free")
+        to_do = "give this user write permission there, or move it: `dvc cache dir`"
+        yield failure("dvc cache", f"{cache} is not writable: {error}", to_do)
 
 
 # ---------------------------------------------------------------------------------------------- storage
 
 
-def room(params: Params, needs: Sequence[Need], storage: str, free_bytes: int | None) -> Iterator[Finding]:
-    """Whether checkpoints fit the storage."""
-    if not needs:  # no plan
-        return
+def room(params: Params, needs: Sequence[Need], storage: str, free_bytes: int | None) -> list[Finding]:
+    """Whether checkpoints fit into the storage; nothing without a plan."""
+    if not needs:
+        return []
     wanted = storage_bytes(params, needs)
     largest = max(need.checkpoint_bytes for need in needs)
-    told = f"checkpoints of {size(largest)} at most, {size(wanted)} in all"
-    to_do = "free some, lower run.keep_checkpoints, or set run.storage to another place"
+    said = f"checkpoints take up to {readable(largest)} each, {readable(wanted)} in all"
     if free_bytes is None:
-        yield ok("room", f"{told}; how much {storage} holds cannot be asked")
-    elif wanted > free_bytes:
-        yield failure("room", f"{told}; {size(free_bytes)} are free in {storage}", to_do)
-    elif wanted * FACTOR > free_bytes:
-        yield warning("room", f"{told}; {size(free_bytes)} are free in {storage}", to_do)
-    else:
-        yield ok("room", f"{told}; {size(free_bytes)} are free in {storage}")
+        return [ok("room", f"{said}; the free space of {storage} is not known")]
+    said += f"; {readable(free_bytes)} are free in {storage}"
+    if wanted * FACTOR <= free_bytes:
+        return [ok("room", said)]
+    to_do = "free some space, lower run.keep_checkpoints, or set run.storage to another place"
+    return [(failure if wanted > free_bytes else warning)("room", said, to_do)]
 
 
 def leases(storage: str, *, is_usable: bool) -> list[Finding]:
-    """Which runs somebody trains, or was training when killed."""
+    """The runs whose lease somebody holds."""
     runs = open_storage(storage).names()
-    if not runs and not is_usable:  # it may hold some, where it is mounted
-        return [warning("leases", f"who holds a run could not be looked at in {storage}", "see `storage`")]
-    with ThreadPoolExecutor(16) as pool:  # a bucket takes its time for each
+    if not runs and not is_usable:  # an unmounted storage may hold some
+        return [warning("leases", f"the lease holders in {storage} cannot be read", "see `storage`")]
+    with ThreadPoolExecutor(16) as pool:  # each takes a request to a bucket
         holders = list(pool.map(lambda run: holder_of(open_storage(join(storage, run))), runs))
     held = {run: holder for run, holder in zip(runs, holders, strict=True) if holder is not None}
     if not held:
         return [ok("leases", f"no run is held ({len(runs)} folders)")]
-    return [ok("leases", f"{run} is held by {_told(holder)}") for run, holder in held.items()]
+    return [ok("leases", f"{run} is held by {_described(holder)}") for run, holder in held.items()]
 
 
-def _told(holder: Holder) -> str:
-    if holder.is_dead:
-        return f"{holder}, which is gone: the next one takes over"
-    if not holder.process.is_here:
-        return f"{holder}; whether it lives cannot be seen from here"
-    return str(holder)
+def _described(holder: Holder) -> str:
+    if holder.is_orphan:
+        return f"{holder}, an orphan: the next run terminates it and takes over"
+    return f"{holder}{'' if holder.process.is_here else '; whether it is alive cannot be seen from here'}"

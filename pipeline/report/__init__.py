@@ -1,1 +1,1 @@
-"""The report: figures read from the metrics files, drawn, and laid out as a page and as Markdown."""
+"""The report: a verdict, sentences, tables and charts from the metrics files, as one page and as Markdown."""

@@ -1,4 +1,4 @@
-"""The report's charts, by altair. Each is given rows and returns a chart; none reads a file."""
+"""The report's charts, drawn by Altair. Each function takes rows and returns a chart; none reads a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.report.figures import Row
 
-# Told apart by the colour-blind too (Okabe & Ito 2008), and legible on white and on near black.
+# Safe for colour-blind readers (Okabe & Ito 2008), and legible on white and on near black.
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"]
 
 
@@ -18,7 +18,7 @@ def label_curve(rows: Sequence[Row], confidence: float) -> Any:
     measured = alt.Axis(values=sorted({row["labels"] for row in rows}), format=",", labelOverlap="greedy")
     scale = alt.Scale(type="log", nice=False, padding=20)
     base = alt.Chart(_data(rows)).encode(
-        x=alt.X("labels:Q", scale=scale, axis=measured, title="labels, logarithmic"),
+        x=alt.X("labels:Q", scale=scale, axis=measured, title="labels (logarithmic)"),
         color=_colour("arm:N", ""),
     )
     error = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
@@ -63,7 +63,7 @@ def rates(rows: Sequence[Row]) -> Any:
         .encode(
             x=alt.X("step:Q", title="optimizer step"),
             y=alt.Y("rate:Q", title="learning rate"),
-            color=_colour("group:N", "layer group, 0 the lowest"),
+            color=_colour("group:N", "layer group (0 is the lowest)"),
             tooltip=["step:Q", "group:N", alt.Tooltip("rate:Q", format=".2e")],
         ),
         height=180,
@@ -101,7 +101,7 @@ def calibration(rows: Sequence[Row]) -> Any:
         x=alt.X(
             "confidence:Q", title="confidence", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
         ),
-        y=alt.Y("accuracy:Q", title="right", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
+        y=alt.Y("accuracy:Q", title="accuracy", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
         tooltip=[
             alt.Tooltip("confidence:Q", format=".1%"),
             alt.Tooltip("accuracy:Q", format=".1%"),
@@ -115,8 +115,8 @@ def calibration(rows: Sequence[Row]) -> Any:
     return _sized(alt.layer(ideal, line, points))
 
 
-def slices(rows: Sequence[Row], key: str, logarithmic: bool, measure: str) -> Any:
-    """A setting against what the search measured, trial by trial."""
+def setting(rows: Sequence[Row], key: str, logarithmic: bool, measure: str) -> Any:
+    """One setting of a search against its measure, a point a trial."""
     import altair as alt
 
     scale = alt.Scale(type="log") if logarithmic else alt.Scale(zero=False)
@@ -136,27 +136,29 @@ def slices(rows: Sequence[Row], key: str, logarithmic: bool, measure: str) -> An
 
 
 def _without_section(key: str) -> str:
-    """Of a search's settings, which are of `model` or of one stage: there is little room below an axis."""
+    """A search's setting without its section, all the same anyway: there is little room below an axis."""
     return key.partition(".")[2] or key
 
 
-def parallel(rows: Sequence[Row], keys: Sequence[str], logarithmic: Sequence[str], measure: str) -> Any:
-    """Every trial as a line through its settings, each on a scale of its own from its least to its most."""
+def parallel_coordinates(
+    rows: Sequence[Row], keys: Sequence[str], logarithmic: Sequence[str], measure: str
+) -> Any:
+    """Every trial as a line through its settings, each on its own scale from the lowest to the highest."""
     import altair as alt
 
     axes = [*keys, measure]
-    places = []
+    points = []
     for row in rows:
         values = {**{key: row[key] for key in keys}, measure: row["value"]}
         for axis in axes:
             column = [each["value"] if axis == measure else each[axis] for each in rows]
-            place = _place(values[axis], column, axis in logarithmic)
-            places.append({
-                "trial": row["trial"], "axis": _without_section(axis), "place": place,
+            height = _relative(values[axis], column, axis in logarithmic)
+            points.append({
+                "trial": row["trial"], "axis": _without_section(axis), "height": height,
                 "shown": values[axis], "value": row["value"],
             })  # fmt: skip
     return _sized(
-        alt.Chart(_data(places))
+        alt.Chart(_data(points))
         .mark_line(opacity=0.7, point=True)
         .encode(
             x=alt.X(
@@ -165,7 +167,7 @@ def parallel(rows: Sequence[Row], keys: Sequence[str], logarithmic: Sequence[str
                 title=None,
                 axis=alt.Axis(labelAngle=-40, labelLimit=140, labelOverlap=False),
             ),
-            y=alt.Y("place:Q", title="from the least to the most", axis=alt.Axis(labels=False, ticks=False)),
+            y=alt.Y("height:Q", title="lowest to highest", axis=alt.Axis(labels=False, ticks=False)),
             detail="trial:Q",
             color=alt.Color("value:Q", title=measure, scale=alt.Scale(scheme="viridis", reverse=True)),
             tooltip=["trial:Q", "axis:N", "shown:N", alt.Tooltip("value:Q", format=".4f")],
@@ -173,8 +175,8 @@ def parallel(rows: Sequence[Row], keys: Sequence[str], logarithmic: Sequence[str
     )
 
 
-def ledger(rows: Sequence[Row], measure: str) -> Any:
-    """What each trick changes when it is switched off, with its interval where there is one."""
+def ablations(rows: Sequence[Row], measure: str) -> Any:
+    """The change of the measure when each trick is switched off, with its interval if it has one."""
     import altair as alt
 
     tricks = alt.Y("trick:N", sort=None, title=None, axis=alt.Axis(labelLimit=400))
@@ -183,23 +185,23 @@ def ledger(rows: Sequence[Row], measure: str) -> Any:
         alt.Chart(_data(rows))
         .mark_point(filled=True, size=70, color=PALETTE[0], opacity=1)
         .encode(
-            x=alt.X("difference:Q", title=f"{measure} without it, less with it"),
+            x=alt.X("difference:Q", title=f"{measure} without it, minus with it"),
             y=tricks,
             tooltip=["trick:N", *tips],
         )
     )
-    bars = [
+    known = [row for row in rows if row["difference_low"] is not None]
+    bars = (
         alt.Chart(_data(known))
         .mark_rule(strokeWidth=2, color=PALETTE[0])
         .encode(x="difference_low:Q", x2="difference_high:Q", y=tricks)
-        for known in [[row for row in rows if row["difference_low"] is not None]]
-        if known
-    ]
+    )
     zero = alt.Chart(_data([{"x": 0}])).mark_rule(strokeDash=[4, 4], color="#888888").encode(x="x:Q")
-    return _sized(alt.layer(zero, *bars, points), height=max(120, 24 * len(rows)))
+    return _sized(alt.layer(zero, *([bars] if known else []), points), height=max(120, 24 * len(rows)))
 
 
-def _place(value: Any, column: Sequence[Any], logarithmic: bool) -> float:
+def _relative(value: Any, column: Sequence[Any], logarithmic: bool) -> float:
+    """0 for the lowest value of the column, 1 for the highest."""
     if not all(isinstance(each, int | float) for each in column):
         kinds = sorted({str(each) for each in column})
         return kinds.index(str(value)) / max(1, len(kinds) - 1)
@@ -210,7 +212,7 @@ def _place(value: Any, column: Sequence[Any], logarithmic: bool) -> float:
 
 
 def _field(key: str) -> str:
-    """A dotted key as one field's name: to Vega a dot goes into an object."""
+    """A dotted key as a field name: Vega reads an unescaped dot as access to a nested object."""
     return key.replace(".", "\\.")
 
 

@@ -1,4 +1,4 @@
-"""What the two language-model stages share; no stage itself."""
+"""Code that the two language-model stages share. Not a stage."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.launch import Session, fit, model_tensors
-from pipeline.params import Run
-from pipeline.training.export import export_model
+from pipeline.artifacts.model_folder import export_model
+from pipeline.distributed.launch import fit, model_tensors
+from pipeline.distributed.session import Session
+from pipeline.distributed.settings import Run
 from pipeline.training.jobs import LanguageModelJob
 
 

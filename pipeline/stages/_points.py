@@ -1,4 +1,4 @@
-"""Points of a label curve as trials: what their outcomes depend on, and how to make them; no stage itself."""
+"""Points of a label curve as trials: what their outcomes depend on, and how to build them. Not a stage."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.cost import total
-from pipeline.launch import Session
-from pipeline.params import Arm, ClassifierTraining, Direction, Params, overlay, typed
-from pipeline.points import ClassifierPoint, LanguageModelPoint, TfidfPoint
-from pipeline.sweep import Spec, Sweep
+from pipeline.artifacts.model_folder import ModelFolder
+from pipeline.corpus.settings import Direction
+from pipeline.distributed.session import Session
+from pipeline.machine.cost import total
+from pipeline.project.params import Params
+from pipeline.settings.loader import overlay, typed
+from pipeline.stages._trials import ClassifierPoint, LanguageModelPoint, TfidfPoint
+from pipeline.sweeps.settings import Arm, SampleEfficiency
+from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.jobs import FewLabels, make_classifier_job, make_language_model_job
-from pipeline.trials import Trial
+from pipeline.training.settings import ClassifierTraining
 
 Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch"]
 # What a network's weights come from; tfidf has none.
@@ -33,7 +37,7 @@ class Place:
     arm: Arm
     num_labels: int
     seed: int
-    key: str = "sample_efficiency.labels"  # that names the number of labels, for a refusal
+    key: str = "sample_efficiency.labels"  # dotted key that set the number of labels; error messages name it
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,19 @@ class Inputs:
     target_lm: Path
     target_lm_alone: Path | None  # trained here, if an arm starts from it
 
-    def start(self, start: Start, direction: Direction) -> Path | None:
-        return None if start == "scratch" else Path(getattr(self, start)) / direction
+    def start(self, start: Start, direction: Direction) -> ModelFolder | None:
+        return None if start == "scratch" else ModelFolder.at(getattr(self, start) / direction)
+
+
+def few_labels(settings: SampleEfficiency, num_labels: int, **more: Any) -> FewLabels:
+    """`num_labels` labels, split and trained on by the rules of the label curve."""
+    return FewLabels(num_labels, settings.held_out, settings.min_steps, settings.evaluations, **more)
 
 
 def train_target_lm_alone(params: Params, tokens: Path, sweep: Sweep) -> tuple[Path, dict[str, float]]:
     """The language model of the target text alone, and what it cost.
 
-    Trained as the general one is, for as many epochs as that one is fine-tuned.
+    It is trained like the general one, for as many epochs as that one is fine-tuned.
     """
     settings = params.pretrain_lm.model_copy(update={"epochs": params.finetune_lm.epochs})
     direction = params.run.directions[0]
@@ -89,7 +98,7 @@ def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
 def _tfidf(place: Place, test_documents: int | None, inputs: Inputs) -> Spec:
     name = f"tfidf {place.num_labels} labels, seed {place.seed}"
 
-    def build(session: Session) -> Trial:
+    def build(session: Session) -> SweepTrial:
         return TfidfPoint(
             name,
             session.folder,
@@ -116,11 +125,11 @@ def _tfidf(place: Place, test_documents: int | None, inputs: Inputs) -> Spec:
 def _classifier(place: Place, direction: Direction, params: Params, inputs: Inputs) -> Spec:
     settings = params.sample_efficiency
     start = STARTS[place.arm]
-    few = FewLabels.of(settings, place.num_labels, key=place.key)
+    few = few_labels(settings, place.num_labels, key=place.key)
     classifier = classifier_settings(params, start)
     name = f"{start} {direction} {place.num_labels} labels, seed {place.seed}"
 
-    def build(session: Session) -> Trial:
+    def build(session: Session) -> SweepTrial:
         job = make_classifier_job(
             classifier,
             params.model,
@@ -154,7 +163,7 @@ def _classifier(place: Place, direction: Direction, params: Params, inputs: Inpu
 
 
 def classifier_settings(params: Params, start: Start) -> ClassifierTraining:
-    """Raises ValueError for a key that finetune_classifier does not have."""
+    """Settings of a point's classifier. Raises ValueError for a key that finetune_classifier lacks."""
     settings = params.sample_efficiency
     where, prefix = "params.yaml", "sample_efficiency.classifier."
     merged = overlay(params.finetune_classifier.model_dump(), settings.classifier)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,33 +10,39 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import label_curve
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard
-from pipeline.files import atomic_folder
-from pipeline.launch import Session
-from pipeline.params import Params, overlay, typed
-from pipeline.points import LanguageModelPoint, probabilities_of, test_sample
-from pipeline.stages._points import Inputs, Place, specs_of, train_target_lm_alone
-from pipeline.sweep import Spec, Sweep
+from pipeline.distributed.session import Session
+from pipeline.evaluation import label_curve
+from pipeline.files.atomic import atomic_folder
+from pipeline.files.tables import write_csv
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
+from pipeline.settings.loader import overlay, typed
+from pipeline.stages._ablations import TRICKS, Trick
+from pipeline.stages._points import Inputs, Place, few_labels, specs_of, train_target_lm_alone
+from pipeline.stages._trials import LanguageModelPoint, probabilities_of, test_sample
+from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.jobs import FewLabels, make_language_model_job, split_labels
-from pipeline.trials import Trial
-from pipeline.tricks import TRICKS, Trick
+from pipeline.training.jobs import make_language_model_job, split_labels
 
-SECTIONS = (
-    "run.seed",
-    "run.precision",
-    "run.directions",
-    "model",
-    "pretrain_lm",
-    "finetune_lm.epochs",
-    "finetune_classifier",
-    "corpus.target.normalise",
-    "leakage.action",
-    "trials",
-    "sample_efficiency",
-    "ablate",
+STAGE = Stage(
+    place=11,
+    kind="sweeps",
+    sections=(
+        "run.seed",
+        "run.precision",
+        "run.directions",
+        "model",
+        "pretrain_lm",
+        "finetune_lm.epochs",
+        "finetune_classifier",
+        "corpus.target.normalise",
+        "leakage.action",
+        "trials",
+        "sample_efficiency",
+        "ablate",
+    ),
 )
 
 _WITH = Trick("with all of them", "classifier")
@@ -56,14 +61,18 @@ def run(
     out: Path,
     sweep: Sweep,
 ) -> dict[str, Any]:
-    """Train with all tricks and without each, over the seeds; give each difference with an interval.
+    """Train with all tricks, and without each one, over the seeds; report each difference with an interval.
 
-    Language models by bits per byte on the general validation text; classifiers, of `ablate.labels` labels
-    and else as in the label curve, by error on the test documents. Raises ValueError for what cannot be
-    trained.
+    Language models are compared by bits per byte on the general validation text, classifiers by error on the
+    test documents; classifiers train on `ablate.labels` labels, otherwise like those of the label curve.
+    With no seeds nothing is trained. Raises ValueError for settings that cannot be trained.
     """
+    if not params.ablate.seeds:
+        with atomic_folder(out) as folder:
+            write_csv(folder / "ledger.csv", [], ["trick"])
+        return {"key": sweep.key, "num_trials": 0}
     for seed in params.ablate.seeds:  # before anything is trained
-        few = FewLabels.of(params.sample_efficiency, params.ablate.labels, key="ablate.labels")
+        few = few_labels(params.sample_efficiency, params.ablate.labels, key="ablate.labels")
         split_labels(open_shard(tokens, "train"), few, seed)
     alone, _ = train_target_lm_alone(params, tokens, sweep)
     inputs = Inputs(tokens, documents, general_lm, target_lm, alone)
@@ -83,13 +92,8 @@ def run(
             if specs[trick.name, seed].settings == specs[base.name, seed].settings:
                 outcomes[trick.name, seed] = ValueError("not measured: these settings do not use it")
     rows = _language_model_rows(outcomes, params) + _classifier_rows(outcomes, params, tokens, leaks)
-    with (
-        atomic_folder(out) as folder,
-        (folder / "ledger.csv").open("w", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    with atomic_folder(out) as folder:
+        write_csv(folder / "ledger.csv", rows)
     return {
         "key": sweep.key,
         "labels": params.ablate.labels,
@@ -107,7 +111,7 @@ def _language_model(trick: Trick, seed: int, params: Params, tokens: Path) -> Sp
     settings = {"lm": changed.pretrain_lm.model_dump(), "model": changed.model.model_dump(), "seed": seed}
     direction = params.run.directions[0]
 
-    def build(session: Session) -> Trial:
+    def build(session: Session) -> SweepTrial:
         job = make_language_model_job(
             changed.pretrain_lm,
             changed.model,
@@ -131,7 +135,7 @@ def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec
     (spec,) = specs_of(Place(trick.arm, params.ablate.labels, seed, "ablate.labels"), changed, inputs)
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
 
-    def build(session: Session) -> Trial:
+    def build(session: Session) -> SweepTrial:
         trial: Any = spec.build(session)
         return replace(trial, name=named)
 
@@ -156,7 +160,7 @@ def _failure(trick: Trick, base: Trick, outcomes: Mapping[tuple[str, int], Any],
 def _language_model_rows(
     outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params
 ) -> list[dict[str, Any]]:
-    """Paired by seed; the interval is Student's, and there is none of a single seed."""
+    """Differences paired by seed, with Student's interval; a single seed has no interval."""
     seeds, measure = params.ablate.seeds, "bits per byte"
     rows = []
     for trick in TRICKS:
@@ -197,7 +201,7 @@ def _student(differences: np.ndarray, confidence: float) -> tuple[float | None, 
 def _classifier_rows(
     outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params, tokens: Path, leaks: Path
 ) -> list[dict[str, Any]]:
-    """Paired by seed and test document, bootstrapped over both."""
+    """Differences paired by seed and test document, bootstrapped over both."""
     settings, seeds = params.sample_efficiency, params.ablate.seeds
     test = open_shard(tokens, "test")
     tested = test_sample(test, settings.test_documents)

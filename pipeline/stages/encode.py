@@ -11,10 +11,11 @@ import numpy as np
 from pipeline.corpus import tokens, vocabulary
 from pipeline.corpus.documents import INFO_FILE, read_documents, read_documents_info
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.files import atomic_folder
-from pipeline.params import Params
+from pipeline.files.atomic import atomic_folder
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
 
-SECTIONS = ("tokenizer.threads",)
+STAGE = Stage(place=3, kind="prepares", sections=("tokenizer.threads",))
 
 
 def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
 def _encode_split(
     documents: Path, split: str, tokenizer: Tokenizer, folder: Path, token_counts: np.ndarray, *, threads: int
 ) -> tokens.ShardWriter:
-    """Encode a split row group by row group; `token_counts` is added to."""
+    """Encode a split row group by row group, and add its tokens to `token_counts`."""
     with tokens.ShardWriter(folder, split, tokenizer.vocab_size) as shard:
         for rows in read_documents(documents, split):
             encoded = tokenizer.encode_batch(rows.texts, threads)

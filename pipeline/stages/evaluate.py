@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from pipeline import evaluation
-from pipeline.attribution import token_attributions
+from models.heads import Classifier
+from pipeline.artifacts.model_folder import load_classifier
 from pipeline.corpus.batches import clip
 from pipeline.corpus.documents import read_texts
 from pipeline.corpus.leakage import leaked_documents
+from pipeline.corpus.settings import Direction
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
-from pipeline.cost import Cost
-from pipeline.files import atomic_folder
-from pipeline.params import Direction, Params
-from pipeline.training.export import load_classifier
+from pipeline.evaluation import metrics as evaluation
+from pipeline.evaluation.attribution import token_attributions
+from pipeline.files.atomic import atomic_folder
+from pipeline.files.tables import write_csv
+from pipeline.machine.cost import Cost
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
+from pipeline.training.cards import HeadCard, ModelCard
 from pipeline.training.jobs import chosen_documents
 from pipeline.training.objectives import predict_logits
 
-SECTIONS = ("run.seed", "run.directions", "evaluate", "finetune_classifier.max_labels", "leakage.action")
+STAGE = Stage(
+    place=8,
+    kind="evaluates",
+    sections=("run.seed", "run.directions", "evaluate", "finetune_classifier.max_labels", "leakage.action"),
+)
 
 
 def run(
@@ -47,9 +55,9 @@ def run(
     names = read_info(tokens).label_names
     if not len(chosen) or names is None:
         raise ValueError(f"{tokens} has no labelled test documents; set corpus.target.split.test above 0")
+    loaded = {direction: _load(classifiers / direction, tokens) for direction in params.run.directions}
     by_direction: dict[Direction, np.ndarray] = {
-        direction: _probabilities(classifiers / direction, test, chosen, tokens)
-        for direction in params.run.directions
+        direction: _probabilities(each, test, chosen) for direction, each in loaded.items()
     }
     probs = np.mean(list(by_direction.values()), axis=0)
     settings, seed = params.evaluate, params.run.seed
@@ -82,6 +90,7 @@ def run(
             without = float((baseline.argmax(1) != labels)[unseen].mean())
             metrics["leakage"]["tfidf_error_without"] = without
     wrong = evaluation.confident_errors(labels, probs, settings.confident_errors)
+    pieces = Tokenizer.load(classifiers / params.run.directions[0])
     errors = [
         {
             "actual": names[labels[place]],
@@ -91,38 +100,56 @@ def run(
             "tokens": _tokens(
                 test.document(int(chosen[place])),
                 int(probs[place].argmax()),
-                classifiers / params.run.directions[0],
+                loaded[params.run.directions[0]],
+                pieces,
             ),
         }
         for place in wrong
     ]
     with atomic_folder(out) as folder:
-        _write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, names))
+        write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, names))
         table = evaluation.calibration_table(labels, probs, settings.calibration_bins)
-        _write_csv(folder / "calibration.csv", table)
+        write_csv(folder / "calibration.csv", table)
         np.save(folder / "probabilities.npy", probs.astype(np.float32))
         (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
     return metrics
 
 
-def _tokens(document: np.ndarray, label: int, folder: Path) -> list[tuple[str, float]]:
-    """Pieces of the text that the classifier read, and by how much each spoke for `label`."""
-    model, card, head = load_classifier(folder)
-    ids = clip(document, head.max_tokens, card.direction)
-    moved = token_attributions(model, ids, label)
-    if card.direction == "backward":
+@dataclass(frozen=True)
+class _Loaded:
+    """A classifier, read once."""
+
+    model: Classifier
+    card: ModelCard
+    head: HeadCard
+
+
+def _load(folder: Path, tokens: Path) -> _Loaded:
+    loaded = _Loaded(*load_classifier(folder))
+    if loaded.card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
+        raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
+    return loaded
+
+
+def _tokens(
+    document: np.ndarray, label: int, classifier: _Loaded, tokenizer: Tokenizer
+) -> list[tuple[str, float]]:
+    """Pieces of the text that the classifier read, each with how much it spoke for `label`."""
+    direction = classifier.card.direction
+    ids = clip(document, classifier.head.max_tokens, direction)
+    moved = token_attributions(classifier.model, ids, label)
+    if direction == "backward":
         ids, moved = ids[::-1], moved[::-1]
-    pieces = Tokenizer.load(folder).pieces(ids)
+    pieces = tokenizer.pieces(ids)
     return [(piece, round(float(value), 4)) for piece, value in zip(pieces, moved, strict=True)]
 
 
-def _probabilities(folder: Path, shard: TokenShard, chosen: np.ndarray, tokens: Path) -> np.ndarray:
-    model, card, head = load_classifier(folder)
-    if card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
-        raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
+def _probabilities(classifier: _Loaded, shard: TokenShard, chosen: np.ndarray) -> np.ndarray:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     texts = [shard.document(int(k)) for k in chosen]
-    logits = predict_logits(model.to(device), texts, head.max_tokens, card.direction, card.pad_id, device)
+    card, head = classifier.card, classifier.head
+    model = classifier.model.to(device)
+    logits = predict_logits(model, texts, head.max_tokens, card.direction, card.pad_id, device)
     return logits.double().softmax(1).numpy()
 
 
@@ -141,10 +168,3 @@ def _tfidf(
         params.run.seed,
         num_processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
     )
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)

@@ -10,18 +10,19 @@ from typing import Any
 
 from pipeline.corpus.documents import read_documents, read_documents_info, read_texts
 from pipeline.corpus.leakage import LEAKS_FILE, Leak, LeakFinder
-from pipeline.files import atomic_folder
-from pipeline.params import Params
+from pipeline.files.atomic import atomic_folder
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
 
-SECTIONS = ("leakage",)
+STAGE = Stage(place=7, kind="prepares", sections=("leakage",))
 
 _EXCERPT_CHARACTERS = 300
 
 
 def run(params: Params, *, target: Path, general: Path, out: Path) -> dict[str, Any]:
-    """Hold the target's test documents against all that any stage trains on or chooses by.
+    """Compare the target's test documents with every text that any stage trains on or selects by.
 
-    Raises ValueError where there are leaks and `leakage.action` is stop.
+    Raises ValueError if there are leaks and `leakage.action` is stop.
     """
     settings = params.leakage
     test = read_texts(target, "test") if "test" in read_documents_info(target).splits else []

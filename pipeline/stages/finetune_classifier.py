@@ -6,13 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.artifacts.model_folder import ModelFolder, export_model
+from pipeline.corpus.settings import Direction
 from pipeline.corpus.tokenizer import MODEL_FILE, Tokenizer
-from pipeline.launch import Session, fit, model_tensors
-from pipeline.params import Direction, Params
-from pipeline.training.export import export_model
+from pipeline.distributed.launch import fit, model_tensors
+from pipeline.distributed.session import Session
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
 from pipeline.training.jobs import make_classifier_job
 
-SECTIONS = ("run.seed", "run.precision", "model", "finetune_classifier", "corpus.target.normalise")
+STAGE = Stage(
+    place=6,
+    kind="trains",
+    sections=("run.seed", "run.precision", "model", "finetune_classifier", "corpus.target.normalise"),
+    registers="headstart-classifier-{out}",
+)
 
 
 def run(
@@ -30,7 +38,11 @@ def run(
 
     Source: Howard & Ruder 2018, section 3.3. Raises ValueError where the inputs do not match.
     """
-    starts = {"target_lm": target_lm, "general_lm": general_lm, "scratch": None}
+    starts = {
+        "target_lm": ModelFolder.at(target_lm),
+        "general_lm": ModelFolder.at(general_lm),
+        "scratch": None,
+    }
     job = make_classifier_job(
         params.finetune_classifier,
         params.model,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.launch import Session
-from pipeline.params import Direction, Params
+from pipeline.artifacts.model_folder import ModelFolder
+from pipeline.corpus.settings import Direction
+from pipeline.distributed.session import Session
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.jobs import make_language_model_job
 
-SECTIONS = ("run.seed", "run.precision", "model", "finetune_lm")
+STAGE = Stage(place=5, kind="trains", sections=("run.seed", "run.precision", "model", "finetune_lm"))
 
 
 def run(
@@ -25,7 +28,7 @@ def run(
         params.model,
         stage="finetune_lm",
         tokens=tokens,
-        start=start,
+        start=ModelFolder.at(start),
         direction=direction,
         seed=params.run.seed,
     )

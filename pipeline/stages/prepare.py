@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.documents import write_documents
+from pipeline.corpus.settings import FilesSource, PydocsSource
 from pipeline.corpus.sources import SPLITS, is_remote, open_source
-from pipeline.files import atomic_folder
-from pipeline.params import FilesSource, Params, PydocsSource
+from pipeline.files.atomic import atomic_folder
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
 
 log = logging.getLogger(__name__)
 
-SECTIONS = ("run.seed", "corpus.{corpus}")
+STAGE = Stage(place=1, kind="prepares", sections=("run.seed", "corpus.{corpus}"))
 
 
 def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
 
 
 def _tell_unwatched(source: FilesSource | PydocsSource, watched: Path) -> None:
-    """Say which local files DVC does not depend on: changed, they would not be noticed."""
+    """Warn about local files outside the folder that DVC watches: it would not notice a change in them."""
     if isinstance(source, PydocsSource):
         return
     entries = [entry for split in SPLITS for entry in getattr(source, split) if not is_remote(entry)]

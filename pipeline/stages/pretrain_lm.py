@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.launch import Session
-from pipeline.params import Direction, Params
+from pipeline.corpus.settings import Direction
+from pipeline.distributed.session import Session
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.jobs import make_language_model_job
 
-SECTIONS = ("run.seed", "run.precision", "model", "pretrain_lm")
+STAGE = Stage(place=4, kind="trains", sections=("run.seed", "run.precision", "model", "pretrain_lm"))
 
 
 def run(params: Params, *, tokens: Path, direction: Direction, out: Path, session: Session) -> dict[str, Any]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import atomic_folder, atomic_write_text
-from pipeline.params import Params
+from pipeline.files.atomic import atomic_folder, atomic_write_text
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
 from pipeline.report import charts, markdown
 from pipeline.report import figures as say
 from pipeline.report.page import Provenance, page
 
-SECTIONS = ("run.directions",)
-OUTPUTS = ("out", "summary", "pictures")
+STAGE = Stage(place=12, kind="reports", sections=("run.directions",), outputs=("out", "summary", "pictures"))
 
 
 def run(
@@ -28,7 +28,7 @@ def run(
 ) -> dict[str, Any]:
     """Write the page to `out`, Markdown to `summary`, PNGs into the folder `pictures`.
 
-    Raises ValueError where the metrics of a stage are missing.
+    Raises ValueError if the metrics of a stage are missing.
     """
     found = say.read(figures, curves, evaluation, params.run.directions)
     drawn = {

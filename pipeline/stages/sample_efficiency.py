@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,30 +9,43 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import label_curve
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard, read_info
-from pipeline.cost import total
-from pipeline.files import atomic_folder
-from pipeline.params import Params
-from pipeline.points import probabilities_of, test_sample
-from pipeline.stages._points import Inputs, Place, classifier_settings, specs_of, train_target_lm_alone
-from pipeline.sweep import Sweep
+from pipeline.evaluation import label_curve
+from pipeline.files.atomic import atomic_folder
+from pipeline.files.tables import write_csv
+from pipeline.machine.cost import total
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
+from pipeline.stages._points import (
+    Inputs,
+    Place,
+    classifier_settings,
+    few_labels,
+    specs_of,
+    train_target_lm_alone,
+)
+from pipeline.stages._trials import probabilities_of, test_sample
+from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.jobs import FewLabels, chosen_documents, split_labels
+from pipeline.training.jobs import chosen_documents, split_labels
 
-SECTIONS = (
-    "run.seed",
-    "run.precision",
-    "run.directions",
-    "model",
-    "pretrain_lm",
-    "finetune_lm.epochs",
-    "finetune_classifier",
-    "corpus.target.normalise",
-    "leakage.action",
-    "trials",
-    "sample_efficiency",
+STAGE = Stage(
+    place=10,
+    kind="sweeps",
+    sections=(
+        "run.seed",
+        "run.precision",
+        "run.directions",
+        "model",
+        "pretrain_lm",
+        "finetune_lm.epochs",
+        "finetune_classifier",
+        "corpus.target.normalise",
+        "leakage.action",
+        "trials",
+        "sample_efficiency",
+    ),
 )
 
 
@@ -48,10 +60,10 @@ def run(
     out: Path,
     sweep: Sweep,
 ) -> dict[str, Any]:
-    """Train every arm at every number of labels and seed that was not trained before; draw the curve.
+    """Train every arm at every number of labels and seed, except points trained before; draw the curve.
 
     The subsets of the labels are nested, stratified and the same for all arms; a part of each is held out
-    to stop early by. Raises ValueError where labels, arms and models do not go together.
+    for early stopping. Raises ValueError where labels, arms and models do not go together.
     """
     settings = params.sample_efficiency
     places = [
@@ -84,8 +96,8 @@ def run(
          for arm, curve in metrics["curve"].items()}
     )  # fmt: skip
     with atomic_folder(out) as folder:
-        _write_csv(folder / "points.csv", [_row(point) for point in points])
-        _write_csv(folder / "curve.csv", _curve_rows(metrics["curve"]))
+        write_csv(folder / "points.csv", [_row(point) for point in points])
+        write_csv(folder / "curve.csv", _curve_rows(metrics["curve"]))
     return metrics
 
 
@@ -107,7 +119,7 @@ def _check(params: Params, tokens: Path) -> None:
         if set(settings.arms) == {"tfidf"}:
             chosen_documents(train, count, 0, "sample_efficiency.labels")
         else:
-            split_labels(train, FewLabels.of(settings, count), 0)
+            split_labels(train, few_labels(settings, count), 0)
     for start in ("target_lm", "scratch"):
         classifier_settings(params, start)
 
@@ -137,7 +149,7 @@ def _figures(
 def _metrics(
     points: Sequence[Figures], params: Params, shared_cost: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:
-    """`shared_cost`: of the language models that an arm alone is the reason for."""
+    """`shared_cost` is the cost of language models that only one arm needs."""
     settings = params.sample_efficiency
     wrong: dict[str, dict[int, dict[int, np.ndarray]]] = {}
     for point in points:
@@ -191,10 +203,3 @@ def _curve_rows(curve: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[di
         for arm, counts in curve.items()
         for count, figures in counts.items()
     ]
-
-
-def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)

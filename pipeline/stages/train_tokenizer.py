@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus import tokenizer as tokenizers
-from pipeline.files import atomic_folder, atomic_write_text
-from pipeline.params import Params
+from pipeline.files.atomic import atomic_folder, atomic_write_text
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
 
-SECTIONS = ("run.seed", "tokenizer")
+STAGE = Stage(place=2, kind="prepares", sections=("run.seed", "tokenizer"))
 
 
 def run(params: Params, *, documents: Path, out: Path) -> dict[str, Any]:

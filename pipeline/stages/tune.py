@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-import csv
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.files import atomic_folder
-from pipeline.params import Params, Range, Tune, flatten, overlay, typed
-from pipeline.search import Objective, Tried, Values, importances, search
-from pipeline.sweep import Sweep, search_runs
+from pipeline.artifacts.model_folder import ModelFolder
+from pipeline.distributed.search import Objective, TrialResult, Values, importances, search
+from pipeline.distributed.settings import Range, Tune
+from pipeline.files.atomic import atomic_folder
+from pipeline.files.tables import write_csv
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
+from pipeline.settings.loader import flatten, overlay, typed
+from pipeline.stages._points import few_labels
+from pipeline.sweeps.sweep import SearchRuns, Sweep
+from pipeline.terminal.progress import counted
 from pipeline.training.jobs import FewLabels, Job, make_classifier_job, make_language_model_job
 
-SECTIONS = (
-    "run.seed",
-    "run.precision",
-    "run.directions",
-    "model",
-    "finetune_lm",
-    "finetune_classifier",
-    "corpus.target.normalise",
-    "trials",
-    "tune",
-    "sample_efficiency.held_out",
-    "sample_efficiency.min_steps",
-    "sample_efficiency.evaluations",
-    "sample_efficiency.classifier",
-    "sample_efficiency.scratch",
+STAGE = Stage(
+    place=9,
+    kind="sweeps",
+    sections=(
+        "run.seed",
+        "run.precision",
+        "run.directions",
+        "model",
+        "finetune_lm",
+        "finetune_classifier",
+        "corpus.target.normalise",
+        "trials",
+        "tune",
+        "sample_efficiency.held_out",
+        "sample_efficiency.min_steps",
+        "sample_efficiency.evaluations",
+        "sample_efficiency.classifier",
+        "sample_efficiency.scratch",
+    ),
 )
 
 
@@ -54,13 +64,16 @@ def run(
     jobs.check()
     keys = sweep.keys(jobs.settings(), ("tokens", "general_lm", "target_lm"))
     objective = Objective(jobs.make, keys.session, sweep.run, metric, of_metric)
-    # Of what the search itself depends on: taking its best settings over starts no other one.
-    asked = settings.model_dump(exclude={"overrides"}) | {"room": sweep.room.model_dump()}
+    # Only what the search itself depends on: adopting its best settings must not start another search.
+    asked = settings.model_dump(exclude={"overrides"}) | {"room": sweep.resources.model_dump()}
     key_of_search = keys.of({"search": asked})
-    sweep.note([key_of_search])
+    sweep.retain([key_of_search])
     folder_of_search = f"{keys.places(key_of_search)[0]}/search"
-    with search_runs(sweep, measure, keys, _number_of_trials(settings)) as runs:
-        tried = search(objective, settings, sweep.room, sweep.cluster, folder_of_search, runs)
+    with (
+        counted(_number_of_trials(settings), "trials") as advance,
+        SearchRuns(sweep, measure, keys, advance) as runs,
+    ):
+        tried = search(objective, settings, sweep.resources, sweep.cluster, folder_of_search, runs)
     ended = [trial for trial in tried if trial.value is not None]
     if not ended:
         raise ValueError(f"none of {len(tried)} trials came to an evaluation; the first: {tried[0].failure}")
@@ -97,13 +110,13 @@ def run(
 
 
 def space_of(params: Params) -> dict[str, Range]:
-    """What the trials of the stage read, of all that the settings name."""
+    """The ranges in `tune.space` that the trials of this stage read."""
     sections = ("model", params.tune.stage)
     return {key: each for key, each in params.tune.space.items() if key.split(".")[0] in sections}
 
 
 def _number_of_trials(settings: Tune) -> int:
-    """Raises ValueError for a grid of more points than there may be trials."""
+    """Number of trials. Raises ValueError for a grid with more points than `tune.num_trials`."""
     if settings.search != "grid":
         return settings.num_trials
     points = math.prod(len(each.points()) for each in settings.space.values())
@@ -123,20 +136,20 @@ def _error(accuracy: float) -> float:
     return 1 - accuracy
 
 
-def _value(trial: Tried) -> float:
+def _value(trial: TrialResult) -> float:
     assert trial.value is not None
     return trial.value
 
 
 class Jobs:
-    """The training of a trial, from its values. Crosses over to other processes."""
+    """Makes the training job of a trial from its values. Picklable: trials run in other processes."""
 
     def __init__(self, params: Params, tokens: Path, general_lm: Path, target_lm: Path) -> None:
         self._params, self._tokens = params, tokens.resolve()
         self._general_lm, self._target_lm = general_lm.resolve(), target_lm.resolve()
 
     def check(self) -> None:
-        """Raises ValueError where there is nothing to search, or for an end of a range that cannot be."""
+        """Raises ValueError if there is nothing to search, or if a range ends at an impossible value."""
         space = space_of(self._params)
         if not space:
             raise ValueError(
@@ -148,7 +161,7 @@ class Jobs:
                 self.make({key: value})
 
     def settings(self) -> dict[str, Any]:
-        """What all trials have in common."""
+        """The settings that all trials share."""
         params = self._with({})
         sections = ("model", self._params.tune.stage)
         few = self._few_labels()
@@ -162,7 +175,7 @@ class Jobs:
         }
 
     def make(self, values: Values) -> Job:
-        """Raises ValueError naming the key."""
+        """The job of a trial. Raises ValueError that names the offending key."""
         params = self._with(values)
         direction = params.run.directions[0]
         if params.tune.stage == "finetune_lm":
@@ -171,7 +184,7 @@ class Jobs:
                 params.model,
                 stage="finetune_lm",
                 tokens=self._tokens,
-                start=self._general_lm / direction,
+                start=ModelFolder.at(self._general_lm / direction),
                 direction=direction,
                 seed=params.run.seed,
             )
@@ -182,7 +195,7 @@ class Jobs:
             params.model,
             params.corpus.target.normalise,
             tokens=self._tokens,
-            start=starts[start] / direction if start in starts else None,
+            start=ModelFolder.at(starts[start] / direction) if start in starts else None,
             direction=direction,
             seed=params.run.seed,
             few_labels=self._few_labels(),
@@ -193,7 +206,7 @@ class Jobs:
         return (
             None
             if labels is None
-            else FewLabels.of(self._params.sample_efficiency, labels, judged=True, key="tune.labels")
+            else few_labels(self._params.sample_efficiency, labels, full_validation=True, key="tune.labels")
         )
 
     def _with(self, values: Values) -> Params:
@@ -223,8 +236,8 @@ def _ends(each: Range) -> list[Any]:
     return each.choices if each.choices is not None else [each.low, each.high]
 
 
-def _write_best(path: Path, best: Tried, params: Params, measure: str) -> None:
-    """What a search for the label curve found goes where the label curve's own settings are."""
+def _write_best(path: Path, best: TrialResult, params: Params, measure: str) -> None:
+    """Write `best.yaml`. The best of a search for the label curve goes into that curve's section."""
     from ruamel.yaml import YAML
 
     settings, found = params.tune, nested(best.values)
@@ -239,14 +252,16 @@ def _write_best(path: Path, best: Tried, params: Params, measure: str) -> None:
         YAML().dump(found, file)
 
 
-def _write_trials(path: Path, tried: Sequence[Tried], keys: Sequence[str]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["trial", "value", "percent", "state", *keys, "failure"])
-        for trial in tried:
-            values: Mapping[str, Any] = trial.values
-            writer.writerow(
-                [trial.number, trial.value, round(trial.percent, 1), trial.state]
-                + [values.get(key, "") for key in keys]
-                + [trial.failure]
-            )
+def _write_trials(path: Path, tried: Sequence[TrialResult], keys: Sequence[str]) -> None:
+    rows = [
+        {
+            "trial": trial.number,
+            "value": trial.value,
+            "percent": round(trial.percent, 1),
+            "state": trial.state,
+        }
+        | {key: trial.values.get(key, "") for key in keys}
+        | {"failure": trial.failure}
+        for trial in tried
+    ]
+    write_csv(path, rows, ["trial", "value", "percent", "state", *keys, "failure"])

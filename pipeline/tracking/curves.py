@@ -1,9 +1,9 @@
-"""Training curves, every step once: a JSON-lines file first, and from there to MLflow.
+"""Training curves, every step once: in a JSON-lines file first, and from there in MLflow.
 
-The file is the truth, MLflow follows: for each metric MLflow is asked for the largest step it holds, and
-only what lies above is sent. Batches leave in the order of the file and arrive whole, so nothing is lost and
-nothing arrives twice. A batch sent again after an unanswered request is harmless: equal rows (metric, step,
-time, value) are one row to MLflow. What waits to be sent waits in the file, not in memory.
+The file is the truth, MLflow follows. For each metric MLflow is asked for the largest step that it holds, and
+only later steps are sent. Batches leave in the order of the file and arrive whole, so nothing is lost and
+nothing is doubled. A batch may be sent again after an unanswered request: equal rows (metric, step, time,
+value) are one row to MLflow. Records wait in the file, not in memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 import tempfile
 import threading
 import time
@@ -21,15 +20,16 @@ from io import FileIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from pipeline.tracking.plans import METRICS_PER_CALL, RunPlan, name_of, now_ms, open_run
-from pipeline.tracking.stores import FencedError, MaySend, always, client, is_outage, line_of
+from pipeline.files.atomic import atomic_write_text
+from pipeline.tracking.plans import METRICS_PER_CALL, RunPlan, mlflow_name, now_ms, open_run
+from pipeline.tracking.stores import FencedError, MaySend, always, client, one_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
-SEND_INTERVAL_S = 1.0  # between two calls, unless more waits than one call holds
-BACKLOG_DUTY = 0.2  # share of the time that calls then take
+SEND_INTERVAL_S = 1.0  # between two calls, unless more records wait than one call holds
+BACKLOG_DUTY = 0.2  # share of the time that calls take while more records wait
 LONGEST_BACKOFF_S = 30.0
 
 
@@ -53,7 +53,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class RecorderConfig:
-    """What a worker needs to record. Picklable; crosses over to another process or host."""
+    """The settings of a `Recorder`. Picklable: it may be opened in another process or on another host."""
 
     uri: str = field(repr=False)  # may hold credentials
     run_id: str | None  # None: that of the plan
@@ -63,36 +63,30 @@ class RecorderConfig:
     credentials: Mapping[str, str] = field(default_factory=dict, repr=False)  # environment variables
 
     def open(self, resume_step: int, earlier: bytes | None = None) -> Recorder:
-        """Go on after `resume_step`, the last one that the restored checkpoint covers (-1: a fresh start).
+        """Open the recorder after `resume_step`, the step of the restored checkpoint (-1: a fresh start).
 
         `earlier` is the file up to there, if it was written on another machine.
         """
-        here = self if self.path.parent.parent.is_dir() else replace(self, path=_scratch() / self.path.name)
+        config = self
+        if not self.path.parent.parent.is_dir():  # a worker on a machine without this project
+            scratch = Path(tempfile.mkdtemp(prefix="headstart-curve-"))
+            config = replace(self, path=scratch / self.path.name)
         if earlier is not None:
-            write_atomically(here.path, earlier.decode("utf-8"))
-        return Recorder(here, resume_step)
-
-    @property
-    def sends(self) -> bool:
-        return self.run_id is not None or self.plan is not None
-
-
-def _scratch() -> Path:
-    """For a worker on a machine that has no such project."""
-    return Path(tempfile.mkdtemp(prefix="headstart-curve-"))
+            atomic_write_text(config.path, earlier.decode("utf-8"))
+        return Recorder(config, resume_step)
 
 
 class Delivery(NamedTuple):
-    """What became of the records: how many MLflow may not have got, and why."""
+    """How many records may be missing in MLflow, and why."""
 
     unsent: int
     error: str | None
 
 
 class Recorder:
-    """A training curve, every step once: in the file at once, in MLflow within seconds.
+    """Records a training curve, every step once: in the file at once, in MLflow within seconds.
 
-    Steps of each metric ascend. A metric at or below its last step counts as a replay and is left out.
+    The steps of each metric ascend. A metric at or below its last step is a replay and is skipped.
     """
 
     def __init__(self, config: RecorderConfig, resume_step: int) -> None:
@@ -100,12 +94,12 @@ class Recorder:
         kept = [record for record in read_records(config.path) if record.step <= resume_step]
         self._last_steps = {key: record.step for record in kept for key in record.metrics}
         self._file = _reopen_file(config.path, kept)
-        self._outbox = _Outbox(config) if config.sends else None
+        self._outbox = _Outbox(config) if config.run_id or config.plan else None
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one line. Raises ValueError for a name that MLflow refuses or over 1,000 metrics."""
         for name in metrics:
-            if name != name_of(name):
+            if name != mlflow_name(name):
                 raise ValueError(
                     f"metric {name!r}: name it with at most 250 of letters, digits, _-./: and space"
                 )
@@ -124,9 +118,9 @@ class Recorder:
         os.fsync(self._file.fileno())
 
     def close(self, timeout_s: float | None = None) -> Delivery:
-        """Send what is left, for at most `timeout_s`. What remains stays in the file, for `sync`.
+        """Send the rest, for at most `timeout_s`. Unsent records stay in the file, for `sync`.
 
-        Without a limit given: 10 s, or where the last call failed, a tenth of the time since it was opened.
+        The default is 10 s, or if the last call failed, a tenth of the time since the recorder was opened.
         """
         if not self._file.closed:
             self.flush()
@@ -146,35 +140,20 @@ def read_records(path: Path) -> list[Record]:
 
 
 def sync(config: RecorderConfig) -> Delivery:
-    """Send what MLflow lacks of a finished file.
+    """Send the records of a finished file that MLflow lacks.
 
-    Raises FencedError once `may_send` says no, ValueError for a broken line or an unusable address.
+    Raises FencedError once `may_send` says no, ValueError for a broken line or if MLflow refuses a call.
     """
-    if not config.sends or not config.path.exists():
+    if not config.path.exists():
         return Delivery(0, None)
     with config.path.open("rb") as file:
         sender = _Sender(config, file)
         try:
             while sender.send():
                 pass
-        except Exception as error:
-            if not is_outage(error):
-                raise
-            return Delivery(sender.count_unsent(), line_of(error))
+        except OSError as error:
+            return Delivery(sender.count_unsent(), one_line(error))
     return Delivery(0, None)
-
-
-def write_atomically(path: Path, text: str) -> None:
-    # The folder may be shared: a process of another machine can have the same id.
-    scratch = path.with_name(f".{path.name}.partial-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        with scratch.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
 
 
 def _records_of(file: IO[bytes], path: Path, offset: int = 0) -> Iterator[tuple[Record, int]]:
@@ -186,7 +165,7 @@ def _records_of(file: IO[bytes], path: Path, offset: int = 0) -> Iterator[tuple[
         try:
             record = Record.from_line(line)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if not file.read(1):  # the last one: torn, whatever its end
+            if not file.read(1):  # the last line: torn, even if it ends as a line does
                 return
             file.seek(0)
             number = file.read(offset).count(b"\n") + 1
@@ -198,19 +177,18 @@ def _records_of(file: IO[bytes], path: Path, offset: int = 0) -> Iterator[tuple[
 
 
 def _reopen_file(path: Path, records: Sequence[Record]) -> FileIO:
-    """The file with these records only, open for more.
+    """Cut the file down to these records and open it for more.
 
-    It is replaced even when nothing changes: an orphaned writer then holds a file without a name.
+    It is replaced even if nothing changes, so that an orphaned writer holds a file without a name.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f".{path.name}.partial-*"):  # by one that was killed: who records is alone
-        left.unlink(missing_ok=True)
-    write_atomically(path, "".join(record.to_line() for record in records))
+    for leftover in path.parent.glob(f".{path.name}.partial-*"):  # of a killed writer: there is only one
+        leftover.unlink(missing_ok=True)
+    atomic_write_text(path, "".join(record.to_line() for record in records))
     return path.open("ab", buffering=0)
 
 
 def _append(file: FileIO, line: str) -> None:
-    """Append the whole line or nothing, so that it can be tried again where the disk is full."""
+    """Append the whole line or nothing, so that the caller can retry if the disk is full."""
     content = line.encode()
     end = os.fstat(file.fileno()).st_size
     try:
@@ -222,51 +200,18 @@ def _append(file: FileIO, line: str) -> None:
 
 
 class _Sender:
-    """Sends the records of a file in order, each metric only above the step up to which MLflow has it."""
+    """Sends the records of a file in order, each metric only after the last step that MLflow has of it."""
 
     def __init__(self, config: RecorderConfig, file: IO[bytes]) -> None:
         self._config, self._file = config, file
         self._run_id = config.run_id
-        self._offset = 0  # of the first record that is not done with
+        self._offset = 0  # of the first record that may not have arrived
         self._client: MlflowClient | None = None
-        self._sent: dict[str, int] | None = None  # metric -> largest step; None: to be asked for
-        self.lags = False  # whether the last call could not hold all that there was
+        self._sent: dict[str, int] | None = None  # metric -> largest step; None: not asked yet
+        self.lags = False  # whether the last call could not hold all waiting records
 
     def send(self) -> bool:
-        """Make one call. Returns whether there was anything to send; raises what MLflow raises."""
-        mlflow, run_id, sent = self._connect()
-        batch, end = self._next_batch(sent)
-        if batch:
-            self._sent = None  # if the call fails, it may have arrived all the same
-            mlflow.log_batch(run_id, metrics=batch)
-            self._sent = sent | {metric.key: metric.step for metric in batch}
-        self._offset = end
-        return bool(batch)
-
-    def count_unsent(self) -> int:
-        """Records after those that are known to have arrived. Another thread may be sending."""
-        offset, count = self._offset, 0
-        while chunk := os.pread(self._file.fileno(), 1 << 20, offset):
-            offset += len(chunk)
-            count += chunk.count(b"\n")
-        return count
-
-    def _next_batch(self, sent: Mapping[str, int]) -> tuple[list[Metric], int]:
-        """What one call holds, and the offset of its end in the file."""
-        from mlflow.entities import Metric
-
-        batch: list[Metric] = []
-        done, self.lags = self._offset, False
-        for record, end in _records_of(self._file, self._config.path, self._offset):
-            new = [key for key in record.metrics if record.step > sent.get(key, -1)]
-            if len(batch) + len(new) > METRICS_PER_CALL:  # a record is never cut in two
-                self.lags = True
-                break
-            batch += [Metric(key, record.metrics[key], record.time_ms, record.step) for key in new]
-            done = end
-        return batch, done
-
-    def _connect(self) -> tuple[MlflowClient, str, dict[str, int]]:
+        """Make one call. Returns whether there was anything to send; raises what `client` raises."""
         config = self._config
         if self._client is None:
             self._client = client(config.uri, config.may_send, config.credentials)
@@ -274,37 +219,66 @@ class _Sender:
             assert config.plan is not None
             self._run_id = open_run(self._client, config.plan)
         if self._sent is None:
-            # The public view of a run lacks the steps; whole histories can be long.
+            # The public view of a run has no steps; whole histories can be long.
             latest = self._client.get_run(self._run_id).data._metric_objs
             self._sent = {metric.key: metric.step for metric in latest}
-        return self._client, self._run_id, self._sent
+        batch, end = self._next_batch(self._sent)
+        if batch:
+            sent, self._sent = self._sent, None  # if the call fails, it may still have arrived
+            self._client.log_batch(self._run_id, metrics=batch)
+            self._sent = sent | {metric.key: metric.step for metric in batch}
+        self._offset = end
+        return bool(batch)
+
+    def count_unsent(self) -> int:
+        """The number of records that may not have arrived. Another thread may be sending."""
+        offset, count = self._offset, 0
+        while chunk := os.pread(self._file.fileno(), 1 << 20, offset):
+            offset += len(chunk)
+            count += chunk.count(b"\n")
+        return count
+
+    def _next_batch(self, sent: Mapping[str, int]) -> tuple[list[Metric], int]:
+        """The metrics of the next call, and the offset in the file at which they end."""
+        from mlflow.entities import Metric
+
+        batch: list[Metric] = []
+        done, self.lags = self._offset, False
+        for record, end in _records_of(self._file, self._config.path, self._offset):
+            new = [key for key in record.metrics if record.step > sent.get(key, -1)]
+            if len(batch) + len(new) > METRICS_PER_CALL:  # a record is never split
+                self.lags = True
+                break
+            batch += [Metric(key, record.metrics[key], record.time_ms, record.step) for key in new]
+            done = end
+        return batch, done
 
 
 class _Outbox:
-    """Records on their way from the file to MLflow, by a thread that training never waits for."""
+    """Sends records from the file to MLflow in a thread that training never waits for."""
 
     def __init__(self, config: RecorderConfig) -> None:
-        self._file = config.path.open("rb")  # now: a later recorder puts another file in its place
+        self._file = config.path.open("rb")  # now: a later recorder replaces the file
         self._sender = _Sender(config, self._file)
         self._error: str | None = None
         self._opened = time.monotonic()
-        self._gives_up = math.inf  # set on closing: when to try no more, if the last call failed
-        self._news = threading.Event()
+        self._retry_until = math.inf  # set on closing
+        self._wake = threading.Event()
         self._closing = threading.Event()
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._work, name="mlflow-outbox", daemon=True)
         self._thread.start()
 
     def notify(self) -> None:
-        """There is something new in the file."""
-        self._news.set()
+        """Tell the thread that the file has grown."""
+        self._wake.set()
 
     def close(self, timeout_s: float | None) -> Delivery:
         now = time.monotonic()
         failing_s = timeout_s or min(10.0, 1 + 0.1 * (now - self._opened))
-        self._gives_up = now + failing_s
+        self._retry_until = now + failing_s
         self._closing.set()
-        self._news.set()
+        self._wake.set()
         self._thread.join(timeout_s or (failing_s if self._error else 10.0))
         self._abandoned.set()
         unsent, hangs = self._sender.count_unsent(), self._thread.is_alive()
@@ -315,19 +289,21 @@ class _Outbox:
     def _work(self) -> None:
         failures = 0
         while not self._abandoned.is_set():
-            self._news.clear()
+            self._wake.clear()
             closing, began = self._closing.is_set(), time.monotonic()
             try:
                 sent = self._sender.send()
             except FencedError as error:
-                self._error = line_of(error)
+                self._error = one_line(error)
                 return
-            except Exception as error:  # whatever it is, training goes on, and close() tells
-                self._error = line_of(error)
+            except Exception as error:  # whatever it is, training continues and close() returns it
+                self._error = one_line(error)
                 failures += 1
-                if time.monotonic() > self._gives_up:
+                if time.monotonic() > self._retry_until:
                     return
-                self._pause_after_failure(failures)
+                self._closing.wait(min(LONGEST_BACKOFF_S, 2.0**failures))
+                if self._closing.is_set():  # retry soon
+                    self._abandoned.wait(0.5)
                 continue
             failures, self._error = 0, None
             if sent:
@@ -337,10 +313,4 @@ class _Outbox:
             elif closing:
                 return
             else:
-                self._news.wait()
-
-    def _pause_after_failure(self, failures: int) -> None:
-        """Ever longer; when closing, try again soon."""
-        self._closing.wait(min(LONGEST_BACKOFF_S, 2.0**failures))
-        if self._closing.is_set():
-            self._abandoned.wait(0.5)
+                self._wake.wait()

@@ -1,47 +1,45 @@
-"""What an execution's run says of its stages: links to their runs, and whether all went well."""
+"""What an execution's run shows of its stages: links to their runs, and whether all succeeded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.tracking.plans import forget_error, having, name_of, search, set_tags
+from pipeline.tracking.plans import clear_error, mlflow_name, newest_run, search, set_tags, tag_filter
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
+    from pipeline.tracking.outcomes import Outcome
 
-def link_stages(
-    client: MlflowClient,
-    parent_id: str,
-    stage: str,
-    stages: Sequence[str],
-    recipes: Mapping[str, str],
-    finished: bool,
-) -> None:
-    """Set the parent's links to the run of each stage: its own, or for a cached stage the one that made
-    what DVC kept: the newest that finished with the recipe that dvc.lock records, if it records one.
 
-    Until `stage` has finished, the later ones may still run: they are linked once they have run, or once
-    this one has finished without them.
+def link_stages(client: MlflowClient, parent_id: str, outcome: Outcome, finished: bool) -> None:
+    """Set the execution's links to the run of each stage.
+
+    A stage that DVC has cached is linked to the newest finished run with the recipe that dvc.lock records,
+    or to the newest finished run if it records none. Stages after this one may still run: they are linked
+    once they have run, or once this one has finished without them.
     """
     parent = client.get_run(parent_id)
+    experiment = parent.info.experiment_id
     own = {run.data.tags["headstart.stage"]: run for run in reversed(_children(client, parent))}
-    names = [name_of(each) for each in stages]
-    place = names.index(name_of(stage)) if name_of(stage) in names else len(names)
-    links = dict(own)
-    cached = []
-    for name in names if finished else names[:place]:
-        experiment, recipe = parent.info.experiment_id, recipes.get(name)
-        earlier = None if name in own else _newest_finished(client, experiment, name, recipe)
-        if earlier:
-            links[name] = earlier
-            cached.append(name)
+    names = [mlflow_name(each) for each in outcome.stages]
+    stage = mlflow_name(outcome.plan.name)
+    place = names.index(stage) if stage in names and not finished else len(names)
+    recipes = {mlflow_name(each): recipe for each, recipe in outcome.recipes.items()}
+    links: dict[str, Run] = {}
+    for name in [*names, *own]:
+        recipe = {"headstart.recipe": recipes[name]} if name in recipes else {}
+        if name in own:
+            links[name] = own[name]
+        elif name in names[:place]:
+            condition = "attributes.status = 'FINISHED' and "
+            earlier = newest_run(client, experiment, {"headstart.stage": name, **recipe}, condition)
+            links |= {name: earlier} if earlier else {}
     tags = {f"headstart.stage.{name}": run.info.run_id for name, run in links.items()}
-    tags |= {f"headstart.cached.{name}": "true" for name in cached}
-    ordered = [name for name in names if name in links] + [name for name in own if name not in names]
-    tags["mlflow.note.content"] = "\n".join(_note_line(name, links[name], name in cached) for name in ordered)
+    tags |= {f"headstart.cached.{name}": "true" for name in links if name not in own}
+    notes = [_note_line(name, run, name not in own) for name, run in links.items()]
+    tags["mlflow.note.content"] = "\n".join(notes)
     set_tags(client, parent_id, tags)
     for key in parent.data.tags:
         if key.startswith(("headstart.stage.", "headstart.cached.")) and key not in tags:
@@ -49,26 +47,20 @@ def link_stages(
 
 
 def settle_parent(client: MlflowClient, parent_id: str) -> None:
-    """The parent is what its stages are: RUNNING if one runs, else FAILED if one failed, else FINISHED."""
+    """Derive the execution's status: RUNNING if a stage runs, else FAILED if one failed, else FINISHED."""
     parent = client.get_run(parent_id)
     children = _children(client, parent)
     states = {run.info.status for run in children}
     if "RUNNING" in states:
         return
     if states == {"FINISHED"}:
-        forget_error(client, parent)
+        clear_error(client, parent)
     ended_ms = max(run.info.end_time for run in children)
     client.set_terminated(parent_id, "FAILED" if states - {"FINISHED"} else "FINISHED", ended_ms)
 
 
 def _children(client: MlflowClient, parent: Run) -> list[Run]:
-    return search(client, parent.info.experiment_id, having({"mlflow.parentRunId": parent.info.run_id}))
-
-
-def _newest_finished(client: MlflowClient, experiment: str, stage: str, recipe: str | None) -> Run | None:
-    tags = {"headstart.stage": stage} | ({"headstart.recipe": recipe} if recipe else {})
-    finished = f"attributes.status = 'FINISHED' and {having(tags)}"
-    return next(iter(search(client, experiment, finished, limit=1)), None)
+    return search(client, parent.info.experiment_id, tag_filter({"mlflow.parentRunId": parent.info.run_id}))
 
 
 def _note_line(stage: str, run: Run, cached: bool) -> str:

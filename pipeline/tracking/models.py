@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pipeline.tracking.plans import name_of
-from pipeline.tracking.runs import StageRun, failure_is_told, reached
-from pipeline.tracking.stores import client, line_of, tracking_uri
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
-
-def log_artifact(run: StageRun, path: Path) -> None:
-    """Copy a file or folder to the run's artifacts; where MLflow does not take it, warn and go on.
-
-    Raises ValueError if there is none at `path`.
-    """
-    if not path.exists():
-        raise ValueError(f"there is no file or folder {path} to log")
-    with failure_is_told(run, f"{path} is not among the artifacts of the run"), run.patience.attempt():
-        run_id = reached(run)
-        if path.is_dir():
-            client(run.uri, run.may_send).log_artifacts(run_id, str(path), path.name)
-        else:
-            client(run.uri, run.may_send).log_artifact(run_id, str(path))
+from pipeline.tracking.plans import mlflow_name
+from pipeline.tracking.runs import StageRun, best_effort, ensure_open
+from pipeline.tracking.stores import RefusedError, client, tracking_uri, without_login
 
 
 def register_model(
@@ -37,23 +17,31 @@ def register_model(
 ) -> str | None:
     """Register the exported model in `folder` as a new version of `name`, and point `alias` at it.
 
-    Returns its address, `models:/name@alias`, or None, after a warning, where MLflow does not take it. The
-    metrics become tags of the version. Raises ValueError if `folder` is not a folder.
+    The metrics become tags of the version. Returns its address, `models:/name@alias`, or None, after a
+    warning, if MLflow does not take it. Raises ValueError if `folder` is not a folder.
     """
     if not folder.is_dir():
         raise ValueError(f"there is no model folder {folder} to register")
-    with failure_is_told(run, f"{folder} is not registered as {name}@{alias}"), run.patience.attempt():
-        _register(client(run.uri, run.may_send), reached(run), folder, name, alias, metrics)
+    with best_effort(run, f"{folder} is not registered as {name}@{alias}"), run.breaker.attempt():
+        mlflow, run_id = client(run.uri, run.may_send), ensure_open(run)
+        with tempfile.TemporaryDirectory() as scratch:
+            _write_model(folder, Path(scratch) / "model")
+            mlflow.log_artifacts(run_id, f"{scratch}/model", "model")
+        if not mlflow.search_registered_models(f"name = '{name}'"):
+            mlflow.create_registered_model(name)
+        source = f"{mlflow.get_run(run_id).info.artifact_uri}/model"
+        tags = {mlflow_name(key): str(value) for key, value in metrics.items()}
+        version = mlflow.create_model_version(name, source, run_id, tags=tags)
+        mlflow.set_registered_model_alias(name, alias, version.version)
         return f"models:/{name}@{alias}"
     return None
 
 
 def linked_runs(run: StageRun) -> list[dict[str, str]]:
-    """The run of each stage of this execution, cached ones among them; none in an outage."""
-    with failure_is_told(run, "the report links no runs"), run.patience.attempt():
-        reached(run)
-        assert run.parent_id is not None
-        parent = client(run.uri).get_run(run.parent_id)
+    """The run of each stage of this execution, cached stages included; none in an outage."""
+    with best_effort(run, "the report links no runs"), run.breaker.attempt():
+        ensure_open(run)
+        parent = client(run.uri).get_run(run.parent_id or "")
         prefix = "headstart.stage."
         return [
             {
@@ -68,54 +56,36 @@ def linked_runs(run: StageRun) -> list[dict[str, str]]:
     return []
 
 
-def _register(
-    mlflow: MlflowClient, run_id: str, folder: Path, name: str, alias: str, metrics: Mapping[str, float]
-) -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        _write_model(folder, Path(scratch) / "model")
-        mlflow.log_artifacts(run_id, f"{scratch}/model", "model")
-    if not mlflow.search_registered_models(f"name = '{name}'"):
-        mlflow.create_registered_model(name)
-    source = f"{mlflow.get_run(run_id).info.artifact_uri}/model"
-    tags = {name_of(key): str(value) for key, value in metrics.items()}
-    version = mlflow.create_model_version(name, source, run_id, tags=tags)
-    mlflow.set_registered_model_alias(name, alias, version.version)
-
-
 def _write_model(folder: Path, path: Path) -> None:
     import mlflow.pyfunc
 
     mlflow.pyfunc.save_model(
         str(path),
-        python_model=str(Path(__file__).parents[1] / "serving.py"),
+        python_model=str(Path(__file__).parents[1] / "inference" / "serving.py"),
         artifacts={"model": str(folder.resolve())},
-        pip_requirements=["headstart", "mlflow"],  # named: MLflow would find out by loading the model
+        pip_requirements=["headstart", "mlflow"],  # else MLflow loads the model to find out
     )
 
 
 def _page_of(uri: str, experiment: str, run_id: str) -> str:
-    """The run's page in the MLflow UI, where there is a server; without credentials."""
-    if not uri.startswith("http"):
-        return ""
-    return re.sub(r"//[^/@]*@", "//", f"{uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}")
+    """The run's page in the MLflow UI, without credentials; empty if there is no server."""
+    page = f"{uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}"
+    return without_login(page) if uri.startswith("http") else ""
 
 
 def aliased_keys(root: Path) -> dict[str, str]:
-    """Keys of the training runs of all models that an alias points at, each with the model's address.
+    """The keys of the training runs of all models that an alias points at, each with the model's address.
 
-    Raises ConnectionError where MLflow does not say, ValueError for an address that it does not know.
+    Raises ConnectionError if MLflow does not answer, ValueError if it refuses the address.
     """
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
     if not (root / ".headstart").is_dir() and not os.environ.get("MLFLOW_TRACKING_URI"):
-        return {}  # as below; and in another's project even the folder may not be ours to make
+        return {}  # nothing was recorded, and the folder of another's project may not be ours to make
     uri = tracking_uri(root)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
-        return {}  # nothing was recorded yet, and asking would make it
+        return {}  # nothing was recorded, and a client would make the database
     found: dict[str, str] = {}
+    mlflow, page = client(uri), ""
     try:
-        mlflow, page = client(uri), ""
         while True:
             models = mlflow.search_registered_models(page_token=page or None)
             for model in models:
@@ -127,5 +97,5 @@ def aliased_keys(root: Path) -> dict[str, str]:
             page = models.token
             if not page:
                 return found
-    except (MlflowException, SQLAlchemyError, OSError) as error:
-        raise ConnectionError(line_of(error)) from error
+    except RefusedError as error:
+        raise ConnectionError(str(error)) from error

@@ -1,79 +1,54 @@
-"""How runs end, and that MLflow is told of it, once, whatever dies or is away meanwhile.
+"""How runs end, and how MLflow hears of it exactly once, even if processes die or MLflow is away.
 
-From its beginning a run has a file in `.headstart/unsent`: what MLflow is to be told if its process dies. Its
-end is written there before MLflow hears of it, and the file goes when MLflow has all of it. So what is in the
-folder, and is no longer at work, is delivered by the next stage run that reaches MLflow, or by `headstart
-sync`. Each step of a delivery may be repeated.
+While a run is open, a file in `.headstart/unsent` says what MLflow is to be told if the process dies. The
+end of the run is written there before it is sent, and the file is removed once MLflow has all of it. So the
+next stage run that reaches MLflow, or `headstart sync`, delivers what is in the folder and no longer
+running. Each step of a delivery may be repeated.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import logging
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.tracking.curves import RecorderConfig, sync, write_atomically
+from pipeline.files.atomic import atomic_write_text, only_one
+from pipeline.terminal.redaction import redact
+from pipeline.tracking import plans, stores
+from pipeline.tracking.curves import RecorderConfig, sync
 from pipeline.tracking.links import link_stages, settle_parent
-from pipeline.tracking.plans import (
-    METRICS_PER_CALL,
-    RunPlan,
-    batches,
-    drop_twins,
-    forget_error,
-    having,
-    now_ms,
-    open_run,
-    owner_of,
-    search,
-)
-from pipeline.tracking.stores import (
-    OWN_STORE,
-    FencedError,
-    MaySend,
-    Patience,
-    always,
-    client,
-    is_outage,
-    is_refusal,
-    line_of,
-    reason_of,
-    redact,
-    refusal,
-    store_name,
-    tracking_uri,
-)
+from pipeline.tracking.plans import RunPlan
+from pipeline.tracking.stores import MaySend, RefusedError, UnreachableError, one_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 log = logging.getLogger("pipeline.tracking")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Outcome:
     """All that MLflow has to be told of a run. Holds no credentials."""
 
     plan: RunPlan
     store: str  # the MLflow that the run belongs to
-    run_id: str | None  # None: MLflow was not reached yet
+    run_id: str | None = None  # None: MLflow has not been reached yet
     status: str = "FAILED"
     error: str | None = None
-    time_ms: int | None = None  # of its end; None: it is at work, or died
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    points: Sequence[tuple[str, int, float]] = ()  # of curves known whole: name, step, value
-    curves: Sequence[str] = ()  # files
-    stages: Sequence[str] = ()  # of the pipeline
-    recipes: Mapping[str, str] = field(default_factory=dict)
+    time_ms: int | None = None  # when it ended; None: it is running, or its process died
+    metrics: dict[str, float] = field(default_factory=dict)
+    points: list[tuple[str, int, float]] = field(default_factory=list)  # whole curves: name, step, value
+    curves: list[str] = field(default_factory=list)  # files
+    stages: list[str] = field(default_factory=list)  # of the pipeline
+    recipes: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Outcome:
-        """Raises ValueError if it is none."""
+        """Raises ValueError for a file that holds no outcome."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             return cls(**{**data, "plan": RunPlan.from_dict(data["plan"])})
@@ -81,255 +56,173 @@ class Outcome:
             raise ValueError(f"{path} does not hold the end of a run ({error}); remove it") from error
 
     def to_json(self) -> str:
-        return json.dumps({**vars(self), "plan": self.plan.to_dict()})
-
-    def ended(self, status: str, error: str | None) -> Outcome:
-        return replace(self, status=status, error=error, time_ms=now_ms())
+        values = {each.name: getattr(self, each.name) for each in fields(Outcome)}
+        return json.dumps(values | {"plan": asdict(self.plan)})
 
     @property
-    def is_at_work(self) -> bool:
-        """As far as can be told: another host's process may be."""
+    def is_running(self) -> bool:
+        """Whether it may be running: a process on another host counts as alive."""
         return self.time_ms is None and not self.plan.owner.died
 
+    @property
+    def last_sign_ms(self) -> int:
+        """When the run ended; if its process died, when its curve was last written to."""
+        files = [Path(path) for path in self.curves]
+        written = [int(file.stat().st_mtime * 1000) for file in files if file.exists()]
+        return self.time_ms or max([self.plan.start_ms, *written])
 
-class Left(NamedTuple):
-    """What could not be delivered."""
+
+class Kept(NamedTuple):
+    """The end of a run that could not be delivered."""
 
     name: str
     reason: str
 
 
 class Delivered(NamedTuple):
-    """What became of the ends of runs that were kept. Names of runs."""
+    """The result of a delivery: names of runs."""
 
     store: str
-    told: tuple[str, ...]
-    left: tuple[Left, ...]
-    outage: str | None = None  # why it was not reached, or not to the end
+    sent: tuple[str, ...]
+    kept: tuple[Kept, ...]
+    outage: str | None = None  # why MLflow was not reached, or not to the end
 
 
-def deliver(root: Path, experiment: str = "headstart") -> Delivered:
-    """Tell MLflow what it could not be told when it happened, and mark runs FAILED whose process died.
+def deliver(root: Path) -> Delivered:
+    """Send the ends of runs that could not be sent when they happened; a run whose process died FAILED.
 
-    Raises ValueError for an address or credentials that MLflow refuses.
+    Raises RefusedError for an address or credentials that MLflow refuses.
     """
-    uri = tracking_uri(root)
-    before, outage = dict(_titles(root)), None
+    uri, outage = stores.tracking_uri(root), None
+    waiting, kept = _unsent(root)
     try:
         with lock(root):
-            mlflow = client(uri)
-            told, left = deliver_kept(mlflow, uri, root)
-            known = mlflow.get_experiment_by_name(experiment)
-            if known is not None:
-                fail_dead_runs(mlflow, known.experiment_id)
-    except Exception as error:
-        if is_refusal(error):
-            raise refusal(uri, error) from error
-        if not is_outage(error):
-            raise
-        outage = f"MLflow does not answer: {line_of(error)}"
-        told = [name for path, name in before.items() if not path.exists()]
-        left = [Left(name, outage) for path, name in before.items() if path.exists()]
-    return Delivered(redact(uri), tuple(told), tuple(left), outage)
+            sent, kept = deliver_unsent(stores.client(uri), uri, root)
+    except OSError as error:
+        outage = f"MLflow does not answer: {one_line(error)}"
+        sent = [outcome.plan.name for path, outcome in waiting.items() if not path.exists()]
+        kept += [Kept(outcome.plan.name, outage) for path, outcome in waiting.items() if path.exists()]
+    return Delivered(redact(uri), tuple(sent), tuple(kept), outage)
 
 
-def keep(root: Path, outcome: Outcome) -> Path:
+def keep(root: Path, outcome: Outcome) -> Path | None:
+    """Write the outcome to its file; returns None, after an error in the log, if that fails."""
     path = _folder(root) / f"{outcome.plan.id}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, outcome.to_json())
+    try:
+        atomic_write_text(path, outcome.to_json())
+    except OSError as error:
+        log.error("the end of %s cannot be kept for MLflow: %s", outcome.plan.name, error)
+        return None
     return path
 
 
-def tell(
-    root: Path, uri: str, outcome: Outcome, may_send: MaySend = always, patience: Patience | None = None
-) -> str | None:
-    """Tell MLflow how a run ended; where that cannot be, keep it and say so. Returns the id that it has.
+def conclude(mlflow: MlflowClient, uri: str, outcome: Outcome, may_send: MaySend = stores.always) -> str:
+    """Send what MLflow lacks of the run: itself, its curves, final metrics and end; settle its parent.
 
-    Never raises for what MLflow does: the result of a stage does not depend on it.
+    Returns the id of the run. May be repeated. Raises UnreachableError if a curve could not be sent whole.
     """
-    try:
-        path = keep(root, outcome)
-    except OSError as error:
-        log.error("how %s ended is not kept for MLflow: %s", outcome.plan.name, error)
-        path = None
-    try:
-        with (patience or Patience()).attempt(), lock(root):
-            mlflow = client(uri, may_send)
-            if outcome.run_id is None:  # earlier attempts come first: this one may go on with their run
-                deliver_kept(mlflow, uri, root, besides=outcome.plan.id)
-            run_id = conclude(mlflow, uri, outcome, may_send)
-    except FencedError:
-        log.warning("the run of %s is another process's now, which tells MLflow of it", outcome.plan.name)
-    except Exception as error:
-        reason = reason_of(uri, error) or (line_of(error) if isinstance(error, ValueError) else None)
-        if reason is None:
-            raise
-        kept = (
-            f"It is kept in {path}; the next stage run that reaches MLflow delivers it, or `headstart sync`"
-            if path
-            else "It is lost, but for the curves"
-        )
-        where, name = redact(uri), outcome.plan.name
-        log.warning("MLflow at %s was not told how %s ended: %s. %s", where, name, reason, kept)
-        return outcome.run_id
-    else:
-        outcome = replace(outcome, run_id=run_id)
-    if path:
-        path.unlink(missing_ok=True)
-    return outcome.run_id
-
-
-def conclude(mlflow: MlflowClient, uri: str, outcome: Outcome, may_send: MaySend = always) -> str:
-    """Send what is missing of the run: itself, its curves, final metrics and end; settle its parent.
-
-    May be repeated. Raises ConnectionError if a curve could not be sent whole.
-    """
-    run_id = outcome.run_id or open_run(mlflow, outcome.plan)
+    run_id = outcome.run_id or plans.open_run(mlflow, outcome.plan)
     for path in outcome.curves:
         delivery = sync(RecorderConfig(uri, run_id, Path(path), may_send=may_send))
         if delivery.error:
-            raise ConnectionError(delivery.error)
-    time_ms = outcome.time_ms or _last_sign_ms(outcome)
-    _log_figures(mlflow, run_id, outcome, time_ms)
+            raise UnreachableError(delivery.error)
     run = mlflow.get_run(run_id)
+    _log_figures(mlflow, run, outcome)
     error = outcome.error if outcome.time_ms else f"process {outcome.plan.owner.pid} died"
     if outcome.status == "FINISHED":
-        forget_error(mlflow, run)
+        plans.clear_error(mlflow, run)
     elif error:
         mlflow.set_tag(run_id, "headstart.error", error)
-    mlflow.set_terminated(run_id, outcome.status, time_ms)
-    drop_twins(mlflow, outcome.plan, run_id)
+    mlflow.set_terminated(run_id, outcome.status, outcome.last_sign_ms)
+    plans.delete_duplicates(mlflow, outcome.plan, run_id)
     if outcome.plan.kind == "stage":
-        parent_id, finished = run.data.tags["mlflow.parentRunId"], outcome.status == "FINISHED"
-        link_stages(mlflow, parent_id, outcome.plan.name, outcome.stages, outcome.recipes, finished)
+        parent_id = run.data.tags["mlflow.parentRunId"]
+        link_stages(mlflow, parent_id, outcome, finished=outcome.status == "FINISHED")
         settle_parent(mlflow, parent_id)
     return run_id
 
 
-def deliver_kept(
+def deliver_unsent(
     mlflow: MlflowClient, uri: str, root: Path, besides: str = ""
-) -> tuple[list[str], list[Left]]:
-    """Conclude the runs whose end was kept: names of those told, and of those left, with the reason.
+) -> tuple[list[str], list[Kept]]:
+    """Conclude the runs whose end was kept, in the order in which they ended, but for one plan.
 
-    In the order in which they ended. An outage ends it by its exception; what MLflow refuses is left.
+    Returns the names of those sent, and those that stay. Raises UnreachableError in an outage.
     """
-    told: list[str] = []
-    left: list[Left] = []
-    outcomes: dict[Path, Outcome] = {}
-    for path in _kept(root):
-        try:
-            outcomes[path] = Outcome.read(path)
-        except ValueError as error:
-            left.append(Left(path.stem, str(error)))
-    for path, outcome in sorted(outcomes.items(), key=lambda item: item[1].time_ms or _last_sign_ms(item[1])):
-        if outcome.is_at_work or outcome.plan.id == besides:
+    sent: list[str] = []
+    waiting, kept = _unsent(root)
+    for path, outcome in waiting.items():
+        name = outcome.plan.name
+        if outcome.plan.id == besides:
             continue
-        reason = _reason_to_leave(mlflow, uri, outcome) or _deliver(mlflow, uri, outcome)
+        try:
+            reason = _deliver(mlflow, uri, outcome)
+        except ValueError as error:  # MLflow refuses it, or its curve has a broken line
+            reason = one_line(error)
+            log.warning("the end of %s is not delivered to MLflow: %s", name, reason)
         if reason is None:
             path.unlink(missing_ok=True)
-            told.append(outcome.plan.name)
+            sent.append(name)
         else:
-            left.append(Left(outcome.plan.name, reason))
-    return told, left
+            kept.append(Kept(name, reason))
+    return sent, kept
 
 
-def _deliver(mlflow: MlflowClient, uri: str, outcome: Outcome) -> str | None:
-    """Conclude the run. Returns why that cannot be, if MLflow or a curve stands against it."""
-    try:
-        if not _is_over(mlflow, outcome):
-            conclude(mlflow, uri, outcome)
-    except Exception as error:
-        if is_outage(error) or not (is_refusal(error) or isinstance(error, ValueError)):
-            raise
-        reason = reason_of(uri, error) or line_of(error)  # a curve with a broken line
-        log.warning("MLflow is still not told how %s ended: %s", outcome.plan.name, reason)
-        return reason
-    return None
-
-
-def fail_dead_runs(mlflow: MlflowClient, experiment: str) -> None:
-    """Mark runs FAILED whose process died without a word (SIGKILL, power loss), and left none here."""
-    here = having({"headstart.host": socket.gethostname()})
-    for run in search(mlflow, experiment, f"attributes.status = 'RUNNING' and {here}"):
-        owner = owner_of(run)
-        if owner.died:
-            mlflow.set_tag(run.info.run_id, "headstart.error", f"process {owner.pid} died")
-            mlflow.set_terminated(run.info.run_id, "FAILED")
-
-
-@contextlib.contextmanager
-def lock(root: Path) -> Iterator[None]:
-    """One process of this project at a time finds or makes runs, so that there is one parent."""
-    folder = root.resolve() / ".headstart"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "tracking.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def lock(root: Path) -> AbstractContextManager[None]:
+    """Let one process of this project at a time look for runs and create them: there is one parent."""
+    return only_one(root.resolve() / ".headstart" / "tracking.lock")
 
 
 def _folder(root: Path) -> Path:
     return root.resolve() / ".headstart" / "unsent"
 
 
-def _kept(root: Path) -> list[Path]:
-    return sorted(_folder(root).glob("[!.]*.json"))
-
-
-def _titles(root: Path) -> Iterator[tuple[Path, str]]:
-    """What is to be delivered, with the names of the runs."""
-    for path in _kept(root):
+def _unsent(root: Path) -> tuple[dict[Path, Outcome], list[Kept]]:
+    """The outcomes of runs that no longer run, in the order in which they ended; the unreadable files."""
+    found: dict[Path, Outcome] = {}
+    unreadable: list[Kept] = []
+    for path in sorted(_folder(root).glob("[!.]*.json")):
         try:
-            outcome = Outcome.read(path)
-        except ValueError:
-            yield path, path.stem
-        else:
-            if not outcome.is_at_work:
-                yield path, outcome.plan.name
+            found[path] = Outcome.read(path)
+        except ValueError as error:
+            unreadable.append(Kept(path.stem, str(error)))
+    ended = sorted(found.items(), key=lambda item: item[1].last_sign_ms)
+    return {path: outcome for path, outcome in ended if not outcome.is_running}, unreadable
 
 
-def _log_figures(mlflow: MlflowClient, run_id: str, outcome: Outcome, time_ms: int) -> None:
+def _deliver(mlflow: MlflowClient, uri: str, outcome: Outcome) -> str | None:
+    """Conclude the run. Returns why not, if it belongs to another MLflow.
+
+    A run that was deleted, or that another process has resumed, is left as it is.
+    """
+    run = _find(mlflow, outcome.run_id) if outcome.run_id else None
+    if run is None and (outcome.run_id or outcome.store != stores.store_name(uri)):
+        todo = "unset MLFLOW_TRACKING_URI" if outcome.store == stores.OWN_STORE else "set MLFLOW_TRACKING_URI"
+        return f"it belongs to another MLflow, {outcome.store}: {todo}, and repeat"
+    deleted = run is not None and run.info.lifecycle_stage == "deleted"
+    if run is None or (not deleted and plans.owner_of(run).is_same(outcome.plan.owner)):
+        conclude(mlflow, uri, outcome)
+    return None
+
+
+def _find(mlflow: MlflowClient, run_id: str) -> Run | None:
+    try:
+        return mlflow.get_run(run_id)
+    except RefusedError as error:
+        if getattr(error.__cause__, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None
+
+
+def _log_figures(mlflow: MlflowClient, run: Run, outcome: Outcome) -> None:
     from mlflow.entities import Metric
 
+    run_id, time_ms = run.info.run_id, outcome.last_sign_ms
     figures = [Metric(name, value, time_ms, 0) for name, value in outcome.metrics.items()]
     figures += [Metric(name, value, time_ms, step) for name, step, value in outcome.points]
-    # A run that is gone on with may have them, with an earlier time: MLflow would keep both.
-    twice = {figure.key for figure in figures} & mlflow.get_run(run_id).data.metrics.keys()
-    sent = {(name, point.step) for name in twice for point in mlflow.get_metric_history(run_id, name)}
+    # A resumed run may have them with an earlier time: MLflow would keep both.
+    known = {figure.key for figure in figures} & run.data.metrics.keys()
+    sent = {(name, point.step) for name in known for point in mlflow.get_metric_history(run_id, name)}
     figures = [figure for figure in figures if (figure.key, figure.step) not in sent]
-    for batch in batches(figures, METRICS_PER_CALL):
+    for batch in plans.batches(figures, plans.METRICS_PER_CALL):
         mlflow.log_batch(run_id, metrics=batch)
-
-
-def _last_sign_ms(outcome: Outcome) -> int:
-    """Of life of a run whose process died: when its curve was last written to."""
-    files = [Path(path) for path in outcome.curves]
-    written = [int(file.stat().st_mtime * 1000) for file in files if file.exists()]
-    return max([outcome.plan.start_ms, *written])
-
-
-def _reason_to_leave(mlflow: MlflowClient, uri: str, outcome: Outcome) -> str | None:
-    """Why its end is not for this MLflow."""
-    from mlflow.exceptions import MlflowException
-
-    if outcome.run_id is None:
-        here = outcome.store == store_name(uri)
-    else:
-        try:
-            mlflow.get_run(outcome.run_id)
-            here = True
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            here = False
-    if here:
-        return None
-    change = "unset MLFLOW_TRACKING_URI" if outcome.store == OWN_STORE else "set MLFLOW_TRACKING_URI to it"
-    return f"it belongs to another MLflow, {outcome.store}: {change}, and repeat"
-
-
-def _is_over(mlflow: MlflowClient, outcome: Outcome) -> bool:
-    """Whether the run was deleted, or taken up by another process: it speaks for the run then."""
-    if outcome.run_id is None:
-        return False
-    run = mlflow.get_run(outcome.run_id)
-    return run.info.lifecycle_stage == "deleted" or not owner_of(run).is_same(outcome.plan.owner)

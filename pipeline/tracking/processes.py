@@ -1,4 +1,4 @@
-"""Processes that runs belong to."""
+"""The processes that own runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import psutil
 
-from pipeline.births import Birth, birth_of, is_alive
+from pipeline.machine.process_identity import ProcessIdentity, identity_of, is_alive
 
 
 class Owner(NamedTuple):
-    """A process that a run belongs to, told from later ones with its id."""
+    """The process that owns a run, distinguishable from a later one with its id."""
 
     host: str
     pid: int
-    started: Birth
+    started: ProcessIdentity
 
     @property
     def tags(self) -> dict[str, str]:
@@ -31,8 +31,8 @@ class Owner(NamedTuple):
 
     @staticmethod
     def from_tags(tags: Mapping[str, str]) -> Owner:
-        started: Birth = tags["headstart.started"]
-        with contextlib.suppress(ValueError):  # of a run of an earlier version
+        started: ProcessIdentity = tags["headstart.started"]
+        with contextlib.suppress(ValueError):  # a run of an earlier version
             started = float(started)
         return Owner(tags["headstart.host"], int(tags["headstart.pid"]), started)
 
@@ -42,7 +42,7 @@ class Owner(NamedTuple):
 
     @property
     def died(self) -> bool:
-        """Whether it was on this host and is gone."""
+        """Whether it ran on this host and is gone."""
         return self.is_here and not is_alive(self.pid, self.started)
 
     @property
@@ -51,13 +51,13 @@ class Owner(NamedTuple):
 
     def is_same(self, other: Owner) -> bool:
         mine, its = self.started, other.started
-        if isinstance(mine, float) and isinstance(its, float):  # rounded where it is a tag
+        if isinstance(mine, float) and isinstance(its, float):  # as a tag it is rounded
             return self[:2] == other[:2] and abs(mine - its) < 2
         return self == other
 
     @property
     def began_s(self) -> float:
-        """Seconds since the epoch, by the clock as it is set now; of one that is gone, now."""
+        """Its start in seconds since the epoch, by the present clock; if it is gone, the present time."""
         try:
             return psutil.Process(self.pid).create_time()
         except psutil.NoSuchProcess:
@@ -79,11 +79,11 @@ def dvc_above() -> psutil.Process | None:
 
 
 def _owner(process: psutil.Process) -> Owner:
-    return Owner(socket.gethostname(), process.pid, birth_of(process.pid))
+    return Owner(socket.gethostname(), process.pid, identity_of(process.pid))
 
 
 def _is_dvc(process: psutil.Process) -> bool:
     try:
         return any(Path(word).name == "dvc" for word in process.cmdline()[:4])
-    except psutil.Error:  # ended meanwhile, or another user's
+    except psutil.Error:  # it has ended, or is another user's
         return False

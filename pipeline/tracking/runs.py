@@ -1,4 +1,4 @@
-"""The runs of stages and trials, while they are open. None is active for the process: ids are explicit."""
+"""Open runs of stages and trials. No run is active for the process: ids are explicit."""
 
 from __future__ import annotations
 
@@ -13,254 +13,205 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pipeline.settings.loader import flatten
+from pipeline.terminal.redaction import redact
+from pipeline.tracking import plans, stores
 from pipeline.tracking.curves import RecorderConfig
 from pipeline.tracking.links import link_stages
-from pipeline.tracking.outcomes import Outcome, deliver_kept, fail_dead_runs, keep, lock, tell
-from pipeline.tracking.plans import (
-    RunPlan,
-    earlier_run,
-    execution_plan,
-    flatten,
-    git_tags,
-    name_of,
-    new_plan,
-    open_run,
-    reopen,
-)
+from pipeline.tracking.outcomes import Outcome, conclude, deliver_unsent, keep, lock
+from pipeline.tracking.plans import mlflow_name
 from pipeline.tracking.processes import this_process
-from pipeline.tracking.stores import (
-    MaySend,
-    Patience,
-    always,
-    client,
-    credentials,
-    is_database,
-    is_outage,
-    is_refusal,
-    line_of,
-    reason_of,
-    redact,
-    refusal,
-    store_name,
-    tracking_uri,
-)
+from pipeline.tracking.stores import CircuitBreaker, FencedError, MaySend, RefusedError, client, one_line
 
 log = logging.getLogger("pipeline.tracking")
 
 
 @dataclass(frozen=True)
 class StageInfo:
-    """What a stage run is about."""
+    """The description of a stage run."""
 
     root: Path  # the project's folder
-    stage: str  # used where DVC does not say (DVC_STAGE)
+    stage: str  # used if DVC does not name the stage (DVC_STAGE)
     stages: Sequence[str]  # all of the pipeline, in the order in which they run
     params: Mapping[str, Any]  # nested; logged once
     inputs: Mapping[str, str] = field(default_factory=dict)  # name -> SHA-256
-    key: str | None = None  # identity of a training; None: a run is never resumed
-    recipe: str | None = None  # of this stage, and of those that DVC has run: see `lockfile`
+    key: str | None = None  # identity of a training; None: the run is never resumed
+    recipe: str | None = None  # of this stage, and of those that DVC has run: see `lock_file`
     recipes: Mapping[str, str] = field(default_factory=dict)
     experiment: str = "headstart"
 
     @property
     def forced(self) -> bool:
-        """Whether DVC has this stage's output as it would be now: it was asked to run it all the same."""
+        """Whether DVC runs this stage although its output is up to date (`--force`)."""
         return self.recipe is not None and self.recipes.get(self.name) == self.recipe
 
     @property
     def name(self) -> str:
-        """The stage as DVC calls it, say `encode@target`; the path before a colon is left out."""
+        """The stage as DVC calls it, such as `encode@target`, without the path before a colon."""
         return os.environ.get("DVC_STAGE", self.stage).rpartition(":")[2]
 
 
-@dataclass
-class OpenRun:
-    """A run that is under way. `run_id` is None while MLflow could not be reached.
+@dataclass(kw_only=True)
+class OpenRun(Outcome):
+    """An open run. `run_id` is None until MLflow is reached.
 
-    `may_send` is asked before each call to MLflow, here and in recorders made after it was set: once it says
-    no, the run is another process's, and nothing more is sent. For workers it has to be picklable.
+    `may_send` is asked before each call to MLflow, here and in recorders made after it was set. Once it says
+    no, another process has taken over the run, and nothing more is sent. For workers it has to be picklable.
     """
 
     root: Path
     uri: str = field(repr=False)  # may hold credentials
-    plan: RunPlan = field(repr=False)
-    run_id: str | None = None
-    curves: list[Path] = field(default_factory=list)
-    patience: Patience = field(default_factory=Patience, repr=False)
-    may_send: MaySend = always
-    opens_late: bool = True  # whether a recorder may open it, where MLflow was not reached before
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker, repr=False)
+    may_send: MaySend = stores.always
 
     def recorder(self, path: Path) -> RecorderConfig:
-        """Settings for a `Recorder` in a worker; what it could not send is sent when the run ends.
+        """Settings for a `Recorder` in a worker; what it cannot send is sent when the run ends.
 
-        Without a run yet, the recorder opens it once MLflow answers.
+        If a stage's run is not open yet, the recorder opens it once MLflow answers. Recorders of trials do
+        not: several at once would open their stage's run.
         """
-        self.curves.append(path.resolve())
-        self._keep()
-        return RecorderConfig(
-            uri=self.uri,
-            run_id=self.run_id,
-            path=path.resolve(),
-            plan=self.plan if self.run_id is None and self.opens_late else None,
-            may_send=self.may_send,
-            credentials=credentials(),
-        )
+        path = path.resolve()
+        self.curves.append(str(path))
+        keep(self.root, self)
+        plan = self.plan if self.plan.kind == "stage" and self.run_id is None else None
+        return RecorderConfig(self.uri, self.run_id, path, plan, self.may_send, stores.credentials())
 
-    def _keep(self) -> None:
-        """Let it be known what MLflow has to be told if this process dies."""
+    def close(self, metrics: Mapping[str, Any] | None = None, failure: str = "") -> None:
+        """Send the rest of the run: its curve, final metrics, and its end, with the reason if it failed.
+
+        If that fails, keep it and warn: the result of a stage does not depend on what MLflow does.
+        """
+        self.metrics |= _numbers(metrics or {})
+        self.status, self.error = ("FAILED", redact(failure)) if failure else ("FINISHED", None)
+        self.time_ms = plans.now_ms()
+        path = keep(self.root, self)
+        name = self.plan.name
         try:
-            keep(self.root, self._outcome())
-        except OSError as error:
-            log.warning("should this process die, MLflow will not be told of it: %s", error)
+            with self.breaker.attempt(), lock(self.root):
+                mlflow = client(self.uri, self.may_send)
+                if self.run_id is None:  # earlier attempts come first: this one may resume their run
+                    deliver_unsent(mlflow, self.uri, self.root, besides=self.plan.id)
+                self.run_id = conclude(mlflow, self.uri, self, self.may_send)
+        except FencedError:
+            log.warning("another process has taken over the run of %s and tells MLflow how it ends", name)
+        except (OSError, ValueError) as error:
+            delivery = "the next stage run that reaches MLflow delivers it, or `headstart sync`"
+            kept = f"It is kept in {path}; {delivery}" if path else "All but its curves is lost"
+            where, reason = redact(self.uri), one_line(error)
+            log.warning("MLflow at %s was not told how %s ended: %s. %s", where, name, reason, kept)
+            return
+        if path:
+            path.unlink(missing_ok=True)
 
-    def _outcome(self, **more: Any) -> Outcome:
-        return Outcome(
-            plan=self.plan,
-            store=store_name(self.uri),
-            run_id=self.run_id,
-            curves=[str(path) for path in self.curves],
-            **more,
-        )
 
-
-@dataclass
+@dataclass(kw_only=True)
 class StageRun(OpenRun):
-    info: StageInfo = field(kw_only=True, repr=False)  # its params may hold credentials
+    info: StageInfo = field(repr=False)  # its params may hold credentials
     parent_id: str | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    points: list[tuple[str, int, float]] = field(default_factory=list)
-
-    def _outcome(self, **more: Any) -> Outcome:
-        return super()._outcome(
-            metrics=self.metrics,
-            points=self.points,
-            stages=list(self.info.stages),
-            recipes=dict(self.info.recipes),
-            **more,
-        )
 
 
 @contextlib.contextmanager
 def stage_run(info: StageInfo) -> Iterator[StageRun]:
     """Open the stage's run below its execution's; it ends FINISHED or FAILED, whatever happens.
 
-    With a key, the run of an earlier attempt is taken up again, unless it finished and DVC, which has what
-    it made, was asked to make that anew. When MLflow does not
-    answer, the stage goes on: at its end sending is tried once more, and what then remains is kept in
-    `.headstart/unsent` for the next stage run, or `headstart sync`. SIGTERM ends the stage by way of
-    SystemExit.
+    With a key, the run of an earlier attempt is resumed. A finished run is resumed too, unless DVC already
+    has its output (`--force`): `dvc` was killed before it recorded the output.
 
-    Raises ValueError for an address or credentials that MLflow refuses, or an experiment that was deleted.
+    If MLflow does not answer, the stage runs all the same and tries again at its end. What cannot be sent
+    then is kept in `.headstart/unsent` for the next stage run, or `headstart sync`. SIGTERM ends the stage
+    by SystemExit.
+
+    Raises RefusedError for an address or credentials that MLflow refuses, or a deleted experiment.
     """
-    uri = tracking_uri(info.root)
     with _sigterm_exits():
-        run = StageRun(info.root, uri, _stage_plan(info, uri), info=info)
-        _try_to_open(run)
-        run._keep()
+        run = _stage_run(info)
+        file = keep(run.root, run)  # first: the process may be killed while MLflow creates the run
+        try:
+            with run.breaker.attempt():
+                ensure_open(run)
+        except RefusedError:
+            if file:
+                file.unlink(missing_ok=True)
+            raise
+        except OSError as error:
+            where = redact(run.uri)
+            log.warning("MLflow does not answer at %s: %s; recording in files", where, one_line(error))
+        failure = ""
         try:
             yield run
         except BaseException as error:
-            _close(run, error)
+            failure = one_line(error)
             raise
-        _close(run, None)
+        finally:
+            run.breaker = CircuitBreaker()  # the end is worth an attempt in any case
+            run.close(failure=failure)
 
 
 def log_metrics(run: StageRun, metrics: Mapping[str, Any]) -> None:
-    """Final metrics, nested: the numbers among them, under dotted names. Sent when the stage run ends."""
+    """Add final metrics: the numbers among nested figures, under dotted names. Sent when the run ends."""
     run.metrics |= _numbers(metrics)
 
 
 def log_points(run: StageRun, points: Mapping[str, Mapping[int, float]]) -> None:
-    """Curves that are known whole: name -> step -> value. Sent when the stage run ends."""
+    """Add whole curves: name -> step -> value. Sent when the run ends."""
     run.points += [
-        (name_of(name), step, float(value))
+        (mlflow_name(name), step, float(value))
         for name, values in points.items()
         for step, value in sorted(values.items())
     ]
 
 
-def reached(run: StageRun) -> str:
-    """The run's id; opens the run where MLflow was not reached before. Raises what MLflow raises."""
+def ensure_open(run: StageRun) -> str:
+    """Return the run's id, after opening it if MLflow was not reached before. Raises what `client` raises."""
     if run.run_id is None:
-        _open(run)
-    assert run.run_id is not None
+        with lock(run.root):
+            mlflow = client(run.uri, run.may_send)
+            deliver_unsent(mlflow, run.uri, run.root, besides=run.plan.id)
+            run_id = plans.open_run(mlflow, run.plan)
+            run.parent_id = mlflow.get_run(run_id).data.tags["mlflow.parentRunId"]
+            link_stages(mlflow, run.parent_id, run, finished=False)
+            run.run_id = run_id
+            keep(run.root, run)
     return run.run_id
 
 
 @contextlib.contextmanager
-def failure_is_told(run: OpenRun, consequence: str) -> Iterator[None]:
+def best_effort(run: OpenRun, consequence: str) -> Iterator[None]:
     """Turn what MLflow does into a warning: the stage's result does not depend on it."""
     try:
         yield
-    except Exception as error:
-        reason = reason_of(run.uri, error)
-        if reason is None:
-            raise
-        log.warning("MLflow at %s: %s; %s", redact(run.uri), reason, consequence)
+    except (OSError, RefusedError, FencedError) as error:
+        log.warning("MLflow at %s: %s; %s", redact(run.uri), one_line(error), consequence)
 
 
-# ---------------------------------------------------------------------------------------- of stages
+# ------------------------------------------------------------------------------------------- stages
 
 
-def _stage_plan(info: StageInfo, uri: str) -> RunPlan:
-    artifacts = (info.root.resolve() / ".headstart" / "artifacts").as_uri() if is_database(uri) else None
+def _stage_run(info: StageInfo) -> StageRun:
+    uri = stores.tracking_uri(info.root)
+    own = info.root.resolve() / ".headstart" / "artifacts"
+    artifacts = own.as_uri() if stores.is_database(uri) else None
+    stage = mlflow_name(info.name)
     tags = {
-        "headstart.stage": name_of(info.name),
-        **git_tags(info.root),
+        "headstart.stage": stage,
+        "headstart.key": info.key,
+        "headstart.recipe": info.recipe,
+        **plans.git_tags(info.root),
         **{f"headstart.data.{name}": digest for name, digest in info.inputs.items()},
     }
-    same = {}
-    if info.key is not None:
-        tags["headstart.key"] = info.key
-        same = {"headstart.key": info.key, "headstart.stage": name_of(info.name)}
-    if info.recipe is not None:
-        tags["headstart.recipe"] = info.recipe
-    return new_plan(
-        "stage",
-        info.name,
-        params=info.params,
-        experiment=info.experiment,
-        artifacts=artifacts,
-        owner=this_process(),
-        tags=tags,
-        same=same,
-        # Where DVC has what it made, that was asked for anew. Else DVC was killed before it kept it.
+    plan = plans.new_plan(
+        plans.execution_plan(info.root, info.experiment, artifacts),
+        this_process(),
+        info.params,
+        tags,
+        kind="stage",
+        name=info.name,
+        same={"headstart.key": info.key, "headstart.stage": stage} if info.key is not None else {},
         may_have_finished=not info.forced,
-        above=execution_plan(info.root, info.experiment, artifacts),
     )
-
-
-def _try_to_open(run: StageRun) -> None:
-    """In an outage warn, and leave the run without an id."""
-    try:
-        with run.patience.attempt():
-            _open(run)
-    except Exception as error:
-        if is_refusal(error):
-            raise refusal(run.uri, error) from error
-        if not is_outage(error):
-            raise
-        where = redact(run.uri)
-        log.warning("MLflow does not answer at %s: %s; recording in files", where, line_of(error))
-
-
-def _open(run: StageRun) -> None:
-    with lock(run.root):
-        mlflow = client(run.uri, run.may_send)
-        deliver_kept(mlflow, run.uri, run.root, besides=run.plan.id)
-        run_id = open_run(mlflow, run.plan)
-        opened = mlflow.get_run(run_id)
-        fail_dead_runs(mlflow, opened.info.experiment_id)
-        run.parent_id = opened.data.tags["mlflow.parentRunId"]
-        link_stages(mlflow, run.parent_id, run.info.name, run.info.stages, run.info.recipes, finished=False)
-        run.run_id = run_id
-
-
-def _close(run: StageRun, error: BaseException | None) -> None:
-    """Tell MLflow the end. The stage's own result or error goes on, whatever MLflow does."""
-    status = "FINISHED" if error is None else "FAILED"
-    outcome = run._outcome().ended(status, None if error is None else line_of(error))
-    run.run_id = tell(run.root, run.uri, outcome, run.may_send)
+    run = StageRun(plan, stores.store_name(uri), root=info.root, uri=uri, info=info)
+    run.stages, run.recipes = list(info.stages), dict(info.recipes)
+    return run
 
 
 @contextlib.contextmanager
@@ -277,73 +228,52 @@ def _sigterm_exits() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGTERM) is leave:  # else somebody within set another: Ray does
+        if signal.getsignal(signal.SIGTERM) is leave:  # else the block set another: Ray does
             signal.signal(signal.SIGTERM, before)
 
 
-# ---------------------------------------------------------------------------------------- of trials
+# ------------------------------------------------------------------------------------------- trials
 
 
-@dataclass
-class TrialRun(OpenRun):
-    """The run of a trial, below its stage's."""
-
-    def close(self, metrics: Mapping[str, Any], failure: str = "") -> None:
-        """Send what is missing of its curve, its final metrics and its end: why it failed, if it did."""
-        outcome = self._outcome(metrics=_numbers(metrics)).ended(
-            "FAILED" if failure else "FINISHED", redact(failure) or None
-        )
-        self.run_id = tell(self.root, self.uri, outcome, self.may_send, self.patience)
-
-
-def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -> TrialRun:
-    """Open the run of a trial.
-
-    The one that it has below this stage's run, or that of an attempt which did not end, else a new one.
-    """
-    trial = _trial(stage, name, key, params)
-    with failure_is_told(stage, f"{name} records in files"), stage.patience.attempt():
-        reached(stage)
+def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -> OpenRun:
+    """Open the trial's run below this stage's run, else that of an unfinished attempt, else a new one."""
+    trial = _trial_run(stage, name, key, params)
+    keep(trial.root, trial)
+    with best_effort(stage, f"{name} records in files"), stage.breaker.attempt():
+        ensure_open(stage)
         with lock(stage.root):
-            trial.run_id = open_run(client(stage.uri, stage.may_send), trial.plan)
-    trial.opens_late = stage.run_id is not None  # else several at once would open the stage's
-    trial._keep()
+            trial.run_id = plans.open_run(client(stage.uri, stage.may_send), trial.plan)
+        keep(trial.root, trial)
     return trial
 
 
 def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Mapping[str, Any]) -> None:
-    """Close the run of a trial that ended while the stage was not there to say so: it had been killed."""
-    trial = _trial(stage, name, key, {})
-    with failure_is_told(stage, f"the run of {name} stays as it is"), stage.patience.attempt():
-        stage_id, mlflow = reached(stage), client(stage.uri, stage.may_send)
-        experiment = mlflow.get_run(stage_id).info.experiment_id
-        left = earlier_run(mlflow, experiment, trial.plan.same)
+    """Close the run of a trial that finished after its stage had been killed."""
+    trial = _trial_run(stage, name, key, {})
+    with best_effort(stage, f"the run of {name} stays as it is"), stage.breaker.attempt():
+        ensure_open(stage)
+        mlflow = client(stage.uri, stage.may_send)
+        left = plans.earlier_run(mlflow, plans.experiment_of(mlflow, trial.plan), trial.plan.same)
         if left:
-            reopen(mlflow, left, trial.plan.all_tags)
+            plans.resume(mlflow, left, trial.plan.all_tags)
             trial.run_id = left.info.run_id
-            trial.curves.append(curve)
+            trial.curves.append(str(curve))
             trial.close(metrics)
 
 
-def _trial(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -> TrialRun:
-    plan = new_plan(
-        "trial",
-        name,
-        params=params,
-        experiment=stage.plan.experiment,
-        artifacts=stage.plan.artifacts,
-        owner=stage.plan.owner,
-        tags={"headstart.sweep": name_of(stage.info.name), "headstart.key": key},
-        same={"headstart.key": key, "headstart.kind": "trial"},
-        above=stage.plan,
-    )
-    return TrialRun(stage.root, stage.uri, plan, patience=stage.patience, may_send=stage.may_send)
+def _trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -> OpenRun:
+    tags = {"headstart.sweep": mlflow_name(stage.info.name), "headstart.key": key}
+    same = {"headstart.key": key, "headstart.kind": "trial"}
+    plan = plans.new_plan(stage.plan, stage.plan.owner, params, tags, kind="trial", name=name, same=same)
+    trial = OpenRun(plan, stage.store, root=stage.root, uri=stage.uri)
+    trial.breaker, trial.may_send = stage.breaker, stage.may_send
+    return trial
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The numbers among nested figures, under dotted names."""
     return {
-        name_of(key): float(value)
-        for key, value in flatten(metrics).items()
+        mlflow_name(key): float(value)
+        for key, value in flatten(metrics)
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     }

@@ -1,4 +1,4 @@
-"""Where runs are kept: the address, a client that does not wait for ever, what its errors mean."""
+"""The MLflow that runs are recorded in: its address, a client that never hangs, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pipeline.births import is_alive
-from pipeline.redaction import redact
+from pipeline.machine.process_identity import is_alive
+from pipeline.terminal.redaction import redact
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 TAG_CHARACTERS = 8000  # MLflow's limit
 
-# A call that cannot get through fails in seconds; by default MLflow retries for minutes, or for as long as a
-# server asks for.
+# A failing call fails within seconds. By default MLflow retries for minutes, or for as long as a server asks.
 CLIENT_ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -33,24 +32,12 @@ CLIENT_ENVIRONMENT = {
     "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # with the password, where it stands in the address
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # the address may hold a password
     "PGCONNECT_TIMEOUT": "10",
 }
-# Of a database: it sets no limit itself. Longer than SQLite waits for a lock under MLflow (20 s).
+# For databases, which set no limit themselves. Longer than SQLite waits for a lock under MLflow (20 s).
 CALL_LIMIT_S = 25.0
-FIRST_CALL_LIMIT_S = 100.0  # makes the tables, where there are none
-
-# What MLflow reads to log in. A worker's environment is that of its node, not that of the stage.
-CREDENTIALS = (
-    "MLFLOW_TRACKING_USERNAME",
-    "MLFLOW_TRACKING_PASSWORD",
-    "MLFLOW_TRACKING_TOKEN",
-    "MLFLOW_TRACKING_AUTH",
-    "MLFLOW_TRACKING_AWS_SIGV4",
-    "MLFLOW_TRACKING_INSECURE_TLS",
-    "MLFLOW_TRACKING_SERVER_CERT_PATH",
-    "MLFLOW_TRACKING_CLIENT_CERT_PATH",
-)
+FIRST_CALL_LIMIT_S = 100.0  # creates the tables if there are none
 
 OWN_STORE = "this project's own"
 
@@ -65,7 +52,7 @@ def always() -> bool:
 
 
 def tracking_uri(root: Path) -> str:
-    """Where runs go: MLFLOW_TRACKING_URI, else the server that `headstart up` started, else SQLite.
+    """MLFLOW_TRACKING_URI, else the address of the server that `headstart up` started, else SQLite.
 
     For SQLite the folder `.headstart` is made.
     """
@@ -91,40 +78,41 @@ def _recorded_server(path: Path) -> str | None:
 
 
 def store_name(uri: str) -> str:
-    """The MLflow that is meant, however it is reached: this project's own has several addresses."""
-    return re.sub(r"(?<=//)\S*@", "", uri) if uri == os.environ.get("MLFLOW_TRACKING_URI") else OWN_STORE
+    """A name for the MLflow behind an address. This project's own has one name and several addresses."""
+    return without_login(uri) if uri == os.environ.get("MLFLOW_TRACKING_URI") else OWN_STORE
+
+
+def without_login(uri: str) -> str:
+    return re.sub(r"(?<=//)\S*@", "", uri)
 
 
 def is_database(uri: str) -> bool:
-    """Whether runs are written to a database from here, without a server between."""
+    """Whether this process writes to a database itself, without a server between."""
     return uri.startswith(("sqlite", "postgresql", "mysql", "mssql"))
 
 
 def credentials() -> dict[str, str]:
-    """What this process logs in to MLflow with, for one on another host."""
-    return {name: os.environ[name] for name in CREDENTIALS if os.environ.get(name)}
-
-
-def line_of(error: BaseException) -> str:
-    """An error as one line without credentials, short enough for a tag."""
-    text = re.sub(r"\(Background on this error at: \S*\)", "", str(error))  # of SQLAlchemy
-    text = " ".join(text.split())
-    kind = type(error).__name__
-    return redact(f"{kind}: {text}" if text else kind)[:TAG_CHARACTERS]
+    """The environment variables with which MLflow logs in. Workers have those of their node instead."""
+    named = {name: os.environ[name] for name in os.environ if name.startswith("MLFLOW_TRACKING_")}
+    return {name: value for name, value in named.items() if value and name != "MLFLOW_TRACKING_URI"}
 
 
 # ------------------------------------------------------------------------------------------- errors
 
 
 class FencedError(Exception):
-    """The run is another process's now: nothing more is sent to it from here."""
+    """Another process has taken over the run: this one sends nothing more to it."""
+
+
+class UnreachableError(ConnectionError):
+    """MLflow does not answer, and may take the same call later. The message is one line."""
 
 
 class RefusedError(ValueError):
-    """MLflow cannot be used as it was told to be: what a person has to change."""
+    """MLflow refuses a call, and waiting does not help. The message says what a person has to change."""
 
 
-# A database's words for what no waiting mends. Its driver gives no code for a connection that failed.
+# Messages of databases about what waiting does not mend: a failed connection has no error code.
 _REFUSALS = re.compile(
     r"authentication failed|no password supplied|no pg_hba\.conf entry|(database|role) \S+ does not exist"
     r"|Access denied|does not support SSL|out-of-date database schema",
@@ -132,80 +120,84 @@ _REFUSALS = re.compile(
 )
 
 
-def is_outage(error: BaseException) -> bool:
-    """Whether MLflow may take the same call later. Otherwise it refuses what was asked."""
+def one_line(error: BaseException) -> str:
+    """An error as one line without credentials, short enough for a tag."""
+    text = re.sub(r"\(Background on this error at: \S*\)", "", str(error))  # SQLAlchemy adds it
+    text = " ".join(text.split())
+    kind = type(error).__name__
+    told = isinstance(error, UnreachableError | RefusedError) or not text
+    return redact((text or kind) if told else f"{kind}: {text}")[:TAG_CHARACTERS]
+
+
+@contextlib.contextmanager
+def _translated_errors(uri: str) -> Iterator[None]:
+    """Raise what MLflow, its database and the network raise as UnreachableError or RefusedError."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (OSError, MlflowException, SQLAlchemyError) as error:
+        if _is_outage(error):
+            raise UnreachableError(one_line(error)) from error
+        raise _refusal(uri, error) from error
+
+
+def _is_outage(error: BaseException) -> bool:
     from mlflow.exceptions import MlflowException
     from sqlalchemy import exc
 
     if _REFUSALS.search(str(error)):
         return False
-    # An interface error: of a connection that broke between two statements. MLflow calls it a bad request.
+    # A connection that breaks between two statements is an InterfaceError, to MLflow a bad request.
     passing = (OSError, exc.OperationalError, exc.InterfaceError, exc.InternalError, exc.TimeoutError)
     if isinstance(error, MlflowException):
         status = error.get_http_status_code()
-        busy = status in (408, 429)
-        return bool(status >= 500 or busy or isinstance(error.__cause__, passing))
+        return bool(status >= 500 or status in (408, 429) or isinstance(error.__cause__, passing))
     return isinstance(error, passing)
 
 
-def is_refusal(error: BaseException) -> bool:
-    """Whether MLflow was reached and does not want what was asked."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return isinstance(error, (MlflowException, SQLAlchemyError)) and not is_outage(error)
-
-
-def reason_of(uri: str, error: BaseException) -> str | None:
-    """Why MLflow did not take a call, for a person; None for an error that is none of MLflow's."""
-    if isinstance(error, (RefusedError, FencedError)):
-        return str(error)
-    if is_refusal(error):
-        return str(refusal(uri, error))
-    return line_of(error) if is_outage(error) else None
-
-
-def refusal(uri: str, error: BaseException) -> RefusedError:
-    """What a person is told of a refusal: who refuses what, and what to set."""
+def _refusal(uri: str, error: BaseException) -> RefusedError:
     from mlflow.exceptions import MlflowException
 
     status = error.get_http_status_code() if isinstance(error, MlflowException) else None
+    where = redact(uri)
     if status in (401, 403):
-        given = "; ".join(name for name in CREDENTIALS[:3] if os.environ.get(name)) or "none of them is set"
+        given = "; ".join(sorted(credentials())) or "none of them"
         advice = (
             "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, for a user "
             f"who may write there (set now: {given})"
         )
-        if status == 401:  # its text speaks of mlflow's own documentation
-            return RefusedError(f"MLflow at {redact(uri)} does not know who asks (401): {advice}")
-        return RefusedError(f"MLflow at {redact(uri)} does not permit this (403, {line_of(error)}): {advice}")
-    advice = "correct or unset MLFLOW_TRACKING_URI" + (
-        ", its user, password and database" if is_database(uri) else ""
+        if status == 401:  # its text is about mlflow's own documentation
+            return RefusedError(f"MLflow at {where} rejects the login (401): {advice}")
+        return RefusedError(f"MLflow at {where} does not permit this (403, {one_line(error)}): {advice}")
+    database = ", its user, password and database" if is_database(uri) else ""
+    return RefusedError(
+        f"MLflow refuses the address {where} ({one_line(error)}); "
+        f"correct or unset MLFLOW_TRACKING_URI{database}"
     )
-    return RefusedError(f"MLflow refuses the address {redact(uri)} ({line_of(error)}); {advice}")
 
 
-class Patience:
-    """Keeps what is waited for an MLflow that does not answer below a tenth of the time.
+class CircuitBreaker:
+    """Keeps the time spent waiting for an MLflow that does not answer below a tenth of the whole.
 
-    After a failed attempt none is made for nine times as long as it took.
+    A failed attempt is followed by a pause nine times as long, in which attempts fail at once.
     """
 
     def __init__(self) -> None:
-        self._rests_until = 0.0
+        self._pause_ends = 0.0
 
     @contextlib.contextmanager
     def attempt(self) -> Iterator[None]:
-        """Raises ConnectionError, without trying, while it rests."""
+        """Raises UnreachableError, without trying, during the pause."""
         began = time.monotonic()
-        if began < self._rests_until:
-            raise ConnectionError("it did not answer a moment ago")
+        if began < self._pause_ends:
+            raise UnreachableError("it did not answer a moment ago")
         try:
             yield
-        except Exception as error:
-            if is_outage(error):
-                ended = time.monotonic()
-                self._rests_until = ended + 9 * (ended - began)
+        except OSError:
+            now = time.monotonic()
+            self._pause_ends = now + 9 * (now - began)
             raise
 
 
@@ -213,36 +205,28 @@ class Patience:
 
 
 def client(uri: str, may_send: MaySend = always, secrets: Mapping[str, str] | None = None) -> MlflowClient:
-    """A client that asks `may_send` before each call, and fails in less than half a minute where it must.
+    """A client that asks `may_send` before each call, and whose failing calls fail within half a minute.
 
-    Its calls raise FencedError once `may_send` says no, TimeoutError where a database does not answer.
-    Raises RefusedError for an address that MLflow does not know, or a database that refuses to be used;
-    ConnectionError for SQLite elsewhere.
+    This function and all calls raise UnreachableError or RefusedError; calls raise FencedError once
+    `may_send` says no.
     """
     for name, value in {**CLIENT_ENVIRONMENT, **(secrets or {})}.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
 
-    # It prints each failure with its statement and the values in it. What failed is told by us.
+    # It prints each failure with its statement and values. We log failures ourselves.
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
-    limit_s = CALL_LIMIT_S if is_database(uri) else None
-    try:
+    limit_s, first_limit_s = (CALL_LIMIT_S, FIRST_CALL_LIMIT_S) if is_database(uri) else (None, None)
+    with _translated_errors(uri):
         if is_database(uri):
             uri = _with_driver(uri)
             _within(limit_s, _connect, uri)
-        first_limit_s = FIRST_CALL_LIMIT_S if is_database(uri) else None
         made = _within(first_limit_s, functools.partial(MlflowClient, tracking_uri=uri))
-    except (MlflowException, SQLAlchemyError) as error:
-        if is_outage(error):
-            raise
-        raise refusal(uri, error) from error
-    return cast("MlflowClient", _CarefulClient(made, may_send, limit_s))
+        return cast("MlflowClient", _GuardedClient(made, uri, may_send, limit_s))
 
 
 def _with_driver(uri: str) -> str:
-    """The address with the driver that is installed: SQLAlchemy's choice changed with 2.1."""
+    """The address with the installed driver: SQLAlchemy 2.1 chooses another one than 2.0."""
     dialect, _, rest = uri.partition("://")
     if dialect != "postgresql":
         return uri
@@ -256,32 +240,30 @@ def _with_driver(uri: str) -> str:
 
 
 def _connect(uri: str) -> None:
-    """Find out at once what MLflow finds out after ten attempts in 100 seconds."""
+    """Fail at once if the database does not answer: MLflow makes ten attempts in 100 seconds."""
     import sqlalchemy
 
-    database = Path(uri.removeprefix("sqlite:///"))
     if uri.startswith("sqlite:///"):
-        if not database.parent.is_dir():
-            raise ConnectionError(
-                f"{database} is not on this host"
-            )  # a worker's: MLflow would make an empty one
+        database = Path(uri.removeprefix("sqlite:///"))
+        if not database.parent.is_dir():  # on a worker's host, where MLflow would make an empty one
+            raise UnreachableError(f"{database} is not on this host")
         return
     try:
         engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
     except ImportError as error:
         raise RefusedError(f"{redact(uri)} needs a driver that is not installed: {error}") from error
-    except ValueError as error:  # a port that is no number
+    except ValueError as error:  # the port is not a number
         raise RefusedError(
             f"{redact(uri)} is no address of a database; correct MLFLOW_TRACKING_URI"
         ) from error
     engine.connect().close()
 
 
-class _CarefulClient:
-    """An MlflowClient that asks before each call whether it may, and waits for no database for ever."""
+class _GuardedClient:
+    """An MlflowClient that asks before each call whether it may make it, and limits its time."""
 
-    def __init__(self, client: MlflowClient, may_send: MaySend, limit_s: float | None) -> None:
-        self._client, self._may_send, self._limit_s = client, may_send, limit_s
+    def __init__(self, client: MlflowClient, uri: str, may_send: MaySend, limit_s: float | None) -> None:
+        self._client, self._uri, self._may_send, self._limit_s = client, uri, may_send, limit_s
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
@@ -290,14 +272,15 @@ class _CarefulClient:
 
         def call(*arguments: Any, **named: Any) -> Any:
             if not self._may_send():
-                raise FencedError("the run is another process's now")
-            return _within(limit_s, method, *arguments, **named)
+                raise FencedError("another process has taken over the run")
+            with _translated_errors(self._uri):
+                return _within(limit_s, method, *arguments, **named)
 
         return call
 
 
 def _within(limit_s: float | None, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """The function's result. Raises TimeoutError after `limit_s`; the call is left to a thread of its own."""
+    """Call a function. Raises TimeoutError after `limit_s`, and leaves the call to a thread of its own."""
     if limit_s is None:
         return function(*arguments, **named)
     outcome: list[tuple[Any, BaseException | None]] = []

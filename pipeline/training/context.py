@@ -1,9 +1,9 @@
-"""What the loop is told of where it runs. It never asks.
+"""The context tells the loop where it runs; the loop never asks.
 
-One process: `Context()`. A Ray worker: `pipeline.launch` makes one with the worker's rank, a sum
-over the process group, and Ray's report. Departure from DDP: gradients are summed here, in one buffer
-after the backward pass. DDP's reducer is built for a fixed set of parameters, gradual unfreezing
-changes it, and one path for any number of workers is worth more than the overlap.
+A single process uses `Context()`. For a Ray worker, `pipeline.distributed.ray_train` makes one with the
+worker's rank, a sum over the process group, and Ray's report. Departure from DDP: the context sums gradients
+in one buffer after the backward pass. DDP's reducer expects a fixed set of parameters, which gradual
+unfreezing changes, and one path for any number of workers is worth more than the overlap.
 """
 
 from __future__ import annotations
@@ -16,22 +16,49 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+from pipeline.training.checkpoint import Checkpoint
 
 T = TypeVar("T")
 
 
+class Store(Protocol):
+    """The checkpoints of a run; see `pipeline.artifacts.checkpoint_store`. All methods raise ValueError."""
+
+    def newest(self) -> Checkpoint | None:
+        """Load the newest complete checkpoint; None if there is none."""
+
+    def at(self, step: int, lease_number: int = 0) -> Checkpoint:
+        """Load the checkpoint of a step that was written under a lease."""
+
+    def save(self, checkpoint: Checkpoint) -> None: ...
+
+    def patiently(self, what: str, action: Callable[[], T]) -> T:
+        """Run an action on the disk, waiting while the disk is unreachable; `what` begins the error."""
+
+
+class Meter(Protocol):
+    """Measures what this process has used since the meter was made; see `pipeline.machine.cost`."""
+
+    def spent(self) -> Mapping[str, float]:
+        """Wall-clock `seconds`, `core_seconds` and `gpu_seconds`."""
+
+
+class _NoMeter:
+    def spent(self) -> Mapping[str, float]:
+        return {"seconds": 0.0, "core_seconds": 0.0, "gpu_seconds": 0.0}
+
+
 class CurveRecorder(Protocol):
-    """Where a training curve goes; must never block the loop."""
+    """Records a training curve; must never block the loop."""
 
     @property
     def path(self) -> Path | None:
-        """Its file on this machine, of which each checkpoint keeps a copy."""
+        """The curve's file on this machine; each checkpoint keeps a copy of it."""
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
     def flush(self) -> None:
-        """Make what was recorded durable, before a checkpoint that covers it."""
+        """Make all records durable before a checkpoint that covers them is saved."""
 
     def close(self) -> object: ...
 
@@ -66,9 +93,9 @@ def _no_report(metrics: Mapping[str, float]) -> None:
 
 class OpenRecorder(Protocol):
     def __call__(self, resume_step: int, earlier: bytes | None = None) -> CurveRecorder:
-        """Rank 0's recorder, given the step resumed from (-1: a fresh start), and the file up to there.
+        """Open rank 0's recorder at the step that the run resumes from (-1: a fresh start).
 
-        That is what the checkpoint keeps of it: it may have been written on another machine.
+        `earlier` is the curve up to that step as the checkpoint kept it: another machine may have written it.
         """
 
 
@@ -78,55 +105,55 @@ class Context:
     world: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: torch.dtype = torch.float32  # of the large matrix products
-    all_reduce: Callable[[Tensor], Tensor] = _no_sum  # sums over workers, in place
-    report: Callable[[Mapping[str, float]], None] = _no_report  # all ranks, equally often
-    store: CheckpointStore | None = None
+    all_reduce: Callable[[Tensor], Tensor] = _no_sum  # in-place sum over workers
+    report: Callable[[Mapping[str, float]], None] = _no_report  # every rank calls it equally often
+    store: Store | None = None
+    meter: Meter = field(default_factory=_NoMeter)
     open_recorder: OpenRecorder = no_recorder
     checkpoint_minutes: float = 1e9
-    facts: Mapping[str, Any] = field(default_factory=dict)  # of the run, kept in its checkpoints
-    log_steps: int = 10  # between two records, and between two chances of a checkpoint
-    _begun: tuple[Checkpoint | None] | None = field(default=None, repr=False)  # once it was looked for
+    facts: Mapping[str, Any] = field(default_factory=dict)  # about the run; saved in its checkpoints
+    log_steps: int = 10  # steps between two records, and between two checks whether a checkpoint is due
+    _resume_point: tuple[Checkpoint | None] | None = field(default=None, repr=False)  # cached
 
     @property
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def begun(self) -> Checkpoint | None:
-        """What the run goes on from: the newest whole checkpoint as rank 0 finds it, on all ranks."""
-        if self._begun is None:
-            self._begun = (self._look(),)
-        return self._begun[0]
+    def resume_point(self) -> Checkpoint | None:
+        """The checkpoint that all ranks resume from: the newest complete one that rank 0 finds."""
+        if self._resume_point is None:
+            self._resume_point = (self._find_resume_point(),)
+        return self._resume_point[0]
 
-    def take_begun(self) -> Checkpoint | None:
-        """As `begun`, which then looks again."""
-        begun, self._begun = self.begun(), None
-        return begun
+    def take_resume_point(self) -> Checkpoint | None:
+        """Return `resume_point` and drop it from the cache: its tensors take memory."""
+        checkpoint, self._resume_point = self.resume_point(), None
+        return checkpoint
 
-    def _look(self) -> Checkpoint | None:
+    def _find_resume_point(self) -> Checkpoint | None:
         if self.store is None:
             return None
         newest = self.store.newest() if self.is_first else None
-        mine = (newest.step, newest.number) if newest else (-1 if self.is_first else 0, 0)
-        step, number = map(int, self.sum_numbers(*mine))
-        return newest if self.is_first or step < 0 else self.store.at(step, number)
+        mine = (newest.step, newest.lease_number) if newest else (-1 if self.is_first else 0, 0)
+        step, lease_number = map(int, self.sum_numbers(*mine))
+        return newest if self.is_first or step < 0 else self.store.at(step, lease_number)
 
     def patiently(self, what: str, action: Callable[[], T]) -> T:
-        """Do what needs the disk, waiting for it as the store does. Raises ValueError."""
+        """Run an action on the disk, waiting for the disk as the store does. Raises ValueError."""
         return action() if self.store is None else self.store.patiently(what, action)
 
     def sum_numbers(self, *numbers: float) -> list[float]:
-        """Sums over workers of a few plain numbers, in float64."""
-        # NCCL and gloo both know float64.
+        """Sum a few plain numbers over workers, in float64, which NCCL and gloo both support."""
         values = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         return [float(value) for value in self.all_reduce(values)]
 
-    def agreed(self, decision: bool) -> bool:
-        """Rank 0's decision, on all ranks."""
+    def broadcast(self, decision: bool) -> bool:
+        """Return rank 0's decision on every rank."""
         return self.sum_numbers(float(decision and self.is_first))[0] > 0
 
     @torch.no_grad()
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Make each gradient the sum over workers, in one exchange."""
+        """Replace each gradient by its sum over workers, in one all-reduce."""
         if self.world == 1:
             return
         mine = [parameter for parameter in parameters if parameter.requires_grad]
@@ -140,7 +167,7 @@ class Context:
 
 
 def all_gather_rows(context: Context, local: Tensor, rows: slice, num_rows: int) -> Tensor:
-    """The rows of all workers together, by summing what is zero elsewhere."""
+    """Gather the rows of all workers, by summing tensors that are zero outside each worker's rows."""
     whole = torch.zeros(num_rows, *local.shape[1:], dtype=local.dtype, device=local.device)
     whole[rows] = local
     return context.all_reduce(whole)

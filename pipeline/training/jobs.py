@@ -1,52 +1,55 @@
-"""Jobs: plain descriptions of a training, that cross over to a worker and become a task there.
+"""Jobs: plain descriptions of a training, sent to workers, where they become tasks.
 
-Everything that can be refused is refused by `make_*_job`, in the driver, before a worker starts.
+`make_*_job` checks all that can be checked in the driver, before a worker starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
-from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch import Tensor, nn
 
 from models.family import Encoder
 from models.heads import classifier_groups, language_model_groups
 from models.sampling import WordSampler
 from pipeline.corpus.batches import ClassifierBatches, LanguageModelBatches, stratified_subset
+from pipeline.corpus.settings import Direction, Normalise
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, TokensInfo, open_shard, read_info, token_counts
-from pipeline.params import (
-    ClassifierTraining,
-    Direction,
-    LanguageModelTraining,
-    Model,
-    Normalise,
-    SampleEfficiency,
-)
-from pipeline.training.checkpoint import verify_folder
-from pipeline.training.context import Context
-from pipeline.training.export import (
+from pipeline.training.cards import (
     HeadCard,
     ModelCard,
+    NoInitialWeights,
     build_classifier,
     build_encoder,
     build_language_model,
     check_match,
-    encoder_tensors,
     family_and_config,
-    load_model,
 )
-from pipeline.training.objectives import ClassifierTask, LanguageModelTask, Task, evenly
+from pipeline.training.checkpoint import tensors_under
+from pipeline.training.context import Context
+from pipeline.training.objectives import ClassifierTask, LanguageModelTask, Task, evenly_spaced
 from pipeline.training.schedules import check_unfreezing, make_plan
+from pipeline.training.settings import ClassifierTraining, LanguageModelTraining, Model
+
+
+class StartingModel(Protocol):
+    """A model from which a training starts, sent to the workers; see `pipeline.artifacts.model_folder`."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def card(self) -> ModelCard:
+        """Read the card, not the weights. Raises ValueError if the folder holds no complete model."""
+
+    def tensors(self) -> dict[str, Tensor]: ...
 
 
 class Job(Protocol):
-    """What `launch.fit` sends to its workers."""
+    """A training as `launch.fit` sends it to its workers."""
 
     @property
     def card(self) -> ModelCard: ...
@@ -59,8 +62,8 @@ class LanguageModelJob:
     settings: LanguageModelTraining
     card: ModelCard
     tokens: Path  # folder of shards
-    splits: tuple[str, ...]  # trained on
-    start: Path | None  # a language model to go on from
+    splits: tuple[str, ...]  # to train on
+    start: StartingModel | None  # a language model; None: from scratch
     seed: int
 
     def task(self, context: Context) -> LanguageModelTask:
@@ -70,7 +73,7 @@ class LanguageModelJob:
         encoder.product_dtype = context.precision
         model = build_language_model(encoder, self.card)
         if self.start is not None:
-            model.load_state_dict(load_model(self.start)[0])
+            model.load_state_dict(self.start.tensors())
         groups = language_model_groups(model, encoder_groups)
         shards = [open_shard(self.tokens, split) for split in self.splits]
         batches = LanguageModelBatches(
@@ -95,7 +98,9 @@ class LanguageModelJob:
             groups=groups,
             plan=plan,
             optimizer=settings.optimizer,
-            evaluation_steps=evenly(num_steps, round(settings.epochs * settings.evaluations_per_epoch)),
+            evaluation_steps=evenly_spaced(
+                num_steps, round(settings.epochs * settings.evaluations_per_epoch)
+            ),
             batches=batches,
             validation=[open_shard(self.tokens, "validation")],
             direction=self.card.direction,
@@ -119,11 +124,11 @@ def make_language_model_job(
     *,
     stage: str,
     tokens: Path,
-    start: Path | None,
+    start: StartingModel | None,
     direction: Direction,
     seed: int,
 ) -> LanguageModelJob:
-    """Check data, settings and starting model against one another. Raises ValueError."""
+    """Make a job; raise ValueError if data, settings and starting model do not fit together."""
     info = read_info(tokens)
     card = _card(model, info, "language_model", stage, direction)
     splits = tuple(split for split in ("train", "unlabelled") if split in info.splits)
@@ -132,33 +137,29 @@ def make_language_model_job(
     if not splits:
         raise ValueError(f"{tokens} has no train split to learn a language model from")
     if start is not None:
-        check_match(load_model(start)[1], card, start)
+        check_match(start.card(), card, start.path)
     _check_unfreezing(settings, card)
     if settings.sampled_words is not None and settings.sampled_words >= card.vocab_size:
         raise ValueError(
             f"{stage}.sampled_words is {settings.sampled_words:,} of a vocabulary of {card.vocab_size:,}; "
             "lower it, or set it to null for the full softmax"
         )
-    return LanguageModelJob(settings, card, tokens.resolve(), splits, start and start.resolve(), seed)
+    return LanguageModelJob(settings, card, tokens.resolve(), splits, start, seed)
 
 
 @dataclass(frozen=True)
 class FewLabels:
-    """A classifier that has a subset of the labels and nothing else, not even to validate on.
+    """Training on a subset of the labels, part of which is held out for validation.
 
-    Its epochs are short: it takes at least `min_steps`, and is evaluated `num_evaluations` times.
+    Such epochs are short, so training takes at least `min_steps` and evaluates `num_evaluations` times.
     """
 
     num_labels: int
-    held_out: float  # fraction of these that are not trained on, but validated on
+    held_out: float  # fraction of these labels used for validation, not for training
     min_steps: int
     num_evaluations: int
-    judged: bool = False  # in a search: by the whole validation split; the held-out part goes unused
-    key: str = "sample_efficiency.labels"  # that the number stands at, for a refusal
-
-    @staticmethod
-    def of(settings: SampleEfficiency, num_labels: int, **more: Any) -> FewLabels:
-        return FewLabels(num_labels, settings.held_out, settings.min_steps, settings.evaluations, **more)
+    full_validation: bool = False  # in a search: use the whole validation split, not `held_out`
+    key: str = "sample_efficiency.labels"  # setting that holds `num_labels`, for error messages
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ class ClassifierJob:
     settings: ClassifierTraining
     card: ModelCard
     tokens: Path
-    start: Path | None  # a language model, or None: from scratch
+    start: StartingModel | None  # a language model; None: from scratch
     seed: int
     few_labels: FewLabels | None = None
 
@@ -178,7 +179,7 @@ class ClassifierJob:
         encoder.product_dtype = context.precision
         model = build_classifier(encoder, card.head)
         if self.start is not None:
-            encoder.load_state_dict(encoder_tensors(load_model(self.start)[0]))
+            encoder.load_state_dict(tensors_under(self.start.tensors(), "encoder."))
         groups = classifier_groups(model, encoder_groups)
         train = open_shard(self.tokens, "train")
         documents, validation, held_out = self._documents(train)
@@ -209,7 +210,7 @@ class ClassifierJob:
             groups=groups,
             plan=plan,
             optimizer=settings.optimizer,
-            evaluation_steps=evenly(num_steps, num_evaluations),
+            evaluation_steps=evenly_spaced(num_steps, num_evaluations),
             patience=settings.patience,
             batches=batches,
             validation=validation,
@@ -222,13 +223,13 @@ class ClassifierJob:
         )
 
     def _documents(self, train: TokenShard) -> tuple[np.ndarray, TokenShard, np.ndarray]:
-        """Training documents; validation shard and the documents of it."""
+        """Return the training documents, the validation shard, and its validation documents."""
         few = self.few_labels
         if few is None:
             documents = chosen_documents(train, self.settings.max_labels, self.seed)
         else:
             documents, held_out = split_labels(train, few, self.seed)
-            if not few.judged:
+            if not few.full_validation:
                 return documents, train, held_out
         validation = open_shard(self.tokens, "validation")
         return documents, validation, np.flatnonzero(validation.labels != UNLABELLED)
@@ -240,12 +241,12 @@ def make_classifier_job(
     normalise: Normalise,
     *,
     tokens: Path,
-    start: Path | None,
+    start: StartingModel | None,
     direction: Direction,
     seed: int,
     few_labels: FewLabels | None = None,
 ) -> ClassifierJob:
-    """Check data, settings and starting model against one another. Raises ValueError."""
+    """Make a job; raise ValueError if data, settings and starting model do not fit together."""
     info = read_info(tokens)
     if info.label_names is None:
         raise ValueError(f"{tokens} has no labels: set corpus.target.source.label_column")
@@ -254,7 +255,7 @@ def make_classifier_job(
         split_labels(shard, few_labels, seed)
     else:
         chosen_documents(shard, settings.max_labels, seed)
-    validates = few_labels is None or few_labels.judged
+    validates = few_labels is None or few_labels.full_validation
     if validates and not (open_shard(tokens, "validation").labels != UNLABELLED).any():
         raise ValueError(f"{tokens} has no labelled validation documents; label some, or split some off")
     head = HeadCard(
@@ -268,10 +269,9 @@ def make_classifier_job(
     )
     card = replace(_card(model, info, "classifier", "finetune_classifier", direction), head=head)
     if start is not None:
-        verify_folder(start)
-        check_match(load_model(start)[1], card, start)
+        check_match(start.card(), card, start.path)
     _check_unfreezing(settings, card)
-    return ClassifierJob(settings, card, tokens.resolve(), start and start.resolve(), seed, few_labels)
+    return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels)
 
 
 def _check_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card: ModelCard) -> None:
@@ -286,8 +286,8 @@ def _check_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card
 
 
 def shapes_of(card: ModelCard) -> tuple[nn.Module, Encoder, list[list[nn.Parameter]]]:
-    """The model of a card, its encoder and layer groups, on the meta device: shapes, without weights."""
-    with torch.device("meta"), _Uninitialised():
+    """Build model, encoder and layer groups of a card on the meta device: shapes without weights."""
+    with torch.device("meta"), NoInitialWeights():
         encoder, encoder_groups = build_encoder(card)
         if card.head is None:
             language_model = build_language_model(encoder, card)
@@ -296,22 +296,13 @@ def shapes_of(card: ModelCard) -> tuple[nn.Module, Encoder, list[list[nn.Paramet
         return classifier, encoder, classifier_groups(classifier, encoder_groups)
 
 
-class _Uninitialised(TorchFunctionMode):
-    """Leaves out the drawing of first weights, for which torch would load its compiler on the meta device."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__module__", None) == "torch.nn.init":
-            return kwargs["tensor"] if "tensor" in kwargs else args[0]
-        return func(*args, **kwargs)
-
-
 def chosen_documents(
     shard: TokenShard, max_labels: int | None, seed: int, key: str = "finetune_classifier.max_labels"
 ) -> np.ndarray:
-    """Indices of the labelled documents to train on. Raises ValueError, naming `key`, for too many or few."""
+    """Return the indices of the labelled documents to train on.
+
+    Raises ValueError, naming `key`, if `max_labels` is more than there are or less than one per class.
+    """
     labelled = np.flatnonzero(shard.labels != UNLABELLED)
     if max_labels is None:
         return labelled
@@ -326,16 +317,16 @@ def chosen_documents(
 
 
 def split_labels(shard: TokenShard, few: FewLabels, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Documents to train on and to validate on, of a subset of the labels.
+    """Split a subset of the labels into documents to train on and to validate on.
 
-    Each class is trained on, if with one document. Raises ValueError where that cannot be.
+    Raises ValueError if a class would have no training document.
     """
     subset = chosen_documents(shard, few.num_labels, seed, few.key)
     num_trained = few.num_labels - max(1, round(few.held_out * few.num_labels))
     num_classes = len(np.unique(shard.labels[shard.labels != UNLABELLED]))
     if num_trained < num_classes:
         raise ValueError(
-            f"{few.key} is {few.num_labels:,}: without those held out {num_trained:,} are left to train on, "
+            f"{few.key} is {few.num_labels:,}: {num_trained:,} remain to train on beside those held out, "
             f"fewer than the {num_classes} classes; raise it"
         )
     trained = stratified_subset(shard.labels[subset], num_trained, seed)

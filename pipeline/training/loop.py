@@ -1,8 +1,8 @@
 """The one training loop.
 
-It serves pretraining, language-model fine-tuning and classifier fine-tuning; one process or many. It
-never asks where it runs or what it trains: the task says what a step's loss is and which rates hold,
-the context how to sum over workers and where checkpoints and curves go.
+It serves pretraining, language-model fine-tuning and classifier fine-tuning, in one process or many. It never
+asks where it runs or what it trains: the task defines the loss of a step and the rates, the context sums
+over workers and stores checkpoints and curves.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from models.family import State
-from pipeline.cost import Cost, total
-from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.checkpoint import Checkpoint, tensors_under
 from pipeline.training.context import CURVE_FILE, Context, CurveRecorder, all_gather_rows
 from pipeline.training.objectives import StepLoss, Task
 from pipeline.training.optim import (
@@ -34,10 +33,10 @@ from pipeline.training.optim import (
 
 
 def train(task: Task, context: Context) -> dict[str, float]:
-    """Train from the newest checkpoint, or the start, to the end of the plan.
+    """Train to the end of the plan, from the newest checkpoint or from the start.
 
-    When it returns, the model holds the finished weights (the average, if NT-ASGD began one; those of the
-    best evaluation, if the task has patience), and so does the last checkpoint. Returns their metrics.
+    Afterwards the model and the last checkpoint hold the finished weights: the average if NT-ASGD began one,
+    those of the best evaluation if the task has patience. Returns the metrics of these weights.
     """
     training = Training(task, context)
     restored = training.restore()
@@ -54,7 +53,9 @@ def train(task: Task, context: Context) -> dict[str, float]:
             due = training.step % context.log_steps == 0 or bool(evaluated) or finished
             curve = training.curve(clock) if due else {}
             _record(context, recorder, training.step, curve | evaluated)
-            if due and (finished or context.agreed(clock.minutes_since_save() >= context.checkpoint_minutes)):
+            if due and (
+                finished or context.broadcast(clock.minutes_since_save() >= context.checkpoint_minutes)
+            ):
                 if recorder:
                     context.patiently("the training curve cannot be written", recorder.flush)
                 training.save(finished, recorder)
@@ -66,7 +67,7 @@ def train(task: Task, context: Context) -> dict[str, float]:
 
 
 def _recorder(context: Context, restored: Checkpoint | None) -> CurveRecorder:
-    step, earlier = (restored.step, restored.beside.get(CURVE_FILE)) if restored else (-1, None)
+    step, earlier = (restored.step, restored.extra_files.get(CURVE_FILE)) if restored else (-1, None)
     return context.patiently(
         "the training curve cannot be opened", lambda: context.open_recorder(step, earlier)
     )
@@ -84,7 +85,7 @@ def _record(
 
 @dataclass
 class _Sums:
-    """Since the last record."""
+    """Sums since the last record."""
 
     nats: Tensor | float = 0.0
     num_targets: int = 0
@@ -93,14 +94,14 @@ class _Sums:
 
 @dataclass
 class Training:
-    """The state of a run: all that a checkpoint holds."""
+    """The state of a run, as a checkpoint holds it."""
 
     task: Task
     context: Context
     step: int = 0  # optimizer steps done
     state: State = ()  # recurrent state of this worker's lanes
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    spent_before: dict[str, float] = field(default_factory=dict)  # by attempts that were cut short
+    spent_before: dict[str, float] = field(default_factory=dict)  # by earlier attempts
 
     def __post_init__(self) -> None:
         self.model = self.task.model.to(self.context.device)
@@ -111,7 +112,6 @@ class Training:
         self.early_stop = EarlyStop(self.task.patience)
         self._sums = _Sums()
         self._grad_norm = torch.zeros(())
-        self._cost = Cost(gpu=self.context.device.type == "cuda")
 
     @property
     def finished(self) -> bool:
@@ -119,7 +119,7 @@ class Training:
 
     @property
     def kept_metrics(self) -> dict[str, float]:
-        """Of the evaluation whose weights are kept."""
+        """The metrics of the evaluation whose weights are kept."""
         if not self.evaluations:
             return {}
         since = 0 if self.task.patience is None else self.early_stop.num_since
@@ -127,7 +127,7 @@ class Training:
         return metrics
 
     def train_step(self) -> StepLoss:
-        """Forward, backward, sum over workers, clip, update."""
+        """Run forward and backward, sum over workers, clip, update."""
         self.model.train()
         rates = self.task.plan.at(self.step)
         freeze(self.optimizer, rates.lrs)
@@ -146,7 +146,7 @@ class Training:
         return loss
 
     def _clip(self) -> Tensor:
-        """Clip the gradient's global norm in place; returns it as it was."""
+        """Clip the gradient's global norm in place; return the norm before clipping."""
         limit = self.task.optimizer.clip_norm or math.inf
         return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
@@ -156,7 +156,7 @@ class Training:
         self._sums.num_tokens += loss.num_tokens
 
     def curve(self, clock: _Clock) -> dict[str, float]:
-        """What to record since the last record: losses, rates as used, gradient norm, speed."""
+        """Loss and speed since the last record, the last rates and the last gradient norm."""
         sums, self._sums = self._sums, _Sums()
         (nats,) = self.context.sum_numbers(float(sums.nats))
         loss = nats / sums.num_targets
@@ -176,33 +176,33 @@ class Training:
         return curve
 
     def evaluate(self) -> dict[str, float]:
-        """Evaluate, with the averaged weights where there are some, and take note of it."""
+        """Evaluate, with the averaged weights if averaging has begun, and remember the metrics."""
         self.model.eval()
         if self.average.started:
-            self.average.exchange(self.model)
+            self.average.swap(self.model)
         metrics = self.task.evaluate(self.context)
         if self.step > 0 and self.task.patience is not None:
             self.early_stop.observe(metrics[self.task.watched], self.model)
         if self.average.started:
-            self.average.exchange(self.model)
+            self.average.swap(self.model)
         if self._averages and self.step > 0:
             self.average.observe(metrics[self.task.watched])
         self.evaluations.append({"step": self.step, "metrics": metrics})
         return metrics
 
     def save(self, finished: bool, recorder: CurveRecorder | None) -> None:
-        """Publish a checkpoint; all workers take part, rank 0 writes."""
+        """Publish a checkpoint; all workers take part, and rank 0 writes it."""
         if finished and self.early_stop.weights:
             self.early_stop.restore(self.model)
         elif finished and self.average.started:
-            self.average.exchange(self.model)
+            self.average.swap(self.model)
         lanes = self._gathered_lanes()
         spent = self._spent()
         if self.context.store is not None and self.context.is_first:
             state = self._json(finished) | {"spent": spent}
-            beside = self._curve_so_far(recorder.path if recorder else None)
-            self.context.store.save(Checkpoint(self.step, self._tensors(lanes), state, beside))
-        self.context.sum_numbers(0.0)  # nobody goes on before it is there
+            extra_files = self._curve_so_far(recorder.path if recorder else None)
+            self.context.store.save(Checkpoint(self.step, self._tensors(lanes), state, extra_files))
+        self.context.sum_numbers(0.0)  # barrier: the checkpoint exists before any worker continues
 
     def _curve_so_far(self, path: Path | None) -> dict[str, bytes]:
         if path is None:
@@ -214,11 +214,11 @@ class Training:
         return [all_gather_rows(self.context, tensor, rows, num_rows) for tensor in self.state]
 
     def _spent(self) -> dict[str, float]:
-        """By this worker's clock, of all workers' cores and GPUs; of all attempts, up to their last saves."""
-        now = self._cost.spent()
+        """This worker's wall-clock time and all workers' core and GPU time, in all attempts up to a save."""
+        now = self.context.meter.spent()
         cores, gpus = self.context.sum_numbers(now["core_seconds"], now["gpu_seconds"])
         mine = {"seconds": now["seconds"], "core_seconds": cores, "gpu_seconds": gpus}
-        return total(mine, self.spent_before) if self.spent_before else mine
+        return {name: spent + self.spent_before.get(name, 0.0) for name, spent in mine.items()}
 
     def _tensors(self, lanes: list[Tensor]) -> dict[str, Tensor]:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
@@ -249,33 +249,33 @@ class Training:
         }
 
     def restore(self) -> Checkpoint | None:
-        """Go on from the newest checkpoint that is whole; returns it, if there was one."""
-        checkpoint = self.context.take_begun()
+        """Resume from the newest complete checkpoint, if there is one, and return it."""
+        checkpoint = self.context.take_resume_point()
         if checkpoint is None:
             return None
         tensors, state = checkpoint.tensors, checkpoint.state
         self.step, self.evaluations = state["step"], state["evaluations"]
         self.spent_before = state["spent"]
-        self.model.load_state_dict(_part(tensors, "model."))
-        self._restore_optimizer(_part(tensors, "optimizer."))
+        self.model.load_state_dict(tensors_under(tensors, "model."))
+        self._restore_optimizer(tensors_under(tensors, "optimizer."))
         self.average.losses = state["nonmonotone_losses"]
         self.average.num_averaged, self.average.started = state["num_averaged"], state["averaging"]
         device = self.context.device
-        self.average.weights = {k: v.to(device) for k, v in _part(tensors, "average.").items()}
-        self.early_stop.weights = {k: v.to(device) for k, v in _part(tensors, "best.").items()}
+        self.average.weights = {k: v.to(device) for k, v in tensors_under(tensors, "average.").items()}
+        self.early_stop.weights = {k: v.to(device) for k, v in tensors_under(tensors, "best.").items()}
         self.early_stop.num_since = state["evaluations_since_best"]
         if state["best_loss"] is not None:
             self.early_stop.loss = state["best_loss"]
         rows, _ = self.task.lanes(self.context)
-        lanes = _part(tensors, "lanes.")
+        lanes = tensors_under(tensors, "lanes.")
         self.state = tuple(lanes[str(number)][rows].to(device) for number in range(len(lanes)))
         return checkpoint
 
     def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
         for name, parameter in self.model.named_parameters():
-            mine = _part(tensors, f"{name}.")
+            mine = tensors_under(tensors, f"{name}.")
             if mine:
-                # AdamW keeps its step count on the CPU unless it is fused on the device.
+                # Fused AdamW keeps its step count on the device, other AdamW on the CPU.
                 self.optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in mine.items()}
 
 
@@ -284,14 +284,14 @@ class _Clock:
         self._lap = self._save = time.monotonic()
 
     def lap(self) -> float:
-        """Seconds since the last lap."""
+        """Return the seconds since the last lap."""
         now = time.monotonic()
         seconds, self._lap = now - self._lap, now
         return max(seconds, 1e-9)
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Laps go on without the time of the block."""
+        """Exclude the time of the block from the lap."""
         start = time.monotonic()
         yield
         self._lap += time.monotonic() - start
@@ -301,7 +301,3 @@ class _Clock:
 
     def saved(self) -> None:
         self._save = time.monotonic()
-
-
-def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

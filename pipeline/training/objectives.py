@@ -1,4 +1,4 @@
-"""What is trained: a model, its data, its plan, and the loss of one step.
+"""Training tasks: a model, its data, its plan, and the loss of one step.
 
 Shapes: B rows of this worker, T tokens, N targets.
 """
@@ -29,33 +29,34 @@ from pipeline.corpus.batches import (
     pad,
     rows_of,
 )
+from pipeline.corpus.settings import Direction
 from pipeline.corpus.tokens import TokenShard
-from pipeline.params import Direction, Optimizer
 from pipeline.training.context import Context
 from pipeline.training.schedules import Plan
+from pipeline.training.settings import Optimizer
 
-_EVALUATION_TOKENS = 32_768  # padded tokens of a batch when nothing has to be kept for a gradient
+_EVALUATION_TOKENS = 32_768  # padded tokens per batch, if no gradient is needed
 
 
 @dataclass
 class StepLoss:
-    objective: Tensor  # to be minimised: this worker's part of the mean over the global batch
-    nats: Tensor  # cross-entropy summed over this worker's targets, without regularisers; or its estimate
-    num_targets: int  # of the global batch
+    objective: Tensor  # to minimise: this worker's part of the mean over the global batch
+    nats: Tensor  # cross-entropy (or its estimate) summed over this worker's targets, no regularisers
+    num_targets: int  # in the global batch
     num_tokens: int  # read by all workers
-    state: State = ()  # carried into the next step, without gradient
+    state: State = ()  # carried into the next step, detached
     rate_scale: float = 1.0
 
 
 class Task(Protocol):
-    """What the loop needs to know of what it trains."""
+    """A training as the loop sees it."""
 
     groups: list[list[nn.Parameter]]
     plan: Plan
     optimizer: Optimizer
-    evaluation_steps: frozenset[int]  # evaluate once so many steps are done
-    watched: str  # the validation metric by which NT-ASGD and early stopping decide; lower is better
-    patience: int | None  # evaluations without a better one after which to stop; None: never
+    evaluation_steps: frozenset[int]  # evaluate after these numbers of steps
+    watched: str  # validation metric that drives NT-ASGD and early stopping; lower is better
+    patience: int | None  # stop after so many evaluations without a better one; None: never
 
     @property
     def model(self) -> nn.Module: ...
@@ -65,23 +66,23 @@ class Task(Protocol):
     def evaluate(self, context: Context) -> dict[str, float]: ...
 
     def lanes(self, context: Context) -> tuple[slice, int]:
-        """The rows whose state this worker carries, and how many all carry."""
+        """Return the rows whose state this worker carries, and the number of rows of all workers."""
         ...
 
 
-def evenly(num_steps: int, count: int) -> frozenset[int]:
-    """`count` steps, evenly spaced, the last of them `num_steps`."""
+def evenly_spaced(num_steps: int, count: int) -> frozenset[int]:
+    """Return `count` evenly spaced step numbers; the last is `num_steps`."""
     count = max(1, min(count, num_steps))
     return frozenset(round(num_steps * (k + 1) / count) for k in range(count))
 
 
 @dataclass
 class LanguageModelTask:
-    """Causal language modelling over lanes of a ribbon, with AR and TAR.
+    """Causal language modelling over lanes of a token ribbon, with AR and TAR.
 
-    Source: Merity et al. 2017, section 4.6: AR is alpha times the mean square of the top layer's
-    dropped output, TAR beta times that of the change of its undropped output; 4.1: the rate is scaled
-    by the drawn length over the mean one.
+    Source: Merity et al. 2017. Section 4.6: AR is alpha times the mean square of the top layer's output
+    after dropout; TAR is beta times the mean square of the change of that output before dropout. Section
+    4.1: the rate is scaled by the drawn length over the mean length.
     """
 
     model: LanguageModel
@@ -131,11 +132,11 @@ class LanguageModelTask:
         )
 
     def _targets(self, step: int, num_rows: int, context: Context) -> Tensor:
-        """Those of the whole global batch."""
+        """The targets of the whole global batch."""
         return context.to_device(self.batches.at(step, slice(0, num_rows)).targets_BT)[0]
 
     def evaluate(self, context: Context) -> dict[str, float]:
-        """Loss in nats a token, token and word perplexity, bits per byte, on the validation text."""
+        """Loss in nats per token, token and word perplexity, and bits per byte on the validation text."""
         nats, count = language_model_loss(
             self.model, self.validation, self.batches.num_rows, self.bptt, self.direction, context
         )
@@ -146,7 +147,10 @@ class LanguageModelTask:
 
 
 def language_model_metrics(nats: float, num_tokens: int, num_words: int, num_bytes: int) -> dict[str, float]:
-    """What a summed cross-entropy says, in ways that compare across tokenizers and in one that does not."""
+    """Metrics of a summed cross-entropy.
+
+    Word perplexity and bits per byte compare across tokenizers; loss and perplexity do not.
+    """
     return {
         "loss": nats / num_tokens,
         "perplexity": _exp(nats / num_tokens),
@@ -156,7 +160,7 @@ def language_model_metrics(nats: float, num_tokens: int, num_words: int, num_byt
 
 
 def _exp(nats: float) -> float:
-    return math.exp(min(nats, 700.0))  # a diverged model's perplexity is huge, not an error
+    return math.exp(min(nats, 700.0))  # a diverged model has a huge perplexity, not an error
 
 
 @torch.no_grad()
@@ -168,7 +172,7 @@ def language_model_loss(
     direction: Direction,
     context: Context,
 ) -> tuple[float, int]:
-    """Cross-entropy in nats summed over all tokens but the first, and their number, in float32."""
+    """Return the float32 cross-entropy in nats, summed over all tokens but the first, and their number."""
     state: State = ()
     nats = 0.0
     count = 0
@@ -190,7 +194,7 @@ def language_model_loss(
 
 @contextmanager
 def products_in(dtype: torch.dtype, encoder: Encoder) -> Iterator[None]:
-    """Matrix products in `dtype`, whatever training uses. Reported figures have to compare: float32."""
+    """Run matrix products in `dtype`, whatever training uses. Reported metrics take float32, to compare."""
     before = encoder.product_dtype
     encoder.product_dtype = dtype
     try:
@@ -235,7 +239,7 @@ class ClassifierTask:
         return StepLoss(smoothed / batch.num_rows, nats, batch.num_rows, num_tokens)
 
     def evaluate(self, context: Context) -> dict[str, float]:
-        """Log loss in nats, and accuracy, on the validation documents."""
+        """Log loss in nats and accuracy on the validation documents."""
         mine = self.validation_documents[context.rank :: context.world]
         logits = predict_logits(
             self.model,
@@ -264,7 +268,7 @@ def predict_logits(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Logits (number of texts, classes) on the CPU, in the order of the texts; products in `dtype`."""
+    """Return logits (texts, classes) on the CPU, in the order of the texts; matrix products in `dtype`."""
     clipped = [clip(text, max_tokens, direction) for text in texts]
     num_classes = model.head.linear_out.out_features
     logits = torch.zeros(len(texts), num_classes)

@@ -1,4 +1,4 @@
-"""Optimizers over layer groups, and what Algorithm 1 of AWD-LSTM adds to SGD."""
+"""Optimizers over layer groups, NT-ASGD averaging (AWD-LSTM's Algorithm 1) and early stopping."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from pipeline.params import Optimizer
+from pipeline.training.settings import Optimizer
 
 
 def make_optimizer(settings: Optimizer, groups: Sequence[Sequence[nn.Parameter]]) -> torch.optim.Optimizer:
-    """One parameter group for each layer group, in their order. Rates are set at each step."""
+    """Make an optimizer with one parameter group per layer group, in order. `set_rates` sets the rates."""
     param_groups = [{"params": list(group), "lr": 0.0} for group in groups]
     if settings.kind == "adamw":
         return torch.optim.AdamW(
@@ -29,33 +29,33 @@ def make_optimizer(settings: Optimizer, groups: Sequence[Sequence[nn.Parameter]]
 
 
 def freeze(optimizer: torch.optim.Optimizer, lrs: Sequence[float]) -> None:
-    """Let gradients reach the layer groups whose rate is not 0, and no others."""
+    """Require gradients in the layer groups whose rate is not 0, and in no others."""
     for group, lr in zip(optimizer.param_groups, lrs, strict=True):
         for parameter in group["params"]:
             parameter.requires_grad_(lr > 0)
 
 
 def set_rates(optimizer: torch.optim.Optimizer, lrs: Sequence[float], scale: float) -> None:
-    """Give each layer group its rate for the coming update, times `scale`."""
+    """Set the rate of each layer group for the next update, times `scale`."""
     for group, lr in zip(optimizer.param_groups, lrs, strict=True):
         group["lr"] = lr * scale
 
 
 def check_groups(model: nn.Module, groups: Sequence[Sequence[nn.Parameter]]) -> None:
-    """Every parameter stands in one layer group: one in none would silently never train."""
+    """Check that each parameter is in exactly one layer group; one in none would silently never train."""
     grouped = [id(parameter) for group in groups for parameter in group]
-    assert len(grouped) == len(set(grouped)), "a parameter stands in two layer groups"
+    assert len(grouped) == len(set(grouped)), "a parameter is in two layer groups"
     lost = [name for name, parameter in model.named_parameters() if id(parameter) not in set(grouped)]
     assert not lost, f"no layer group holds {', '.join(lost)}"
 
 
 @dataclass
 class NonMonotoneAverage:
-    """The averaging of NT-ASGD, and when it begins.
+    """The weight average of NT-ASGD and its trigger.
 
-    Source: Merity et al. 2017, Algorithm 1, as the authors' code reads it: at each evaluation the
-    validation loss is compared with the best one of more than `interval` evaluations ago; once it is
-    worse, the weights of every later step are averaged, and the average is the model.
+    Source: Merity et al. 2017, Algorithm 1, as in the authors' code. Each evaluation compares the validation
+    loss with the best loss of more than `interval` evaluations ago. Once it is worse, the weights of all
+    later steps are averaged, and the average is the model.
     """
 
     interval: int
@@ -65,14 +65,14 @@ class NonMonotoneAverage:
     started: bool = False
 
     def observe(self, loss: float) -> None:
-        """Take note of an evaluation, and begin averaging if it did not help."""
+        """Record an evaluation, and start averaging if the loss is worse than the best earlier one."""
         earlier = self.losses[: -self.interval] if len(self.losses) > self.interval else []
         self.started = self.started or (bool(earlier) and loss > min(earlier))
         self.losses.append(loss)
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Take the weights after a step into the mean, once averaging has begun."""
+        """Add the weights after a step to the mean, if averaging has started."""
         if not self.started:
             return
         self.num_averaged += 1
@@ -83,8 +83,8 @@ class NonMonotoneAverage:
                 self.weights[name] = parameter.detach().clone()
 
     @torch.no_grad()
-    def exchange(self, model: nn.Module) -> None:
-        """Swap the model's weights with the averaged ones; again, and they are back."""
+    def swap(self, model: nn.Module) -> None:
+        """Swap the model's weights with the averaged ones; a second call swaps them back."""
         for name, parameter in model.named_parameters():
             if name in self.weights:
                 held = parameter.detach().clone()
@@ -94,9 +94,9 @@ class NonMonotoneAverage:
 
 @dataclass
 class EarlyStop:
-    """The weights of the best evaluation, and when enough others have failed to beat it."""
+    """The weights of the best evaluation, and the decision to stop once too many others failed to beat it."""
 
-    patience: int | None  # evaluations; None: train to the end, and keep the last weights
+    patience: int | None  # in evaluations; None: train to the end and keep the last weights
     loss: float = math.inf
     num_since: int = 0  # evaluations since the best
     weights: dict[str, Tensor] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class EarlyStop:
 
     @torch.no_grad()
     def observe(self, loss: float, model: nn.Module) -> None:
-        """Take note of an evaluation. Buffers are kept too: batch normalisation evaluates with them."""
+        """Record an evaluation. Keeps buffers too, since batch normalisation evaluates with them."""
         if self.patience is None:
             return
         if loss < self.loss:

@@ -1,7 +1,7 @@
 """Rates, momentum and unfreezing as data: a plan, evaluated at a step.
 
-The loop asks `plan.at(step)` and obeys. Nothing here remembers anything, so a resumed run has its
-place in the schedule as soon as it knows its step.
+The loop asks `plan.at(step)` and applies the answer. Plans hold no state, so a resumed run only needs its
+step to find its place in the schedule.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pipeline.params import Optimizer, Schedule
+from pipeline.training.settings import Optimizer, Schedule
 
 Unfreezing = Literal["full", "gradual", "chain_thaw"]
 
 
 def slanted_triangular(step: int, num_steps: int, cut_frac: float, ratio: float) -> float:
-    """The slanted triangular rate at `step` of `num_steps`, as a fraction of its peak.
+    """Return the slanted triangular rate at `step` of `num_steps`, as a fraction of the peak rate.
 
     Source: Howard & Ruder 2018, equation 3: cut = floor(T * cut_frac); p = t / cut before it and
-    1 - (t - cut) / (cut * (1 / cut_frac - 1)) behind it; rate = (1 + p * (ratio - 1)) / ratio.
+    1 - (t - cut) / (cut * (1 / cut_frac - 1)) from it on; rate = (1 + p * (ratio - 1)) / ratio.
     Departures: cut is at least 1 (the paper divides by 0 below 1 / cut_frac steps), and p at least 0
     (cut is rounded down, so p would end below it).
     """
@@ -30,12 +30,12 @@ def slanted_triangular(step: int, num_steps: int, cut_frac: float, ratio: float)
 
 
 def rate_fraction(schedule: Schedule, step: int, num_steps: int) -> float:
-    """The rate at `step` of `num_steps` as a fraction of the peak rate."""
+    """Return the rate at `step` of `num_steps` as a fraction of the peak rate."""
     if schedule.kind == "slanted_triangular":
         return slanted_triangular(step, num_steps, schedule.cut_frac, schedule.ratio)
     if schedule.kind == "constant":
         return 1.0
-    # Cosine and linear rise like the triangle, and fall to 1 / ratio.
+    # Cosine and linear schedules rise like the triangle and fall to 1 / ratio.
     warmup = max(1, math.floor(num_steps * schedule.cut_frac))
     if step < warmup:
         return (1 + step / warmup * (schedule.ratio - 1)) / schedule.ratio
@@ -55,23 +55,23 @@ class Phase:
 
 @dataclass(frozen=True)
 class Rates:
-    lrs: tuple[float, ...]  # of each layer group, bottom to top; 0 where it is frozen
+    lrs: tuple[float, ...]  # one per layer group, bottom to top; 0 if frozen
     phase: int
 
 
 @dataclass(frozen=True)
 class Plan:
     phases: tuple[Phase, ...]
-    peak_lrs: tuple[float, ...]  # of each layer group
-    schedule: Schedule | None  # None: a range test, which rises from the first rate to the peak
-    range_ratio: float = 1.0  # of a range test: peak over first rate
+    peak_lrs: tuple[float, ...]  # one per layer group
+    schedule: Schedule | None  # None: a range test, rising from the first rate to the peak
+    range_ratio: float = 1.0  # for a range test: peak over first rate
 
     @property
     def num_steps(self) -> int:
         return self.phases[-1].first_step + self.phases[-1].num_steps
 
     def at(self, step: int) -> Rates:
-        """The rates of an optimizer step, counted from 0."""
+        """Return the rates of an optimizer step, counted from 0."""
         index = sum(phase.first_step <= step for phase in self.phases) - 1
         phase = self.phases[index]
         if self.schedule is None:
@@ -93,12 +93,11 @@ def make_plan(
     num_steps: int,
     steps_per_unfreezing: int,
 ) -> Plan:
-    """The plan of a run of `num_steps`.
+    """Make the plan of a run of `num_steps`.
 
-    Source: Howard & Ruder 2018, sections 3.2 (discriminative fine-tuning: the rate of a layer is that
-    of the one above over 2.6) and 3.3 (gradual unfreezing: the last group first, one more below it
-    each epoch); chain-thaw: Felbo et al. 2017 (the last group, then each from the bottom alone, then
-    all).
+    Sources: Howard & Ruder 2018, sections 3.2 (discriminative fine-tuning: the rate of a layer is that of
+    the layer above over 2.6) and 3.3 (gradual unfreezing: the last group first, then one more below it each
+    epoch); Felbo et al. 2017 (chain-thaw: the last group, then each group alone from the bottom, then all).
     """
     factor = optimizer.discriminative_factor
     peaks = tuple(optimizer.lr / factor ** (num_groups - 1 - group) for group in range(num_groups))
@@ -117,13 +116,13 @@ def make_plan(
 def check_unfreezing(
     unfreeze: Unfreezing, num_groups: int, *, epochs: float, epochs_per_unfreezing: float, section: str
 ) -> None:
-    """Refuse a run that is over before each group has had its turn. Raises ValueError."""
+    """Raise ValueError if the run ends before each group has trained."""
     needed = (len(_unfreezing(unfreeze, num_groups)) - 1) * epochs_per_unfreezing
     if epochs <= needed:
         raise ValueError(
             f"{section}.epochs is {epochs}, but with {section}.unfreeze: {unfreeze} over {num_groups} layer "
-            f"groups, and epochs_per_unfreezing: {epochs_per_unfreezing}, the last of them would join after "
-            f"{needed:g}; raise epochs, lower epochs_per_unfreezing, or set unfreeze to full"
+            f"groups, and epochs_per_unfreezing: {epochs_per_unfreezing}, the last group would join only "
+            f"after {needed:g}; raise epochs, lower epochs_per_unfreezing, or set unfreeze to full"
         )
 
 
@@ -137,7 +136,10 @@ def _unfreezing(unfreeze: Unfreezing, num_groups: int) -> Sequence[tuple[int, ..
 
 
 def range_test_plan(plan: Plan, lowest: float, highest: float, num_steps: int) -> Plan:
-    """Rates that rise exponentially to `highest`; the groups that train first in `plan`, in their ratios."""
+    """Make a plan whose rates rise exponentially to `highest`.
+
+    It trains the groups of the first phase of `plan`, at their ratios there.
+    """
     peaks = tuple(lr / plan.peak_lrs[-1] * highest for lr in plan.peak_lrs)
     phase = Phase(0, num_steps, plan.phases[0].groups)
     return Plan((phase,), peaks, None, range_ratio=highest / lowest)

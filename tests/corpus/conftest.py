@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.params import Corpora, Corpus, FilesSource, Normalise, Split, Tokenizer
+from pipeline.corpus.settings import Corpora, Corpus, FilesSource, Normalise, Split, Tokenizer
 
 SENTENCE = "the model of a text learns from many words and few labels when it reads them in order"
 
@@ -69,7 +69,7 @@ def tokenizer_settings() -> Tokenizer:
 
 @pytest.fixture
 def make_params(make_corpus: Callable[..., Corpus], tokenizer_settings: Tokenizer) -> Callable[..., Any]:
-    """The sections that the data stages read; `corpus` serves as general and target."""
+    """Build the sections that the data stages read; `corpus` is both general and target."""
 
     def make(corpus: Corpus | None = None, *, seed: int = 0, **tokenizer: Any) -> Any:
         corpus = corpus or make_corpus()
@@ -84,14 +84,14 @@ def make_params(make_corpus: Callable[..., Corpus], tokenizer_settings: Tokenize
 
 @pytest.fixture
 def sentences() -> list[str]:
-    """300 distinct sentences of few words."""
+    """Return 300 distinct sentences with a small vocabulary."""
     draw, words = random.Random(0), SENTENCE.split()
     return [f"{number} " + " ".join(draw.choices(words, k=12)) for number in range(300)]
 
 
 @pytest.fixture
 def labelled_csv(tmp_path: Path, sentences: list[str]) -> Path:
-    """200 rows of class `no`, 100 of class `yes`, in this order."""
+    """Write 200 rows of class `no`, then 100 of class `yes`."""
     file = tmp_path / "train.csv"
     rows = [f"{text},{'no' if row < 200 else 'yes'}" for row, text in enumerate(sentences)]
     file.write_text("\n".join(["text,label", *rows]) + "\n")

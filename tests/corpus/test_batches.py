@@ -1,4 +1,4 @@
-"""Batches over consecutive integers, so that contiguity is a subtraction."""
+"""Test batches of consecutive integers, so that contiguity is a subtraction."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pipeline.corpus.batches import (
     rows_of,
     stratified_subset,
 )
+from pipeline.corpus.settings import Direction
 from pipeline.corpus.tokens import TokenShard
-from pipeline.params import Direction
 
 ROWS = 4
 WHOLE = slice(0, ROWS)
 
 
 def shard_of(lengths: Iterable[int], first: int = 0, labels: np.ndarray | None = None) -> TokenShard:
-    """Documents of these lengths, whose tokens are first, first + 1, ..."""
+    """Return documents of these lengths, whose tokens are first, first + 1, ..."""
     offsets = np.cumsum([0, *lengths])
     tokens = np.arange(first, first + offsets[-1], dtype=np.uint16)
     if labels is None:
@@ -55,7 +55,7 @@ DOCUMENTS = [3, 40, 2, 17, 90, 5, 60, 21, 33, 8]
 
 @pytest.mark.parametrize("variable", [False, True])
 @pytest.mark.parametrize(("direction", "move"), [("forward", 1), ("backward", -1)])
-def test_a_row_goes_on_where_it_ended_and_the_target_is_the_next_token(direction, move, variable):
+def test_a_row_continues_where_it_ended_and_the_target_is_the_next_token(direction, move, variable):
     # One document, so that the order drawn for an epoch changes nothing.
     batches = batches_of([shard_of([500])], direction=direction, variable=variable)
     previous = None
@@ -81,9 +81,9 @@ def test_every_token_is_read_once_an_epoch_and_documents_stay_whole(direction):
         lanes = torch.cat([batches.at(step, WHOLE).ids_BT for step in range(first, first + steps)], 1)
         seen = lanes.reshape(-1).tolist()
         assert len(seen) == len(set(seen)) == batches.tokens_per_epoch
-        # Lanes are equally long: fewer than a token a lane, and the last one's target, are left over.
+        # Lanes are equally long, so less than a token per lane, and the last target, are left over.
         assert total - len(seen) <= ROWS
-        # Within a lane the next token is the document's next one, but where a document ends.
+        # Within a lane the next token is the document's next one, except where a document ends.
         breaks = int((lanes.diff(dim=1).abs() != 1).sum())
         assert breaks <= len(DOCUMENTS) - 1
         orders.append(seen)
@@ -115,7 +115,7 @@ def test_the_rows_of_all_ranks_are_the_global_batch(world):
             assert (part.starts_lane, part.length_ratio) == (whole.starts_lane, whole.length_ratio)
 
 
-def test_rows_of_the_ranks_are_contiguous_and_as_equal_as_can_be():
+def test_ranks_hold_contiguous_and_nearly_equal_shares_of_the_rows():
     for world in range(1, 9):
         for num_rows in range(20):
             rows = [rows_of(rank, world, num_rows) for rank in range(world)]
@@ -124,7 +124,7 @@ def test_rows_of_the_ranks_are_contiguous_and_as_equal_as_can_be():
             assert max(sizes) - min(sizes) <= 1
 
 
-def test_any_step_can_be_made_without_those_before_it():
+def test_any_step_can_be_built_without_those_before_it():
     one, other = (batches_of([shard_of(DOCUMENTS)], variable=True) for _ in range(2))
     in_order = [one.at(step, WHOLE) for step in range(one.num_steps(3))]
     for step in np.random.default_rng(0).permutation(len(in_order)):
@@ -140,7 +140,7 @@ def test_another_seed_gives_other_batches():
     assert not torch.equal(one.at(0, WHOLE).ids_BT, other.at(0, WHOLE).ids_BT)
 
 
-def test_variable_lengths_are_as_in_the_paper():
+def test_variable_lengths_follow_the_paper():
     bptt = 70
     batches = batches_of([shard_of([60_000])], bptt=bptt, variable=True, num_rows=1)
     steps = batches.num_steps(1)
@@ -172,7 +172,7 @@ def test_fixed_lengths_are_all_bptt_but_the_last():
     assert batches.at(0, WHOLE).length_ratio == 1
 
 
-def test_steps_of_a_part_of_an_epoch():
+def test_steps_of_a_partial_epoch():
     batches = batches_of([shard_of([ROWS * 30 + 1])], bptt=7)
     assert [batches.num_steps(epochs) for epochs in (0.2, 0.5, 1, 1.5, 3)] == [1, 3, 5, 8, 15]
     assert [batches.epoch_of(step) for step in (0, 4, 5, 14)] == [(0, 0), (0, 4), (1, 0), (2, 4)]
@@ -211,7 +211,7 @@ def test_evaluation_covers_each_target_once(direction, total, num_rows, world):
 
 
 def classifier_batches(lengths: np.ndarray, documents: np.ndarray, **changes: object) -> ClassifierBatches:
-    labels = np.arange(len(lengths), dtype=np.int32)  # a document is known by its label
+    labels = np.arange(len(lengths), dtype=np.int32)  # the label identifies the document
     settings: dict[str, object] = {
         "num_rows": 8, "max_tokens": 40, "direction": "forward", "seed": 3, "pad_id": 0
     }  # fmt: skip
@@ -247,7 +247,7 @@ def test_classifier_batches_hold_each_document_once_an_epoch(num_documents):
         assert orders[0] != orders[1]
 
 
-def test_classifier_batches_are_of_like_length():
+def test_classifier_batches_hold_documents_of_similar_length():
     lengths = np.random.default_rng(0).integers(2, 200, 400)
     batches = classifier_batches(lengths, np.arange(400), max_tokens=200)
     drawn = [batches.at(step, 0, 1) for step in range(batches.steps_per_epoch)]
@@ -269,14 +269,14 @@ def test_classifier_rows_of_all_ranks_are_the_global_batch(world):
         assert {part.num_rows for part in parts} == {whole.num_rows}
 
 
-def test_classifier_steps_can_be_made_in_any_order():
+def test_classifier_steps_can_be_built_in_any_order():
     one, other = (classifier_batches(np.arange(2, 42), np.arange(40)) for _ in range(2))
     in_order = [one.at(step, 0, 1).ids_BT for step in range(15)]
     for step in np.random.default_rng(0).permutation(15):
         assert torch.equal(other.at(int(step), 0, 1).ids_BT, in_order[step])
 
 
-def test_clip_keeps_both_ends_and_turns_backward():
+def test_clip_keeps_both_ends_and_reverses_if_backward():
     document = np.arange(10, dtype=np.uint16)
     assert clip(document, 10, "forward").tolist() == list(range(10))
     assert clip(document, 5, "forward").tolist() == [0, 1, 2, 8, 9]
@@ -285,20 +285,20 @@ def test_clip_keeps_both_ends_and_turns_backward():
     assert clip(document[:3], 5, "backward").tolist() == [2, 1, 0]
 
 
-def test_pad_fills_behind_and_masks_it():
+def test_pad_fills_the_end_and_masks_it():
     ids, mask = pad([np.array([1, 2]), np.array([3, 4, 5])], 4, pad_id=9)
     assert ids.tolist() == [[1, 2, 9, 9], [3, 4, 5, 9]]
     assert mask.tolist() == [[True, True, False, False], [True, True, True, False]]
 
 
 @pytest.mark.parametrize("spread", [1.0, 3.0])
-def test_by_length_pads_little_however_lengths_spread(spread):
+def test_by_length_pads_little_whatever_the_spread_of_lengths(spread):
     rng = np.random.default_rng(0)
     lengths = np.exp(rng.normal(4, spread / 2, 8_000)).astype(int) + 2
     padded = sum(len(batch) * lengths[batch].max() for batch in by_length(lengths, 32_768))
     assert padded < lengths.sum() / 0.95
     fewer = len(list(by_length(lengths, 32_768)))
-    assert fewer < 2.5 * lengths.sum() / 32_768  # and batches are no smaller than that takes
+    assert fewer < 2.5 * lengths.sum() / 32_768  # so batches are not needlessly small
 
 
 @pytest.mark.parametrize("budget", [1, 30, 100, 10**6])

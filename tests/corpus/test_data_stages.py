@@ -1,4 +1,4 @@
-"""The stages prepare, train_tokenizer and encode, one after the other, on a small corpus."""
+"""Run the stages prepare, train_tokenizer and encode one after the other on a small corpus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from pipeline.corpus import tokens
 from pipeline.corpus.documents import read_documents
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.files import sha256_of
+from pipeline.files.manifest import sha256_of
 from pipeline.stages import encode, prepare, train_tokenizer
 
 
@@ -53,7 +53,7 @@ def test_tokens_decode_to_the_documents(params, tmp_path):
     assert metrics["encode"]["vocabulary"]["tokens_per_word"] > 1
 
 
-def test_same_seed_gives_the_same_metrics_and_files(params, tmp_path):
+def test_the_same_seed_gives_the_same_metrics_and_files(params, tmp_path):
     first, second = _route(params, tmp_path / "first"), _route(params, tmp_path / "second")
     assert first == second
     files = sorted(file.relative_to(tmp_path / "first") for file in (tmp_path / "first").rglob("*.*"))

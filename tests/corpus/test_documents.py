@@ -12,7 +12,7 @@ from pipeline.corpus.documents import read_documents, read_documents_info, write
 
 @pytest.fixture
 def prepare(tmp_path, make_corpus):
-    """Write the documents of a corpus; return {split: [(text, label)]} and what was written of them."""
+    """Return a function that writes documents and returns {split: [(text, label)]} and their info."""
 
     def run(seed=0, **settings):
         folder = tmp_path / f"documents-{len(list(tmp_path.glob('documents-*')))}"
@@ -45,7 +45,7 @@ def _copy(files):
     return [shutil.copyfile(name, f"{name}.copy.csv")]
 
 
-def test_split_is_stratified_disjoint_and_complete(prepare, labelled_csv, sentences):
+def test_splits_are_stratified_disjoint_and_complete(prepare, labelled_csv, sentences):
     splits, info = prepare(train=[str(labelled_csv)], fractions=(0.1, 0.2))
     assert {split: Counter(label for _, label in rows) for split, rows in splits.items()} == {
         "train": {0: 140, 1: 70},
@@ -61,7 +61,7 @@ def test_split_is_stratified_disjoint_and_complete(prepare, labelled_csv, senten
         assert size.num_bytes == sum(len(text.encode()) for text, _ in rows)
 
 
-def test_split_depends_on_the_seed_and_not_on_order_or_batches(
+def test_splits_depend_on_the_seed_and_not_on_order_or_batches(
     prepare, labelled_csv, tmp_path, sentences, monkeypatch
 ):
     settings = {"train": [str(labelled_csv)], "fractions": (0.1, 0.1)}
@@ -94,7 +94,7 @@ def test_a_label_in_test_that_train_lacks_is_refused(prepare, labelled_csv, tmp_
         prepare(train=[str(labelled_csv)], test=test)
 
 
-def test_max_documents_is_a_seeded_subset_that_grows(prepare, labelled_csv):
+def test_max_documents_takes_a_seeded_subset_that_grows(prepare, labelled_csv):
     def train(count, **settings):
         splits, _ = prepare(train=[str(labelled_csv)], max_documents=count, fractions=(0.1, 0.1), **settings)
         return {pair for rows in splits.values() for pair in rows}
@@ -131,7 +131,7 @@ def test_a_corpus_without_labels_is_split_too(prepare, labelled_csv):
     assert info.label_names is None
 
 
-def test_unlabelled_text_needs_no_labels_and_what_it_has_means_nothing(prepare, labelled_csv, tmp_path):
+def test_unlabelled_text_needs_no_labels_and_any_it_has_are_ignored(prepare, labelled_csv, tmp_path):
     plain = tmp_path / "plain.csv"
     plain.write_text("text,id\nno label here,1\n")
     other = _csv(tmp_path / "other.csv", [("labelled otherwise", "perhaps"), ("and so", "-1")])
@@ -151,7 +151,7 @@ def test_unlabelled_text_needs_no_labels_and_what_it_has_means_nothing(prepare, 
         ({"fractions": (0.0, 0.0), "label_column": None}, r"no validation split"),
     ],
 )
-def test_a_corpus_without_what_it_is_judged_on_is_refused(prepare, labelled_csv, settings, message):
+def test_a_corpus_without_a_validation_or_test_split_is_refused(prepare, labelled_csv, settings, message):
     with pytest.raises(ValueError, match=message):
         prepare(train=[str(labelled_csv)], **settings)
 
@@ -162,7 +162,7 @@ def test_a_test_file_without_a_label_is_refused(prepare, labelled_csv, tmp_path)
         prepare(train=[str(labelled_csv)], test=test, fractions=(0.1, 0.0))
 
 
-def test_a_column_of_texts_as_labels_is_refused_in_few_words(prepare, labelled_csv):
+def test_a_column_of_texts_as_labels_is_refused_with_a_short_message(prepare, labelled_csv):
     with pytest.raises(
         ValueError, match=r"and 295 more.*`corpus\.target\.source\.label_column` the right"
     ) as told:
@@ -177,7 +177,7 @@ def test_one_class_only_is_refused(prepare, tmp_path):
         prepare(train=train)
 
 
-def test_a_class_whose_texts_are_all_empty_does_not_count(prepare, tmp_path):
+def test_a_class_with_only_empty_texts_does_not_count(prepare, tmp_path):
     train = _csv(tmp_path / "train.csv", [("a", "x"), ("b", "x"), (" ", "y"), ("", "y")])
     with pytest.raises(ValueError, match="2 labelled training rows hold only the class 'x'"):
         prepare(train=train)
@@ -185,7 +185,9 @@ def test_a_class_whose_texts_are_all_empty_does_not_count(prepare, tmp_path):
 
 def test_a_class_with_fewer_rows_than_splits_is_refused(prepare, tmp_path):
     train = _csv(tmp_path / "train.csv", [("a", "x"), ("b", "x"), ("c", "x"), ("d", "y"), ("e", "y")])
-    message = r"`corpus\.target\.split`: train, validation, test need .* 3 in all; fewer have 'y' \(2\)"
+    message = (
+        r"`corpus\.target\.split`: each of train, validation, test needs .* 3 in all; too few have 'y' \(2\)"
+    )
     with pytest.raises(ValueError, match=message):
         prepare(train=train, fractions=(0.1, 0.1))
 
@@ -196,7 +198,7 @@ def test_a_label_name_without_rows_is_refused(prepare, tmp_path):
         prepare(train=train, label_names=["x", "y", "z"])
 
 
-def test_no_document_left_is_refused_with_the_reasons(prepare, tmp_path):
+def test_a_corpus_without_usable_documents_is_refused_with_the_reasons(prepare, tmp_path):
     file = tmp_path / "train.csv"
     file.write_text('text,label\n"",\n,\n')
     with pytest.raises(ValueError, match=r"no documents to train on; left out: 1 empty_text, 1 null_text"):
@@ -232,5 +234,5 @@ def test_missing_or_damaged_documents_are_named(prepare, labelled_csv, tmp_path)
         ("sources/target/review-?.csv", "sources/target/review-?.csv"),
     ],
 )
-def test_what_is_recorded_of_an_address_holds_no_credentials(entry, recorded):
+def test_recorded_addresses_hold_no_credentials(entry, recorded):
     assert documents._plain_address(entry) == recorded

@@ -1,4 +1,4 @@
-"""Leaks against a plain comparison of sets, and the ones that IMDb is known for."""
+"""Compare leaks with a plain comparison of sets, and with the known overlaps of IMDb."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def found(test: list[str], texts: list[str], part: int = 3, n: int = 4, least: f
     return {leak.test: leak for leak in LeakFinder(test, ngram_words=n, least=least).leaks(parts)}
 
 
-def test_near_duplicates_are_those_of_a_plain_comparison():
+def test_near_duplicates_are_those_that_a_plain_comparison_finds():
     rng = random.Random(0)
     test = [text_of(rng, 30) for _ in range(12)]
     texts = [text_of(rng, 40) for _ in range(10)]
@@ -50,36 +50,36 @@ def test_near_duplicates_are_those_of_a_plain_comparison():
     "other",
     ["A fine film, this is.", "a  FINE film this\nis", "A fine film - this is!"],
 )
-def test_an_exact_duplicate_hides_behind_no_case_or_punctuation(other):
+def test_case_and_punctuation_do_not_hide_an_exact_duplicate(other):
     words = "A fine film, this is."
     leaks = found([words], ["nothing", other])
     assert leaks[0].exact
     assert leaks[0].other == 1
 
 
-def test_the_same_words_in_another_order_are_no_duplicate():
+def test_the_same_words_in_another_order_are_not_a_duplicate():
     assert found(["one two three"], ["three two one", "one two", "one two three four"]) == {}
 
 
-def test_pieces_spread_over_several_documents_are_no_leak():
+def test_pieces_spread_over_several_documents_are_not_a_leak():
     words = [f"x{k}" for k in range(24)]
     parts = [" ".join(words[k : k + 8]) for k in range(0, 24, 8)]
     assert found([" ".join(words)], parts) == {}
 
 
-def test_no_documents_and_empty_ones_are_no_trouble():
+def test_missing_and_empty_documents_are_accepted():
     assert found([], ["a b c d e"]) == {}
     assert found(["", "a b c d e f"], ["", "!?", "z"]) == {}
     assert found(["a b c d e f"], []) == {}
 
 
-def test_a_document_boundary_makes_no_ngram():
+def test_ngrams_do_not_cross_document_boundaries():
     assert found(["a b c d"], ["x a b", "c d y"], part=2) == {}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the shared copy of IMDb")
-def test_the_overlaps_that_imdb_is_known_for():
+def test_the_known_overlaps_of_imdb_are_found():
     import polars as pl
 
     def texts(split: str) -> list[str]:

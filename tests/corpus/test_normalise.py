@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.corpus import normalise as module
-from pipeline.params import Normalise
+from pipeline.corpus.settings import Normalise
 
 NOTHING = Normalise(
     unicode="none", html_breaks=False, control_characters=False, collapse_whitespace=False, lowercase=False
@@ -25,7 +25,7 @@ def normalise(text: str, settings: Normalise) -> str:
 
 
 def plain(text: str, settings: Normalise) -> str:
-    """The same by Python's own string functions."""
+    """Normalise with Python's own string functions."""
     form: Any = settings.unicode
 
     def composed(text: str) -> str:
@@ -41,7 +41,7 @@ def plain(text: str, settings: Normalise) -> str:
     return " ".join(text.split()) if settings.collapse_whitespace else text
 
 
-# Thick with what the steps look for; of all other characters, a few.
+# Rich in what the steps look for, with a few other characters.
 TEXTS = st.text(
     st.one_of(
         st.sampled_from(" \t\n\x00\x1c\x1f\x7f\x85\xa0\u2003\u3000<bR/>aÀİΣ\u0301ﬁ"),
@@ -69,26 +69,26 @@ SETTINGS = st.builds(
         ({"lowercase": True}, "ÀB", "àb"),
     ],
 )
-def test_each_step_does_what_it_says_and_only_when_asked(step, text, expected):
+def test_each_step_acts_only_if_its_setting_is_on(step, text, expected):
     assert normalise(text, NOTHING.model_copy(update=step)) == expected
     assert normalise(text, NOTHING) == text
 
 
 @given(st.lists(TEXTS, max_size=4), SETTINGS)
-def test_a_column_is_normalised_as_python_would(texts, settings):
+def test_a_column_is_normalised_as_by_python(texts, settings):
     column = module.normalise(pl.Series("text", texts, dtype=pl.String), settings)
     assert column.to_list() == [plain(text, settings) for text in texts]
     assert module.num_words(column, settings).to_list() == [len(text.split()) for text in column]
 
 
-def test_every_white_space_of_python_is_collapsed():
+def test_all_of_pythons_white_space_is_collapsed():
     spaces = "".join(chr(code) for code in range(0x110000) if chr(code).isspace())
     assert len(spaces) > 20
     assert normalise(f"a{spaces}b", NOTHING.model_copy(update={"collapse_whitespace": True})) == "a b"
 
 
 @given(st.text())
-def test_normalised_text_is_normal_and_stays_so(text):
+def test_normalising_twice_changes_nothing(text):
     once = normalise(text, EVERYTHING)
     assert normalise(once, EVERYTHING) == once
     assert unicodedata.is_normalized("NFKC", once)

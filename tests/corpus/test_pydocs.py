@@ -49,7 +49,7 @@ def standard_library(tmp_path):
     return folder
 
 
-def test_target_has_the_opening_prose_with_its_library_as_label(site):
+def test_target_is_the_opening_prose_labelled_with_the_library(site):
     target = pydocs.extract_target(15, [site])
     assert target.label_names == ("scipy", "torch")
     assert target.labels == [0, 1, 1, 1]
@@ -57,7 +57,7 @@ def test_target_has_the_opening_prose_with_its_library_as_label(site):
     assert target.skipped == {"too_short": 1, "duplicate": 1, "unparsable_file": 1}
 
 
-def test_general_has_everything_else_and_nothing_of_the_target(site, standard_library):
+def test_general_is_everything_outside_the_target(site, standard_library):
     general = pydocs.extract_general(5, [site], standard_library)
     assert [text.removeprefix(SENTENCE).strip() for text in general.texts] == [
         f'The "if" statement\n{SENTENCE} Topic.'.removeprefix(SENTENCE),
@@ -69,14 +69,14 @@ def test_general_has_everything_else_and_nothing_of_the_target(site, standard_li
     assert general.skipped["duplicate"] == 1
 
 
-def test_processes_give_the_same_as_one(site, monkeypatch):
+def test_several_processes_give_the_same_documents_as_one(site, monkeypatch):
     alone = pydocs.extract_target(15, [site])
     monkeypatch.setattr(pydocs, "_FILES_WORTH_PROCESSES", 1)
     monkeypatch.setattr(pydocs, "_FILES_PER_TASK", 1)
     assert pydocs.extract_target(15, [site]) == alone
 
 
-def test_without_two_libraries_there_is_no_target(tmp_path):
+def test_fewer_than_two_libraries_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"0 of the libraries .*corpus\.target\.source"):
         pydocs.extract_target(15, [tmp_path])
 

@@ -49,7 +49,7 @@ def test_formats_give_the_same_rows(tmp_path, make_source, form):
     assert source.label_counts("train") == Counter({0: 2, 1: 2})
 
 
-def test_plain_text_is_a_document_a_line(tmp_path, make_source):
+def test_each_line_of_plain_text_is_a_document(tmp_path, make_source):
     file = _write(tmp_path, "text")
     texts, labels, source = _read(make_source(format="text", train=[str(file)], label_column=None))
     assert texts == TEXTS
@@ -67,7 +67,7 @@ def test_batches_are_bounded_and_in_order(tmp_path, make_source, monkeypatch):
     assert sum(batches, []) == expected  # noqa: RUF017
 
 
-def test_a_glob_takes_its_files_in_order_of_name(tmp_path, make_source):
+def test_a_glob_reads_its_files_in_order_of_name(tmp_path, make_source):
     for number in (2, 0, 1):
         _write(tmp_path, "csv", [f"text {number}"], ["a"], name=f"part-{number}")
     texts, _, _ = _read(make_source(train=[str(tmp_path / "part-*.csv")]))
@@ -75,7 +75,7 @@ def test_a_glob_takes_its_files_in_order_of_name(tmp_path, make_source):
 
 
 class _RangeHandler(http.server.SimpleHTTPRequestHandler):
-    """Answers ranges, as object stores do and as polars asks."""
+    """Serves byte ranges, as polars requests them and object stores do."""
 
     def do_GET(self):
         file = Path(self.translate_path(self.path))
@@ -106,14 +106,14 @@ def web_address(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "ndjson", "text"])
-def test_addresses_are_read_as_files_are(tmp_path, make_source, web_address, form):
+def test_addresses_are_read_like_local_files(tmp_path, make_source, web_address, form):
     _write(tmp_path, form)
     label = None if form == "text" else "label"
     texts, _, _ = _read(make_source(format=form, train=[f"{web_address}/train.{form}"], label_column=label))
     assert texts == TEXTS
 
 
-def test_an_address_with_nothing_behind_is_named(tmp_path, make_source, web_address):
+def test_an_address_without_a_file_is_named(tmp_path, make_source, web_address):
     with pytest.raises(ValueError, match=r"/nothing\.csv: cannot be read: .*check the address"):
         _read(make_source(train=[f"{web_address}/nothing.csv"]))
 
@@ -149,13 +149,13 @@ def test_labels_are_names_or_positions(tmp_path, make_source, labels, names, exp
 
 
 @pytest.mark.parametrize("labels", [[-1, 0, 1, 0], [-1, 1, -1, 1], ["-1", "x", "y", "x"]])
-def test_minus_one_without_names_is_asked_about(tmp_path, make_source, labels):
+def test_minus_one_without_label_names_is_refused(tmp_path, make_source, labels):
     file = _write(tmp_path, "parquet", labels=labels)
     with pytest.raises(ValueError, match=r"train\.parquet: .*holds -1, which is a class .*label_names`"):
         _read(make_source(format="parquet", train=[str(file)]))
 
 
-def test_auto_goes_by_each_files_ending(tmp_path, make_source):
+def test_auto_uses_each_files_extension(tmp_path, make_source):
     settings = make_source(
         format="auto",
         train=[str(_write(tmp_path, "csv"))],
@@ -166,11 +166,11 @@ def test_auto_goes_by_each_files_ending(tmp_path, make_source):
     assert _read(settings, "test")[:2] == (TEXTS, [1, 0, 1, 0])
     assert _read(settings, "unlabelled")[:2] == (TEXTS, [None] * 4)
     packed = _write(tmp_path, "csv").rename(tmp_path / "train.csv.gz")
-    with pytest.raises(ValueError, match=r"train\.csv\.gz: the ending '\.gz' tells no format"):
+    with pytest.raises(ValueError, match=r"train\.csv\.gz: the extension '\.gz' is none of \.parquet"):
         _read(make_source(format="auto", train=[str(packed)]))
 
 
-def test_a_file_that_is_trained_and_tested_on_is_refused(tmp_path, make_source):
+def test_a_file_in_both_train_and_test_is_refused(tmp_path, make_source):
     file = _write(tmp_path, "csv")
     with pytest.raises(ValueError, match=r"train\.csv is in both `.*source\.train` and `.*source\.test`"):
         _read(make_source(train=[str(file)], test=[str(tmp_path / "*.csv")]))
@@ -185,7 +185,7 @@ def test_a_label_out_of_range_names_file_column_and_key(tmp_path, make_source, l
         _read(make_source(train=[str(file)], label_names=["no", "yes"]))
 
 
-def test_a_text_as_label_is_cut_in_the_message(tmp_path, make_source):
+def test_a_long_label_is_cut_in_the_message(tmp_path, make_source):
     file = _write(tmp_path, "csv", labels=["no", "yes", "no", "x" * 5_000])
     with pytest.raises(ValueError, match=r"label 'x+…' in column 'label'") as told:
         _read(make_source(train=[str(file)], label_names=["no", "yes"]))
@@ -194,7 +194,7 @@ def test_a_text_as_label_is_cut_in_the_message(tmp_path, make_source):
 
 def test_a_label_name_given_twice_is_refused(tmp_path, make_source):
     file = _write(tmp_path, "csv")
-    with pytest.raises(ValueError, match="label_names` names one twice"):
+    with pytest.raises(ValueError, match="label_names` has a duplicate: a, b, a"):
         _read(make_source(train=[str(file)], label_names=["a", "b", "a"]))
 
 
@@ -225,9 +225,9 @@ def test_a_missing_column_names_file_columns_and_key(tmp_path, make_source, form
         _read(make_source(format=form, train=[str(file)], **{setting: "review"}))
 
 
-def test_a_column_that_is_no_text_is_refused(tmp_path, make_source):
+def test_a_text_column_of_another_type_is_refused(tmp_path, make_source):
     file = _write(tmp_path, "parquet", texts=[1, 2, 3, 4])
-    with pytest.raises(ValueError, match=r"train\.parquet: column 'text' holds Int64, text is wanted"):
+    with pytest.raises(ValueError, match=r"train\.parquet: column 'text' holds Int64, not text"):
         _read(make_source(format="parquet", train=[str(file)]))
 
 
@@ -258,7 +258,7 @@ def test_nulls_are_counted(tmp_path, make_source):
     assert source.skipped == {"null_text": 2}
 
 
-def test_ndjson_column_null_in_the_first_rows_is_read(tmp_path, make_source):
+def test_an_ndjson_column_that_is_null_in_the_first_rows_is_read(tmp_path, make_source):
     file = tmp_path / "train.ndjson"
     rows = [{"text": "a text", "label": None}] * 150 + [{"text": "a text", "label": "late"}]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -309,7 +309,7 @@ def test_invalid_utf8_is_replaced_and_counted(badly_encoded, make_source):
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson"])
-def test_a_label_that_is_no_utf8_goes_by_the_same_setting(tmp_path, make_source, form):
+def test_encoding_errors_also_applies_to_labels(tmp_path, make_source, form):
     file = tmp_path / f"train.{form}"
     row = '"a text","y{}s"\n' if form == "csv" else '{{"text":"a text","label":"y{}s"}}\n'
     header = "text,label\n" if form == "csv" else ""
@@ -322,13 +322,13 @@ def test_a_label_that_is_no_utf8_goes_by_the_same_setting(tmp_path, make_source,
     assert source.repaired == {"invalid_utf8": 1}
 
 
-def test_the_mark_of_invalid_utf8_is_a_character_like_others_in_a_file_that_has_none(tmp_path, make_source):
+def test_the_mark_of_invalid_utf8_is_kept_as_text_in_a_valid_file(tmp_path, make_source):
     for form in ("csv", "ndjson", "text"):
         file = _write(tmp_path, form, ["a \ufdd0 b"], ["x"])
         assert _read(make_source(format=form, train=[str(file)], label_column=None))[0] == ["a \ufdd0 b"]
 
 
-# What polars alone would read wrongly, or say nothing of
+# Files that polars alone would misread silently
 
 
 @pytest.mark.parametrize(
@@ -342,21 +342,21 @@ def test_the_mark_of_invalid_utf8_is_a_character_like_others_in_a_file_that_has_
     ],
 )
 @pytest.mark.parametrize("label_column", ["label", None])
-def test_a_broken_row_of_csv_is_named_by_its_line(tmp_path, make_source, rows, message, label_column):
+def test_a_broken_csv_row_is_named_by_its_line(tmp_path, make_source, rows, message, label_column):
     file = tmp_path / "train.csv"
     file.write_text("text,label\n" + rows)
     with pytest.raises(ValueError, match=rf"train\.csv: .*{message}"):
         _read(make_source(train=[str(file)], label_column=label_column))
 
 
-def test_a_broken_row_far_down_is_found(tmp_path, make_source):
+def test_a_broken_row_deep_in_a_file_is_found(tmp_path, make_source):
     file = tmp_path / "train.csv"
     file.write_text("text,label\n" + '"a, text",x\n' * 200_000 + "one, two,y\n" + '"a, text",x\n')
     with pytest.raises(ValueError, match="line 200,002: 3 fields"):
         _read(make_source(train=[str(file)], label_column=None))
 
 
-def test_quotes_within_a_text_without_quotes_are_kept(tmp_path, make_source):
+def test_quotes_within_an_unquoted_text_are_kept(tmp_path, make_source):
     file = tmp_path / "train.csv"
     file.write_text('text,label\n5" and 6" wide,x\nsay "hi" to me,y\n')
     assert _read(make_source(train=[str(file)]))[:2] == (['5" and 6" wide', 'say "hi" to me'], [0, 1])
@@ -369,7 +369,7 @@ def test_quotes_within_a_text_without_quotes_are_kept(tmp_path, make_source):
         ("text,label\ra,x\rb,y\r", r"train\.csv: its lines end with a carriage return alone"),
     ],
 )
-def test_a_header_that_can_be_read_in_two_ways_is_refused(tmp_path, make_source, content, message):
+def test_an_ambiguous_header_is_refused(tmp_path, make_source, content, message):
     file = tmp_path / "train.csv"
     file.write_bytes(content.encode())
     with pytest.raises(ValueError, match=message):
@@ -377,7 +377,7 @@ def test_a_header_that_can_be_read_in_two_ways_is_refused(tmp_path, make_source,
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv", "ndjson", "text"])
-def test_a_files_name_is_no_pattern(tmp_path, make_source, form):
+def test_a_file_name_is_not_a_pattern(tmp_path, make_source, form):
     for name in ("part[1]", "part1"):
         _write(tmp_path, form, [f"the text of {name}"], ["a"], name=name)
     settings = make_source(format=form, train=[str(tmp_path / f"part[[]1].{form}")], label_column=None)
@@ -385,7 +385,7 @@ def test_a_files_name_is_no_pattern(tmp_path, make_source, form):
 
 
 @pytest.mark.parametrize("name", ["*", "^te.*$"])
-def test_a_columns_name_is_no_pattern(tmp_path, make_source, name):
+def test_a_column_name_is_not_a_pattern(tmp_path, make_source, name):
     file = tmp_path / "train.csv"
     file.write_text(f"text,{name},label\nnot this,this,x\n")
     assert _read(make_source(train=[str(file)], text_column=name))[0] == ["this"]
@@ -400,7 +400,7 @@ def test_a_columns_name_is_no_pattern(tmp_path, make_source, name):
         (lambda content: content.decode().encode("utf-16-be"), "looks like UTF-16"),
     ],
 )
-def test_what_is_no_text_is_refused_whatever_is_done_with_bad_rows(tmp_path, make_source, form, pack, kind):
+def test_compressed_and_utf16_files_are_always_refused(tmp_path, make_source, form, pack, kind):
     file = _write(tmp_path, form)
     file.write_bytes(pack(file.read_bytes()))
     for errors in ("refuse", "skip", "replace"):
@@ -409,7 +409,7 @@ def test_what_is_no_text_is_refused_whatever_is_done_with_bad_rows(tmp_path, mak
 
 
 @pytest.mark.parametrize("form", ["csv", "ndjson", "text"])
-def test_a_byte_order_mark_is_no_text(tmp_path, make_source, form):
+def test_a_byte_order_mark_is_stripped(tmp_path, make_source, form):
     file = _write(tmp_path, form)
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert _read(make_source(format=form, train=[str(file)], label_column=None))[0] == TEXTS
@@ -434,7 +434,7 @@ def test_a_key_given_twice_is_refused(tmp_path, make_source):
         _read(make_source(format="ndjson", train=[str(file)]))
 
 
-def test_types_that_differ_from_row_to_row_of_ndjson_lose_no_row(tmp_path, make_source):
+def test_mixed_types_in_ndjson_lose_no_row(tmp_path, make_source):
     file = tmp_path / "train.ndjson"
     rows = [{"text": "a", "label": 1, "other": [1]}] * 150 + [{"text": "b", "label": "x", "other": {"a": 1}}]
     file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"other": "y"}, *rows]))
@@ -444,41 +444,41 @@ def test_types_that_differ_from_row_to_row_of_ndjson_lose_no_row(tmp_path, make_
     assert source.skipped == {"null_text": 1}
 
 
-def test_a_broken_line_of_ndjson_is_named(tmp_path, make_source):
+def test_a_broken_ndjson_line_is_named(tmp_path, make_source):
     file = tmp_path / "train.ndjson"
     file.write_text('{"text": "a"}\n' * 300 + '["b"]\n')
-    with pytest.raises(ValueError, match=r"train\.ndjson: .*line 301: a JSON list, an object is wanted"):
+    with pytest.raises(ValueError, match=r"train\.ndjson: .*line 301: a JSON list, not an object"):
         _read(make_source(format="ndjson", train=[str(file)], label_column=None))
 
 
 @pytest.mark.parametrize(
     ("labels", "expected", "names"),
     [
-        ([0.0, float("nan"), 1.0], [0, None, 1], ("0", "1")),  # as a missing number is written
+        ([0.0, float("nan"), 1.0], [0, None, 1], ("0", "1")),  # NaN stands for a missing number
         ([2**60, 2**60 + 1, 2**60], [0, 1, 0], (str(2**60), str(2**60 + 1))),
         (["9" * 400, "1", "1"], [1, 0, 0], ("1", "9" * 400)),  # beyond any float
     ],
 )
-def test_labels_at_the_edges_of_numbers(tmp_path, make_source, labels, expected, names):
+def test_extreme_numbers_as_labels(tmp_path, make_source, labels, expected, names):
     file = _write(tmp_path, "parquet", TEXTS[:3], labels)
     _, found, source = _read(make_source(format="parquet", train=[str(file)]))
     assert found == expected
     assert source.label_names == names
 
 
-def test_a_list_is_no_label(tmp_path, make_source):
+def test_a_list_as_label_is_refused(tmp_path, make_source):
     file = _write(tmp_path, "parquet", labels=[["a"], ["b"], ["a"], ["b"]])
-    with pytest.raises(ValueError, match=r"train\.parquet: column 'label' holds List.*one label a row"):
+    with pytest.raises(ValueError, match=r"train\.parquet: column 'label' holds List.*not one label a row"):
         _read(make_source(format="parquet", train=[str(file)]))
 
 
-def test_a_path_that_can_be_none_is_named(make_source):
-    with pytest.raises(ValueError, match=r"`corpus\.target\.source\.train`: .* cannot be looked for"):
+def test_an_unusable_path_is_named(make_source):
+    with pytest.raises(ValueError, match=r"`corpus\.target\.source\.train`: .* is no usable path"):
         _read(make_source(train=["x" * 5_000]))
 
 
-def test_a_damaged_parquet_file_is_named_or_read_to_its_last_row(tmp_path, make_source):
-    """At some of these polars panics, which is no Exception of Python's."""
+def test_a_damaged_parquet_file_is_refused_or_read_to_its_last_row(tmp_path, make_source):
+    """polars panics at some of these, with a BaseException."""
     frame = pl.DataFrame(
         {"text": [f"a text {number}" * 9 for number in range(300)], "label": ["a", "b"] * 150}
     )

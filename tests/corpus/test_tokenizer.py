@@ -27,7 +27,7 @@ def train(sentences, tokenizer_settings):
 
 
 @pytest.mark.parametrize("kind", list(SIZES))
-def test_byte_fallback_gives_any_text_back(kind, train, sentences):
+def test_byte_fallback_round_trips_any_text(kind, train, sentences):
     pieces = Tokenizer(train(kind=kind))
     texts = [UNSEEN, *sentences[:3], " two  spaces ", ""]
     encoded = pieces.encode_batch(texts)
@@ -41,7 +41,7 @@ def test_byte_fallback_gives_any_text_back(kind, train, sentences):
 
 
 def test_the_sample_is_drawn_from_all_of_the_corpus(tmp_path, make_corpus):
-    """Also from what a draw with the same seed has left of a larger one."""
+    """This also holds if the corpus is itself a sample drawn with the same seed."""
     file = tmp_path / "lines.txt"
     file.write_text("".join(f"line {number} of many\n" for number in range(20_000)))
     corpus = make_corpus(
@@ -56,13 +56,13 @@ def test_the_sample_is_drawn_from_all_of_the_corpus(tmp_path, make_corpus):
     drawn = [int(text.split()[1]) for text in sample.texts]
     assert sample.num_bytes <= info.num_bytes / 4
     assert len(drawn) == pytest.approx(len(kept) / 4, rel=0.1)
-    # A tenth of the corpus each holds about a tenth of the sample: 150 of 1,500, deviation 12.
+    # Each tenth of the corpus gives about a tenth of the sample: 150 of 1,500, with deviation 12.
     counts, _ = np.histogram(drawn, bins=10, range=(0, 20_000))
     assert counts.min() > 90
     assert counts.max() < 210
 
 
-def test_without_byte_fallback_the_unknown_is_unknown(train):
+def test_without_byte_fallback_unknown_text_becomes_the_unknown_piece(train):
     pieces = Tokenizer(train(byte_fallback=False, vocab_size=60))
     assert pieces.unk_id in pieces.encode_batch([UNSEEN])[0]
     assert not pieces.byte_mask.any()
@@ -71,11 +71,11 @@ def test_without_byte_fallback_the_unknown_is_unknown(train):
 def test_special_pieces_have_fixed_numbers(train):
     pieces = Tokenizer(train())
     assert (pieces.pad_id, pieces.unk_id, pieces.bos_id, pieces.eos_id) == (0, 1, 2, 3)
-    # Text that looks like a special piece is text.
+    # Text that looks like a special piece stays text.
     assert list(pieces.encode_batch(["</s>"])[0]).count(pieces.eos_id) == 1
 
 
-def test_same_text_same_model_and_any_thread_count_same_tokens(train, sentences):
+def test_training_is_deterministic_and_threads_do_not_change_tokens(train, sentences):
     assert train() == train()
     pieces = Tokenizer(train())
     for one, two in zip(pieces.encode_batch(sentences, 1), pieces.encode_batch(sentences, 2), strict=True):
@@ -83,7 +83,7 @@ def test_same_text_same_model_and_any_thread_count_same_tokens(train, sentences)
 
 
 @pytest.mark.parametrize("kind", list(SIZES))
-def test_a_vocabulary_larger_than_the_text_supports_is_refused_with_the_size_possible(kind, train):
+def test_a_vocabulary_too_large_for_the_text_is_refused_with_the_largest_size(kind, train):
     with pytest.raises(
         ValueError, match=r"`tokenizer\.vocab_size` is 50,000, .*supports at most [\d,]+"
     ) as refusal:
@@ -105,7 +105,7 @@ def test_long_lines_are_split_at_spaces_and_never_inside_a_character():
     assert lines[-1] == "next"
 
 
-def test_loading_names_the_file_that_is_missing_or_no_model(tmp_path):
+def test_load_names_a_missing_or_invalid_file(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer\.model: no such file; run the stage `train_tokenizer`"):
         Tokenizer.load(tmp_path / "tokenizer.model")
     (tmp_path / "tokenizer.model").write_bytes(b"nothing of the kind")
@@ -113,7 +113,7 @@ def test_loading_names_the_file_that_is_missing_or_no_model(tmp_path):
         Tokenizer.load(tmp_path)
 
 
-def test_vocabulary_report_counts_pieces_and_not_the_frame(train):
+def test_vocabulary_report_does_not_count_document_start_and_end(train):
     pieces = Tokenizer(train())
     text = "the text 😀"
     tokens = pieces.encode_batch([text])[0]
@@ -128,7 +128,7 @@ def test_vocabulary_report_counts_pieces_and_not_the_frame(train):
     assert report.vocabulary_used == pytest.approx(len(set(inner.tolist())) / (pieces.vocab_size - 4))
 
 
-def test_compare_sets_figures_side_by_side():
+def test_compare_gives_both_figures_and_their_ratio():
     compared = vocabulary.compare(
         {"tokens_per_word": 1.5, "unknown_share": 0.0}, {"tokens_per_word": 3.0, "unknown_share": 0.1}
     )
@@ -138,7 +138,7 @@ def test_compare_sets_figures_side_by_side():
     }
 
 
-def test_a_model_that_is_not_the_one_that_was_trained_is_refused(train, tmp_path):
+def test_a_model_other_than_the_trained_one_is_refused(train, tmp_path):
     model = train()
     info = {"sha256": hashlib.sha256(model).hexdigest()}
     (tmp_path / "tokenizer.json").write_text(json.dumps(info))
@@ -152,6 +152,6 @@ def test_a_model_that_is_not_the_one_that_was_trained_is_refused(train, tmp_path
         Tokenizer.load(tmp_path)
 
 
-def test_a_sample_without_text_is_refused_in_words(tokenizer_settings):
+def test_a_sample_without_text_is_refused(tokenizer_settings):
     with pytest.raises(ValueError, match=r"`tokenizer\.sample_mb` is 1: the sample holds no text"):
         tokenizers.train([], tokenizer_settings)

@@ -20,7 +20,7 @@ def _write(folder, vocab_size=100):
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(100, "<u2"), (65_536, "<u2"), (65_537, "<u4")])
-def test_what_was_written_is_read(tmp_path, vocab_size, dtype):
+def test_shards_read_back_as_written(tmp_path, vocab_size, dtype):
     info = _write(tmp_path, vocab_size)
     assert tokens.read_info(tmp_path) == info
     assert info.splits["train"] == tokens.SplitInfo(num_documents=3, num_tokens=9, num_words=3, num_bytes=15)
@@ -36,7 +36,7 @@ def test_what_was_written_is_read(tmp_path, vocab_size, dtype):
 
 @pytest.mark.parametrize("name", ["train.tokens", "train.offsets.npy", "train.labels.npy"])
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
-def test_a_torn_file_is_named(tmp_path, name, damage):
+def test_a_torn_or_missing_file_is_named(tmp_path, name, damage):
     _write(tmp_path)
     file = tmp_path / name
     if damage == "missing":
@@ -70,7 +70,7 @@ def test_missing_split_and_missing_or_torn_info_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["train.tokens", "train.offsets.npy", "train.labels.npy", "tokens.json"])
-def test_one_flipped_bit_is_found(tmp_path, name):
+def test_a_flipped_bit_is_found(tmp_path, name):
     _write(tmp_path)
     file = tmp_path / name
     content = bytearray(file.read_bytes())

@@ -1,6 +1,6 @@
-"""Raw corpora of every format, whole and broken, and what must come of them.
+"""Raw corpora of every format, intact and damaged, and checks of how they are read.
 
-Whole: each row is read, in order, its text unchanged; or it is counted as skipped. Broken: the file is
+An intact file: each row is read in order with its text unchanged, or counted as skipped. A damaged file is
 refused by name, or read as the standard library (csv, json) or pyarrow reads it.
 """
 
@@ -20,8 +20,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from pipeline.corpus.documents import read_documents
+from pipeline.corpus.settings import Corpora, Corpus, FilesSource, Normalise, Split
 from pipeline.corpus.sources import open_source
-from pipeline.params import Corpora, Corpus, FilesSource, Normalise, Split
 from pipeline.stages import prepare
 from tests.fuzz.damage import damaged, refused
 
@@ -48,14 +48,14 @@ labels = st.sampled_from(["yes", "no", "may be", "0", "1", "-1", "1.0", "", None
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file's content and ending, and its rows as they were written."""
+    """A file's content and extension, and its rows as they were written."""
 
     ending: str
     content: bytes
-    rows: list[Any] | None  # the text of each; None: the column holds no text
+    rows: list[Any] | None  # the text of each, or None if the column holds no text
     errors: str = "refuse"
     is_damaged: bool = False
-    is_odd: bool = False  # whole, but with what polars may refuse: text of another type, integers of 128 bits
+    is_odd: bool = False  # intact, but polars may refuse it: text of another type, 128-bit integers
 
 
 def settings_of(files: Sequence[Path], **changes: Any) -> FilesSource:
@@ -99,7 +99,7 @@ _others = st.recursive(
 def ndjson_files(draw: st.DrawFn) -> RawFile:
     row = st.fixed_dictionaries({}, optional={"text": texts | st.none(), "label": labels, "other": _others})
     rows = draw(st.lists(row, max_size=12)) * draw(st.sampled_from([1, 1, 1, 40]))
-    if draw(st.booleans()):  # text of another type: polars makes strings of it, or refuses the column
+    if draw(st.booleans()):  # text of another type, which polars converts or refuses
         rows = [*rows, {"text": draw(_others)}]
     as_ascii = draw(st.booleans())
     eol = draw(st.sampled_from(["\n", "\r\n", "\n\n"]))
@@ -119,7 +119,7 @@ def text_files(draw: st.DrawFn) -> RawFile:
     content = eol.join(lines) + draw(st.sampled_from(["", eol]))
     mark = draw(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]))
     written = (mark + content.encode()).decode().removeprefix("\ufeff")
-    is_odd = "\0" in content  # taken for UTF-16 where there are many
+    is_odd = "\0" in content  # many of them look like UTF-16
     return _perhaps_damaged(draw, RawFile("txt", mark + content.encode(), _lines(written), is_odd=is_odd))
 
 
@@ -155,7 +155,7 @@ def parquet_files(draw: st.DrawFn) -> RawFile:
 
 
 def _has_large(value: Any) -> bool:
-    """Whether an integer beyond 64 bits is somewhere within."""
+    """Return whether a value contains an integer of more than 64 bits."""
     if isinstance(value, dict | list):
         return any(map(_has_large, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and abs(value) >= 2**63
@@ -168,11 +168,11 @@ def _perhaps_damaged(draw: st.DrawFn, file: RawFile) -> RawFile:
     return replace(file, content=draw(damaged(file.content)), is_damaged=True)
 
 
-# What must come of them
+# Checks
 
 
 def check_prepared(file: RawFile, folder: Path) -> bool:
-    """Prepare a corpus of the file and hold it against another reader. Returns whether it was refused."""
+    """Prepare a corpus of the file and compare it with another reader. Return whether it was refused."""
     path, judged = folder / f"raw.{file.ending}", folder / "judged.txt"
     path.write_bytes(file.content)
     judged.write_text("a validation text\n", encoding="utf-8")
@@ -180,7 +180,7 @@ def check_prepared(file: RawFile, folder: Path) -> bool:
     no, found = refused(lambda: _prepare(source, folder / "documents"), path.name, KEY)
     if no:
         assert file.is_damaged or file.is_odd or not _with_words(file.rows or []), (
-            f"a whole file was refused: {no}"
+            f"an intact file was refused: {no}"
         )
         return True
     written = [text for rows in read_documents(folder / "documents", "train") for text in rows.texts]
@@ -189,13 +189,13 @@ def check_prepared(file: RawFile, folder: Path) -> bool:
         _check_damaged_parquet(file.content, len(written) + num_skipped)
         return False
     rows = read_otherwise(file) if file.is_damaged else file.rows
-    assert rows is not None, "read, where another reader refuses it"
+    assert rows is not None, "read, although another reader refuses it"
     assert len(written) + num_skipped == len(rows), (
         f"{len(rows)} rows, {len(written)} written and {found['skipped']} skipped"
     )
     if file.is_odd or not all(isinstance(row, str | None) for row in rows):
         return False
-    if file.is_damaged and "invalid_utf8" in found["repaired"]:  # U+FDD0 marks what is repaired
+    if file.is_damaged and "invalid_utf8" in found["repaired"]:  # U+FDD0 marks repaired characters
         rows = [row and row.replace("\ufdd0", "\ufffd") for row in rows]
     expected = _with_words(rows)
     if "invalid_utf8" in found["skipped"]:
@@ -233,7 +233,7 @@ def _check_damaged_parquet(content: bytes, num_rows: int) -> None:
     assert num_rows == table.num_rows, f"{table.num_rows} rows by pyarrow, {num_rows} accounted for"
 
 
-# Other readers. Each returns the text of each row, or None where the file must be refused.
+# Other readers. Each returns the text of each row, or None if the file must be refused.
 
 
 def read_otherwise(file: RawFile) -> list[Any] | None:
@@ -246,7 +246,7 @@ def read_otherwise(file: RawFile) -> list[Any] | None:
 
 
 def _read_csv(content: str) -> list[Any] | None:
-    # A carriage return alone ends a row for Python, and is a character like others for polars.
+    # A lone carriage return ends a row for Python, and is an ordinary character for polars.
     lone = "\ue000"
     lines = re.sub(r"\r(?!\n|\Z)", lone, content).split("\n")
     try:
@@ -255,11 +255,11 @@ def _read_csv(content: str) -> list[Any] | None:
         return None
     header, *rows = [row for place, row in enumerate(rows) if row or any(rows[:place])] or [[]]
     if content.endswith("\n"):
-        rows = rows[:-1]  # what follows the last line feed is no row
+        rows = rows[:-1]  # nothing follows the last line feed
     if header.count("text") != 1:
         return None
     if rows and len(rows[-1]) == len(header) + 1 and rows[-1][-1] == "" and not content.endswith("\n"):
-        rows[-1].pop()  # a comma at the very end: polars sees no field behind it
+        rows[-1].pop()  # polars sees no field after a comma at the very end
     if any(row and len(row) != len(header) for row in rows):
         return None
     place = header.index("text")
@@ -291,7 +291,7 @@ def _lines(content: str) -> list[Any]:
 
 @st.composite
 def label_columns(draw: st.DrawFn) -> tuple[list[Any], str, list[str] | None]:
-    """Values of a label column, the format of their file, and `label_names`."""
+    """Draw values of a label column, the format of their file, and `label_names`."""
     kind = draw(
         st.sampled_from(
             [st.integers(-3, 5), st.integers(), st.booleans(), st.floats(), st.dates(), st.binary(max_size=3),
@@ -307,7 +307,7 @@ def label_columns(draw: st.DrawFn) -> tuple[list[Any], str, list[str] | None]:
 
 
 def check_labels(case: tuple[list[Any], str, list[str] | None], folder: Path) -> bool:
-    """No label is dropped or merged with another, but for the ways of writing an integer."""
+    """Check that no label is dropped, and that only spellings of one integer are merged."""
     values, ending, names = case
     path = folder / f"labels.{ending}"
     if not _write_labels(path, values):
@@ -322,7 +322,7 @@ def check_labels(case: tuple[list[Any], str, list[str] | None], folder: Path) ->
         is_nan = isinstance(value, float) and math.isnan(value)
         is_blank = str(_text_of(value)).strip() in ("", "-1", "-1.0")
         unlabelled = value is None or is_nan or is_blank
-        assert (label is not None) or unlabelled, f"{value!r} was taken for no label"
+        assert (label is not None) or unlabelled, f"{value!r} was read as unlabelled"
     shown = {value: _class_key(value) for value in map(_hashable, values) if value is not None}
     by_class: dict[int, set[Any]] = {}
     for value, label in zip(map(_hashable, values), classes, strict=True):
@@ -335,7 +335,7 @@ def check_labels(case: tuple[list[Any], str, list[str] | None], folder: Path) ->
 
 
 def _write_labels(path: Path, values: list[Any]) -> bool:
-    """Write rows with these labels; False where the format cannot hold them."""
+    """Write rows with these labels; return False if the format cannot hold them."""
     import polars as pl
 
     try:
@@ -364,6 +364,6 @@ def _text_of(value: Any) -> Any:
 
 
 def _class_key(value: Any) -> Any:
-    """Equal for what may be one class: 1, 1.0, "1", "01" and "1.0"."""
+    """Return a key that is equal for values of one class: 1, 1.0, "1", "01" and "1.0"."""
     text = str(_text_of(value))
     return int(float(text)) if re.fullmatch(r"-?\d{1,15}(\.0+)?", text) else text

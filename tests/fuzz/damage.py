@@ -1,4 +1,4 @@
-"""Damage to bytes and to folders, as disks, networks and editors do it."""
+"""Damage to bytes and folders, such as disks, networks and editors cause."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-# What parsers trip over: quotes, ends of line, NUL, marks, half a character, a bracket, magic numbers.
+# What parsers trip over: quotes, line ends, NUL, byte order marks, half a character, brackets, magic numbers.
 SNIPPETS = [
     b"\x00", b"\xff", b"\xfe\xff", b"\xef\xbb\xbf", b"\xc3", b"\xed\xa0\x80", b'"', b'""', b",", b"\r", b"\n",
     b"\r\n", b"\\", b"\\ud83d", b"{", b"}", b"[", b"]", b"null", b"NaN", b"1e999", b"PAR1", b"\x1f\x8b",
@@ -20,7 +20,7 @@ SNIPPETS = [
 
 @st.composite
 def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """`content` cut, flipped, zeroed, with parts gone, doubled or foreign; sometimes several of these."""
+    """Draw `content` with parts cut, flipped, zeroed, deleted, doubled or inserted, once or several times."""
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 4]))):
         place, length = draw(st.integers(0, len(content))), draw(st.integers(1, 40))
         match draw(st.sampled_from(["cut", "flip", "insert", "delete", "double", "zero"])):
@@ -36,7 +36,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
                 content = content[:place] + content[place + length :]
             case "double":
                 content = content[:place] + content[max(0, place - length) :]
-            case "zero":  # as a file system leaves a block that was never written
+            case "zero":  # like a block that a file system never wrote
                 content = (
                     content[:place] + bytes(min(length, len(content) - place)) + content[place + length :]
                 )
@@ -45,10 +45,10 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class DamagedFolder:
-    """A copy of a folder in which one file is damaged, gone, empty or another's."""
+    """A copy of a folder in which one file is damaged, missing, empty or replaced by another."""
 
     file: str
-    content: bytes | None  # None: gone
+    content: bytes | None  # None: missing
 
     def make(self, whole: Path, copy: Path) -> None:
         shutil.rmtree(copy, ignore_errors=True)
@@ -75,15 +75,15 @@ def damaged_folders(draw: st.DrawFn, whole: Path) -> DamagedFolder:
 
 
 def refused(call: Callable[[], Any], *names: str) -> tuple[str | None, Any]:
-    """The message by which a call refuses its input, or None and what it returns.
+    """Return the message with which a call refuses its input, or None, and the call's result.
 
-    The message holds one of `names`. Any other exception goes through.
+    The message must contain one of `names`. Other exceptions propagate.
     """
     try:
         return None, call()
     except ValueError as error:
         kind, message = type(error), str(error)
     assert kind is ValueError, f"{kind.__name__} came through: {message[:200]}"
-    assert any(name in message for name in names), f"no word of {names} in: {message[:200]}"
+    assert any(name in message for name in names), f"none of {names} is in: {message[:200]}"
     assert len(message) < 3_000, f"a message of {len(message):,} characters: {message[:200]}"
     return message, None

@@ -1,4 +1,4 @@
-"""What the stages write, with one file of a folder damaged: refused by name, or provably the same."""
+"""Folders that stages write, with one file damaged: refused by name, or read with the same content."""
 
 from __future__ import annotations
 
@@ -10,36 +10,30 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.artifacts.model_folder import export_model, load_classifier
+from pipeline.artifacts.tensor_folder import read_folder, write_folder
 from pipeline.corpus.documents import read_documents, read_documents_info, write_documents
+from pipeline.corpus.settings import Corpus, Normalise, Split
+from pipeline.corpus.settings import Tokenizer as TokenizerSettings
 from pipeline.corpus.sources import open_source
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import open_shard, read_info
-from pipeline.params import Corpus, Normalise, Split
-from pipeline.params import Tokenizer as TokenizerSettings
 from pipeline.stages import encode, train_tokenizer
-from pipeline.training.checkpoint import read_folder, write_folder
-from pipeline.training.export import (
-    HeadCard,
-    ModelCard,
-    build_classifier,
-    build_encoder,
-    export_model,
-    load_classifier,
-)
+from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder
 from tests.fuzz.corpora import KEY, settings_of
 from tests.fuzz.damage import DamagedFolder, refused
 
 
 @dataclass(frozen=True)
 class Written:
-    """A folder of a stage, and how all that it says is read."""
+    """A folder that a stage wrote, and a function that reads all of it."""
 
     folder: Path
     read: Callable[[Path], Any]
 
 
 def write_all(root: Path) -> dict[str, Written]:
-    """A small folder of each kind."""
+    """Write a small folder of each kind."""
     _write_documents(root / "documents")
     params = _Params()
     train_tokenizer.run(params, documents=root / "documents", out=root / "tokenizer")  # type: ignore[arg-type]
@@ -56,18 +50,18 @@ def write_all(root: Path) -> dict[str, Written]:
 
 
 def check_folder(written: Written, damage: DamagedFolder, scratch: Path) -> bool:
-    """Read a damaged copy. Returns whether it was refused."""
+    """Read a damaged copy. Return whether it was refused."""
     copy = scratch / written.folder.name
     damage.make(written.folder, copy)
     no, found = refused(lambda: written.read(copy), f"{copy.name}/")
     assert no or found == written.read(written.folder), (
-        f"{damage.file} was damaged, and read as something else"
+        f"{damage.file} was damaged, but read with other content"
     )
     return no is not None
 
 
 class _Params:
-    """The sections of the settings that the stages read."""
+    """The settings that the stages read."""
 
     class run:  # noqa: N801
         seed = 0
@@ -140,7 +134,7 @@ def _write_model(folder: Path, tokenizer: Path) -> None:
     )  # fmt: skip
     torch.manual_seed(0)
     export_model(
-        folder, build_classifier(build_encoder(card)[0], head).state_dict(), card, beside=[tokenizer]
+        folder, build_classifier(build_encoder(card)[0], head).state_dict(), card, extra_files=[tokenizer]
     )
 
 

@@ -1,4 +1,4 @@
-"""Every kind of input that is fuzzed: how one is made, and what must come of it."""
+"""Every kind of fuzzed input: how to generate it, and how to check what becomes of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 from tests.fuzz import corpora, folders, lines, settings, tokenizers
 from tests.fuzz.damage import damaged_folders
 
-# In the tests, which are to end within a minute.
+# For the tests, which should take less than a minute.
 NUM_CASES = {
     "CSV": 100, "NDJSON": 100, "plain text": 60, "parquet": 60, "label columns": 100, "params.yaml": 100,
     "overlays": 30, "tokenizer training": 40, "predict input": 60, "documents folder": 60,
@@ -23,14 +23,14 @@ NUM_CASES = {
 
 @dataclass(frozen=True)
 class Kind:
-    """`check(case, folder)` tries an input in an empty folder; it returns whether that was refused."""
+    """`check(case, folder)` tries an input in an empty folder and returns whether it was refused."""
 
     cases: SearchStrategy[Any]
     check: Callable[[Any, Path], bool]
 
 
 def all_kinds(root: Path) -> dict[str, Kind]:
-    """The kinds by name; what the damaged folders are copies of is written into `root`."""
+    """Return the kinds by name. The intact originals of damaged folders are written to `root`."""
     written = folders.write_all(root)
     kinds = {
         "CSV": Kind(corpora.csv_files(), corpora.check_prepared),

@@ -1,4 +1,4 @@
-"""What `headstart predict` is given: any bytes."""
+"""Arbitrary bytes as input of `headstart predict`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from pipeline import predict
+from pipeline.inference import predict
 from tests.fuzz.corpora import texts
 from tests.fuzz.damage import damaged, refused
 
@@ -22,7 +22,7 @@ def inputs(draw: st.DrawFn) -> bytes:
 
 
 def check_lines(content: bytes, model: Path, folder: Path) -> bool:
-    """One answer a line, in order, with its text; or a refusal that names the file."""
+    """Check for one answer per line, in order, with its text, or a refusal that names the file."""
     file = folder / "input.txt"
     file.write_bytes(content)
     no, answers = refused(lambda: list(predict.predict_lines([], file, [model], "fp32")), file.name)

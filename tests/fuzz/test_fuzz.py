@@ -1,6 +1,6 @@
-"""Any input is read to its last row, or refused with a message: a short run of each kind.
+"""Check that any input is read to its last row or refused with a message, in a short run of each kind.
 
-The inputs are the same at each run. `benchmarks/fuzz.py` tries more, and others.
+The inputs are the same in each run. `benchmarks/fuzz.py` tries more, and different ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tokenizers of strange documents: trained or refused, and what they encode comes back."""
+"""Tokenizers of strange documents: trained or refused, and able to decode what they encode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipeline.corpus import tokenizer as tokenizers
 from pipeline.corpus.normalise import normalise
-from pipeline.params import Tokenizer as TokenizerSettings
+from pipeline.corpus.settings import Tokenizer as TokenizerSettings
 from tests.fuzz.corpora import texts
 from tests.fuzz.damage import refused
 from tests.fuzz.folders import NORMALISE
@@ -20,7 +20,7 @@ _WORDS = ["the", "model", "of", "a", "text", "learns", "from", "many", "words", 
 
 @st.composite
 def trainings(draw: st.DrawFn) -> tuple[list[str], list[str], TokenizerSettings]:
-    """Documents to train on, others to encode, and settings."""
+    """Draw documents to train on, others to encode, and settings."""
     settings = TokenizerSettings(
         kind=draw(st.sampled_from(["unigram", "bpe", "word", "char"])),
         vocab_size=draw(st.sampled_from([10, 262, 280, 300, 1_000_000])),

@@ -47,7 +47,7 @@ def batch_of(rows: int, step: int = 0) -> GlobalBatch:
 
 
 @pytest.mark.parametrize("cut", [1, 4, 8])
-def test_two_halves_with_carried_state_equal_the_whole(cut):
+def test_two_halves_with_carried_state_equal_the_whole_text(cut):
     encoder, ids = encoder_of(PLAIN), ids_of(3, 9)
     whole = encoder(ids)
     first = encoder(ids[:, :cut])
@@ -57,7 +57,7 @@ def test_two_halves_with_carried_state_equal_the_whole(cut):
         assert torch.allclose(ours, theirs, atol=1e-6)
 
 
-def test_it_is_a_stack_of_torch_lstms():
+def test_encoder_equals_a_stack_of_torch_lstms():
     encoder, ids = encoder_of(PLAIN), ids_of(2, 7)
     x = encoder.embedding(ids)
     encoded = encoder(ids)
@@ -79,7 +79,7 @@ def test_it_is_a_stack_of_torch_lstms():
     assert torch.allclose(encoded.features, x, atol=1e-6)
 
 
-def test_no_state_stands_for_the_initial_one():
+def test_an_empty_state_means_the_initial_state():
     encoder, ids = encoder_of(PLAIN), ids_of(3, 4)
     given = encoder(ids, None, encoder.initial_state(3))
     assert torch.equal(given.features, encoder(ids).features)
@@ -105,7 +105,7 @@ def test_tied_weights_are_one_parameter():
     assert grad is not None
     unseen = torch.ones(VOCAB, dtype=torch.bool)
     unseen[ids] = False
-    assert bool((grad[unseen] != 0).any(1).all())  # words not read get the decoder's gradient
+    assert bool((grad[unseen] != 0).any(1).all())  # words not in the input get the decoder's gradient
 
 
 def test_untied_weights_are_two_parameters():
@@ -115,7 +115,7 @@ def test_untied_weights_are_two_parameters():
     assert model.logits(model(ids_of(2, 3)).features).shape == (2, 3, VOCAB)
 
 
-def test_tying_features_of_another_width_is_refused():
+def test_tied_weights_refuse_features_of_another_width():
     with pytest.raises(ValueError, match="10 is not 6"):
         LanguageModel(encoder_of(replace(PLAIN, tie_weights=False)), tie_weights=True)
 
@@ -133,14 +133,14 @@ def test_each_dropout_acts_with_a_batch_and_only_then(name):
     assert not torch.equal(again[0], again[2])
 
 
-def test_output_dropout_leaves_the_raw_layers_alone():
+def test_output_dropout_does_not_change_the_raw_layers():
     encoder = encoder_of(replace(PLAIN, output_dropout=0.5))
     encoded = encoder(ids_of(4, 6), None, (), batch_of(4))
     assert torch.equal(encoded.layers[-1], encoder(ids_of(4, 6)).layers[-1])
     assert not torch.equal(encoded.layers[-1], encoded.features)
 
 
-def test_weight_drop_spares_the_first_token_and_no_other():
+def test_weight_dropout_affects_every_token_but_the_first():
     # At the first token the hidden state is 0, so the recurrent weight cannot matter.
     encoder = encoder_of(replace(PLAIN, weight_dropout=0.5))
     one, two = (encoder(ids_of(3, 5), None, (), batch_of(3, step)).features for step in (1, 2))
@@ -163,7 +163,7 @@ def test_refused_settings(change, message):
         replace(PLAIN, **change)
 
 
-def test_scaled_dropout_multiplies_each_and_no_size():
+def test_scaled_dropout_changes_each_dropout_and_no_size():
     config = with_dropout(0.4, *DROPOUTS)
     assert config.scaled_dropout(0.5) == with_dropout(0.2, *DROPOUTS)
     assert config.scaled_dropout(100) == with_dropout(0.95, *DROPOUTS)
@@ -194,7 +194,7 @@ def test_a_tied_embedding_trains_with_the_decoder():
     assert {id(model.decoder_bias), id(model.output_weight)} == {id(weight) for weight in groups[-1]}
 
 
-def test_the_family_is_found_by_name_and_a_near_miss_is_named():
+def test_lookup_finds_the_family_and_suggests_the_nearest_name():
     assert lookup("awd_lstm") is FAMILY
     with pytest.raises(ValueError, match="did you mean `awd_lstm`"):
         lookup("awd_lsm")

@@ -54,7 +54,7 @@ def test_pool_against_a_loop_over_texts(pooling):
 
 @pytest.mark.parametrize("pooling", ["concat", "last", "mean"])
 def test_pool_ignores_padding(pooling):
-    features = -torch.rand(3, 5, 4) - 1  # all below 0, so that padding of 0 would win a maximum
+    features = -torch.rand(3, 5, 4) - 1  # all negative, so that padding of 0 would win the maximum
     _, mask = texts([2, 5, 1], 5)
     longer = torch.cat([features, torch.full((3, 3, 4), 1e4)], 1)
     more = torch.cat([mask, torch.zeros(3, 3, dtype=torch.bool)], 1)
@@ -106,7 +106,7 @@ def test_classifier_against_a_plain_reference():
     assert torch.allclose(model(ids, mask), plain(torch.stack(rows)), atol=1e-5)
 
 
-def test_the_state_is_carried_between_chunks_but_not_its_gradient():
+def test_chunks_carry_the_state_but_not_its_gradient():
     ids, mask = texts([6, 6, 6, 6], 6)
     ids[0] = torch.arange(6)
     ids[1:] = torch.arange(6, 9)[:, None]
@@ -122,11 +122,11 @@ def test_the_state_is_carried_between_chunks_but_not_its_gradient():
     chunked = gradient(3, training)
     assert bool((chunked[:3] == 0).all())
     assert bool((chunked[3:6] > 0).any())
-    # To explain a prediction it goes through the whole text.
+    # To explain a prediction, gradients flow through the whole text.
     assert bool((gradient(3, None)[:6] > 0).all())
 
 
-def test_head_with_a_batch_drops_features_of_whole_texts_alike_for_one_step():
+def test_head_dropout_is_the_same_for_the_same_step():
     torch.manual_seed(0)
     head, x = Head(12, 5, 3, (0.5, 0.5)), torch.randn(6, 12)
     first, again, other = (head(x, GlobalBatch(1, step, 6, slice(0, 6))) for step in (0, 0, 1))

@@ -1,4 +1,4 @@
-"""Each fast path against its plain form, and that against torch's own."""
+"""Compare each fast kernel with its plain form, and the plain forms with torch's own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lstm_arguments(T: int, B: int, I: int, H: int) -> list[Tensor]:  # noqa: E74
 
 
 def run_lstm(function, arguments: list[Tensor], *extra) -> tuple[list[Tensor], list[Tensor]]:
-    """Outputs, and the gradients of all arguments through all three outputs."""
+    """Return the outputs, and the gradients of all arguments through all three outputs."""
     x, hidden, cell, weight_ih, weight_hh, bias = arguments
     outputs = function(x, (hidden, cell), weight_ih, weight_hh, bias, *extra)
     torch.manual_seed(0)
@@ -40,7 +40,7 @@ time_batched = partial(kernels.lstm_time_batched, dtype=torch.float32)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_lstm_equals_its_plain_form_in_values_and_all_gradients(shape):
+def test_time_batched_lstm_equals_its_plain_form_in_values_and_gradients(shape):
     arguments = lstm_arguments(*shape)
     outputs, grads = run_lstm(time_batched, arguments)
     plain_outputs, plain_grads = run_lstm(kernels.lstm_plain, arguments)
@@ -49,7 +49,7 @@ def test_lstm_equals_its_plain_form_in_values_and_all_gradients(shape):
 
 
 @pytest.mark.parametrize("few_weights", [0, 10**9])
-def test_lstm_in_float32_is_the_plain_form_however_large(monkeypatch, few_weights):
+def test_lstm_in_float32_equals_its_plain_form_at_any_size(monkeypatch, few_weights):
     monkeypatch.setattr(kernels, "_FEW_WEIGHTS", few_weights)
     arguments = lstm_arguments(7, 4, 6, 6)
     outputs, grads = run_lstm(kernels.lstm, arguments)
@@ -59,7 +59,7 @@ def test_lstm_in_float32_is_the_plain_form_however_large(monkeypatch, few_weight
 
 
 @pytest.mark.parametrize("function", [kernels.lstm, kernels.lstm_plain, time_batched])
-def test_lstm_is_the_one_of_torch(function):
+def test_lstm_equals_torch_lstm(function):
     T, B, I, H = 6, 3, 5, 4  # noqa: E741
     reference = nn.LSTM(I, H)
     x, hidden, cell, *_ = lstm_arguments(T, B, I, H)
@@ -94,7 +94,7 @@ def test_lstm_saturates_without_nan(function):
 def test_lstm_in_bfloat16_is_within_one_percent(monkeypatch, few_weights):
     monkeypatch.setattr(kernels, "_FEW_WEIGHTS", few_weights)
     *inputs, weight_ih, weight_hh, bias = lstm_arguments(12, 8, 16, 32)
-    # About twice as large as a layer's first ones: how much is lost depends on how strongly it recurs.
+    # About twice the initial weights of a layer: the rounding error grows with the recurrence.
     weights = [(weight * 0.4).detach().requires_grad_() for weight in (weight_ih, weight_hh, bias)]
     arguments = [*inputs, *weights]
     outputs, grads = run_lstm(kernels.lstm, arguments, torch.bfloat16)
@@ -113,7 +113,7 @@ def decoder_arguments(N: int, n_features: int, V: int, scale: float = 1.0) -> tu
 
 @pytest.mark.parametrize("rows_in_a_chunk", [1, 3, 13, 1000])
 @pytest.mark.parametrize("function", [kernels.cross_entropy, kernels.cross_entropy_plain])
-def test_cross_entropy_equals_that_of_torch(monkeypatch, function, rows_in_a_chunk):
+def test_cross_entropy_equals_torch_cross_entropy(monkeypatch, function, rows_in_a_chunk):
     V = 11
     monkeypatch.setattr(kernels, "_ROWS_AT_ONCE", rows_in_a_chunk)
     (x, weight, bias), targets = decoder_arguments(13, 6, V)
@@ -143,7 +143,7 @@ def test_cross_entropy_with_more_at_the_targets_equals_its_plain_form(dtype):
     )
 
 
-def test_a_chunk_has_a_row_however_large_the_vocabulary(monkeypatch):
+def test_a_chunk_has_at_least_one_row_with_a_large_vocabulary(monkeypatch):
     monkeypatch.setattr(kernels, "_LOGITS_AT_ONCE", 5)
     (x, weight, bias), targets = decoder_arguments(4, 3, 11)
     assert_near(
@@ -155,7 +155,7 @@ def test_a_chunk_has_a_row_however_large_the_vocabulary(monkeypatch):
 
 @pytest.mark.parametrize("target", [0, 1])
 def test_cross_entropy_of_extreme_logits(target):
-    # Logits +200 and -200: the loss is 0 at the one and 400 at the other, to float32's rounding.
+    # Logits +200 and -200: the loss is 0 for one target and 400 for the other, to float32's rounding.
     x = torch.ones(3, 1, requires_grad=True)
     weight = torch.tensor([[200.0], [-200.0]], requires_grad=True)
     bias = torch.zeros(2, requires_grad=True)
@@ -168,14 +168,14 @@ def test_cross_entropy_of_extreme_logits(target):
 
 
 @pytest.mark.parametrize("factor", [0.0, 1e-3, -2.5])
-def test_cross_entropy_gradients_scale_with_the_gradient_handed_in(factor):
+def test_cross_entropy_gradients_scale_with_the_incoming_gradient(factor):
     (x, weight, bias), targets = decoder_arguments(9, 4, 7)
     scaled = torch.autograd.grad(factor * kernels.cross_entropy(x, weight, bias, targets), [x, weight, bias])
     plain = torch.autograd.grad(kernels.cross_entropy_plain(x, weight, bias, targets), [x, weight, bias])
     assert_near(list(scaled), [factor * grad for grad in plain], 1e-5)
 
 
-def test_cross_entropy_makes_only_the_gradients_that_are_wanted():
+def test_cross_entropy_computes_only_the_needed_gradients():
     (x, weight, bias), targets = decoder_arguments(9, 4, 7)
     wanted = torch.autograd.grad(kernels.cross_entropy_plain(x, weight, bias, targets), x)
     loss = kernels.cross_entropy(x, weight.detach(), bias.detach(), targets)
@@ -194,8 +194,8 @@ def test_cross_entropy_in_bfloat16_is_within_one_percent():
     )
 
 
-def test_the_gradient_of_a_word_all_but_certain_survives_bfloat16():
-    """A probability of 0.9993 is 1 in bfloat16, and 1 less 1 would be nothing."""
+def test_the_gradient_of_a_near_certain_word_survives_bfloat16():
+    """A probability of 0.9993 rounds to 1 in bfloat16, and 1 - 1 would lose the gradient."""
     weight, bias = torch.zeros(2, 4, requires_grad=True), torch.tensor([7.25, 0.0], requires_grad=True)
     arguments = (torch.ones(3, 4), weight, bias, torch.zeros(3, dtype=torch.long))
     ours = torch.autograd.grad(kernels.cross_entropy(*arguments, torch.bfloat16), bias)

@@ -1,4 +1,4 @@
-"""The regularisers by the properties that matter, and over rows held by several processes."""
+"""Test the regularisers by their properties, with rows on one process and on several."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_embedding_dropout_drops_every_occurrence_of_a_word():
     assert bool((grad[~dropped] != 0).all())
 
 
-def test_drop_connect_gradient_reaches_the_raw_weight_where_it_is_kept():
+def test_drop_connect_passes_gradients_to_kept_weights_only():
     weight = nn.Parameter(torch.randn(20, 10))
     out = drop_connect(weight, 0.5, whole_batch(1))
     (grad,) = torch.autograd.grad(out.sum(), weight)
@@ -95,12 +95,12 @@ def test_the_raw_recurrent_weight_is_registered_once_and_trains():
     outputs.sum().backward()
     assert layer.weight_hh.grad is not None
     share = float((layer.weight_hh.grad == 0).float().mean())
-    assert 0.3 < share < 0.7  # dropped by the mask, no more and no less
+    assert 0.3 < share < 0.7  # dropped by the mask once, not twice
     assert sorted(name for name, _ in layer.named_parameters()) == ["bias", "weight_hh", "weight_ih"]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
-def test_masks_of_the_ranks_are_rows_of_the_whole_mask(world):
+def test_each_rank_holds_its_rows_of_the_global_mask(world):
     def draws(batch: GlobalBatch) -> tuple[Tensor, Tensor, Tensor]:
         mine = torch.ones(batch.rows.stop - batch.rows.start, 3, 8)
         return (
@@ -116,7 +116,7 @@ def test_masks_of_the_ranks_are_rows_of_the_whole_mask(world):
     assert torch.equal(torch.cat([part[2] for part in parts]), whole[2])
 
 
-def test_the_same_seed_and_step_give_the_same_mask_and_others_another():
+def test_a_mask_depends_on_seed_and_step_alone():
     def mask(seed: int, step: int) -> Tensor:
         return whole_batch(1, seed=seed, step=step).keep_mask((64,), 0.5)
 
@@ -152,7 +152,7 @@ def norms(num_features: int) -> tuple[GlobalBatchNorm, nn.BatchNorm1d]:
     return ours, reference
 
 
-def test_batch_norm_is_the_one_of_torch_in_training_and_evaluation():
+def test_batch_norm_equals_that_of_torch_in_training_and_evaluation():
     ours, reference = norms(6)
     for step in range(4):
         x = (torch.randn(8, 6) * 3 + 100).requires_grad_()

@@ -22,21 +22,21 @@ def batch_of(step: int, rows: slice = slice(0, 4)) -> GlobalBatch:
     return GlobalBatch(seed=1, step=step, num_rows=4, rows=rows)
 
 
-def test_the_expected_number_of_words_is_the_one_asked_for(sampler):
+def test_the_expected_number_of_words_is_as_configured(sampler):
     assert float(sampler.drawn_V.sum()) == pytest.approx(80, rel=1e-3)
-    assert bool((sampler.drawn_V[:-1] >= sampler.drawn_V[1:]).all())  # the more frequent, the likelier
+    assert bool((sampler.drawn_V[:-1] >= sampler.drawn_V[1:]).all())  # frequent words are likelier
     drawn = [len(sampler.draw(torch.tensor([0]), batch_of(step)).ids_C) for step in range(300)]
     assert sum(drawn) / 300 == pytest.approx(80, abs=2)
 
 
-def test_all_targets_are_among_the_candidates_and_are_found_there(sampler):
+def test_place_finds_every_target_among_the_candidates(sampler):
     targets = torch.tensor([[399, 3, 3], [250, 0, 399]])
     candidates = sampler.draw(targets, batch_of(1))
     assert torch.equal(candidates.ids_C[candidates.place(targets)], targets)
     assert torch.equal(candidates.ids_C, candidates.ids_C.unique())
 
 
-def test_a_draw_is_the_same_on_all_processes_and_another_at_each_step(sampler):
+def test_all_processes_draw_the_same_words_and_each_step_draws_others(sampler):
     targets = torch.tensor([7])
     first, elsewhere, later = (
         sampler.draw(targets, batch).ids_C
@@ -47,8 +47,8 @@ def test_a_draw_is_the_same_on_all_processes_and_another_at_each_step(sampler):
 
 
 @pytest.mark.parametrize("bursty", [False, True])
-def test_the_normaliser_is_right_on_average_however_targets_repeat(sampler, bursty):
-    """Words of a text come in bursts, so a step's targets are no independent draws."""
+def test_the_normaliser_is_unbiased_even_if_targets_repeat(sampler, bursty):
+    """Words of a text come in bursts, so a step's targets are not independent draws."""
     torch.manual_seed(0)
     logits = torch.randn(V)
     full = float(logits.exp().sum())
@@ -58,7 +58,7 @@ def test_the_normaliser_is_right_on_average_however_targets_repeat(sampler, burs
         targets = words.repeat(20 if bursty else 1)
         candidates = sampler.draw(targets, batch_of(step))
         of_others = (logits[candidates.ids_C] - candidates.discount_C).exp()
-        # As the row of the first target has it: its own term weighs 1.
+        # In the row of the first target, its own term has weight 1.
         own = int(candidates.place(targets[:1])[0])
         estimates.append(float(of_others.sum() - of_others[own] + logits[targets[0]].exp()))
     estimate = torch.tensor(estimates)
@@ -73,7 +73,7 @@ class _Lookup(Encoder):
 
 
 def test_loss_and_gradient_estimate_those_of_the_full_softmax(sampler):
-    """Averaged over draws; the logarithm of an unbiased normaliser is a little low."""
+    """Average over draws; the logarithm of an unbiased normaliser is a little low."""
     torch.manual_seed(0)
     model = LanguageModel(_Lookup(), tie_weights=False)
     nn.init.normal_(model.decoder_weight, std=0.3)
@@ -90,7 +90,7 @@ def test_loss_and_gradient_estimate_those_of_the_full_softmax(sampler):
     assert sum(losses) / 400 == pytest.approx(full_loss, rel=0.02)
     mean_gradient = sum(gradients) / 400
     assert float((mean_gradient - full_gradient).norm() / full_gradient.norm()) < 0.1
-    # It is the weights that do it: without them, frequent words alone would stand for the vocabulary.
+    # The weights matter: without them, frequent words alone would represent the vocabulary.
     candidates = sampler.draw(targets, batch_of(0))
     unweighted, _ = loss_and_gradient(type(candidates)(candidates.ids_C, candidates.discount_C.clamp(min=0)))
     assert unweighted < 0.8 * full_loss

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 import threading
 from dataclasses import asdict, replace
@@ -11,22 +12,19 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import storage
-from pipeline.lease import Lease, LeaseLostError, acquire, leased
-from pipeline.storage import StorageError, open_storage
-from pipeline.training import checkpoint
-from pipeline.training.checkpoint import Checkpoint, CheckpointStore, read_folder, verify_folder, write_folder
+from pipeline.artifacts import checkpoint_store, tensor_folder
+from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.artifacts.model_folder import ModelFolder, export_model, load_classifier, load_model
+from pipeline.artifacts.tensor_folder import read_folder, verify_folder, write_folder
+from pipeline.distributed.failures import is_settings_failure
+from pipeline.files.manifest import write_manifest
+from pipeline.storage.address import open_storage
+from pipeline.storage.bucket import Bucket
+from pipeline.storage.lease import Lease, LeaseLostError, acquire, leased
+from pipeline.storage.patience import StorageError
+from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder, check_match
+from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import Context
-from pipeline.training.export import (
-    HeadCard,
-    ModelCard,
-    build_classifier,
-    build_encoder,
-    check_match,
-    export_model,
-    load_classifier,
-    load_model,
-)
 from tests.test_lease import of_another_machine
 
 
@@ -98,11 +96,11 @@ def test_a_torn_one_is_named_and_the_one_before_it_used(tmp_path, name):
     for offset in offsets:
         file.write_bytes(whole[:offset])
         if name == "manifest.json" and offset == len(whole) - 1:
-            continue  # only the line end is gone: it is whole
+            continue  # only the line end is missing: it is complete
         warnings.clear()
         assert_same(store.newest(), checkpoint_at(1))
         (warning,) = warnings
-        assert "step-000000002 is passed over" in warning
+        assert "step-000000002 is skipped" in warning
         assert name in warning
 
 
@@ -172,13 +170,13 @@ def test_a_half_written_one_is_never_listed(tmp_path, monkeypatch):
     seen: list[int] = []
 
     def interrupted(folder: Path, names: Any) -> None:
-        newest = store.newest() if not seen else None  # what another process sees meanwhile
+        newest = store.newest() if not seen else None  # as seen by another process
         seen.append(newest.step if newest else -1)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "verify_folder", lambda folder: None)
-        patch.setattr(checkpoint, "write_manifest", interrupted)
+        patch.setattr(tensor_folder, "verify_folder", lambda folder: None)
+        patch.setattr(tensor_folder, "write_manifest", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.save(checkpoint_at(2))
     assert seen == [1]
@@ -190,13 +188,13 @@ def test_a_half_written_one_is_never_listed(tmp_path, monkeypatch):
 def test_what_a_killed_writer_left_behind_is_never_listed(tmp_path, monkeypatch):
     store, warnings = filled(tmp_path, [1])
     names: list[str] = []
-    real = checkpoint.write_folder
+    real = tensor_folder.write_folder
 
     def observed(folder: Path, *arguments: Any) -> None:
         real(folder, *arguments)
         names.append(folder.name)
 
-    monkeypatch.setattr(checkpoint, "write_folder", observed)
+    monkeypatch.setattr(checkpoint_store, "write_folder", observed)
     store.save(checkpoint_at(2))
     (aside,) = names
     (tmp_path / aside).mkdir()  # as after a SIGKILL
@@ -220,12 +218,62 @@ def test_tensors_are_safetensors_and_the_rest_is_json(tmp_path):
     assert json.loads((folder / "manifest.json").read_text()).keys() == set(FILES[:2])
 
 
-def test_files_beside_are_copied_and_verified(tmp_path):
-    beside = tmp_path / "tokenizer.model"
-    beside.write_bytes(b"pieces")
+def with_state(folder: Path, state: dict[str, Any]) -> None:
+    """Write a complete folder with exactly this state, as another version of headstart would."""
+    folder.mkdir(exist_ok=True)
+    write_folder(folder, checkpoint_at(2).tensors, state)
+
+
+def test_a_checkpoint_says_its_format_and_the_loop_does_not_see_it(tmp_path):
+    store, _ = filled(tmp_path, [1])
+    assert json.loads((tmp_path / "step-000000001" / "state.json").read_text())["format"] == 1
+    assert_same(store.newest(), checkpoint_at(1))
+
+
+def test_a_checkpoint_without_a_format_is_of_the_first(tmp_path):
+    store, warnings = filled(tmp_path, [1])
+    with_state(tmp_path / "step-000000002", checkpoint_at(2).state)
+    assert_same(store.newest(), checkpoint_at(2))
+    assert warnings == []
+
+
+@pytest.mark.parametrize("found", [2, 10, 0, "1.1", None, []])
+def test_a_newer_format_is_refused_by_name_and_not_skipped(tmp_path, found):
+    store, warnings = filled(tmp_path, [1])
+    with_state(tmp_path / "step-000000002", {"format": found, "weights": "elsewhere"})
+    message = (
+        rf"step-000000002 has format {re.escape(str(found))}; this headstart reads format 1\. Resume .* newer"
+    )
+    for read in (store.newest, lambda: store.at(2)):
+        with pytest.raises(StorageError, match=message):
+            read()
+    assert warnings == []
+    assert steps_in(tmp_path) == [1, 2]
+
+
+def test_a_newer_format_is_refused_even_if_it_keeps_its_tensors_in_another_file(tmp_path):
+    folder = tmp_path / "step-000000002"
+    with_state(folder, {"format": 2})
+    (folder / "tensors.safetensors").rename(folder / "tensors.bin")
+    write_manifest(folder, ["state.json", "tensors.bin"])
+    with pytest.raises(StorageError, match="step-000000002 has format 2"):
+        CheckpointStore(str(tmp_path)).newest()
+
+
+def test_a_newer_format_is_no_failure_of_the_settings(tmp_path):
+    """Otherwise a search would record it as the failure of a trial."""
+    with_state(tmp_path / "step-000000002", {"format": 2})
+    with pytest.raises(StorageError) as refused:
+        CheckpointStore(str(tmp_path)).newest()
+    assert not is_settings_failure(refused.value)
+
+
+def test_extra_files_are_copied_and_verified(tmp_path):
+    extra_file = tmp_path / "tokenizer.model"
+    extra_file.write_bytes(b"pieces")
     folder = tmp_path / "model"
     folder.mkdir()
-    write_folder(folder, {}, {"a": 1}, [beside])
+    write_folder(folder, {}, {"a": 1}, [extra_file])
     assert read_folder(folder) == ({}, {"a": 1})
     (folder / "tokenizer.model").write_bytes(b"pieceS")
     with pytest.raises(ValueError, match=r"tokenizer\.model was altered"):
@@ -261,9 +309,30 @@ def test_an_exported_classifier_predicts_as_before(tmp_path):
     assert torch.equal(loaded(ids, mask), model(ids, mask))
 
 
+def test_a_card_is_read_without_loading_its_weights(tmp_path, monkeypatch):
+    export_model(tmp_path / "out", {"a": torch.ones(2)}, CARD)
+
+    def never(path: Path) -> Any:
+        raise AssertionError("weights are not to be loaded")
+
+    monkeypatch.setattr(tensor_folder, "read_tensors", never)
+    assert ModelFolder.at(tmp_path / "out").card() == CARD
+
+
+@pytest.mark.parametrize("name", FILES[:2])
+def test_a_card_is_refused_if_its_folder_is_altered(tmp_path, name):
+    export_model(tmp_path / "out", {"a": torch.ones(2)}, CARD)
+    file = tmp_path / "out" / name
+    altered = bytearray(file.read_bytes())
+    altered[-2] ^= 1
+    file.write_bytes(altered)
+    with pytest.raises(ValueError, match=f"{name} was altered"):
+        ModelFolder.at(tmp_path / "out").card()
+
+
 def test_a_language_model_is_no_classifier(tmp_path):
     export_model(tmp_path, {}, replace(CARD, kind="language_model", head=None))
-    with pytest.raises(ValueError, match="holds a language_model, a classifier is wanted"):
+    with pytest.raises(ValueError, match="holds a language_model; expected a classifier"):
         load_classifier(tmp_path)
 
 
@@ -312,12 +381,12 @@ def test_a_starting_model_may_have_had_other_dropouts():
     assert check_match(other, CARD, Path("x")) is None  # type: ignore[func-returns-value]
 
 
-def test_small_files_beside_come_back(address):
+def test_extra_files_come_back(address):
     store = CheckpointStore(address)
-    store.save(replace(checkpoint_at(1), beside={"curve.jsonl": b"a line\n"}))
+    store.save(replace(checkpoint_at(1), extra_files={"curve.jsonl": b"a line\n"}))
     found = store.newest()
     assert found is not None
-    assert found.beside == {"curve.jsonl": b"a line\n"}
+    assert found.extra_files == {"curve.jsonl": b"a line\n"}
 
 
 def test_the_checkpoint_of_a_step_is_found_and_one_that_is_not_there_is_refused(address):
@@ -325,7 +394,7 @@ def test_the_checkpoint_of_a_step_is_found_and_one_that_is_not_there_is_refused(
     for step in (1, 2):
         store.save(checkpoint_at(step))
     assert_same(store.at(1), checkpoint_at(1))
-    with pytest.raises(ValueError, match=r"step-000000007 is not there .* a place that all workers share"):
+    with pytest.raises(ValueError, match=r"step-000000007 does not exist .* a place that all workers share"):
         store.at(7)
 
 
@@ -357,11 +426,11 @@ def test_who_loses_the_run_while_writing_does_not_publish(address):
 
 
 def held_by(address: str, lease: Lease) -> CheckpointStore:
-    return CheckpointStore(f"{address}/checkpoints", check=lease.fence.check, number=lease.fence.number)
+    return CheckpointStore(f"{address}/checkpoints", check=lease.fence.check, lease_number=lease.fence.number)
 
 
 def spent(seconds: int) -> Checkpoint:
-    """Of step 5, told from others of the same step."""
+    """A checkpoint of step 5 that differs from others of the same step."""
     return replace(checkpoint_at(5), state={"spent": seconds})
 
 
@@ -371,20 +440,20 @@ def test_who_was_followed_while_uploading_does_not_touch_what_the_follower_publi
     bucket, monkeypatch, stalls_in, then
 ):
     stalled, go_on = threading.Event(), threading.Event()
-    real = storage._Bucket._upload
+    real = Bucket._upload
 
     def upload(self: Any, file: Path, path: str) -> None:
         if threading.current_thread() is slow and file.name == stalls_in:
             stalled.set()
             assert go_on.wait(60)
-            if then == "is killed":  # right behind it
+            if then == "is killed":  # right after the upload
                 real(self, file, path)
                 sys.exit()
         real(self, file, path)
 
-    monkeypatch.setattr(storage._Bucket, "_upload", upload)
+    monkeypatch.setattr(Bucket, "_upload", upload)
     first = acquire(bucket)
-    first._over.set()  # its machine hangs
+    first._over.set()  # as if its machine hung
     of_another_machine(bucket, first.fence.number)
     former = held_by(bucket, first)
     told: list[str] = []
@@ -407,7 +476,7 @@ def test_who_was_followed_while_uploading_does_not_touch_what_the_follower_publi
         assert [name for name in follower._names() if name.endswith("2")] == ["step-000000005.000002"]
         if stalls_in != "manifest.json" and then == "goes on":
             assert "another process has taken over this run" in told[0]
-            assert follower._names() == ["step-000000005.000002"]  # what it had sent is cleared away
+            assert follower._names() == ["step-000000005.000002"]  # its uploads are removed
         follower.save(checkpoint_at(6))
         assert_same(follower.newest(), checkpoint_at(6))
         open_storage(f"{bucket}/checkpoints").remove("step-000000006.000002")
@@ -419,45 +488,47 @@ def test_checkpoints_of_several_holders_and_of_earlier_versions_are_gone_on_from
     store = CheckpointStore(address, keep=4)
     assert_same(store.newest(), checkpoint_at(1))
     for number in (1, 2, 10):
-        CheckpointStore(address, keep=4, number=number).save(replace(spent(number), number=number))
+        CheckpointStore(address, keep=4, lease_number=number).save(
+            replace(spent(number), lease_number=number)
+        )
         newest = store.newest()
         assert_same(newest, spent(number))
         assert newest is not None
-        assert newest.number == number
+        assert newest.lease_number == number
     assert_same(store.at(5, 2), spent(2))
     assert_same(store.at(1), checkpoint_at(1))
-    CheckpointStore(address, keep=2, number=11).save(checkpoint_at(6))
+    CheckpointStore(address, keep=2, lease_number=11).save(checkpoint_at(6))
     assert open_storage(address).names() == ["step-000000005.000010", "step-000000006.000011"]
 
 
 def test_all_workers_go_on_from_the_one_that_the_first_found(tmp_path):
     for number in (1, 2, 3):
-        CheckpointStore(str(tmp_path), keep=4, number=number).save(spent(number))
+        CheckpointStore(str(tmp_path), keep=4, lease_number=number).save(spent(number))
     open_storage(str(tmp_path)).write("step-000000005.000003/state.json", b"{")
-    store = CheckpointStore(str(tmp_path), number=4)
+    store = CheckpointStore(str(tmp_path), lease_number=4)
     told: list[torch.Tensor] = []
 
     def tell(numbers: torch.Tensor) -> torch.Tensor:
         told.append(numbers)
         return numbers
 
-    assert_same(Context(store=store, world=2, all_reduce=tell).begun(), spent(2))
+    assert_same(Context(store=store, world=2, all_reduce=tell).resume_point(), spent(2))
     second = Context(rank=1, store=store, world=2, all_reduce=lambda numbers: numbers + told[0])
-    assert_same(second.begun(), spent(2))
+    assert_same(second.resume_point(), spent(2))
 
 
 def test_a_damaged_one_of_a_former_holder_does_not_count_among_those_kept(address):
     for step in (1, 2):
-        CheckpointStore(address, number=1).save(checkpoint_at(step))
+        CheckpointStore(address, lease_number=1).save(checkpoint_at(step))
     open_storage(address).write("step-000000002.000001/state.json", b"{")
-    store = CheckpointStore(address, keep=2, number=2)
+    store = CheckpointStore(address, keep=2, lease_number=2)
     assert_same(store.newest(), checkpoint_at(1))
     store.save(checkpoint_at(2))
     assert open_storage(address).names() == ["step-000000001.000001", "step-000000002.000002"]
 
 
 def test_a_folder_of_a_bucket_of_which_its_marker_alone_is_left_is_not_there(bucket):
-    """As where a removal was killed before its last request."""
+    """As after a removal that was killed before its last request."""
     import boto3
 
     name = bucket.removeprefix("s3://").partition("/")[0]
@@ -486,7 +557,7 @@ def test_one_that_is_listed_and_never_there_is_looked_for_a_few_times(tmp_path, 
 def test_one_that_cannot_be_read_for_now_is_not_removed(tmp_path, monkeypatch):
     filled(tmp_path, [1, 2, 3], keep=3)
     (tmp_path / "step-000000003" / "state.json").write_text("{")
-    real = checkpoint.verify_folder
+    real = tensor_folder.verify_folder
 
     def away(folder: Path) -> None:
         if folder.name == "step-000000002":
@@ -494,14 +565,14 @@ def test_one_that_cannot_be_read_for_now_is_not_removed(tmp_path, monkeypatch):
         real(folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "verify_folder", away)
-        store = CheckpointStore(str(tmp_path), keep=2, number=1)
+        patch.setattr(tensor_folder, "verify_folder", away)
+        store = CheckpointStore(str(tmp_path), keep=2, lease_number=1)
         assert_same(store.newest(), checkpoint_at(1))
     store.save(checkpoint_at(1))
     assert open_storage(str(tmp_path)).names() == [
         "step-000000001",
         "step-000000001.000001",
-        "step-000000002",  # and not the one that is damaged
+        "step-000000002",  # but not the damaged one
     ]
     assert_same(store.newest(), checkpoint_at(2))
 
@@ -513,22 +584,22 @@ def test_one_that_cannot_be_read_for_now_is_not_taken_for_none(tmp_path, monkeyp
         raise OSError(5, "Input/output error", str(folder))
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "verify_folder", away)
+        patch.setattr(tensor_folder, "verify_folder", away)
         with pytest.raises(StorageError, match="Input/output error"):
             store.newest()
     assert_same(store.newest(), checkpoint_at(2))
 
 
 def test_one_that_vanishes_while_it_is_read_is_looked_for_again(tmp_path, monkeypatch):
-    """Another process goes on from here, writes the next one, and removes this one."""
+    """Another process resumes from this one, writes the next one, and removes this one."""
     store, warnings = filled(tmp_path, [1], keep=1)
-    real = checkpoint.read_folder
+    real = tensor_folder.read_folder
 
     def overtaken(folder: Path) -> Any:
-        monkeypatch.setattr(checkpoint, "read_folder", real)
+        monkeypatch.setattr(checkpoint_store, "read_folder", real)
         CheckpointStore(str(tmp_path), keep=1).save(checkpoint_at(2))
         raise FileNotFoundError(2, "No such file or directory", str(folder))
 
-    monkeypatch.setattr(checkpoint, "read_folder", overtaken)
+    monkeypatch.setattr(checkpoint_store, "read_folder", overtaken)
     assert_same(store.newest(), checkpoint_at(2))
     assert warnings == []

@@ -1,4 +1,4 @@
-"""Models from strangers: what their card says is checked before anything is made of it."""
+"""Models from untrusted sources: their card is checked before anything is built from it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.training.export import (
-    HeadCard,
-    ModelCard,
-    build_classifier,
-    build_encoder,
-    export_model,
-    load_classifier,
-)
+from pipeline.artifacts.model_folder import export_model, load_classifier
+from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder
 
 CONFIG = {
     "embedding_dim": 4, "hidden_dim": 6, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.0,
@@ -36,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def with_card(folder: Path, content: str) -> Path:
-    """The folder with another card, and a manifest that vouches for it."""
+    """Replace the card of a folder, and update the manifest to match."""
     state, manifest = folder / "state.json", folder / "manifest.json"
     state.write_text(content, encoding="utf-8")
     entries = json.loads(manifest.read_text(encoding="utf-8"))
@@ -94,7 +88,7 @@ def test_a_card_of_other_names_or_types_is_refused(folder, path, value):
     ],
 )
 def test_a_network_of_other_sizes_than_the_tensors_is_refused_before_it_takes_memory(folder, path, value):
-    with pytest.raises(ValueError, match=r"by its card|describes no network"):
+    with pytest.raises(ValueError, match=r"in the card, but|describes no network"):
         load_classifier(with_card(folder, changed(path, value)))
 
 

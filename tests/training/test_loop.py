@@ -1,4 +1,4 @@
-"""The loop on real tasks, tiny: what it learns, that it resumes bit for bit, that workers do not matter."""
+"""The loop on tiny real tasks: it learns, resumes bit for bit, and gives the same model on any workers."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ import torch.multiprocessing
 from hypothesis import given, settings, strategies
 from torch import Tensor
 
+from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.artifacts.model_folder import ModelFolder, export_model, load_model
+from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
-from pipeline.params import ClassifierTraining, LanguageModelTraining, Model, Normalise
-from pipeline.training.checkpoint import Checkpoint, CheckpointStore
+from pipeline.machine.cost import Cost
+from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import Context
-from pipeline.training.export import export_model, load_model
 from pipeline.training.jobs import Job, make_classifier_job, make_language_model_job
 from pipeline.training.loop import train
+from pipeline.training.settings import ClassifierTraining, LanguageModelTraining, Model
 
 VOCAB = 50
 MODEL = Model(
@@ -61,7 +64,7 @@ NORMALISE = Normalise(
 
 
 def write_tokens(folder: Path) -> Path:
-    """A learnable language: each token follows from the one before it and the document's label."""
+    """Write a learnable language: the previous token and the document's label determine each token."""
     folder.mkdir()
     rng = np.random.default_rng(0)
     splits: dict[str, SplitInfo] = {}
@@ -93,7 +96,7 @@ def language_model_job(
         MODEL,
         stage="finetune_lm" if start else "pretrain_lm",
         tokens=tokens,
-        start=start,
+        start=ModelFolder.at(start) if start else None,
         direction="forward",
         seed=seed,
     )
@@ -106,7 +109,7 @@ def classifier_job(tokens: Path, *, kind: str = "adamw", start: Path | None = No
         MODEL,
         NORMALISE,
         tokens=tokens,
-        start=start,
+        start=ModelFolder.at(start) if start else None,
         direction="forward" if start else "backward",
         seed=7,
     )
@@ -119,7 +122,7 @@ def tokens(tmp_path) -> Path:
 
 @dataclass(frozen=True)
 class Starts:
-    """Models that the stages before have exported."""
+    """Models that earlier stages have exported."""
 
     pretrained: Path
     finetuned: Path
@@ -147,12 +150,12 @@ class StopTrainingError(Exception):
 
 @dataclass
 class Curve:
-    """A recorder that forgets what a resumed run replays, and can end the run at a step."""
+    """A recorder that drops the steps a resumed run replays, and can stop the run at a step."""
 
     stop_at: int | None = None
     records: dict[int, dict[str, float]] = field(default_factory=dict)
     opened_at: list[int] = field(default_factory=list)
-    durable_step: int = -1  # of the last record that a power cut would leave
+    durable_step: int = -1  # step of the last record that would survive a power cut
     path: Path | None = None
 
     def open(self, resume_step: int, earlier: bytes | None = None) -> Curve:
@@ -176,6 +179,7 @@ class Curve:
 
 def context_of(folder: Path, curve: Curve, **where: Any) -> Context:
     return Context(
+        meter=Cost(),
         store=CheckpointStore(str(folder), keep=2),
         open_recorder=curve.open,
         checkpoint_minutes=1e-12,
@@ -229,8 +233,10 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     whole_curve = Curve()
     whole = run(job, tmp_path / "whole", whole_curve)
     plan = job.task(Context()).plan
-    assert len(plan.phases) >= 3  # so that groups unfreeze, and a last part of an epoch begins, on the way
-    assert len(set(plan.at(plan.num_steps - 1).lrs)) == len(job.task(Context()).groups)  # rates of their own
+    assert len(plan.phases) >= 3  # so that groups unfreeze, and a partial epoch begins, during the run
+    assert len(set(plan.at(plan.num_steps - 1).lrs)) == len(
+        job.task(Context()).groups
+    )  # each group has its own rate
     assert 10 <= whole.step <= plan.num_steps
     assert (whole.step < plan.num_steps) == (name == "patience")
     if name == "lm-nt_asgd":
@@ -247,18 +253,18 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     stopped = run(job, tmp_path / "stopped", curve)
     assert_identical(stopped, whole)
     assert before is not None
-    # The cost of the attempts that were cut short is not lost.
+    # The cost of interrupted attempts is kept.
     assert stopped.state["spent"]["core_seconds"] >= before.state["spent"]["core_seconds"] > 0
     assert curve.records == whole_curve.records
     assert sorted(curve.records) == list(range(whole.step + 1))
-    # Each start but the first went on from the step before the last stop.
+    # Each start but the first resumed from the step before the last stop.
     assert curve.opened_at == [-1, *range(1, whole.step)]
 
 
 @given(data=strategies.data())
 @settings(max_examples=30, derandomize=True)
 def test_wherever_and_however_often_a_run_is_stopped_it_ends_alike(whole_runs, data):
-    """Between checkpoints, which come now and then: what was done since is done again."""
+    """Stops between checkpoints: the steps since the last checkpoint are repeated."""
     name = data.draw(strategies.sampled_from(sorted(whole_runs)))
     job, whole, records = whole_runs[name]
     with tempfile.TemporaryDirectory() as folder:
@@ -298,7 +304,7 @@ def evaluations(records: Mapping[int, Mapping[str, float]]) -> dict[int, dict[st
 
 @pytest.fixture(scope="module")
 def whole_runs(tmp_path_factory, starts) -> dict[str, tuple[Job, Checkpoint, dict[int, dict[str, float]]]]:
-    """Undisturbed runs of each kind, with their curves."""
+    """Uninterrupted runs of each kind, with their curves."""
     folder = tmp_path_factory.mktemp("whole")
     tokens = write_tokens(folder / "tokens")
     found = {}
@@ -345,7 +351,7 @@ def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, starts, t
     task = job.task(context)
     metrics = train(task, context)
     again = task.evaluate(context)
-    assert again == metrics  # the last evaluation was of the average, and so is what training leaves behind
+    assert again == metrics  # the last evaluation used the average, and the model keeps it
 
 
 def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(tokens, starts, tmp_path):
@@ -355,10 +361,10 @@ def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(tokens,
     metrics = train(task, context)
     assert task.evaluate(context) == metrics
     done = run(job, tmp_path / "run")
-    evaluations = done.state["evaluations"][1:]  # the first is before any training
+    evaluations = done.state["evaluations"][1:]  # the first precedes training
     losses = [each["metrics"]["validation/loss"] for each in evaluations]
     assert metrics["validation/loss"] == min(losses)
-    assert losses.index(min(losses)) == len(losses) - 1 - 3  # and then three that were no better
+    assert losses.index(min(losses)) == len(losses) - 1 - 3  # followed by three that were no better
     assert done.state["kept_metrics"] == metrics
 
 
@@ -375,7 +381,7 @@ def test_as_many_sampled_words_as_the_vocabulary_has_are_refused(tokens):
 
 
 def test_making_a_job_does_not_load_the_compiler_of_torch(tokens):
-    """It would take more than a second of each stage, in the process that only waits for the workers."""
+    """Loading it takes over a second of each stage, in the driver, which only waits for the workers."""
     code = f"""
 import sys
 from pathlib import Path
@@ -398,7 +404,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_others(tokens, tmp_pat
 
 
 def test_a_language_model_learns_a_learnable_language(tokens):
-    # Two tokens can follow each: log(2) = 0.69 nats at best, log(50) = 3.9 knowing nothing.
+    # Two tokens can follow each: log(2) = 0.69 nats at best, log(50) = 3.9 untrained.
     job = language_model_job(
         tokens, epochs=60.0, unfreeze="full", dropout=0.0, ar_alpha=0.0, tar_beta=0.0, evaluations_per_epoch=1
     )
@@ -448,7 +454,7 @@ def test_a_loss_that_is_not_finite_is_refused_with_what_to_do(tokens):
 
 @pytest.mark.parametrize("kind", ["lm", "classifier"])
 def test_a_worker_without_rows_takes_part_with_nothing(tokens, kind):
-    # Three workers, two rows: the first has none, and adds nothing to loss and gradient.
+    # With three workers and two rows, the first worker has no row and adds nothing to loss and gradient.
     job = (
         language_model_job(tokens, batch_rows=2, unfreeze="full")
         if kind == "lm"
@@ -468,7 +474,7 @@ def test_a_worker_without_rows_takes_part_with_nothing(tokens, kind):
 
 
 def process(rank: int, num_processes: int, folder: Path) -> None:
-    """One of several: takes part in each smaller world that has its rank, with a checkpoint at the end."""
+    """Run one of several processes: it joins each world that includes its rank and saves a checkpoint."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=num_processes

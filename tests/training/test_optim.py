@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pipeline.params import Optimizer
 from pipeline.training.optim import NonMonotoneAverage, check_groups, freeze, make_optimizer, set_rates
+from pipeline.training.settings import Optimizer
 
 
 def settings(**changes: Any) -> Optimizer:
@@ -95,7 +95,7 @@ def test_the_average_is_the_mean_of_the_iterates_after_the_trigger():
         assert torch.allclose(average.weights[name], mean, atol=1e-6)
 
 
-def test_exchange_swaps_and_twice_is_the_identity():
+def test_swap_exchanges_the_weights_and_twice_is_the_identity():
     model = network()
     average = NonMonotoneAverage(1, started=True)
     average.update(model)
@@ -104,11 +104,11 @@ def test_exchange_swaps_and_twice_is_the_identity():
             parameter.mul_(3)
     raw = {name: p.detach().clone() for name, p in model.named_parameters()}
     averaged = {name: weight.clone() for name, weight in average.weights.items()}
-    average.exchange(model)
+    average.swap(model)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, averaged[name])
         assert torch.equal(average.weights[name], raw[name])
-    average.exchange(model)
+    average.swap(model)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, raw[name])
         assert torch.equal(average.weights[name], averaged[name])

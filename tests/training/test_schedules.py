@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.params import LanguageModelTraining, Optimizer, Schedule
 from pipeline.training.schedules import (
     Plan,
     Unfreezing,
@@ -17,6 +16,7 @@ from pipeline.training.schedules import (
     rate_fraction,
     slanted_triangular,
 )
+from pipeline.training.settings import LanguageModelTraining, Optimizer, Schedule
 
 OPTIMIZER: dict[str, Any] = {
     "kind": "adamw", "lr": 0.01, "momentum": 0.8, "beta2": 0.99, "weight_decay": 0.0, "clip_norm": None,

@@ -1,4 +1,4 @@
-"""Hostile safetensors files: each is refused, by the name of the file, before a tensor of it is used."""
+"""Hostile safetensors files: each is refused by file name before any of its tensors is used."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pipeline.training.checkpoint import read_folder, write_folder
-from pipeline.training.tensors_file import read_tensors
+from pipeline.artifacts.tensor_folder import read_folder, write_folder
+from pipeline.artifacts.tensors_file import read_tensors
 
 DATA = bytes(range(8))
 
@@ -80,7 +80,7 @@ HOSTILE: dict[str, Any] = {
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_hostile_file_is_refused_by_its_name(tmp_path, case):
     path = written(tmp_path / "tensors.safetensors", *HOSTILE[case])
-    with pytest.raises(ValueError, match=r"tensors\.safetensors is no sound safetensors file: ") as refused:
+    with pytest.raises(ValueError, match=r"tensors\.safetensors is no valid safetensors file: ") as refused:
         read_tensors(path)
     assert len(str(refused.value)) < 1000
     assert str(refused.value).isprintable()
@@ -90,7 +90,7 @@ def test_every_file_cut_short_is_refused(tmp_path):
     whole = written(tmp_path / "whole", {"a": entry()}).read_bytes()
     for kept in range(len(whole)):
         (tmp_path / "cut").write_bytes(whole[:kept])
-        with pytest.raises(ValueError, match="cut is no sound safetensors file"):
+        with pytest.raises(ValueError, match="cut is no valid safetensors file"):
             read_tensors(tmp_path / "cut")
     assert read_tensors(tmp_path / "whole")["a"].numpy().tobytes() == DATA
 
@@ -112,12 +112,12 @@ def test_what_training_writes_is_read_as_it_was(tmp_path):
 
 
 def test_a_folder_with_a_manifest_of_its_own_making_does_not_get_around_it(tmp_path):
-    """Whoever writes the tensors writes the manifest too: its sums prove that nothing was torn, no more."""
+    """An attacker can write a matching manifest too: its hashes only prove that nothing was torn."""
     write_folder(tmp_path, {"a": torch.zeros(2)}, {})
     tensors = written(tmp_path / "tensors.safetensors", {"__metadata__": {"x": "y"}, "a": entry()})
     manifest = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
     content = tensors.read_bytes()
     manifest[tensors.name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    with pytest.raises(ValueError, match="is no sound safetensors file: '__metadata__'"):
+    with pytest.raises(ValueError, match="is no valid safetensors file: '__metadata__'"):
         read_folder(tmp_path)

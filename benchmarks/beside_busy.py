@@ -1,0 +1,72 @@
+"""Training speed beside another busy process, by how OpenMP's threads wait for one another.
+
+    PYTHONPATH=. python benchmarks/beside_busy.py [--rounds 3] [--size c] [--steps 8]
+
+Each round trains with every way of waiting in turn, alone on the machine and beside one process in a busy
+loop. Figures are medians over the rounds of tokens per second, and their share of what OpenMP's default
+reaches alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WAYS: dict[str, dict[str, str]] = {
+    "default": {},
+    "passive": {"OMP_WAIT_POLICY": "passive"},
+    "spin 1,000": {"GOMP_SPINCOUNT": "1000"},
+    "spin 10,000": {"GOMP_SPINCOUNT": "10000"},
+    "spin 30,000": {"GOMP_SPINCOUNT": "30000"},
+    "spin 100,000": {"GOMP_SPINCOUNT": "100000"},
+    "one thread": {"BENCHMARK_THREADS": "1"},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--size", default="c")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--ways", nargs="*", default=list(WAYS))
+    parser.add_argument("--out", type=Path, default=Path("reports/benchmarks/beside_busy.json"))
+    arguments = parser.parse_args()
+    found: dict[str, dict[str, list[float]]] = {way: {"alone": [], "beside": []} for way in arguments.ways}
+    for _ in range(arguments.rounds):
+        for way in arguments.ways:
+            found[way]["alone"].append(speed(way, arguments.size, arguments.steps))
+        busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            for way in arguments.ways:
+                found[way]["beside"].append(speed(way, arguments.size, arguments.steps))
+        finally:
+            busy.kill()
+            busy.wait()
+    best = statistics.median(found[arguments.ways[0]]["alone"])
+    figures = {
+        way: {place: {"tokens_per_second": round(statistics.median(values)),
+                      "share": round(statistics.median(values) / best, 3)}
+              for place, values in places.items()}
+        for way, places in found.items()
+    }  # fmt: skip
+    arguments.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(figures, indent=2))
+
+
+def speed(way: str, size: str, steps: int) -> float:
+    """Return the tokens per second of a training in a separate process."""
+    command = [sys.executable, "-m", "benchmarks.contestants.language_model_headstart"]
+    command += ["--size", size, "--precision", "fp32", "--steps", str(steps)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)} | WAYS[way]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1])["tokens_per_second"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Settings of corpora, tokenizer and leakage in params.yaml."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from pipeline.settings.section import Count, CountOrZero, Fraction, Positive, Section, Threads
+
+Direction = Literal["forward", "backward"]
+
+
+class PydocsSource(Section):
+    """Docstrings of the installed libraries: real text on every machine."""
+
+    kind: Literal["pydocs"]
+    part: Literal["general", "target"]
+    min_words: Count  # shorter documents are left out
+
+
+class FilesSource(Section):
+    """Any files that polars can scan. Each split is a list of paths, globs or addresses."""
+
+    kind: Literal["files"]
+    format: Literal["parquet", "csv", "ndjson", "text", "auto"]  # auto: by each file's extension
+    train: Annotated[list[str], Field(min_length=1)]
+    validation: list[str]
+    test: list[str]
+    unlabelled: list[str]
+    text_column: str
+    label_column: str | None
+    label_names: list[str] | None  # names of the integer labels 0, 1, ...; -1 then stands for no label
+    encoding_errors: Literal["refuse", "replace", "skip"]  # rows that are not valid UTF-8
+
+    @model_validator(mode="after")
+    def _columns_and_names_fit(self) -> FilesSource:
+        if self.text_column == self.label_column:
+            raise ValueError(f"text_column and label_column are both {self.text_column!r}")
+        if self.label_names is not None and self.label_column is None:
+            raise ValueError("label_names are given, but label_column is null; set both or none")
+        if self.label_names is not None and len(self.label_names) < 2:
+            raise ValueError(f"label_names is {self.label_names}; a classifier needs at least two classes")
+        return self
+
+
+class Split(Section):
+    """Fractions split off the training rows if the source gives no such split."""
+
+    validation: Fraction
+    test: Fraction
+
+    @model_validator(mode="after")
+    def _leaves_some(self) -> Split:
+        if self.validation + self.test >= 1:
+            raise ValueError(
+                f"validation {self.validation} and test {self.test} leave nothing to train on; together they "
+                "must be below 1"
+            )
+        return self
+
+
+class Normalise(Section):
+    unicode: Literal["NFC", "NFKC", "none"]
+    html_breaks: bool  # `<br />` becomes a space
+    control_characters: bool  # C0 and C1 controls become a space
+    collapse_whitespace: bool
+    lowercase: bool
+
+
+class Corpus(Section):
+    source: Annotated[PydocsSource | FilesSource, Field(discriminator="kind")]
+    split: Split
+    normalise: Normalise
+    max_documents: Count | None  # the first n training rows after a seeded shuffle
+
+
+class Corpora(Section):
+    general: Corpus
+    target: Corpus
+
+
+class Tokenizer(Section):
+    kind: Literal["unigram", "bpe", "word", "char"]
+    vocab_size: Annotated[int, Field(ge=10, le=1_000_000)]  # at most sentencepiece's seed pieces
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)]  # the range that sentencepiece accepts
+    byte_fallback: bool
+    sample_mb: Positive  # most text, drawn with the seed, that trains the tokenizer
+    threads: Threads  # fixed, as another number may break ties differently
+
+
+class Leakage(Section):
+    """How to handle test documents that occur in training text."""
+
+    action: Literal["label", "drop", "stop"]  # note them beside the result, exclude them, or refuse
+    ngram_words: Annotated[int, Field(ge=2, lt=2**31)]
+    containment: Annotated[float, Field(gt=0, le=1)]  # of a document's n-grams, to count as a near duplicate
+    examples: CountOrZero

@@ -1,0 +1,80 @@
+"""Runs a training job to its end: in this process, or on Ray Train."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+from torch import Tensor
+
+from pipeline.distributed.ray_train import train_on_ray
+from pipeline.distributed.session import Report, Session
+from pipeline.distributed.settings import Run
+from pipeline.distributed.worker import open_store, train_here
+from pipeline.files.atomic import atomic_write
+from pipeline.storage.lease import Fence, Process, leased
+from pipeline.storage.patience import StorageError, patiently
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.context import CURVE_FILE
+from pipeline.training.jobs import Job
+
+log = logging.getLogger(__name__)
+
+
+def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> Checkpoint:
+    """Train a job to its end and return the finished checkpoint.
+
+    Training resumes from the last checkpoint. The checkpoint of the last step is the result, so a run that
+    was killed between its last step and its export only has to be exported.
+
+    Args:
+        report: called with each record of the curve. On Ray this happens in the process of Train's
+            controller, so the function has to be picklable.
+
+    Raises:
+        LeaseLostError: another process took the run over.
+    """
+    if session.fence is None:
+        with hold(session.folder, run, session.owner, wait=True) as fence:
+            return fit(job, run, replace(session, fence=fence), report)
+    store = open_store(run, session)
+    done = store.newest()
+    if session.anew and done is not None and done.state["finished"]:
+        store.clear()
+        done = None
+    if done is None or not done.state["finished"]:
+        train = train_here if run.workers == 0 else train_on_ray
+        train(job, run, session, report)
+        done = store.newest()
+    if done is None or not done.state["finished"]:
+        raise StorageError(
+            f"training ended, but {session.folder} holds no finished checkpoint; make sure that nobody "
+            "removes files there, and repeat the command"
+        )
+    if session.curve is not None and CURVE_FILE in done.extra_files:  # another machine may have written it
+        atomic_write(session.curve, done.extra_files[CURVE_FILE])
+    return done
+
+
+@contextmanager
+def hold(folder: str, run: Run, parent: Process | None, *, wait: bool = False) -> Iterator[Fence]:
+    """Hold the lease of the run in a folder of `run.storage` during the block.
+
+    If another process trains it, either wait or raise LeaseHeldError. Raises StorageError.
+    """
+    with ExitStack() as stack:
+        lease = patiently(
+            lambda: stack.enter_context(leased(folder, parent, tell=log.warning, wait=wait)),
+            minutes=run.storage_wait_minutes,
+            what=f"{folder} cannot be used",
+            warn=log.warning,
+        )
+        yield lease.fence
+
+
+def model_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The model's weights in a checkpoint, under the model's own names."""
+    prefix = "model."
+    return {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}

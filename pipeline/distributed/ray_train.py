@@ -1,0 +1,95 @@
+"""A training as a Ray Train job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from pipeline.distributed.cluster import Cluster, ray_records_folder
+from pipeline.distributed.failures import LOSS_ADVICE, WorkersError, loss_among, reason_of, refusal_among
+from pipeline.distributed.placement import plan_placement
+from pipeline.distributed.session import Report, Session
+from pipeline.distributed.settings import Run
+from pipeline.distributed.shipment import Shipment, ship
+from pipeline.distributed.worker import make_context, prepare_torch, train_job
+from pipeline.training.jobs import Job
+
+RESIZE_S = 60.0  # between two checks whether more or fewer workers fit the cluster
+
+
+def train_on_ray(job: Job, run: Run, session: Session, report: Report | None) -> None:
+    with session.cluster or Cluster() as cluster:
+        placement = plan_placement(run, cluster.nodes())
+        from ray.exceptions import RayActorError
+        from ray.train import ControllerError, FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        storage = session.folder.rpartition("/")[0]
+        shipment = ship(cluster, storage, job, run)
+        trainer = TorchTrainer(
+            # Bound, not a `train_loop_config`: Ray shows that one to everybody who sees its dashboard.
+            partial(train_as_worker, job, run, replace(session, cluster=None), placement.threads, shipment),
+            torch_config=TorchConfig(backend="nccl" if placement.use_gpu else "gloo"),
+            scaling_config=ScalingConfig(
+                num_workers=placement.scale,  # type: ignore[arg-type]  # typed as the class it replaces
+                use_gpu=placement.use_gpu,
+                resources_per_worker={"CPU": placement.threads},
+                elastic_resize_monitor_interval_s=RESIZE_S,  # type: ignore[call-arg]
+            ),
+            run_config=RunConfig(
+                name=session.key,
+                storage_path=ray_records_folder(storage),
+                failure_config=FailureConfig(max_failures=run.max_worker_failures),
+                callbacks=[_callback(report)] if report else [],
+            ),
+        )
+        try:
+            trainer.fit()
+        except RayActorError as error:
+            raise WorkersError(
+                f"the process of Ray Train's controller was lost: {reason_of(error)}. {LOSS_ADVICE}"
+            ) from error
+        except WorkerGroupError as error:
+            failures = error.worker_failures.values()
+            raise refusal_among(failures) or loss_among(failures, run) or error from error
+        except ControllerError as error:
+            raise WorkersError(
+                f"Ray could not set up the workers: {reason_of(error.controller_failure)}; run "
+                "`headstart doctor` to find the cause"
+            ) from error
+
+
+def _callback(report: Report) -> Any:
+    from ray.train import UserCallback
+
+    class Callback(UserCallback):
+        def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+            report(metrics[0])  # all workers report the same
+
+    return Callback()
+
+
+def train_as_worker(job: Job, run: Run, session: Session, threads: int, shipment: Shipment) -> None:
+    """Runs on each worker, in the process group that Ray has set up."""
+    import ray.train
+    from ray.train.torch import get_device
+
+    job = shipment.unpack(job)
+    prepare_torch(threads, run.deterministic)
+    worker = ray.train.get_context()
+    context = make_context(
+        job, run, session, get_device(),
+        rank=worker.get_world_rank(), world=worker.get_world_size(), all_reduce=_all_reduce,
+        report=lambda metrics: ray.train.report(dict(metrics)),
+    )  # fmt: skip
+    train_job(job, context)
+
+
+def _all_reduce(tensor: Tensor) -> Tensor:
+    import torch.distributed
+
+    torch.distributed.all_reduce(tensor)
+    return tensor

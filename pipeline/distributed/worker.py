@@ -1,0 +1,108 @@
+"""Prepares a process for training: torch, the device, the context of the loop."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.distributed.session import Report, Session
+from pipeline.distributed.settings import Run
+from pipeline.machine.allocator import keep_freed_memory
+from pipeline.machine.cost import Cost
+from pipeline.machine.precision import fast_dtype
+from pipeline.training.context import Context
+from pipeline.training.jobs import Job
+from pipeline.training.loop import train
+
+log = logging.getLogger(__name__)
+
+
+def open_store(run: Run, session: Session) -> CheckpointStore:
+    assert session.fence is not None
+    return CheckpointStore(
+        f"{session.folder}/checkpoints", run.keep_checkpoints, log.warning, check=session.fence.check,
+        lease_number=session.fence.number, wait_minutes=run.storage_wait_minutes,
+    )  # fmt: skip
+
+
+def make_context(job: Job, run: Run, session: Session, device: torch.device, **more: Any) -> Context:
+    """The loop's context on a device; `more` has rank, world and the like if there are several workers."""
+    context = Context(
+        facts={"key": session.key, "tracking_run": session.tracking_run, "card": asdict(job.card)},
+        device=device,
+        precision=precision_of(run, device),
+        store=open_store(run, session),
+        meter=Cost(gpu=device.type == "cuda"),
+        open_recorder=session.open_recorder,
+        checkpoint_minutes=run.checkpoint_minutes,
+        log_steps=run.log_steps,
+        **more,
+    )
+    if run.precision == "auto":
+        context.precision = _agreed_precision(context)
+    return context
+
+
+def _agreed_precision(context: Context) -> torch.dtype:
+    """The precision that a resumed run started in; for a new run bfloat16 if it is faster on all workers."""
+    begun = context.resume_point()
+    if begun is not None:
+        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[begun.state["precision"]]
+    num_fast = context.sum_numbers(float(context.precision == torch.bfloat16))[0]
+    return torch.bfloat16 if num_fast == context.world else torch.float32
+
+
+def precision_of(run: Run, device: torch.device) -> torch.dtype:
+    """The precision of matrix products; `auto` takes bf16 if `precision.fast_dtype` finds it faster here."""
+    if run.precision == "auto":
+        return fast_dtype(device)
+    return torch.bfloat16 if run.precision == "bf16" else torch.float32
+
+
+def device_of(run: Run) -> torch.device:
+    available = torch.cuda.is_available()
+    if run.device == "cuda" and not available:
+        raise ValueError("run.device is cuda, but torch sees no GPU here; set it to auto or cpu")
+    return torch.device("cuda" if available and run.device != "cpu" else "cpu")
+
+
+def prepare_torch(num_threads: int | None, deterministic: bool = False) -> None:
+    """Set up torch in the process that trains, whatever an earlier training has set."""
+    keep_freed_memory()
+    if num_threads:
+        torch.set_num_threads(num_threads)
+    # oneDNN's float32 products are about twice as fast as MKL's on many CPUs; on GPUs this is TF32.
+    torch.set_float32_matmul_precision("medium" if not torch.cuda.is_available() else "high")
+    if deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when cuBLAS is first used
+    if torch.are_deterministic_algorithms_enabled() != deterministic:  # setting it loads torch's compiler
+        torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.deterministic = deterministic
+    torch.backends.cudnn.benchmark = False  # could choose another algorithm each time
+
+
+def train_here(job: Job, run: Run, session: Session, report: Report | None) -> None:
+    threads = None if run.threads_per_worker == "auto" else run.threads_per_worker
+    prepare_torch(threads, run.deterministic)
+    more = {} if report is None else {"report": report}
+    context = make_context(job, run, session, device_of(run), **more)
+    train_job(job, context)
+
+
+def train_job(job: Job, context: Context) -> None:
+    """Run the loop. Raises ValueError if the model needs an operation that `run.deterministic` rules out."""
+    try:
+        train(job.task(context), context)
+    except RuntimeError as error:
+        if "torch.use_deterministic_algorithms(True)" not in str(error):
+            raise
+        what = str(error).partition(", but you set")[0]
+        raise ValueError(
+            f"run.deterministic is true, but on {context.device.type} {what}; set it to false, or run.device "
+            "to cpu"
+        ) from error

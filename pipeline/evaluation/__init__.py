@@ -1,0 +1,1 @@
+"""Figures of a classifier: metrics, intervals, baselines, label curves, attributions. Numbers only."""

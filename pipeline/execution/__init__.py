@@ -1,0 +1,1 @@
+"""Running one stage: identity, lease, tracking, metrics."""

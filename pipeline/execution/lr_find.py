@@ -1,0 +1,165 @@
+"""The learning-rate range test: train with rising rates, see where the loss falls fastest.
+
+Source: Smith 2015, arXiv 1506.01186, section 3.3. Nothing of the run is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.artifacts.model_folder import ModelFolder
+from pipeline.distributed.worker import device_of, precision_of, prepare_torch
+from pipeline.files.tables import write_csv
+from pipeline.project import stages
+from pipeline.project.params import Params, load
+from pipeline.settings.loader import read_yaml
+from pipeline.terminal.progress import stepwise
+from pipeline.training.context import Context
+from pipeline.training.jobs import (
+    ClassifierJob,
+    LanguageModelJob,
+    make_classifier_job,
+    make_language_model_job,
+)
+from pipeline.training.loop import Training
+from pipeline.training.objectives import Task
+from pipeline.training.schedules import range_test_plan
+
+_SMOOTHING = 0.9  # of the exponential mean of the loss
+_UNSETTLED = 10  # points of the smoothed loss that hang on a batch or two
+_DIVERGED = 3.0  # times the lowest loss so far: further steps tell nothing
+
+
+@dataclass(frozen=True)
+class Found:
+    suggestion: float
+    csv: Path
+    picture: Path
+
+
+def find(stage: str, direction: str, lowest: float, highest: float, steps: int, out: Path) -> Found:
+    """Run the test for a stage on its inputs as dvc.yaml names them; write curve and picture to `out`.
+
+    Raises ValueError for an unknown stage, an empty range, or missing inputs.
+    """
+    if stage not in stages.of_kind("trains"):
+        known = ", ".join(stages.of_kind("trains"))
+        raise ValueError(f"{stage} is no stage with a learning rate; there are {known}")
+    if not 0 < lowest < highest:
+        raise ValueError(f"--lowest {lowest} must be above 0 and below --highest {highest}")
+    if steps < 30:
+        raise ValueError(f"--steps is {steps}; at least 30 are needed to see a slope")
+    params = load(Path("params.yaml"))
+    job = job_of(stage, params, stage_arguments(Path("dvc.yaml"), stage, direction), direction)
+    run = params.run
+    prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
+    device = device_of(run)
+    context = Context(device=device, precision=precision_of(run, device))
+    task = job.task(context)
+    task.plan = range_test_plan(task.plan, lowest, highest, steps)
+    rates, losses = _range_test(task, context, steps)
+    out.mkdir(parents=True, exist_ok=True)
+    found = Found(suggest(rates, losses), out / f"{stage}-{direction}.csv", out / f"{stage}-{direction}.png")
+    rows = [{"lr": rate, "smoothed_loss": loss} for rate, loss in zip(rates, losses, strict=True)]
+    write_csv(found.csv, rows)
+    _draw(found.picture, stage, rates, losses, found.suggestion)
+    return found
+
+
+def suggest(rates: list[float], losses: list[float]) -> float:
+    """The rate at which the smoothed loss falls most steeply against log(rate), before its minimum.
+
+    The slope is that of a line through a sixth of the points, as a loss jumps from batch to batch, and
+    the first points are left out, where the running mean has seen too few batches to be one.
+
+    Raises ValueError where the loss never fell.
+    """
+    lowest = int(np.argmin(losses))
+    width = max(5, len(losses) // 6)
+    starts = range(_UNSETTLED, lowest + 1 - width + 1)
+    if not starts:
+        raise ValueError(
+            "the loss did not fall, or only at the first rates: give a smaller --lowest, or more --steps"
+        )
+    logs = np.log(rates)
+    slopes = [np.polyfit(logs[k : k + width], losses[k : k + width], 1)[0] for k in starts]
+    return rates[starts[int(np.argmin(slopes))] + width // 2]
+
+
+def stage_arguments(dvc_yaml: Path, stage: str, direction: str) -> dict[str, str]:
+    """The flags that dvc.yaml gives a stage, as {name: value}."""
+    import shlex
+
+    command = read_yaml(dvc_yaml)["stages"][stage]["cmd"]
+    words = shlex.split(command.replace("${item.direction}", direction))
+    flags = [word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")]
+    return dict(
+        zip(flags, [words[words.index(f"--{flag.replace('_', '-')}") + 1] for flag in flags], strict=True)
+    )
+
+
+def job_of(
+    stage: str, params: Params, given: dict[str, str], direction: str
+) -> LanguageModelJob | ClassifierJob:
+    """A stage's training job, by its flags in dvc.yaml. Raises ValueError if its inputs do not match."""
+    if direction not in ("forward", "backward"):
+        raise ValueError(f"--direction is {direction}; forward or backward is wanted")
+    common: dict[str, Any] = {
+        "tokens": Path(given["tokens"]),
+        "direction": direction,
+        "seed": params.run.seed,
+    }
+    if stage == "finetune_classifier":
+        settings = params.finetune_classifier
+        start = None if settings.start == "scratch" else ModelFolder.at(Path(given[settings.start]))
+        return make_classifier_job(
+            settings, params.model, params.corpus.target.normalise, start=start, **common
+        )
+    start = ModelFolder.at(Path(given["start"])) if "start" in given else None
+    section = params.pretrain_lm if stage == "pretrain_lm" else params.finetune_lm
+    return make_language_model_job(section, params.model, stage=stage, start=start, **common)
+
+
+def _range_test(task: Task, context: Context, steps: int) -> tuple[list[float], list[float]]:
+    """Rates of the last layer group, and the smoothed loss after each step."""
+    training = Training(task, context)
+    rates: list[float] = []
+    losses: list[float] = []
+    mean = 0.0
+    for step in stepwise(steps, "range test"):
+        rate = task.plan.at(step).lrs[-1]
+        done = training.train_step()
+        loss = float(done.nats) / done.num_targets
+        mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
+        smoothed = mean / (1 - _SMOOTHING ** (step + 1))
+        if not math.isfinite(loss) or (losses and smoothed > _DIVERGED * min(losses)):
+            break
+        rates.append(rate)
+        losses.append(smoothed)
+    return rates, losses
+
+
+def _draw(path: Path, stage: str, rates: list[float], losses: list[float], suggestion: float) -> None:
+    import altair as alt
+
+    rows = [{"lr": rate, "loss": loss} for rate, loss in zip(rates, losses, strict=True)]
+    curve = (
+        alt.Chart(alt.Data(values=rows), title=f"{stage}: learning-rate range test")
+        .mark_line()
+        .encode(
+            x=alt.X("lr:Q", scale=alt.Scale(type="log"), title="learning rate"),
+            y=alt.Y("loss:Q", scale=alt.Scale(zero=False), title="training loss, smoothed (nats)"),
+        )
+    )
+    mark = alt.Chart(alt.Data(values=[{"lr": suggestion}])).mark_rule(strokeDash=[4, 4]).encode(x="lr:Q")
+    label = (
+        alt.Chart(alt.Data(values=[{"lr": suggestion, "text": f"suggested: {suggestion:.2g}"}]))
+        .mark_text(align="left", dx=6, y=12)
+        .encode(x="lr:Q", text="text:N")
+    )
+    (curve + mark + label).properties(width=560, height=320).save(str(path), scale_factor=2)

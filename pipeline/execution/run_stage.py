@@ -1,0 +1,321 @@
+"""Run one stage for the command line: settings, identity, lease, tracking, metrics file."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from pipeline import tracking
+from pipeline.distributed import services
+from pipeline.distributed.cluster import Cluster
+from pipeline.execution.fingerprints import stage_fingerprint
+from pipeline.files.atomic import atomic_write_text
+from pipeline.files.git import head
+from pipeline.files.manifest import content_hash
+from pipeline.files.tables import write_csv
+from pipeline.identity.fingerprint import fingerprint_of, source_of
+from pipeline.identity.key import run_key
+from pipeline.project import stages
+from pipeline.project.lock_file import LockFile
+from pipeline.project.params import Params, load
+from pipeline.project.stages import Stage
+from pipeline.settings.loader import read_yaml
+from pipeline.storage import marker
+from pipeline.storage.lease import Fence, Process
+from pipeline.storage.patience import patiently
+from pipeline.terminal.progress import busy, follow
+from pipeline.training.settings import Model
+
+log = logging.getLogger(__name__)
+
+CURVE_FILE = "curve.jsonl"
+
+
+def run_stage(
+    stage: str,
+    *,
+    metrics: Path,
+    params: Path,
+    curve: Path | None = None,
+    fingerprint: Path | None = None,
+    **arguments: Any,
+) -> None:
+    """Run a stage and write `metrics`; a training stage's curve goes to `curve`, as CSV.
+
+    `fingerprint` is the file by which DVC knows the code and packages of the stage.
+
+    Raises ValueError for a person's mistakes. A stage that fails overwrites nothing.
+    """
+    parent = _dvc()  # first: dvc may be killed from here on, which leaves this process orphaned
+    settings = load(params)
+    if stage == "prepare":  # the first stage: refuse now what a later one would refuse after hours
+        check_model(settings.model)
+    root = project_root(Path.cwd())
+    kind = stages.describe(stage).kind
+    # A sweep starts Ray itself, if any trial is left to train.
+    ray = cluster_of(root, settings, stage) if kind in ("trains", "sweeps") else None
+    with ray if ray and kind == "trains" else nullcontext(ray) as cluster:
+        module = importlib.import_module(f"pipeline.stages.{stage}")
+        info = _stage_info(stage, root, settings, read_yaml(params), arguments, fingerprint)
+        with _alone(info, settings, parent) as fence, tracking.stage_run(info) as run:
+            if fence is not None:
+                run.may_send = fence.may_send
+            if kind == "sweeps":
+                found = _sweep(module, settings, arguments, run, cluster, fence)
+            elif kind == "trains":
+                found = _train(module, settings, arguments, run, curve, cluster, fence)
+            else:
+                more = {"provenance": _provenance(run)} if kind == "reports" else {}
+                with busy(info.name):
+                    found = module.run(settings, **arguments, **more)
+            atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
+            tracking.log_metrics(run, found)
+            _register(stages.describe(stage), run, arguments)
+
+
+def _register(stage: Stage, run: tracking.StageRun, arguments: Mapping[str, Any]) -> None:
+    if stage.registers is not None:
+        out = arguments["out"]
+        tracking.register_model(run, out, stage.registers.format(out=out.name), "current", {})
+
+
+def project_root(folder: Path) -> Path:
+    """The folder that keeps services, checkpoints and runs.
+
+    `dvc exp run --temp` and `--queue` work in a copy below `.dvc/tmp/exps` and remove it afterwards, so
+    whatever has to last is kept in the project that they were called in.
+    """
+    for copy in (folder, *folder.parents):
+        if copy.parts[-4:-1] == (".dvc", "tmp", "exps"):
+            return copy.parents[3]
+    return folder
+
+
+def check_model(model: Model) -> None:
+    """Raises ValueError for an unknown family, or for settings that it does not have."""
+    from pipeline.training.cards import family_and_config
+
+    family_and_config(model)
+
+
+def _dvc() -> Process | None:
+    """The dvc process that runs this stage, if there is one."""
+    dvc = tracking.dvc_above()
+    with suppress(psutil.NoSuchProcess):
+        return Process.of(dvc) if dvc else None
+    return None
+
+
+@contextmanager
+def _alone(info: tracking.StageInfo, settings: Params, parent: Process | None) -> Iterator[Fence | None]:
+    """Hold the lease of the run: one process at a time trains it, whatever machine it is on."""
+    if info.key is None:
+        yield None
+        return
+    from pipeline.distributed.launch import hold
+
+    patiently(
+        partial(marker.claim, info.root, settings.run.storage),
+        minutes=settings.run.storage_wait_minutes,
+        what=f"{settings.run.storage} cannot be used",
+        warn=log.warning,
+    )
+    folder, _ = _places(info.root, settings.run.storage, info.key)
+    with hold(folder, settings.run, parent) as fence:
+        yield fence
+
+
+def _stage_info(
+    stage: str,
+    root: Path,
+    settings: Params,
+    written: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+    fingerprint: Path | None,
+) -> tracking.StageInfo:
+    """Identity and provenance of this stage. `written` holds the settings as params.yaml has them."""
+    described = stages.describe(stage)
+    texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+    paths = {name: path for name, path in arguments.items()
+             if isinstance(path, Path) and name not in described.outputs}  # fmt: skip
+    sections = [path.format(**texts) for path in described.sections]
+    section = selected(settings.model_dump(), sections)
+    inputs = {name: content_hash(path) for name, path in paths.items()}
+    if not source_of(f"models.{settings.model.family}").is_file():
+        check_model(settings.model)
+    code = stage_fingerprint(stage, settings, texts.get("corpus")).digest
+    _compare(fingerprint, code)
+    lock = LockFile(Path.cwd())
+    known = [*paths.values(), *([fingerprint] if fingerprint else [])]
+    return tracking.StageInfo(
+        root=root,
+        stage=stage,
+        stages=pipeline_stages(Path.cwd(), settings),
+        params=section,
+        inputs=inputs,
+        key=run_key(stage, {"arguments": texts, "params": section}, inputs, code)
+        if described.is_training
+        else None,
+        recipe=lock.upcoming(selected(written, sections), known),
+        recipes=lock.recipes(),
+    )
+
+
+def _compare(file: Path | None, code: str) -> None:
+    """Warn if DVC decided by another fingerprint than that of the code that runs now."""
+    if file is not None and file.exists() and json.loads(file.read_text(encoding="utf-8"))["digest"] != code:
+        log.warning(
+            "%s describes other code or packages than those running now; `dvc repro` updates it and runs the "
+            "stages that have changed",
+            file,
+        )
+
+
+def cluster_of(root: Path, settings: Params, stage: str) -> Cluster | None:
+    """The Ray of a training stage, or None to train without. It starts first because it takes longest."""
+    if settings.run.workers == 0:
+        return None
+    # Ray warns about this when it is joined from a thread; the stage run installs its own handler.
+    hush = logging.getLogger("ray._private.worker")
+    hush.addFilter(lambda record: "SIGTERM handler is not set" not in record.getMessage())
+    address = services.ray_address(root)
+    nested = stage == "tune" and settings.tune.workers > 1
+    return Cluster(address, services.join_environment() if address else {}, dashboard=nested)
+
+
+def _train(
+    module: Any,
+    settings: Params,
+    arguments: Mapping[str, Any],
+    run: tracking.StageRun,
+    curve: Path | None,
+    cluster: Cluster | None,
+    fence: Fence | None,
+) -> dict[str, Any]:
+    from pipeline.distributed.session import Session
+
+    key = run.info.key
+    assert key is not None
+    folder, records = _places(run.info.root, settings.run.storage, key)
+    session = Session(
+        key=key,
+        folder=folder,
+        open_recorder=run.recorder(records).open,
+        curve=records,
+        tracking_run=run.run_id,
+        anew=run.info.forced,
+        fence=fence,
+        cluster=cluster,
+    )
+    with follow(records, run.info.name):
+        found: dict[str, Any] = module.run(settings, **arguments, session=session)
+    if curve is not None:
+        _write_curve(tracking.read_records(records), curve)
+    return found
+
+
+def _places(root: Path, storage: str, key: str) -> tuple[str, Path]:
+    """A run's folder in run.storage, and the file on this machine for its training curve."""
+    if "://" in storage:
+        folder, records = f"{storage.rstrip('/')}/{key}", root / ".headstart" / "curves" / key / CURVE_FILE
+    else:
+        folder = str((root / storage).resolve() / key)
+        records = Path(folder) / CURVE_FILE
+    records.parent.mkdir(parents=True, exist_ok=True)
+    return folder, records
+
+
+def _sweep(
+    module: Any,
+    settings: Params,
+    arguments: Mapping[str, Any],
+    run: tracking.StageRun,
+    cluster: Cluster | None,
+    fence: Fence | None,
+) -> dict[str, Any]:
+    """Run a stage that consists of many trainings."""
+    from pipeline.sweeps.sweep import Sweep
+
+    assert fence is not None
+    sweep = Sweep(
+        run=settings.run,
+        resources=settings.trials,
+        cluster=cluster,
+        folder=_places(run.info.root, settings.run.storage, run.info.key or "")[0],
+        inputs=run.info.inputs,
+        code=fingerprint_of("pipeline.stages._trials", settings.model.family, trains=True).digest,
+        places=partial(_places, run.info.root, settings.run.storage),
+        owner=Process.this(),
+        fence=fence,
+        open_run=partial(tracking.trial_run, run),
+        settle_run=partial(tracking.settle_trial, run),
+        log_points=partial(tracking.log_points, run),
+    )
+    found: dict[str, Any] = module.run(settings, **arguments, sweep=sweep)
+    return found
+
+
+def _provenance(run: tracking.StageRun) -> Any:
+    """The report's facts: which code ran, on which machine, and where that is recorded."""
+    from importlib.metadata import version
+
+    from pipeline.report.page import Provenance
+
+    facts = {"commit": str(head(run.info.root) or "not in a git repository")}
+    facts |= {name: version(name) for name in ("headstart", "torch", "ray", "mlflow", "dvc")}
+    return Provenance(
+        facts=facts | {"python": platform.python_version(), "machine": _machine()},
+        data=LockFile(Path.cwd()).outputs(),
+        runs=tracking.linked_runs(run),
+    )
+
+
+def _machine() -> str:
+    return f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores"
+
+
+def _write_curve(records: list[tracking.Record], path: Path) -> None:
+    """Write the curve as a table for `dvc plots`, without figures that differ from run to run."""
+    names = sorted({name for record in records for name in record.metrics} - {"train/tokens_per_second"})
+    columns = {name: name.replace("/", "_") for name in names}
+    rows = [{"step": record.step} | {column: record.metrics.get(name, "") for name, column in columns.items()}
+            for record in records]  # fmt: skip
+    write_csv(path, rows, ["step", *columns.values()])
+
+
+def selected(params: Mapping[str, Any], sections: list[str]) -> dict[str, Any]:
+    """The settings at some dotted paths, as {path: value or mapping}."""
+    found: dict[str, Any] = {}
+    for path in sections:
+        value: Any = params
+        for part in path.split("."):
+            value = value[part]
+        found[path] = value
+    return found
+
+
+def pipeline_stages(root: Path, params: Params) -> list[str]:
+    """Names of all stages in dvc.yaml as DVC calls them, matrices expanded; empty without dvc.yaml."""
+    file = root / "dvc.yaml"
+    if not file.exists():
+        return []
+    names = []
+    for name, stage in read_yaml(file)["stages"].items():
+        matrix = stage.get("matrix")
+        if matrix is None:
+            names.append(name)
+            continue
+        (items,) = matrix.values()
+        items = params.run.directions if isinstance(items, str) else items
+        names += [f"{name}@{item}" for item in items]
+    return names

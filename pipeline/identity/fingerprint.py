@@ -1,0 +1,186 @@
+"""The fingerprint of a stage: the code and the packages that make its numbers, and nothing else.
+
+Numbers live in rooms of their own (`NUMERICAL_ROOMS`); `tests/test_rooms.py` checks that these import no
+operations code. A stage's fingerprint covers its own file and the numerical modules below it, as parsed
+source without comments, docstrings, log calls and error messages. It also covers the versions of the
+packages that those modules compute with. So a fix in a lease, a progress bar or a message trains nothing
+again, and a changed formula or another torch does.
+
+A room's `settings.py` is left out on purpose: its values are in the key of the run anyway.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sysconfig
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("pipeline", "models")
+
+NUMERICAL_ROOMS = ("models", "pipeline.corpus", "pipeline.training", "pipeline.evaluation")
+_STAGES = "pipeline.stages"
+_LOOP = "pipeline.training.loop"
+
+# Packages that decide numbers, by the name they are imported under.
+_COMPUTING = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+    "polars": "polars",
+    "sentencepiece": "sentencepiece",
+}
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The code and packages that make a stage's numbers."""
+
+    code: Mapping[str, str]  # module -> hash of its parsed source
+    packages: Mapping[str, str]  # distribution -> version
+    text: Mapping[str, str] = field(default_factory=dict)  # packages whose own text is the corpus
+
+    @property
+    def digest(self) -> str:
+        content = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def to_json(self) -> str:
+        return json.dumps({"digest": self.digest, **asdict(self)}, indent=1, sort_keys=True) + "\n"
+
+
+def fingerprint_of(
+    module: str, family: str, *, trains: bool = False, reads_packages: bool = False
+) -> Fingerprint:
+    """The fingerprint of a stage, or of the trials that a sweep runs.
+
+    Args:
+        module: the stage's module, or the one that the trials are made of.
+        family: the model family, which counts where the stage builds a model.
+        trains: whether the training loop runs below it.
+        reads_packages: whether the text of the installed packages is its input (`source: pydocs`).
+    """
+    roots = [module, _LOOP] if trains else [module]
+    modules = numerical_modules(roots)
+    if "models.family" in modules:
+        modules = numerical_modules([*roots, f"models.{family}"])
+    imported = {name for module in modules for name in _foreign_imports(module)}
+    distributions = sorted({_COMPUTING[name] for name in imported if name in _COMPUTING})
+    return Fingerprint(
+        code={module: _parsed(module) for module in modules},
+        packages={name: _version(name) for name in distributions},
+        text=_installed() if reads_packages else {},
+    )
+
+
+def numerical_modules(roots: Iterable[str]) -> list[str]:
+    """The given modules and every numerical module and shared part of stages below them, sorted."""
+    return _reached(roots, _counts)
+
+
+def modules_of(*modules: str) -> list[str]:
+    """The given modules and all our modules below them, sorted."""
+    return _reached(modules, lambda module: True)
+
+
+def _reached(roots: Iterable[str], follow: Callable[[str], bool]) -> list[str]:
+    """Modules that some roots import, directly or not, as far as `follow` says."""
+    found: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += [name for name in imports_of(module) if follow(name)]
+    return sorted(found)
+
+
+def _counts(module: str) -> bool:
+    room, _, name = module.rpartition(".")
+    return is_numerical(module) or (room == _STAGES and name.startswith("_"))
+
+
+def is_numerical(module: str) -> bool:
+    """Whether an edit in a module may change a number."""
+    room, _, name = module.rpartition(".")
+    return room in NUMERICAL_ROOMS and name != "settings"
+
+
+def source_of(module: str) -> Path:
+    base = _ROOT.joinpath(*module.split("."))
+    return base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+
+
+@cache
+def imports_of(module: str) -> tuple[str, ...]:
+    """Modules of ours that a module imports anywhere in its source, read without importing it."""
+    names = (name for name in _imported(module) if name.split(".")[0] in _PACKAGES)
+    return tuple(sorted({name for name in names if source_of(name).is_file()}))
+
+
+def _foreign_imports(module: str) -> set[str]:
+    return {name.split(".")[0] for name in _imported(module)} - set(_PACKAGES)
+
+
+@cache
+def _imported(module: str) -> frozenset[str]:
+    names: set[str] = set()
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
+
+
+def _tree(module: str) -> ast.Module:
+    return ast.parse(source_of(module).read_text(encoding="utf-8"))
+
+
+@cache
+def _parsed(module: str) -> str:
+    """Hash of a module's parsed source without the text that only people read."""
+    return hashlib.sha256(ast.unparse(_Silent().visit(_tree(module))).encode()).hexdigest()[:16]
+
+
+class _Silent(ast.NodeTransformer):
+    """Removes docstrings, log calls and error messages."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        value = node.value
+        is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+        return ast.copy_location(ast.Pass(), node) if is_text or _is_log_call(value) else node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        if isinstance(node.exc, ast.Call):
+            node.exc = node.exc.func
+        return node
+
+
+def _is_log_call(value: ast.expr) -> bool:
+    called = value.func if isinstance(value, ast.Call) else None
+    return (
+        isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "log"
+    )
+
+
+def _version(distribution: str) -> str:
+    """The public version: a build for GPUs counts as the same package, as where a training runs does not."""
+    return metadata.version(distribution).partition("+")[0]
+
+
+def _installed() -> dict[str, str]:
+    """Versions of Python and of each installed package except this one."""
+    paths = sysconfig.get_paths()
+    folders = sorted({paths["purelib"], paths["platlib"]})
+    found = {each.name.lower(): each.version for each in metadata.distributions(path=folders)}
+    found.pop("headstart", None)
+    return {"python": ".".join(sysconfig.get_python_version().split(".")[:2]), **dict(sorted(found.items()))}

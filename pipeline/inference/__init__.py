@@ -1,0 +1,1 @@
+"""Using a classifier: predictions on the command line and in MLflow's model server."""

@@ -1,0 +1,1 @@
+"""Facts about this machine and its processes: identity, cost, memory, the fast dtype."""

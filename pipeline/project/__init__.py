@@ -1,0 +1,1 @@
+"""The project's folder: params.yaml, presets, dvc.yaml and dvc.lock."""

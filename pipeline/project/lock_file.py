@@ -1,0 +1,62 @@
+"""What dvc.lock records about stages: the settings and inputs that made their outputs.
+
+A recipe is a hash of both; the fingerprint file of a stage's code is one of the inputs. Before it runs, a
+stage compares its recipe with the recorded one. If they are equal, DVC runs it only because somebody asked
+for that (`dvc repro --force`). The MLflow run with the recorded recipe is the one whose outputs DVC kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class LockFile:
+    def __init__(self, root: Path) -> None:
+        from pipeline.settings.loader import read_yaml
+
+        path = root / "dvc.lock"
+        self._stages: dict[str, Any] = read_yaml(path).get("stages", {}) if path.exists() else {}
+        self._outputs = {
+            out["path"]: out.get("md5") for stage in self._stages.values() for out in stage.get("outs", [])
+        }
+
+    def recipes(self) -> dict[str, str]:
+        """The recipe of each stage that DVC has run, by stage name."""
+        return {name: self._recorded(stage) for name, stage in self._stages.items()}
+
+    def outputs(self) -> dict[str, str]:
+        """The hash of each output that DVC knows, by path."""
+        return {path: digest for path, digest in sorted(self._outputs.items()) if digest}
+
+    def upcoming(self, params: Mapping[str, Any], inputs: Iterable[Path]) -> str:
+        """The recipe of a stage that is about to run: its values of params.yaml, by dotted path."""
+        found = {str(path): self._outputs.get(str(path)) or _md5(path) for path in inputs}
+        return _digest(params, {path: digest for path, digest in found.items() if digest})
+
+    def _recorded(self, stage: Mapping[str, Any]) -> str:
+        words = set(stage["cmd"].split())  # the inputs, as the stage was given them
+        inputs = {dep["path"]: dep.get("md5") for dep in stage.get("deps", []) if dep["path"] in words}
+        return _digest(stage.get("params", {}).get("params.yaml", {}), inputs)
+
+
+def _digest(params: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:
+    content = json.dumps([_plain(params), inputs], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def _md5(path: Path) -> str | None:
+    """The hash by which DVC knows a file; None for a folder that no stage has made."""
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() if path.is_file() else None
+
+
+def _plain(value: Any) -> Any:
+    """The value without differences that YAML does not mean, such as 1 and 1.0."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

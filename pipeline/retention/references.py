@@ -1,0 +1,148 @@
+"""Finds the training runs that the revisions of a project refer to.
+
+The metrics file of a training names the key of its run, and git has it in every revision, including DVC's
+experiments. Metrics files of earlier versions name no key, but their runs are older than the commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pipeline.files.git import GitError, git
+from pipeline.project import stages
+
+
+@cache
+def _metrics() -> re.Pattern[str]:
+    """Matches paths to the metrics files of stages that train."""
+    trainings = "|".join(stages.of_kind("trains", "sweeps"))
+    return re.compile(rf"(?:^|/)metrics/(?:{trainings})(?:-[^/]*)?\.json$")
+
+
+@dataclass(frozen=True)
+class References:
+    keys: frozenset[str] = frozenset()
+    unknown_until: float = 0.0  # in seconds since the epoch; results written before may be referred to
+    remarks: tuple[str, ...] = ()  # what could not be read
+
+    def __or__(self, other: References) -> References:
+        return References(
+            self.keys | other.keys,
+            max(self.unknown_until, other.unknown_until),
+            (*self.remarks, *other.remarks),
+        )
+
+
+def references(root: Path) -> References:
+    """References of the workspace, of other worktrees, and of all commits that any ref of git reaches.
+
+    If there is no git, or it fails, any result may be referred to. Raises ValueError for a missing folder.
+    """
+    if not root.is_dir():
+        raise ValueError(f"{root}: no such folder; name that of a project")
+    committed: dict[str, float] = {}
+    folders = [root]
+    try:
+        committed = dict(sorted(_committed(root), key=lambda version: version[1]))
+        contents = _contents(root, committed)
+        versions = [(contents[blob], time) for blob, time in committed.items()]
+        found = _named(versions, root, "metrics files in its revisions") | _beyond_history(root)
+        folders = _worktrees(root)
+    except OSError as error:
+        remark = f"{root}: git cannot list its revisions ({error}); all results are kept"
+        committed, found = {}, References(unknown_until=float("inf"), remarks=(remark,))
+    for folder in folders:
+        files = [path for path in folder.glob("reports/metrics/*.json") if _metrics().search(path.as_posix())]
+        new = [(path.read_bytes(), path.stat().st_mtime) for path in files]
+        new = [(content, time) for content, time in new if _blob(content) not in committed]
+        found |= _named(new, folder, "metrics files")
+    return found
+
+
+def _named(versions: Sequence[tuple[bytes, float]], folder: Path, which: str) -> References:
+    """The runs that versions of metrics files name, each with the time it was written."""
+    keys = [_key(content) for content, _ in versions]
+    silent = [time for key, (_, time) in zip(keys, versions, strict=True) if key is None]
+    remark = f"{folder}: {len(silent)} {which} do not name their run; older results than the newest are kept"
+    named = frozenset(key for key in keys if key)
+    return References(named, max(silent, default=0.0), (remark,) if silent else ())
+
+
+def _beyond_history(root: Path) -> References:
+    """A shallow clone lacks commits, which may refer to any result."""
+    if git(root, "rev-parse", "--is-shallow-repository").strip() == b"false":
+        return References()
+    remark = (
+        f"{root} is a shallow clone, without the start of its history; all results are kept "
+        "(`git fetch --unshallow` brings the rest)"
+    )
+    return References(unknown_until=float("inf"), remarks=(remark,))
+
+
+def _committed(root: Path) -> Iterator[tuple[str, float]]:
+    """The blob of each version of a training's metrics in any commit, and the time of that commit."""
+    # -m: a merge may bring what neither of its parents had. -z: otherwise git quotes some paths.
+    flags = ("--all", "-m", "--raw", "-z", "--no-abbrev", "--no-renames", "--format=%ct")
+    time = 0.0
+    words = iter(git(root, "log", *flags, "--", "*metrics/*.json").split(b"\0"))
+    for word in words:
+        word = word.strip()
+        if word.isdigit():
+            time = float(word)
+        elif word.startswith(b":"):
+            blob, path = word.split()[3].decode(), os.fsdecode(next(words))
+            if _metrics().search(path) and set(blob) != {"0"}:  # zeros: that commit removed it
+                yield blob, time
+
+
+def _contents(root: Path, blobs: Iterable[str]) -> dict[str, bytes]:
+    """The contents of blobs. Raises GitError if one is missing, as in a partial clone."""
+    names = sorted(blobs)
+    output = io.BytesIO(
+        git(root, "cat-file", "--batch", stdin="".join(f"{name}\n" for name in names).encode())
+    )
+    contents: dict[str, bytes] = {}
+    for name in names:
+        header = output.readline().split()
+        if header[1:2] != [b"blob"]:
+            raise GitError(f"object {name} is missing")
+        contents[name] = output.read(int(header[2]))
+        output.readline()
+    return contents
+
+
+def _key(content: bytes) -> str | None:
+    """The run that a metrics file names, "" if nothing was trained, None if it does not say."""
+    try:
+        metrics: Any = json.loads(content)
+        key = metrics.get("key") or ("" if metrics.get("num_trials") == 0 else None)
+    except (ValueError, AttributeError):
+        return None
+    return None if key is None else str(key)
+
+
+def _blob(content: bytes) -> str:
+    """The id that git gives a file of this content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def _worktrees(root: Path) -> list[Path]:
+    """The project's folder in each worktree."""
+    # Git ends the line; another end of line belongs to the name.
+    below = os.fsdecode(git(root, "rev-parse", "--show-prefix").removesuffix(b"\n"))
+    try:
+        lines = git(root, "worktree", "list", "--porcelain", "-z").split(b"\0")
+    except GitError:  # git before 2.36 has no -z for this
+        lines = git(root, "worktree", "list", "--porcelain").split(b"\n")
+    names = [line.removeprefix(b"worktree ") for line in lines if line.startswith(b"worktree ")]
+    folders = [Path(os.fsdecode(name), below) for name in names]
+    return sorted({root.resolve(), *(folder.resolve() for folder in folders if folder.is_dir())})

@@ -1,0 +1,341 @@
+"""Lists what is in `run.storage`, judges what is still wanted, and removes the rest, for `headstart gc`.
+
+    <key>/checkpoints/step-*    of a training, with <key>/curve.jsonl and <key>/lease
+    <key>/outcome/step-*        the result of a trial
+    <key>/trials.json           the keys of a sweep's trials; <key>/search and <key>/ray belong to Ray Tune
+    ray/<key>                   belongs to Ray Train
+    inputs/<sha256>             token shards for workers; they count only along with inputs/<sha256>.whole
+
+A run is kept while somebody holds it, while a revision or an alias refers to it, while a kept sweep reads it,
+and for some days after it was last written. A failure to read something never removes anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from pipeline.files.manifest import MANIFEST_FILE
+from pipeline.identity.key import TRIALS_FILE
+from pipeline.retention.references import References
+from pipeline.storage.address import join, open_storage
+from pipeline.storage.bucket import SCRATCH_PREFIX
+from pipeline.storage.input_shipping import FOLDER, WHOLE
+from pipeline.storage.interface import Storage, StoredFile
+from pipeline.storage.lease import Holder, Lease, LeaseHeldError, acquire, holder_of, last_holder, user_name
+
+log = logging.getLogger(__name__)
+
+DAY_S = 86_400.0
+_KEY = re.compile(r"[0-9a-f]{16}")
+_INPUT = re.compile(  # what `pipeline.storage.input_shipping` has written or was writing
+    r"inputs/(?:([0-9a-f]{64})(?:/|\.whole$)|\.([0-9a-f]{64})(?:\.whole)?\.(?:partial|old)-)"
+)
+_STEP = re.compile(rf"(checkpoints|outcome)/(step-[\d.]+)/{re.escape(MANIFEST_FILE)}")
+# Without a beat for so long, a holder elsewhere is dead, however much the clocks differ.
+_SILENT_S = DAY_S
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run or an input, or what is left of one."""
+
+    key: str  # an input's SHA-256
+    files: tuple[StoredFile, ...]  # without those of a run's lease
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(file.num_bytes for file in self.files)
+
+    @property
+    def written(self) -> float:
+        """Seconds since the epoch. A new use of an input rewrites its marker."""
+        return max((file.written for file in self.files), default=0.0)
+
+
+@dataclass(frozen=True)
+class StoredRun(Stored):
+    title: str = ""  # what was trained
+    state: str = ""
+    is_unfinished: bool = False
+    holder: Holder | None = None
+    beat: float = 0.0  # the last sign of life of its lease, in seconds since the epoch
+    user: str | None = None  # who trained it last
+    trials: frozenset[str] = frozenset()  # of a sweep
+
+    @property
+    def written(self) -> float:
+        return super().written or self.beat
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """All reasons to keep a run."""
+
+    references: References
+    aliases: Mapping[str, str] | None  # key -> address of a model; None if MLflow does not answer
+    unsent: str = ""  # names of curve files that MLflow has not received yet
+    older_than_days: float = 14.0
+    user: str = field(default_factory=user_name)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    run: StoredRun
+    reason: str  # for keeping the run; empty if it goes
+
+    @property
+    def goes(self) -> bool:
+        return not self.reason
+
+
+# ---------------------------------------------------------------------------------------- looking
+
+
+def stored_runs(storage: Storage) -> list[StoredRun]:
+    """All runs, the longest untouched first. Raises OSError if the storage does not answer."""
+    files: dict[str, list[StoredFile]] = defaultdict(list)
+    for file in storage.files():
+        first, _, rest = file.path.partition("/")
+        key = rest.partition("/")[0] if first == "ray" else first
+        if _KEY.fullmatch(key):
+            files[key].append(file)
+    runs = [_stored_run(storage, key, found) for key, found in files.items()]
+    return sorted(runs, key=lambda run: (run.written, run.key))
+
+
+def _stored_run(storage: Storage, key: str, files: Sequence[StoredFile]) -> StoredRun:
+    run = open_storage(join(storage.address, key))
+    beats = {file: file.written for file in files if file.path.startswith(f"{key}/lease/")}
+    last = last_holder(run)
+    title, state, is_unfinished, trials = _described(
+        run, {file.path.removeprefix(f"{key}/") for file in files}
+    )
+    return StoredRun(
+        key=key,
+        files=tuple(file for file in files if file not in beats),
+        title=title,
+        state=state,
+        is_unfinished=is_unfinished,
+        holder=holder_of(run),
+        beat=max(beats.values(), default=0.0),
+        user=last.user if last else None,
+        trials=frozenset(trials),
+    )
+
+
+def _described(run: Storage, paths: set[str]) -> tuple[str, str, bool, list[str]]:
+    """Title, state, whether it is an unfinished training, and the trials of a sweep."""
+    if TRIALS_FILE in paths:
+        trials = []
+        with contextlib.suppress(ValueError):  # torn by a power cut; the trials are then judged by their age
+            trials = [str(trial) for trial in json.loads(run.read(TRIALS_FILE) or b"[]")]
+        return "sweep", f"{len(trials)} trials", False, trials
+    checkpoints = _whole_steps(paths, "checkpoints")
+    title, state, is_unfinished = "", "no whole checkpoint", True
+    if checkpoints:
+        title, state, is_unfinished = _of_checkpoint(run.read(f"checkpoints/{checkpoints[-1]}/state.json"))
+    if _whole_steps(paths, "outcome"):
+        return f"trial, {title}" if title else "trial", "finished", False, []
+    if any(path.startswith("search/") for path in paths):
+        return "search", "", False, []
+    return title, state, is_unfinished, []
+
+
+def _whole_steps(paths: set[str], part: str) -> list[str]:
+    """Names of the checkpoints or outcomes that have a manifest, the newest last."""
+    steps = (_STEP.fullmatch(path) for path in paths)
+    return sorted(step[2] for step in steps if step and step[1] == part)
+
+
+def _of_checkpoint(content: bytes | None) -> tuple[str, str, bool]:
+    try:
+        state = json.loads(content or b"")
+        title = f"{state['card']['stage']} {state['card']['direction']}"
+        if state["finished"]:
+            return title, "finished", False
+        return title, f"step {state['step']:,} of {state['num_steps']:,}", True
+    except (ValueError, KeyError, TypeError):
+        return "", "unreadable", False
+
+
+# ---------------------------------------------------------------------------------------- judging
+
+
+def judge(runs: Sequence[StoredRun], wanted: Wanted, now: float) -> list[Verdict]:
+    """Which runs stay, and why."""
+    reasons = {run.key: _reason(run, wanted, now) for run in runs}
+    read_by = {trial: run.key for run in runs if reasons[run.key] for trial in run.trials}
+    return [
+        Verdict(run, reasons[run.key] or (f"a trial of {read_by[run.key]}" if run.key in read_by else ""))
+        for run in runs
+    ]
+
+
+def _reason(run: StoredRun, wanted: Wanted, now: float) -> str:
+    days = wanted.older_than_days
+    if run.holder and (run.holder.process.is_here or now - run.beat < max(_SILENT_S, days * DAY_S)):
+        return f"held by {run.holder}"
+    if run.key in wanted.references.keys:
+        return "a revision refers to it"
+    if wanted.aliases and run.key in wanted.aliases:
+        return f"{wanted.aliases[run.key]} is made from it"
+    if run.key in wanted.unsent:
+        return "MLflow has not received its curve yet"
+    if now - run.written < days * DAY_S:
+        return f"written in the last {days:g} days"
+    if run.user not in (None, wanted.user):
+        return f"{run.user}'s"
+    if not run.is_unfinished and run.written <= wanted.references.unknown_until:
+        return "a revision that names no run may refer to it"
+    if not run.is_unfinished and wanted.aliases is None:
+        return "MLflow does not say whether an alias refers to it"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------- removing
+
+
+def remove(storage: Storage, run: StoredRun) -> bool:
+    """Remove a run; returns False if somebody has resumed it in the meantime. Raises OSError.
+
+    This process holds the run's lease until nothing else is left, so that nobody resumes it meanwhile.
+    """
+    place = open_storage(join(storage.address, run.key))
+    with _held(storage, run) as lease:
+        if lease is None:
+            return False
+        for part in ("outcome", "checkpoints"):
+            for step in place.names(part):
+                place.remove(f"{part}/{step}")
+        for name in place.names():
+            if name != "lease":
+                place.remove(name)
+        storage.remove(f"ray/{run.key}")
+        lease.remove()
+    storage.prune(run.key)
+    return True
+
+
+@contextlib.contextmanager
+def _held(storage: Storage, run: StoredRun) -> Iterator[Lease | None]:
+    """The lease of a run; None if somebody else holds it, or has changed the run since it was listed."""
+    try:
+        lease = acquire(join(storage.address, run.key), tell=log.warning)
+    except LeaseHeldError as error:
+        log.warning("%s is kept: %s", run.key, error)
+        yield None
+        return
+    try:
+        now = [file for file in storage.files(run.key) if not file.path.startswith(f"{run.key}/lease/")]
+        changed = set(now) - set(run.files)
+        if changed:
+            log.warning("%s is kept: it was written to in the meantime", run.key)
+        yield None if changed else lease
+    finally:
+        lease.release()
+
+
+def superfluous(run: StoredRun) -> list[StoredFile]:
+    """Files that a finished run can do without: all checkpoints but the last, or all if it has an outcome."""
+    if run.state != "finished":
+        return []
+    paths = {file.path.removeprefix(f"{run.key}/") for file in run.files}
+    checkpoints = _whole_steps(paths, "checkpoints")
+    if not _whole_steps(paths, "outcome"):
+        checkpoints = checkpoints[:-1]
+    folders = tuple(f"{run.key}/checkpoints/{name}/" for name in checkpoints)
+    return [file for file in run.files if file.path.startswith(folders)]
+
+
+def thin(storage: Storage, run: StoredRun) -> bool:
+    """Remove the superfluous files of a run if the rest is whole; returns whether it was. Raises OSError."""
+    from pipeline.artifacts.tensor_folder import verify_folder
+
+    part = "outcome" if any("/outcome/" in file.path for file in run.files) else "checkpoints"
+    with _held(storage, run) as lease:
+        if lease is None:
+            return False
+        kept = f"{run.key}/{part}/{storage.names(f'{run.key}/{part}')[-1]}"
+        try:
+            with storage.opened(kept) as folder:
+                verify_folder(folder)
+        except ValueError as error:
+            log.warning("%s is kept: %s", run.key, error)
+            return False
+        for step in {file.path.rpartition("/")[0] for file in superfluous(run)}:
+            storage.remove(step)
+    return True
+
+
+# --------------------------------------------------------------------------- inputs, and this machine
+
+
+def stale_inputs(storage: Storage, verdicts: Sequence[Verdict], days: float, now: float) -> list[Stored]:
+    """Inputs that were shipped long ago; none while any run is held. Raises OSError."""
+    if any(verdict.run.holder for verdict in verdicts):
+        return []
+    return [each for each in _stored_inputs(storage) if now - each.written >= days * DAY_S]
+
+
+def _stored_inputs(storage: Storage) -> list[Stored]:
+    files: dict[str, list[StoredFile]] = defaultdict(list)
+    for file in storage.files(FOLDER):
+        name = _INPUT.match(file.path)
+        if name:
+            files[name[1] or name[2]].append(file)
+    return [Stored(digest, tuple(sorted(found))) for digest, found in sorted(files.items())]
+
+
+def remove_input(storage: Storage, stale: Stored) -> bool:
+    """Remove an input; returns False if it was shipped again since it was listed. Raises OSError.
+
+    Its marker goes first: without it the rest does not count.
+    """
+    if stale not in _stored_inputs(storage):
+        log.warning("%s/%s is kept: it was written to in the meantime", FOLDER, stale.key)
+        return False
+    storage.remove(f"{FOLDER}/{stale.key}{WHOLE}")
+    for path in {"/".join(file.path.split("/")[:2]) for file in stale.files}:
+        storage.remove(path)
+    if not storage.files(FOLDER):
+        storage.prune(FOLDER)
+    return True
+
+
+def stale_here(root: Path, kept: set[str], unsent: str, days: float, now: float) -> list[Path]:
+    """Leftovers on this machine: curves and locks of removed runs, temporary folders of killed processes."""
+    curves = [path for path in (root / ".headstart/curves").glob("*") if path.stem not in kept]
+    paths = sorted([*curves, *(root / ".headstart/locks").glob("*")])
+    old = [path for path in paths if path.stem not in unsent and now - path.stat().st_mtime >= days * DAY_S]
+    scratch = ((path, re.fullmatch(rf"{SCRATCH_PREFIX}(\d+)-\w+", path.name))
+               for path in sorted(Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*")))  # fmt: skip
+    return old + [
+        path
+        for path, name in scratch
+        if name and path.lstat().st_uid == os.getuid() and not psutil.pid_exists(int(name[1]))
+    ]
+
+
+def unsent_curves(root: Path) -> str:
+    """All records of what MLflow has yet to receive. Raises ValueError for a file that is no text."""
+    texts = []
+    for path in (root / ".headstart/unsent").glob("*.json"):
+        with contextlib.suppress(FileNotFoundError):  # sent in the meantime
+            try:
+                texts.append(path.read_text(encoding="utf-8"))
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path} is not readable ({error}); remove it, and repeat the command"
+                ) from error
+    return "\n".join(texts)

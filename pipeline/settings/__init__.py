@@ -1,0 +1,1 @@
+"""Strict, typed settings: section base, loader, messages."""

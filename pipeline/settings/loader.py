@@ -1,0 +1,112 @@
+"""Reads YAML into strict, typed settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ValidationError, create_model
+
+from pipeline.settings.messages import explain
+from pipeline.settings.section import Section
+
+T = TypeVar("T")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Parse a YAML 1.2 mapping. Raises ValueError if the file is missing or is no mapping."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        yaml = YAML(typ="safe")
+        yaml.Constructor = _with_positions(yaml.Constructor)
+        content = yaml.load(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            _check_no_nul(content)
+            return content
+    except FileNotFoundError as error:
+        raise ValueError(f"{path}: no such file") from error
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not valid YAML: {error}") from error
+    raise ValueError(f"{path}: holds {type(content).__name__}; expected a mapping")
+
+
+def _with_positions(constructor: type[Any]) -> type[Any]:
+    """Add line and column to the error for a value that cannot be made, such as a 13th month."""
+    from ruamel.yaml.constructor import ConstructorError
+
+    class WithPositions(constructor):
+        def construct_object(self, node: Any, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep=deep)
+            except ValueError as error:
+                raise ConstructorError(problem=str(error), problem_mark=node.start_mark) from error
+
+    return WithPositions
+
+
+def _check_no_nul(content: Mapping[str, Any]) -> None:
+    for key, value in flatten(content):
+        if any(
+            isinstance(item, str) and "\0" in item for item in (value if isinstance(value, list) else [value])
+        ):
+            raise ValueError(f"`{key}` holds a NUL, which no path or name can contain")
+
+
+def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str = "") -> T:
+    """Check `values` strictly against a pydantic model or a dataclass.
+
+    Raises:
+        ValueError: one line per unknown, missing or wrong key, with its dotted name and, for an unknown
+            key, the nearest known name.
+    """
+    model = kind if issubclass(kind, BaseModel) else _strict_model(kind)
+    try:
+        checked = model.model_validate(dict(values))
+    except ValidationError as error:
+        lines = sorted(explain(error.errors(), values, model, prefix))
+        raise ValueError(f"{where}: " + f"\n{where}: ".join(lines)) from error
+    if isinstance(checked, kind):
+        return checked
+    try:
+        return kind(**checked.model_dump())
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _strict_model(kind: type) -> type[BaseModel]:
+    """Make a strict model with the fields of a dataclass, which pydantic itself would check leniently."""
+    fields: dict[str, Any] = {name: (hint, ...) for name, hint in get_type_hints(kind).items()}
+    return create_model(kind.__name__, __base__=Section, **fields)
+
+
+def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `top` over `base`, key by key.
+
+    If the `kind` of a source changes, the whole source is replaced: keys of another kind mean nothing to it.
+    So is a range that becomes choices, or the reverse.
+    """
+    merged = dict(base)
+    for key, value in top.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            other_kind = "kind" in value and "kind" in below and value["kind"] != below["kind"]
+            other_range = ("choices" in value and "low" in below) or ("low" in value and "choices" in below)
+            replaced = (other_kind and key == "source") or other_range
+            merged[key] = dict(value) if replaced else overlay(below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) for each leaf."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,22 @@
+"""The base class of settings sections, and field types with bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+NonNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
+Threads = Annotated[int, Field(ge=1, le=1024)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the range that every library here accepts
+Epochs = Annotated[float, Field(gt=0, le=100_000)]  # bounded, because every evaluation is planned ahead
+
+Precision = Literal["auto", "fp32", "bf16"]  # of matrix products
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

@@ -1,0 +1,140 @@
+"""The trials of a label curve, one for each arm, number of labels and seed, and the outcome each one stores.
+
+Shapes: N test documents, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipeline.artifacts.model_folder import export_model
+from pipeline.corpus.batches import stratified_subset
+from pipeline.corpus.documents import read_texts
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
+from pipeline.distributed.launch import fit, model_tensors
+from pipeline.distributed.session import Session
+from pipeline.distributed.settings import Run
+from pipeline.distributed.worker import device_of
+from pipeline.evaluation.metrics import tfidf_probabilities
+from pipeline.machine.cost import Cost, total
+from pipeline.storage.lease import Fence
+from pipeline.training.cards import build_classifier, build_encoder
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.jobs import ClassifierJob, LanguageModelJob, chosen_documents
+from pipeline.training.objectives import predict_logits
+
+
+@dataclass(frozen=True)
+class ClassifierPoint:
+    """A network trained on a subset of the labels, and its probabilities for the test documents."""
+
+    name: str
+    folder: str
+    job: ClassifierJob
+    settings: Run
+    session: Session
+    test_documents: int | None
+
+    def recorded(self, session: Session) -> ClassifierPoint:
+        return replace(self, session=session)
+
+    def run(self, fence: Fence) -> Checkpoint:
+        done = fit(self.job, replace_workers(self.settings), replace(self.session, fence=fence))
+        device = device_of(self.settings)
+        cost = Cost(gpu=device.type == "cuda")
+        card = self.job.card
+        assert card.head is not None
+        model = build_classifier(build_encoder(card)[0], card.head)
+        model.load_state_dict(model_tensors(done))
+        test = open_shard(self.job.tokens, "test")
+        logits = predict_logits(
+            model.to(device).eval(),
+            [test.document(int(index)) for index in test_sample(test, self.test_documents)],
+            card.head.max_tokens,
+            card.direction,
+            card.pad_id,
+            device,
+        )
+        spent = total(done.state["spent"], cost.spent())
+        return _outcome(done.step, logits.double().softmax(1), spent, done.state["kept_metrics"])
+
+
+@dataclass(frozen=True)
+class TfidfPoint:
+    """TF-IDF with logistic regression on the same labels. It validates by folds, so all labels train."""
+
+    name: str
+    folder: str
+    tokens: Path
+    documents: Path
+    num_labels: int
+    seed: int
+    test_documents: int | None
+
+    def recorded(self, session: Session) -> TfidfPoint:
+        return self  # it has no curve
+
+    def run(self, fence: Fence) -> Checkpoint:
+        cost = Cost()
+        train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
+        chosen = chosen_documents(train, self.num_labels, self.seed, "sample_efficiency.labels")
+        train_texts, test_texts = read_texts(self.documents, "train"), read_texts(self.documents, "test")
+        probs = tfidf_probabilities(
+            [train_texts[index] for index in chosen],
+            train.labels[chosen].astype(np.int64),
+            [test_texts[index] for index in test_sample(test, self.test_documents)],
+            len(read_info(self.tokens).label_names or ()),
+            self.seed,
+        )
+        return _outcome(0, torch.from_numpy(probs), cost.spent(), {})
+
+
+@dataclass(frozen=True)
+class LanguageModelPoint:
+    """A language model that an arm starts from; its outcome is its weights."""
+
+    name: str
+    folder: str
+    job: LanguageModelJob
+    settings: Run
+    session: Session
+
+    def recorded(self, session: Session) -> LanguageModelPoint:
+        return replace(self, session=session)
+
+    def run(self, fence: Fence) -> Checkpoint:
+        done = fit(self.job, replace_workers(self.settings), replace(self.session, fence=fence))
+        state = {"validation": done.state["kept_metrics"], **done.state["spent"]}
+        return Checkpoint(done.step, model_tensors(done), state)
+
+    def export(self, outcome: Checkpoint, folder: Path) -> None:
+        export_model(folder, outcome.tensors, replace(self.job.card, key=self.session.key))
+
+
+def replace_workers(run: Run) -> Run:
+    """The same settings, but for a loop in this process, with this process's threads."""
+    return run.model_copy(update={"workers": 0, "threads_per_worker": torch.get_num_threads()})
+
+
+def test_sample(shard: TokenShard, size: int | None) -> np.ndarray:
+    """Indices of the labelled documents, or of a stratified sample; all points use the same."""
+    labelled = np.flatnonzero(shard.labels != UNLABELLED)
+    if size is None or size >= len(labelled):
+        return labelled
+    return labelled[stratified_subset(shard.labels[labelled], size, seed=0)]
+
+
+def probabilities_of(outcomes: Sequence[Checkpoint]) -> np.ndarray:
+    """Probabilities (N, C), averaged over the directions of a model."""
+    return np.mean([outcome.tensors["probabilities"].double().numpy() for outcome in outcomes], axis=0)
+
+
+def _outcome(
+    steps: int, probs_NC: torch.Tensor, spent: dict[str, float], validation: dict[str, float]
+) -> Checkpoint:
+    return Checkpoint(steps, {"probabilities": probs_NC.float()}, {"validation": validation, **spent})

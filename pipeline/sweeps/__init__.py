@@ -1,0 +1,1 @@
+"""Stages of many trainings: their missing trials, MLflow runs and outcomes."""

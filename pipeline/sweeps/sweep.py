@@ -1,0 +1,220 @@
+"""A stage of many trainings: which trials are still missing, their MLflow runs, their outcomes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from pipeline.distributed.cluster import Cluster
+from pipeline.distributed.session import Session
+from pipeline.distributed.settings import Run, Trials
+from pipeline.distributed.trials import Terms, Trial, outcome_of, trial_runner
+from pipeline.identity.key import TRIALS_FILE, run_key
+from pipeline.storage.address import open_storage
+from pipeline.storage.lease import Fence, Process
+from pipeline.storage.patience import patiently
+from pipeline.terminal.progress import counted
+from pipeline.tracking.runs import OpenRun
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.context import CurveRecorder, no_recorder
+
+log = logging.getLogger(__name__)
+
+_ALL_STEPS = 2**62  # more than any training has
+
+
+class SweepTrial(Trial, Protocol):
+    """A trial whose curve can be recorded."""
+
+    def recorded(self, session: Session) -> Trial:
+        """The same trial with another session, whose recorder writes its curve."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A trial to run: everything that its outcome depends on, and how to build it."""
+
+    name: str
+    settings: Mapping[str, Any]
+    inputs: tuple[str, ...]  # names of the stage's inputs that it reads
+    build: Callable[[Session], SweepTrial]  # raises ValueError for unusable input
+
+
+Places = Callable[[str], tuple[str, Path]]  # key -> folder in run.storage, file of the curve
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The keys of trials that differ in some values. Sent to other processes."""
+
+    common: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    code: str
+    places: Places
+    owner: Process  # the stage
+
+    def of(self, values: Mapping[str, Any]) -> str:
+        return run_key("trial", {**self.common, **values}, self.inputs, self.code)
+
+    def session(self, values: Mapping[str, Any]) -> Session:
+        """A session without a recorder: a search records what its trials report."""
+        key = self.of(values)
+        return Session(key, self.places(key)[0], no_recorder, owner=self.owner)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The run of a stage that consists of many trainings."""
+
+    run: Run
+    resources: Trials
+    cluster: Cluster | None  # None: trials run in this process
+    folder: str  # of this stage's run, in run.storage
+    inputs: Mapping[str, str]  # name -> SHA-256
+    code: str  # fingerprint of the code of trials
+    places: Places
+    owner: Process  # the stage: without it, trials are orphans
+    fence: Fence  # of the lease that the stage holds
+    open_run: Callable[[str, str, Mapping[str, Any]], OpenRun]
+    settle_run: Callable[[str, str, Path, Mapping[str, Any]], None]
+    log_points: Callable[[Mapping[str, Mapping[int, float]]], None]
+
+    @property
+    def key(self) -> str:
+        """The key of this stage's run. It is in the stage's metrics, where `headstart gc` finds it."""
+        return self.folder.rpartition("/")[2]
+
+    def retain(self, keys: Iterable[str]) -> None:
+        """Keep these trials as long as this stage's run, which reads them."""
+        storage = open_storage(self.folder)
+
+        def add() -> None:
+            known = set(json.loads(storage.read(TRIALS_FILE) or b"[]"))
+            if not known.issuperset(keys):
+                storage.write(TRIALS_FILE, json.dumps(sorted({*known, *keys}), indent=0).encode())
+
+        what = f"{self.folder}/{TRIALS_FILE} cannot be written"
+        patiently(add, minutes=self.run.storage_wait_minutes, what=what, warn=log.warning)
+
+    def outcomes(self, specs: Sequence[Spec]) -> dict[str, Checkpoint | Exception]:
+        """The outcome of each trial by name, or the error that it failed with.
+
+        Trials with an outcome from an earlier run are not run again. All are built, which checks them, before
+        the first one runs. Raises ValueError for unusable input, or if all trials fail.
+        """
+        trials = {spec.name: spec.build(self._session(spec)) for spec in specs}
+        self.retain([self._key(spec) for spec in specs])  # before any outcome is relied on
+        outcomes: dict[str, Checkpoint | Exception] = {}
+        for spec in specs:
+            outcome = self._outcome(trials[spec.name])
+            if outcome is not None:
+                self.settle_run(spec.name, self._key(spec), self.places(self._key(spec))[1], outcome.state)
+                outcomes[spec.name] = outcome
+        missing = [spec for spec in specs if spec.name not in outcomes]
+        if missing:
+            self._run(trials, missing, outcomes)
+        assert outcomes.keys() == trials.keys()
+        failures = [name for name, outcome in outcomes.items() if isinstance(outcome, Exception)]
+        if failures and len(failures) == len(outcomes):
+            raise ValueError(f"all {len(failures)} trials failed; {failures[0]}: {outcomes[failures[0]]}")
+        return outcomes
+
+    def _run(
+        self,
+        trials: Mapping[str, SweepTrial],
+        missing: Sequence[Spec],
+        outcomes: dict[str, Checkpoint | Exception],
+    ) -> None:
+        """Run the missing trials, each with an MLflow run, and add to `outcomes` how they end."""
+        runs: dict[str, OpenRun] = {}
+        waiting: list[Trial] = []
+        terms = Terms(self.run, self.resources, self.owner)
+        with (
+            trial_runner(terms, self.cluster, self.folder) as run_trials,
+            counted(len(missing), "trials") as advance,
+        ):
+
+            def on_end(trial: Trial, error: Exception | None) -> None:
+                outcome = self._outcome(trial) if error is None else None
+                runs.pop(trial.name).close(outcome.state if outcome else {}, str(error or ""))
+                if outcome is not None:
+                    outcomes[trial.name] = outcome
+                if error is not None:
+                    log.warning("%s failed: %s", trial.name, error)
+                    outcomes[trial.name] = error
+                advance()
+
+            try:
+                for spec in missing:
+                    runs[spec.name] = self.open_run(spec.name, self._key(spec), spec.settings)
+                    waiting.append(trials[spec.name].recorded(self._session(spec, runs[spec.name])))
+                run_trials(waiting, on_end)
+                for trial in waiting:
+                    if trial.name in runs:  # skipped: another trial with the same settings has run
+                        on_end(trial, None)
+            except BaseException as error:
+                for run in runs.values():
+                    run.close({}, f"stopped: {type(error).__name__}")
+                raise
+
+    def _outcome(self, trial: Trial) -> Checkpoint | None:
+        """A trial's outcome. The fence tells a missing outcome from a storage that is away."""
+        return outcome_of(trial, self.run, self.fence.check)
+
+    def keys(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> Keys:
+        """The keys of trials that read these inputs and share these settings."""
+        common = {"precision": self.run.precision, **settings}
+        return Keys(common, {name: self.inputs[name] for name in inputs}, self.code, self.places, self.owner)
+
+    def _key(self, spec: Spec) -> str:
+        return self.keys(spec.settings, spec.inputs).of({})
+
+    def _session(self, spec: Spec, run: OpenRun | None = None) -> Session:
+        key = self._key(spec)
+        folder, curve = self.places(key)
+        if run is None:  # the trial is only checked
+            return Session(key, folder, no_recorder)
+        return Session(key, folder, run.recorder(curve).open, tracking_run=run.run_id, owner=self.owner)
+
+
+@dataclass
+class SearchRuns:
+    """The MLflow runs of a search's trials, opened and written as Tune reports; all are closed at the end."""
+
+    sweep: Sweep
+    measure: str
+    keys: Keys
+    advance: Callable[[], None]
+    _open: dict[str, tuple[OpenRun, CurveRecorder]] = field(default_factory=dict)
+
+    def started(self, name: str, values: Mapping[str, Any]) -> None:
+        if name in self._open:  # Tune paused it, and now resumes it
+            return
+        key = self.keys.of(values)
+        self.sweep.retain([key])
+        run = self.sweep.open_run(f"trial {name}", key, values)
+        # The file may hold the reports of a killed attempt; the recorder drops repeated ones.
+        recorder = run.recorder(self.sweep.places(key)[1]).open(_ALL_STEPS)
+        self._open[name] = (run, recorder)
+
+    def reported(self, name: str, percent: float, metrics: Mapping[str, float]) -> None:
+        self._open[name][1].record(round(percent), metrics)
+
+    def ended(self, name: str, value: float | None, failure: str) -> None:
+        run, recorder = self._open.pop(name)
+        recorder.close()
+        run.close({} if value is None else {self.measure: value}, failure)
+        if failure:
+            log.warning("trial %s failed: %s", name, failure)
+        self.advance()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for name in list(self._open):
+            self.ended(name, None, "stopped")

@@ -1,0 +1,101 @@
+"""Model cards, and models built from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from torch.overrides import TorchFunctionMode
+
+from models.family import Encoder, Family, lookup
+from models.heads import Classifier, LanguageModel, Pooling
+from pipeline.corpus.settings import Direction
+from pipeline.settings.loader import typed
+from pipeline.training.settings import Model
+
+
+@dataclass(frozen=True)
+class HeadCard:
+    """How a classifier reads a text, and the shape of its head."""
+
+    label_names: tuple[str, ...]
+    pooling: Pooling
+    head_hidden: int
+    head_dropout: tuple[float, ...]
+    bptt: int  # tokens per chunk
+    max_tokens: int
+    normalise: dict[str, Any]  # the text normalisation settings of its training
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    kind: Literal["language_model", "classifier"]
+    family: str
+    config: dict[str, Any]  # settings of the family; dropouts as in params.yaml
+    vocab_size: int
+    pad_id: int
+    direction: Direction
+    tokenizer_sha256: str
+    stage: str
+    key: str  # of the training run
+    head: HeadCard | None = None
+
+
+def family_and_config(model: Model) -> tuple[Family, Any]:
+    """Return the family that `params.yaml` names and its typed settings. Raises ValueError naming the key."""
+    family = lookup(model.family)
+    return family, typed(family.config, model.config, where="params.yaml", prefix="model.config.")
+
+
+def build_encoder(card: ModelCard, dropout: float = 1.0) -> tuple[Encoder, list[Any]]:
+    """Build a fresh encoder and its layer groups. `dropout` multiplies each dropout of the family."""
+    family = lookup(card.family)
+    encoder = family.build(family.config(**card.config).scaled_dropout(dropout), card.vocab_size)
+    return encoder, family.layer_groups(encoder)
+
+
+def build_classifier(encoder: Encoder, card: HeadCard) -> Classifier:
+    return Classifier(
+        encoder,
+        len(card.label_names),
+        pooling=card.pooling,
+        head_hidden=card.head_hidden,
+        head_dropout=card.head_dropout,
+        bptt=card.bptt,
+    )
+
+
+def build_language_model(encoder: Encoder, card: ModelCard) -> LanguageModel:
+    return LanguageModel(encoder, tie_weights=bool(card.config["tie_weights"]))
+
+
+class NoInitialWeights(TorchFunctionMode):
+    """Skips the drawing of initial weights, for which torch loads its compiler on the meta device (2 s)."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
+
+
+def check_match(start: ModelCard, wanted: ModelCard, folder: Path) -> None:
+    """Raise ValueError if the starting model differs in shape, direction or tokenizer."""
+    for name in ("family", "vocab_size", "direction", "tokenizer_sha256"):
+        ours, theirs = getattr(wanted, name), getattr(start, name)
+        if ours != theirs:
+            raise ValueError(
+                f"the model in {folder} has {name} {theirs}, {wanted.stage} needs {ours}; "
+                "rerun the stages before it, or choose another model"
+            )
+    for name, ours in wanted.config.items():
+        theirs = start.config.get(name)
+        if theirs != ours and not name.endswith("dropout"):
+            raise ValueError(
+                f"the model in {folder} has {name}: {theirs}, model.config.{name} is {ours}; "
+                "make them equal, or pretrain again"
+            )
