@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pipeline.machine.openmp import limit_spinning
 from pipeline.project import stages
 
 app = typer.Typer(
@@ -312,6 +313,7 @@ def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
 def main() -> None:
     """The `headstart` command: a person's mistake is one message and exit code 2, never a traceback."""
     sys.excepthook = _print_traceback
+    limit_spinning()
     _add_stages()
     try:
         app(_with_the_flags_of_dvc(sys.argv[1:]))

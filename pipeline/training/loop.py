@@ -131,7 +131,7 @@ class Training:
         self.model.train()
         rates = self.task.plan.at(self.step)
         freeze(self.optimizer, rates.lrs)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         loss = self.task.loss(self.step, self.state, self.context)
         loss.objective.backward()
         set_rates(self.optimizer, rates.lrs, loss.rate_scale)
@@ -275,7 +275,6 @@ class Training:
         for name, parameter in self.model.named_parameters():
             mine = tensors_under(tensors, f"{name}.")
             if mine:
-                # Fused AdamW keeps its step count on the device, other AdamW on the CPU.
                 self.optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in mine.items()}
 
 

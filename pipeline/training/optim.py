@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,34 +12,114 @@ from torch import Tensor, nn
 
 from pipeline.training.settings import Optimizer
 
-
-def make_optimizer(settings: Optimizer, groups: Sequence[Sequence[nn.Parameter]]) -> torch.optim.Optimizer:
-    """Make an optimizer with one parameter group per layer group, in order. `set_rates` sets the rates."""
-    param_groups = [{"params": list(group), "lr": 0.0} for group in groups]
-    if settings.kind == "adamw":
-        return torch.optim.AdamW(
-            param_groups,
-            lr=0.0,
-            betas=(settings.momentum, settings.beta2),
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
-    return torch.optim.SGD(
-        param_groups, lr=0.0, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=True
-    )
+ADAM_EPSILON = 1e-8
 
 
-def freeze(optimizer: torch.optim.Optimizer, lrs: Sequence[float]) -> None:
+@dataclass
+class LayerGroup:
+    """Parameters that share a rate."""
+
+    parameters: list[nn.Parameter]
+    lr: float = 0.0
+
+
+class GroupOptimizer(ABC):
+    """An optimizer over layer groups, in order. `set_rates` sets the rates.
+
+    The updates are torch's fused ones. It is not a `torch.optim.Optimizer`, the first use of which loads
+    torch's compiler: more than a second of each process that trains.
+    """
+
+    def __init__(self, settings: Optimizer, groups: Sequence[Sequence[nn.Parameter]]) -> None:
+        self.settings = settings
+        self.groups = [LayerGroup(list(group)) for group in groups]
+        self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
+
+    def zero_grad(self) -> None:
+        for group in self.groups:
+            for parameter in group.parameters:
+                parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Update the parameters that have a gradient."""
+        for group in self.groups:
+            parameters = [each for each in group.parameters if each.grad is not None]
+            for parameter in parameters:
+                if parameter not in self.state:
+                    self.state[parameter] = self._fresh_state(parameter)
+            if parameters:
+                grads = [each.grad for each in parameters if each.grad is not None]
+                self._update(parameters, grads, group.lr)
+
+    def _states(self, parameters: Sequence[nn.Parameter], name: str) -> list[Tensor]:
+        return [self.state[parameter][name] for parameter in parameters]
+
+    @abstractmethod
+    def _fresh_state(self, parameter: nn.Parameter) -> dict[str, Tensor]: ...
+
+    @abstractmethod
+    def _update(self, parameters: list[nn.Parameter], grads: list[Tensor], lr: float) -> None: ...
+
+
+class AdamW(GroupOptimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, Algorithm 2)."""
+
+    def _fresh_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        return {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+
+    def _update(self, parameters: list[nn.Parameter], grads: list[Tensor], lr: float) -> None:
+        from torch.optim.adam import adam
+
+        exp_avgs, exp_avg_sqs = self._states(parameters, "exp_avg"), self._states(parameters, "exp_avg_sq")
+        adam(
+            list(parameters), grads, exp_avgs, exp_avg_sqs, [], self._states(parameters, "step"),
+            fused=True, decoupled_weight_decay=True, amsgrad=False, maximize=False, lr=lr,
+            beta1=self.settings.momentum, beta2=self.settings.beta2,
+            weight_decay=self.settings.weight_decay, eps=ADAM_EPSILON,
+        )  # fmt: skip
+
+
+class SGD(GroupOptimizer):
+    """Stochastic gradient descent with momentum, without dampening."""
+
+    def _fresh_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        # From zeros the first update is the gradient itself.
+        return {"momentum_buffer": torch.zeros_like(parameter)} if self.settings.momentum else {}
+
+    def _update(self, parameters: list[nn.Parameter], grads: list[Tensor], lr: float) -> None:
+        from torch.optim.sgd import sgd
+
+        momentum = self.settings.momentum
+        buffers: list[Tensor | None] = [None] * len(parameters)
+        if momentum:
+            buffers = list(self._states(parameters, "momentum_buffer"))
+        sgd(
+            list(parameters), grads, buffers, fused=True, lr=lr, momentum=momentum,
+            weight_decay=self.settings.weight_decay, dampening=0.0, nesterov=False, maximize=False,
+        )  # fmt: skip
+
+
+def make_optimizer(settings: Optimizer, groups: Sequence[Sequence[nn.Parameter]]) -> GroupOptimizer:
+    """Make an optimizer with one group of parameters per layer group, in order."""
+    return AdamW(settings, groups) if settings.kind == "adamw" else SGD(settings, groups)
+
+
+def freeze(optimizer: GroupOptimizer, lrs: Sequence[float]) -> None:
     """Require gradients in the layer groups whose rate is not 0, and in no others."""
-    for group, lr in zip(optimizer.param_groups, lrs, strict=True):
-        for parameter in group["params"]:
+    for group, lr in zip(optimizer.groups, lrs, strict=True):
+        for parameter in group.parameters:
             parameter.requires_grad_(lr > 0)
 
 
-def set_rates(optimizer: torch.optim.Optimizer, lrs: Sequence[float], scale: float) -> None:
+def set_rates(optimizer: GroupOptimizer, lrs: Sequence[float], scale: float) -> None:
     """Set the rate of each layer group for the next update, times `scale`."""
-    for group, lr in zip(optimizer.param_groups, lrs, strict=True):
-        group["lr"] = lr * scale
+    for group, lr in zip(optimizer.groups, lrs, strict=True):
+        group.lr = lr * scale
 
 
 def check_groups(model: nn.Module, groups: Sequence[Sequence[nn.Parameter]]) -> None:

@@ -380,14 +380,14 @@ def test_as_many_sampled_words_as_the_vocabulary_has_are_refused(tokens):
         language_model_job(tokens, sampled_words=VOCAB)
 
 
-def test_making_a_job_does_not_load_the_compiler_of_torch(tokens):
-    """Loading it takes over a second of each stage, in the driver, which only waits for the workers."""
+def test_training_does_not_load_the_compiler_of_torch(tokens, tmp_path):
+    """Loading it takes over a second of each process that makes a job or trains one."""
     code = f"""
 import sys
 from pathlib import Path
-from tests.training.test_loop import classifier_job, language_model_job
-language_model_job(Path({str(tokens)!r}))
-classifier_job(Path({str(tokens)!r}))
+from tests.training.test_loop import Curve, classifier_job, language_model_job, run
+run(language_model_job(Path({str(tokens)!r})), Path({str(tmp_path / "lm")!r}), Curve())
+run(classifier_job(Path({str(tokens)!r})), Path({str(tmp_path / "classifier")!r}), Curve())
 print("torch._dynamo" in sys.modules)
 """
     root = Path(__file__).parents[2]

@@ -156,7 +156,7 @@ def test_a_frozen_group_does_not_move_even_with_momentum_of_earlier_steps(kind):
         before = [[weight.detach().clone() for weight in group] for group in groups_of(model)]
         freeze(optimizer, lrs)
         set_rates(optimizer, lrs, 1.0)
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         backward(model, step)
         optimizer.step()
         for group, old, lr in zip(groups_of(model), before, lrs, strict=True):
