@@ -362,7 +362,7 @@ def free_port() -> int:
 
 @dataclass
 class Scene:
-    """What the monkey can kill or damage."""
+    """The processes and files that the monkey can kill or damage."""
 
     project: Path
     dvc: subprocess.Popen[bytes]

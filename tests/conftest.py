@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_the_session():
-    """What is remembered for this machine is not to be measured while its tests run."""
+    """Measurements taken while tests run must not be remembered for this machine."""
     with tempfile.TemporaryDirectory(prefix="headstart-cache-") as folder:
         before = os.environ.get("XDG_CACHE_HOME")
         os.environ["XDG_CACHE_HOME"] = folder

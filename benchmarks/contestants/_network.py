@@ -24,7 +24,7 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def encoder_of(size: Size, precision: str) -> AWDLSTM:
-    """With all its dropouts; matrix products in `precision`."""
+    """Make the encoder with all its dropouts; `precision` is that of the matrix products."""
     config = Config(
         embedding_dim=size.embedding_dim,
         hidden_dim=size.hidden_dim,
@@ -44,7 +44,7 @@ def encoder_of(size: Size, precision: str) -> AWDLSTM:
 def language_model_task(
     size: Size, precision: str, num_steps: int, sampled_words: int | None = None
 ) -> LanguageModelTask:
-    """Training on words drawn by Zipf's law."""
+    """Make a training on words drawn by Zipf's law."""
     num_tokens = size.batch_rows * size.bptt * (num_steps + 1) + 1
     shard = TokenShard(
         tokens=(np.random.default_rng(1).zipf(1.2, num_tokens) % size.vocab_size).astype(np.uint16),

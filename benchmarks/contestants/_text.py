@@ -1,4 +1,4 @@
-"""What the contestants of `data_route.py` share: reading the corpus."""
+"""Shared by the contestants of `data_route.py`: reading the corpus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def texts_of(corpus: Path) -> Iterator[list[str]]:
-    """The texts of a parquet file, a row group at a time."""
+    """Yield the texts of a parquet file, one row group at a time."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(corpus) as parquet:

@@ -1,4 +1,4 @@
-"""What the contestants share: sizes, seconds of a repeated call, peak memory."""
+"""Shared by the contestants: sizes, seconds of a repeated call, peak memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import torch
 
-THREADS = "BENCHMARK_THREADS"  # a variable that asks for so many; otherwise as many as cores
+THREADS = "BENCHMARK_THREADS"  # an environment variable: the number of threads, by default one a core
 
 
 @dataclass(frozen=True)
 class Size:
-    """Of an AWD-LSTM and its batches."""
+    """The size of an AWD-LSTM and its batches."""
 
     embedding_dim: int
     hidden_dim: int
@@ -35,17 +35,17 @@ class Size:
 
     @property
     def weights_multiplied(self) -> int:
-        """Weights that each token is multiplied by in a forward pass, LSTM layers and decoder."""
+        """The weights that a forward pass multiplies each token by: LSTM layers and decoder."""
         return self.layer_weights + self.vocab_size * self.embedding_dim
 
     @property
     def flop_per_classified_token(self) -> int:
-        """Of a forward pass. The head reads a document once."""
+        """Operations of a forward pass, without the head, which reads a document once."""
         return 2 * self.layer_weights
 
     @property
     def flop_per_trained_token(self) -> int:
-        """Two a weight forward; and as many for the gradient of the input, and of the weight."""
+        """Two operations a weight for the forward pass, and two for each of the two gradients (input, weight)."""
         return 6 * self.weights_multiplied
 
 
@@ -58,13 +58,13 @@ SIZES = {
 
 
 def prepare() -> None:
-    """As many threads as cores, as all contestants have; the same numbers each time."""
+    """Give each contestant one thread a core, unless told otherwise, and the same random numbers."""
     torch.set_num_threads(int(os.environ.get(THREADS) or len(os.sched_getaffinity(0))))
     torch.manual_seed(1)
 
 
 def seconds_of(step: Callable[[], object], repeats: int, warm_up: int = 1) -> float:
-    """Median."""
+    """Return the median over `repeats` calls."""
     for _ in range(warm_up):
         step()
     times = []
@@ -76,7 +76,7 @@ def seconds_of(step: Callable[[], object], repeats: int, warm_up: int = 1) -> fl
 
 
 def peak_megabytes() -> float:
-    """Of this process, all that it ever held in memory."""
+    """Return the most memory that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

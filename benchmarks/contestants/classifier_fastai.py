@@ -1,4 +1,4 @@
-"""Documents a second of fastai's text classifier, with its Adam in a plain loop; and of its prediction."""
+"""Documents a second of fastai's text classifier: training with its Adam in a plain loop, and prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet to token numbers with fastai's default for words: its rules, spaCy on all cores, Numericalize."""
+"""Parquet to token numbers as fastai does by default: its rules, spaCy on all cores, Numericalize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sentencepiece alone, on as many threads as cores: what nothing that encodes with it can be faster than."""
+"""sentencepiece alone, one thread a core: the limit for whatever encodes with it."""
 
 from __future__ import annotations
 

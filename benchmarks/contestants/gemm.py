@@ -1,4 +1,4 @@
-"""The fastest matrix product that torch makes here, GFLOP/s: the limit of every step."""
+"""The fastest matrix product of torch on this machine, in GFLOP/s: the limit of every step."""
 
 from __future__ import annotations
 

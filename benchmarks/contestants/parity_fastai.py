@@ -1,4 +1,4 @@
-"""How far logits in evaluation, and gradients without dropout, are from those of fastai's own AWD_LSTM."""
+"""The distance to fastai's own AWD_LSTM: of logits in evaluation, and of gradients without dropout."""
 
 from __future__ import annotations
 

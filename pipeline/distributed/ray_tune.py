@@ -1,4 +1,4 @@
-"""What `trials` and `search` have in common: Ray Tune, set up our way, and what to do about a lost trial."""
+"""Shared by `trials` and `search`: how Ray Tune is set up, and how a lost trial is retried."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _raise(error: Exception) -> None:
 
 
 def _last_error(trial: Any) -> Exception:
-    """What ended the last attempt, from Tune's copy on this machine: the storage may be away."""
+    """The failure of the last attempt, from Tune's copy on this machine: the storage may be away."""
     from ray import cloudpickle
 
     if trial.pickled_error_file is None:

@@ -36,7 +36,7 @@ Values = Mapping[str, Any]  # dotted path -> value
 
 @dataclass(frozen=True)
 class Objective:
-    """What a trial trains, and by what it is judged. Sent to other processes."""
+    """The training of a trial and the metric that judges it. Sent to other processes."""
 
     make_job: Callable[[Values], Job]
     make_session: Callable[[Values], Session]

@@ -1,4 +1,4 @@
-"""What a training knows about the run that it belongs to."""
+"""A training's knowledge of the run that it belongs to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver sends along with a job: credentials for the bucket, and the files that the job reads."""
+"""A shipment goes along with a job: credentials for the bucket, and the files that the job reads."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class SampleEfficiency(Section):
 
 
 class Ablate(Section):
-    """What `headstart ablate` trains with each trick and without it."""
+    """The trainings of `headstart ablate`, each with and without a trick."""
 
     seeds: list[Seed]  # none: no ablations
     labels: Count  # to train a classifier on

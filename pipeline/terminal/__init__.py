@@ -1,1 +1,1 @@
-"""What a person sees on a terminal."""
+"""Output for a person at a terminal."""

@@ -1,4 +1,4 @@
-"""What an execution's run shows of its stages: links to their runs, and whether all succeeded."""
+"""The execution's run: links to the runs of its stages, and whether all succeeded."""
 
 from __future__ import annotations
 
