@@ -48,7 +48,7 @@ check: setup
 	mypy
 	@$(MAKE) --no-print-directory audit
 
-# Known holes of the locked packages, where somebody can be asked; else it is said that nobody could.
+# Known vulnerabilities of the locked packages, or a line that says that no service could be asked.
 audit: setup $(AUDITLIBS)/.ready
 	@PYTHONPATH=$(CURDIR)/$(AUDITLIBS) python audit/audit.py
 

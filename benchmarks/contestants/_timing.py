@@ -45,7 +45,7 @@ class Size:
 
     @property
     def flop_per_trained_token(self) -> int:
-        """Two operations a weight for the forward pass, and two for each of the two gradients (input, weight)."""
+        """Operations of a training step: two a weight for the forward pass, for either gradient as many."""
         return 6 * self.weights_multiplied
 
 

@@ -1,4 +1,4 @@
-"""Steps of Hugging Face's GPT-2 with about as many weights, in a plain PyTorch loop with AdamW and clipping."""
+"""Steps of Hugging Face's GPT-2 with about as many weights, in a plain PyTorch loop: AdamW, clipping."""
 
 from __future__ import annotations
 
