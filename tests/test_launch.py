@@ -444,3 +444,17 @@ def test_a_run_resumes_in_the_precision_that_it_started_in(monkeypatch, tmp_path
     assert context.precision == torch.bfloat16
     context = worker.make_context(job, run_of(precision="fp32"), fenced, torch.device("cpu"))
     assert context.precision == torch.float32
+
+
+def test_float32_products_are_float32_on_every_cpu():
+    """oneDNN would round them to bfloat16 on a CPU that has instructions for it, against `run.precision`."""
+    if torch.cuda.is_available():
+        pytest.skip("on a GPU these products are TF32")
+    before = torch.get_float32_matmul_precision()
+    try:
+        worker.prepare_torch(None)
+        left, right = torch.randn(300, 400), torch.randn(400, 300)
+        exact = left.double() @ right.double()
+        assert float(((left @ right) - exact).norm() / exact.norm()) < 1e-5
+    finally:
+        torch.set_float32_matmul_precision(before)

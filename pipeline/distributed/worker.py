@@ -14,7 +14,7 @@ from pipeline.distributed.session import Report, Session
 from pipeline.distributed.settings import Run
 from pipeline.machine.allocator import keep_freed_memory
 from pipeline.machine.cost import Cost
-from pipeline.machine.precision import fast_dtype
+from pipeline.machine.precision import choose_float32_products, fast_dtype
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
 from pipeline.training.loop import train
@@ -76,8 +76,7 @@ def prepare_torch(num_threads: int | None, deterministic: bool = False) -> None:
     keep_freed_memory()
     if num_threads:
         torch.set_num_threads(num_threads)
-    # oneDNN's float32 products are about twice as fast as MKL's on many CPUs; on GPUs this is TF32.
-    torch.set_float32_matmul_precision("medium" if not torch.cuda.is_available() else "high")
+    choose_float32_products()
     if deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when cuBLAS is first used
     if torch.are_deterministic_algorithms_enabled() != deterministic:  # setting it loads torch's compiler

@@ -18,6 +18,18 @@ _MAX_ROUNDING = 0.01  # of a product, relative to float32's
 _SHAPE = (512, 1152, 4608)  # rows, features in and out: an LSTM layer of the paper
 
 
+def choose_float32_products() -> None:
+    """Set the fastest float32 matrix products of this machine that are exact; on a GPU they are TF32.
+
+    "medium" makes torch use oneDNN, which is about twice as fast as MKL on many CPUs. If the CPU has bfloat16
+    instructions, oneDNN would round to bfloat16.
+    """
+    if torch.cuda.is_available():
+        torch.set_float32_matmul_precision("high")
+    else:
+        torch.set_float32_matmul_precision("highest" if _has_bfloat16(torch.device("cpu")) else "medium")
+
+
 def fast_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 if it is faster than float32 here and exact enough, else float32.
 
