@@ -1,6 +1,7 @@
 """What dvc.lock records about stages: the settings and inputs that made their outputs.
 
-A recipe is a hash of both; the fingerprint file of a stage's code is one of the inputs. Before it runs, a
+A recipe is a hash of both; the fingerprint file of a stage's code is one of the inputs. A folder that holds
+outputs of several stages, such as `data/classifier`, is not: only DVC can tell its hash. Before it runs, a
 stage compares its recipe with the recorded one. If they are equal, DVC runs it only because somebody asked
 for that (`dvc repro --force`). The MLflow run with the recorded recipe is the one whose outputs DVC kept.
 """
@@ -40,7 +41,8 @@ class LockFile:
     def _recorded(self, stage: Mapping[str, Any]) -> str:
         words = set(stage["cmd"].split())  # the inputs, as the stage was given them
         inputs = {dep["path"]: dep.get("md5") for dep in stage.get("deps", []) if dep["path"] in words}
-        return _digest(stage.get("params", {}).get("params.yaml", {}), inputs)
+        known = {path: md5 for path, md5 in inputs.items() if path in self._outputs or not _is_folder(md5)}
+        return _digest(stage.get("params", {}).get("params.yaml", {}), known)
 
 
 def _digest(params: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:
@@ -48,8 +50,12 @@ def _digest(params: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
+def _is_folder(md5: str | None) -> bool:
+    return md5 is None or md5.endswith(".dir")
+
+
 def _md5(path: Path) -> str | None:
-    """The hash by which DVC knows a file; None for a folder that no stage has made."""
+    """The hash by which DVC knows a file; None for a folder."""
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() if path.is_file() else None
 
 
