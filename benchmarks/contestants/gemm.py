@@ -7,6 +7,7 @@ import time
 import torch
 
 from benchmarks.contestants._timing import prepare, tell
+from pipeline.machine.precision import choose_float32_products
 
 # The products of a training step: square, for the peak; input of an LSTM, recurrent, decoder.
 SHAPES = [(2048, 2048, 2048), (4480, 400, 4608), (64, 1152, 4608), (512, 400, 60_000)]
@@ -23,7 +24,7 @@ def best(rows: int, inner: int, columns: int, dtype: torch.dtype, repeats: int =
 
 
 prepare()
-torch.set_float32_matmul_precision("medium")  # lets torch choose oneDNN for float32
+choose_float32_products()
 tell(
     fp32=max(best(*shape, torch.float32) for shape in SHAPES),
     bf16=max(best(*shape, torch.bfloat16) for shape in SHAPES),
