@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from pipeline.execution.fingerprints import stage_fingerprint, write_fingerprints
+from pipeline.execution.fingerprints import stage_fingerprint, trials_digest, write_fingerprints
 from pipeline.identity import fingerprint
 from pipeline.project import stages
 from pipeline.project.params import Params, load
+from tests.test_rooms import modules as every_module
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -41,6 +43,7 @@ def params() -> Params:
 def digests(params: Params) -> dict[str, str]:
     forget()
     found = {stage: stage_fingerprint(stage, params).digest for stage in stages.names()}
+    found["trials"] = trials_digest(params)
     return found | {f"prepare {each}": stage_fingerprint("prepare", params, each).digest
                     for each in ("general", "target")}  # fmt: skip
 
@@ -71,7 +74,7 @@ def talk(x: int) -> int:
 
 
 def test_what_people_read_changes_nothing(source, params):
-    """Comments, docstrings, error messages and log calls in numerical code."""
+    """Other comments, docstrings, error messages and log calls in numerical code."""
     loop, optim = (source / "pipeline/training" / name for name in ("loop.py", "optim.py"))
     plain = optim.read_text(encoding="utf-8")
     optim.write_text(plain + TALKS.format(word="one"), encoding="utf-8")
@@ -85,6 +88,76 @@ def test_what_people_read_changes_nothing(source, params):
     assert digests(params) == before
     optim.write_text(plain + TALKS.format(word="two").replace("return x", "return x + 1"), encoding="utf-8")
     assert digests(params) != before
+
+
+ADDED = [
+    ("    def finished(self) -> bool:\n", '        """Whether the last step is done."""\n'),
+    ("        self.model.train()\n", '        log.info("a step")\n'),
+    ("        self.optimizer.step()\n", '        assert self.step >= 0, "a message"\n'),
+]
+
+
+def test_a_docstring_or_log_call_more_changes_nothing_and_a_check_more_does(source, params):
+    loop = source / "pipeline/training/loop.py"
+    text = loop.read_text(encoding="utf-8")
+    before = digests(params)
+    with_log = text.replace("import math\n", "import logging\nimport math\n", 1).replace(
+        "\n\ndef train(", "\nlog = logging.getLogger(__name__)\n\n\ndef train(", 1
+    )
+    for (place, added), changes in zip(ADDED, (False, False, True), strict=True):
+        assert place in with_log
+        loop.write_text(with_log.replace(place, place + added, 1), encoding="utf-8")
+        assert (digests(params) != before) == changes, added
+    typed = text.replace("def _clip(self) -> Tensor:", "def _clip(self) -> torch.Tensor:")
+    assert typed != text
+    loop.write_text(typed, encoding="utf-8")
+    assert digests(params) == before
+
+
+def test_a_stage_may_move_on_the_route(source, params):
+    assert changed_by(source, params, "pipeline/stages/pretrain_lm.py", "place=", "place=1") == set()
+
+
+def test_readers_of_sources_make_documents_and_no_later_stage(source, params):
+    for file in ("textfiles.py", "pydocs.py", "sources.py", "normalise.py"):
+        path = f"pipeline/corpus/{file}"
+        changed = (
+            changed_by(source, params, path, "\nfrom pathlib", "\nANOTHER = 1\nfrom pathlib")
+            if ("\nfrom pathlib" in (source / path).read_text(encoding="utf-8"))
+            else changed_by(source, params, path, "\nimport", "\nANOTHER = 1\nimport")
+        )
+        assert changed == {"prepare", "prepare general", "prepare target"}, file
+
+
+def test_a_helper_of_another_family_changes_nothing(source, params):
+    before = digests(params)
+    (source / "models/attention.py").write_text("A = 1\n", encoding="utf-8")
+    assert digests(params) == before
+
+
+def test_what_makes_the_trials_changes_their_key_and_what_draws_the_curve_does_not(source, params):
+    points = changed_by(
+        source, params, "pipeline/stages/_points.py", "seed=place.seed,", "seed=place.seed + 1,"
+    )
+    assert {"trials", "sample_efficiency", "ablate", "tune"} <= points
+    curve = changed_by(
+        source, params, "pipeline/evaluation/label_curve.py", "import numpy", "A = 1\nimport numpy"
+    )
+    assert "sample_efficiency" in curve
+    assert "trials" not in curve
+
+
+def test_every_package_that_numbers_are_made_with_is_known():
+    """As one that computes, whose version counts, or as one that does not."""
+    known = fingerprint._COMPUTING.keys() | fingerprint.NOT_COMPUTING | set(sys.stdlib_module_names)
+    imported = {
+        name: module
+        for module in every_module()
+        if fingerprint.is_numerical(module)
+        for name in fingerprint._foreign_imports(module)
+    }
+    assert len(imported) > 20
+    assert {name: module for name, module in imported.items() if name not in known} == {}
 
 
 def test_operations_change_nothing(source, params):
@@ -124,8 +197,8 @@ def test_the_normalisation_changes_the_documents(source, params):
 def test_another_family_counts_only_where_it_is_used(source, params):
     (source / "models/other.py").write_text("A = 1\n")
     forget()
-    plain = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", "awd_lstm", trains=True)
-    other = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", "other", trains=True)
+    plain = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", family="awd_lstm", trains=True)
+    other = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", family="other", trains=True)
     assert "models.other" in other.code
     assert "models.other" not in plain.code
     assert "models.awd_lstm" in plain.code
@@ -146,7 +219,7 @@ def test_every_training_counts_the_loop_and_what_it_runs():
         "pipeline.training.schedules",
     }
     for stage in stages.of_kind("trains", "sweeps"):
-        found = fingerprint.fingerprint_of(f"pipeline.stages.{stage}", "awd_lstm", trains=True)
+        found = fingerprint.fingerprint_of(f"pipeline.stages.{stage}", family="awd_lstm", trains=True)
         assert wanted <= found.code.keys(), stage
 
 

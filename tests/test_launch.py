@@ -16,7 +16,7 @@ import torch
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
 from pipeline.distributed import launch, ray_train, worker
 from pipeline.distributed.failures import WorkersError, is_settings_failure, reason_of, refusal_among
-from pipeline.distributed.launch import fit, model_tensors
+from pipeline.distributed.launch import fit
 from pipeline.distributed.placement import Placement, plan_placement
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
@@ -25,7 +25,8 @@ from pipeline.stages._trials import replace_workers
 from pipeline.storage.lease import Fence, LeaseLostError, leased
 from pipeline.storage.patience import StorageError
 from pipeline.tracking import RecorderConfig, read_records
-from pipeline.training.checkpoint import Checkpoint
+from pipeline.training import precision
+from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.training.jobs import LanguageModelJob, make_language_model_job
 from pipeline.training.objectives import LanguageModelTask
@@ -418,7 +419,7 @@ def test_among_several_workers_only_lack_of_memory_is_a_result():
 )
 def test_all_workers_train_in_one_precision(monkeypatch, tmp_path, found_by_this, found_by_all, wanted):
     job, folder = make_job(tmp_path), str(tmp_path / "run")
-    monkeypatch.setattr(worker, "fast_dtype", lambda device: getattr(torch, found_by_this))
+    monkeypatch.setattr(precision, "fast_dtype", lambda device: getattr(torch, found_by_this))
     with launch.hold(folder, run_of(), None) as fence:
         context = worker.make_context(
             job,
@@ -435,10 +436,10 @@ def test_all_workers_train_in_one_precision(monkeypatch, tmp_path, found_by_this
 def test_a_run_resumes_in_the_precision_that_it_started_in(monkeypatch, tmp_path):
     """Whatever another machine or another number of threads measures."""
     job, session = make_job(tmp_path), Session("key", str(tmp_path / "run"), no_recorder)
-    monkeypatch.setattr(worker, "fast_dtype", lambda device: torch.bfloat16)
+    monkeypatch.setattr(precision, "fast_dtype", lambda device: torch.bfloat16)
     begun = fit(job, run_of(precision="auto"), session)
     assert begun.state["precision"] == "bfloat16"
-    monkeypatch.setattr(worker, "fast_dtype", lambda device: torch.float32)
+    monkeypatch.setattr(precision, "fast_dtype", lambda device: torch.float32)
     fenced = dataclasses.replace(session, fence=Fence(session.folder, 2))
     context = worker.make_context(job, run_of(precision="auto"), fenced, torch.device("cpu"))
     assert context.precision == torch.bfloat16

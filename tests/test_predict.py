@@ -15,6 +15,7 @@ from pipeline.corpus.settings import Normalise
 from pipeline.corpus.settings import Tokenizer as TokenizerSettings
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.inference import predict
+from pipeline.training import precision
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder
 
 CONFIG = {
@@ -91,7 +92,7 @@ def test_both_precisions_say_nearly_the_same(model, monkeypatch):
     def never(device):
         raise AssertionError("nothing is to be measured where the precision is given")
 
-    monkeypatch.setattr(predict, "fast_dtype", never)
+    monkeypatch.setattr(precision, "fast_dtype", never)
     exact, rounded = (
         predict.Predictor.load(model, precision=name).predict(TEXTS) for name in ("fp32", "bf16")
     )

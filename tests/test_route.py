@@ -413,7 +413,7 @@ def test_a_trial_may_be_a_ray_train_job_and_gives_back_what_it_held(project):
 @pytest.mark.parametrize(("start", "arm"), [("target_lm", "classifier"), ("scratch", "scratch")])
 def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start, arm):
     from pipeline.stages._points import classifier_settings
-    from pipeline.stages.tune import Jobs
+    from pipeline.stages._search_jobs import Jobs
     from pipeline.training.jobs import ClassifierJob
 
     (project / "search.yaml").write_text(
@@ -671,6 +671,18 @@ def test_a_stage_whose_dvc_was_killed_is_ended_and_followed(project, followed):
     steps = [point.step for point in client.get_metric_history(run.info.run_id, "train/loss")]
     assert steps == sorted(set(steps))
     assert steps[-1] == metrics(project, "pretrain_lm-forward")["steps"]
+
+
+def test_an_output_that_was_removed_is_exported_again_without_training(project, followed):
+    """Its cached copies too, or DVC would take one of these."""
+    weights = project / "data/general_lm/forward/tensors.safetensors"
+    curve = followed.run / "curve.jsonl"
+    before, trained_at = weights.read_bytes(), curve.read_text()
+    shutil.rmtree(weights.parent)
+    shutil.rmtree(project / ".dvc/cache")
+    command(project, "dvc", "repro", "--single-item", "pretrain_lm@forward")
+    assert weights.read_bytes() == before
+    assert curve.read_text() == trained_at
 
 
 def test_trained_again_by_force_and_undisturbed_it_ends_with_the_same_weights_and_figures(project, followed):

@@ -214,7 +214,11 @@ def test_a_finished_run_is_resumed_where_dvc_did_not_keep_what_it_made(root, cli
              for name in ("accuracy", "seconds", "error")}  # fmt: skip
     assert steps == {"accuracy": [0], "seconds": [0], "error": [100, 400]}
     assert client.get_run(again.run_id).data.tags["mlflow.parentRunId"] == again.parent_id != first.parent_id
-    kept = dataclasses.replace(attempt, recipes={attempt.name: "R"})
+    lost = dataclasses.replace(attempt, recipes={attempt.name: "R"})
+    with stage_run(lost) as exported:  # its output was removed by hand
+        pass
+    assert exported.run_id == first.run_id
+    kept = dataclasses.replace(lost, by_force=True)
     with stage_run(kept) as forced:
         pass
     assert forced.run_id != first.run_id

@@ -21,13 +21,13 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent)]
 
-from pipeline.distributed.launch import fit, model_tensors  # noqa: E402
+from pipeline.distributed.launch import fit  # noqa: E402
 from pipeline.distributed.session import Session  # noqa: E402
 from pipeline.files import atomic as files  # noqa: E402
 from pipeline.files.manifest import MANIFEST_FILE  # noqa: E402
 from pipeline.storage.bucket import Bucket  # noqa: E402
 from pipeline.tracking import RecorderConfig  # noqa: E402
-from pipeline.training.checkpoint import Checkpoint  # noqa: E402
+from pipeline.training.checkpoint import Checkpoint, model_tensors  # noqa: E402
 from pipeline.training.context import CurveRecorder  # noqa: E402
 from tests.test_launch import make_job, run_of  # noqa: E402
 

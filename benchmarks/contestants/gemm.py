@@ -7,7 +7,7 @@ import time
 import torch
 
 from benchmarks.contestants._timing import prepare, tell
-from pipeline.machine.precision import choose_float32_products
+from pipeline.training.precision import choose_float32_products
 
 # The products of a training step: square, for the peak; input of an LSTM, recurrent, decoder.
 SHAPES = [(2048, 2048, 2048), (4480, 400, 4608), (64, 1152, 4608), (512, 400, 60_000)]

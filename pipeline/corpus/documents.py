@@ -27,53 +27,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.corpus.document_files import INFO_FILE, DocumentsInfo, SplitSize, hash_keys, split_file
 from pipeline.corpus.normalise import normalise, num_words
 from pipeline.corpus.settings import Corpus, Normalise
 from pipeline.corpus.sources import SPLITS, Source, is_remote
 from pipeline.files.atomic import atomic_write_text
-from pipeline.files.manifest import verify, write_manifest
+from pipeline.files.manifest import write_manifest
 
 if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
 ROW_GROUP_BYTES = 4_000_000  # of text, which a reader holds at once; a longer document makes a longer group
-INFO_FILE = "documents.json"
 _UNLABELLED = -1
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A batch of documents with their labels (None: unlabelled)."""
-
-    texts: list[str]
-    labels: list[int | None]
-
-
-@dataclass(frozen=True)
-class SplitSize:
-    """Size of a split: white-space words and UTF-8 bytes of the normalised text."""
-
-    num_documents: int
-    num_words: int
-    num_bytes: int
-
-
-@dataclass(frozen=True)
-class DocumentsInfo:
-    """The content of `documents.json`, which describes a folder of documents."""
-
-    label_names: tuple[str, ...] | None
-    splits: Mapping[str, SplitSize]
-    skipped: Mapping[str, int]  # rows left out, by reason
-    repaired: Mapping[str, int]  # rows changed to be usable, by reason
-    source: Mapping[str, Any]
 
 
 def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, folder: Path) -> DocumentsInfo:
@@ -106,7 +77,7 @@ def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, fo
         source=_recorded(settings),
     )
     atomic_write_text(folder / INFO_FILE, json.dumps(asdict(info), indent=2, ensure_ascii=False) + "\n")
-    write_manifest(folder, [INFO_FILE, *(_split_file(split) for split in info.splits)])
+    write_manifest(folder, [INFO_FILE, *(split_file(split) for split in info.splits)])
     return info
 
 
@@ -121,54 +92,6 @@ def _recorded(settings: Corpus) -> dict[str, Any]:
 
 def _plain_address(entry: str) -> str:
     return re.sub(r"(?<=://)[^/]*@", "", entry.partition("?")[0]) if is_remote(entry) else entry
-
-
-def read_documents_info(folder: Path) -> DocumentsInfo:
-    """Read `documents.json`. Raises ValueError if it is missing or damaged."""
-    _verify(folder, INFO_FILE)
-    content = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
-    names = content["label_names"]
-    return DocumentsInfo(
-        label_names=None if names is None else tuple(names),
-        splits={split: SplitSize(**size) for split, size in content["splits"].items()},
-        skipped=content["skipped"],
-        repaired=content["repaired"],
-        source=content["source"],
-    )
-
-
-def read_documents(folder: Path, split: str) -> Iterator[Rows]:
-    """Stream the documents of a split in order; memory holds one row group.
-
-    Raises:
-        ValueError: the split's file is missing or damaged.
-    """
-    import pyarrow.parquet as pq
-
-    _verify(folder, _split_file(split))
-    with pq.ParquetFile(folder / _split_file(split)) as parquet:
-        for group in range(parquet.num_row_groups):
-            table = parquet.read_row_group(group)
-            yield Rows(table["text"].to_pylist(), table["label"].to_pylist())
-
-
-def _split_file(split: str) -> str:
-    return f"{split}.parquet"
-
-
-def _verify(folder: Path, name: str) -> None:
-    """Raise ValueError if a file is not the one that was written."""
-    if not (folder / name).exists():
-        raise ValueError(f"{folder / name}: no such file; run the stage `prepare` first")
-    try:
-        verify(folder, [name])
-    except ValueError as error:
-        raise ValueError(f"{error}; run the stage `prepare` again") from error
-
-
-def read_texts(folder: Path, split: str) -> list[str]:
-    """Return all texts of a split in order, in memory."""
-    return [text for rows in read_documents(folder, split) for text in rows.texts]
 
 
 # Checks of the splits and labels
@@ -359,7 +282,7 @@ def _split_writers(folder: Path) -> Iterator[dict[str, _SplitWriter]]:
 
     class Writers(dict[str, _SplitWriter]):
         def __missing__(self, split: str) -> _SplitWriter:
-            writer = self[split] = _SplitWriter(folder / _split_file(split))
+            writer = self[split] = _SplitWriter(folder / split_file(split))
             stack.callback(writer.close)
             return writer
 
@@ -465,19 +388,6 @@ def _divide(
                 writers[splits[part]].append(batch.filter(part_of_row == part))
             position += len(batch)
     return {split: writer.size() for split, writer in writers.items()}
-
-
-def hash_keys(texts: Iterable[str], seed: int, purpose: str = "") -> Iterator[int]:
-    """Yield a uniform 64-bit number for each text, from the seed, the purpose and the text alone.
-
-    Each draw from the same texts needs its own purpose: otherwise a second draw would see only one end of the
-    first draw's range of numbers.
-    """
-    secret = seed.to_bytes(16, "little")
-    for text in texts:
-        encoded = text.encode("utf-8")
-        digest = blake2b(encoded, digest_size=8, key=secret, person=purpose.encode()).digest()
-        yield int.from_bytes(digest, "little")
 
 
 def _first(keys: np.ndarray, count: int | None) -> np.ndarray:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.corpus.documents import hash_keys, read_documents, read_documents_info
+from pipeline.corpus.document_files import hash_keys, read_documents, read_documents_info
 from pipeline.corpus.settings import Tokenizer as TokenizerSettings
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)

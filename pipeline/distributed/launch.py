@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from torch import Tensor
-
 from pipeline.distributed.ray_train import train_on_ray
 from pipeline.distributed.session import Report, Session
 from pipeline.distributed.settings import Run
@@ -72,9 +70,3 @@ def hold(folder: str, run: Run, parent: Process | None, *, wait: bool = False) -
             warn=log.warning,
         )
         yield lease.fence
-
-
-def model_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The model's weights in a checkpoint, under the model's own names."""
-    prefix = "model."
-    return {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import asdict
 from typing import Any
 
@@ -14,10 +13,10 @@ from pipeline.distributed.session import Report, Session
 from pipeline.distributed.settings import Run
 from pipeline.machine.allocator import keep_freed_memory
 from pipeline.machine.cost import Cost
-from pipeline.machine.precision import choose_float32_products, fast_dtype
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
 from pipeline.training.loop import train
+from pipeline.training.precision import agreed_dtype, dtype_of, set_arithmetic
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ def make_context(job: Job, run: Run, session: Session, device: torch.device, **m
     context = Context(
         facts={"key": session.key, "tracking_run": session.tracking_run, "card": asdict(job.card)},
         device=device,
-        precision=precision_of(run, device),
+        precision=dtype_of(run.precision, device),
         store=open_store(run, session),
         meter=Cost(gpu=device.type == "cuda"),
         open_recorder=session.open_recorder,
@@ -44,24 +43,8 @@ def make_context(job: Job, run: Run, session: Session, device: torch.device, **m
         **more,
     )
     if run.precision == "auto":
-        context.precision = _agreed_precision(context)
+        context.precision = agreed_dtype(context)
     return context
-
-
-def _agreed_precision(context: Context) -> torch.dtype:
-    """The precision that a resumed run started in; for a new run bfloat16 if it is faster on all workers."""
-    begun = context.resume_point()
-    if begun is not None:
-        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[begun.state["precision"]]
-    num_fast = context.sum_numbers(float(context.precision == torch.bfloat16))[0]
-    return torch.bfloat16 if num_fast == context.world else torch.float32
-
-
-def precision_of(run: Run, device: torch.device) -> torch.dtype:
-    """The precision of matrix products; `auto` takes bf16 if `precision.fast_dtype` finds it faster here."""
-    if run.precision == "auto":
-        return fast_dtype(device)
-    return torch.bfloat16 if run.precision == "bf16" else torch.float32
 
 
 def device_of(run: Run) -> torch.device:
@@ -72,17 +55,9 @@ def device_of(run: Run) -> torch.device:
 
 
 def prepare_torch(num_threads: int | None, deterministic: bool = False) -> None:
-    """Set up torch in the process that trains, whatever an earlier training has set."""
+    """Set up torch in the process that trains."""
     keep_freed_memory()
-    if num_threads:
-        torch.set_num_threads(num_threads)
-    choose_float32_products()
-    if deterministic:
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when cuBLAS is first used
-    if torch.are_deterministic_algorithms_enabled() != deterministic:  # setting it loads torch's compiler
-        torch.use_deterministic_algorithms(deterministic)
-    torch.backends.cudnn.deterministic = deterministic
-    torch.backends.cudnn.benchmark = False  # could choose another algorithm each time
+    set_arithmetic(num_threads, deterministic)
 
 
 def train_here(job: Job, run: Run, session: Session, report: Report | None) -> None:

@@ -32,7 +32,16 @@ def stage_fingerprint(stage: str, params: Params, corpus: str | None = None) -> 
     source = getattr(params.corpus, corpus).source if corpus in ("general", "target") else None
     return fingerprint_of(
         f"pipeline.stages.{stage}",
-        params.model.family,
+        family=params.model.family,
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",
     )
+
+
+def trials_digest(params: Params) -> str:
+    """The digest of the code and packages that make the outcome of a sweep's trial.
+
+    The figures that a sweep draws from its trials are not in it. Sweeps share it, as they share outcomes.
+    """
+    parts = ("pipeline.stages._points", "pipeline.stages._search_jobs")
+    return fingerprint_of(*parts, family=params.model.family, trains=True).digest

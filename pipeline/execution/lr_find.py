@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifacts.model_folder import ModelFolder
-from pipeline.distributed.worker import device_of, precision_of, prepare_torch
+from pipeline.distributed.worker import device_of, prepare_torch
 from pipeline.files.tables import write_csv
 from pipeline.project import stages
 from pipeline.project.params import Params, load
@@ -28,6 +28,7 @@ from pipeline.training.jobs import (
 )
 from pipeline.training.loop import Training
 from pipeline.training.objectives import Task
+from pipeline.training.precision import dtype_of
 from pipeline.training.schedules import range_test_plan
 
 _SMOOTHING = 0.9  # of the exponential mean of the loss
@@ -59,7 +60,7 @@ def find(stage: str, direction: str, lowest: float, highest: float, steps: int, 
     run = params.run
     prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
     device = device_of(run)
-    context = Context(device=device, precision=precision_of(run, device))
+    context = Context(device=device, precision=dtype_of(run.precision, device))
     task = job.task(context)
     task.plan = range_test_plan(task.plan, lowest, highest, steps)
     rates, losses = _range_test(task, context, steps)

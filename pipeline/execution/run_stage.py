@@ -18,12 +18,12 @@ import psutil
 from pipeline import tracking
 from pipeline.distributed import services
 from pipeline.distributed.cluster import Cluster
-from pipeline.execution.fingerprints import stage_fingerprint
+from pipeline.execution.fingerprints import stage_fingerprint, trials_digest
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
 from pipeline.files.tables import write_csv
-from pipeline.identity.fingerprint import fingerprint_of, source_of
+from pipeline.identity.fingerprint import source_of
 from pipeline.identity.key import run_key
 from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
@@ -168,6 +168,7 @@ def _stage_info(
         else None,
         recipe=lock.upcoming(selected(written, sections), known),
         recipes=lock.recipes(),
+        by_force=tracking.was_asked_by_force(),
     )
 
 
@@ -253,7 +254,7 @@ def _sweep(
         cluster=cluster,
         folder=_places(run.info.root, settings.run.storage, run.info.key or "")[0],
         inputs=run.info.inputs,
-        code=fingerprint_of("pipeline.stages._trials", settings.model.family, trains=True).digest,
+        code=trials_digest(settings),
         places=partial(_places, run.info.root, settings.run.storage),
         owner=Process.this(),
         fence=fence,

@@ -2,9 +2,9 @@
 
 Numbers live in rooms of their own (`NUMERICAL_ROOMS`); `tests/test_rooms.py` checks that these import no
 operations code. A stage's fingerprint covers its own file and the numerical modules below it, as parsed
-source without comments, docstrings, log calls and error messages. It also covers the versions of the
-packages that those modules compute with. So a fix in a lease, a progress bar or a message trains nothing
-again, and a changed formula or another torch does.
+source without comments, docstrings, log calls and the messages of `raise` and `assert`. It also covers the
+versions of the packages that those modules compute with. So a fix in a lease, a progress bar or a message
+trains nothing again, and a changed formula or another torch does.
 
 A room's `settings.py` is left out on purpose: its values are in the key of the run anyway.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import platform
 import sysconfig
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,17 +27,22 @@ _PACKAGES = ("pipeline", "models")
 
 NUMERICAL_ROOMS = ("models", "pipeline.corpus", "pipeline.training", "pipeline.evaluation")
 _STAGES = "pipeline.stages"
-_LOOP = "pipeline.training.loop"
+# What a training runs that its stage does not import: they are called where it runs.
+_TRAINS = ("pipeline.training.loop", "pipeline.training.precision")
 
 # Packages that decide numbers, by the name they are imported under.
 _COMPUTING = {
-    "torch": "torch",
+    "captum": "captum",
     "numpy": "numpy",
-    "scipy": "scipy",
-    "sklearn": "scikit-learn",
     "polars": "polars",
+    "scipy": "scipy",
     "sentencepiece": "sentencepiece",
+    "sklearn": "scikit-learn",
+    "torch": "torch",
+    "torchmetrics": "torchmetrics",
 }
+# Packages that only move data or call others. A test checks that each imported package is in one of the two.
+NOT_COMPUTING = {"google", "joblib", "psutil", "pyarrow", "pydantic"}
 
 
 @dataclass(frozen=True)
@@ -57,24 +63,24 @@ class Fingerprint:
 
 
 def fingerprint_of(
-    module: str, family: str, *, trains: bool = False, reads_packages: bool = False
+    *modules: str, family: str, trains: bool = False, reads_packages: bool = False
 ) -> Fingerprint:
     """The fingerprint of a stage, or of the trials that a sweep runs.
 
     Args:
-        module: the stage's module, or the one that the trials are made of.
+        modules: the stage's module, or those that the trials are made of.
         family: the model family, which counts where the stage builds a model.
-        trains: whether the training loop runs below it.
+        trains: whether a training runs below it.
         reads_packages: whether the text of the installed packages is its input (`source: pydocs`).
     """
-    roots = [module, _LOOP] if trains else [module]
-    modules = numerical_modules(roots)
-    if "models.family" in modules:
-        modules = numerical_modules([*roots, f"models.{family}"])
-    imported = {name for module in modules for name in _foreign_imports(module)}
+    roots = [*modules, *(_TRAINS if trains else ())]
+    found = numerical_modules(roots)
+    if "models.family" in found:
+        found = numerical_modules([*roots, f"models.{family}"])
+    imported = {name for module in found for name in _foreign_imports(module)}
     distributions = sorted({_COMPUTING[name] for name in imported if name in _COMPUTING})
     return Fingerprint(
-        code={module: _parsed(module) for module in modules},
+        code={module: _parsed(module) for module in found},
         packages={name: _version(name) for name in distributions},
         text=_installed() if reads_packages else {},
     )
@@ -147,21 +153,50 @@ def _tree(module: str) -> ast.Module:
 
 @cache
 def _parsed(module: str) -> str:
-    """Hash of a module's parsed source without the text that only people read."""
-    return hashlib.sha256(ast.unparse(_Silent().visit(_tree(module))).encode()).hexdigest()[:16]
+    """Hash of a module's parsed source without what decides no number."""
+    return hashlib.sha256(ast.unparse(_Essence().visit(_tree(module))).encode()).hexdigest()[:16]
 
 
-class _Silent(ast.NodeTransformer):
-    """Removes docstrings, log calls and error messages."""
+class _Essence(ast.NodeTransformer):
+    """Removes docstrings, log calls, error messages, annotations of functions, and a stage's description."""
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if getattr(node, "body", None) == [] and not isinstance(node, ast.Module):
+            node.body = [ast.Pass()]  # type: ignore[attr-defined]
+        return node
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         value = node.value
         is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
-        return ast.copy_location(ast.Pass(), node) if is_text or _is_log_call(value) else node
+        return None if is_text or _is_log_call(value) else self.generic_visit(node)
+
+    def visit_Pass(self, node: ast.Pass) -> None:
+        return None
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         if isinstance(node.exc, ast.Call):
             node.exc = node.exc.func
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        node.msg = None
+        return node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        names = {target.id for target in node.targets if isinstance(target, ast.Name)}
+        return None if names & {"STAGE", "log"} else self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> ast.AST | None:
+        node.names = [alias for alias in node.names if alias.name != "logging"]
+        return node if node.names else None
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
         return node
 
 
@@ -183,4 +218,4 @@ def _installed() -> dict[str, str]:
     folders = sorted({paths["purelib"], paths["platlib"]})
     found = {each.name.lower(): each.version for each in metadata.distributions(path=folders)}
     found.pop("headstart", None)
-    return {"python": ".".join(sysconfig.get_python_version().split(".")[:2]), **dict(sorted(found.items()))}
+    return {"python": platform.python_version(), **dict(sorted(found.items()))}

@@ -17,10 +17,10 @@ from pipeline.artifacts.model_folder import load_classifier
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.machine.precision import fast_dtype
 from pipeline.settings.section import Precision
 from pipeline.training.cards import HeadCard, ModelCard
 from pipeline.training.objectives import predict_logits
+from pipeline.training.precision import dtype_of
 
 # A batch ends at whichever limit it reaches first. Larger batches, sorted by length, need less padding.
 _BATCH_TEXTS, _BATCH_CHARACTERS = 8192, 2**24
@@ -44,8 +44,7 @@ class Predictor:
     ) -> None:
         self._classifiers, self._tokenizer = classifiers, tokenizer
         self._device = torch.device("cpu")
-        dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
-        self._dtype = fast_dtype(self._device) if precision == "auto" else dtypes[precision]
+        self._dtype = dtype_of(precision, self._device)
         self.label_names = classifiers[0][2].label_names
         self._normalise = Normalise(**classifiers[0][2].normalise)
 

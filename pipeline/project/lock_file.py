@@ -1,9 +1,10 @@
 """What dvc.lock records about stages: the settings and inputs that made their outputs.
 
 A recipe is a hash of both; the fingerprint file of a stage's code is one of the inputs. A folder that holds
-outputs of several stages, such as `data/classifier`, is not: only DVC can tell its hash. Before it runs, a
-stage compares its recipe with the recorded one. If they are equal, DVC runs it only because somebody asked
-for that (`dvc repro --force`). The MLflow run with the recorded recipe is the one whose outputs DVC kept.
+outputs of several stages, such as `data/classifier`, is not: only DVC knows its hash. Before it runs, a stage
+compares its recipe with the recorded one. If they are equal, DVC runs it because of `dvc repro --force`, or
+because its output was removed or altered. The MLflow run with the recorded recipe is the one whose outputs
+DVC kept.
 """
 
 from __future__ import annotations

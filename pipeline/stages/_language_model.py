@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.model_folder import export_model
-from pipeline.distributed.launch import fit, model_tensors
+from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
+from pipeline.training.checkpoint import model_tensors
 from pipeline.training.jobs import LanguageModelJob
 
 

@@ -14,9 +14,9 @@ import torch
 
 from pipeline.artifacts.model_folder import export_model
 from pipeline.corpus.batches import stratified_subset
-from pipeline.corpus.documents import read_texts
+from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
-from pipeline.distributed.launch import fit, model_tensors
+from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import device_of
@@ -24,7 +24,7 @@ from pipeline.evaluation.metrics import tfidf_probabilities
 from pipeline.machine.cost import Cost, total
 from pipeline.storage.lease import Fence
 from pipeline.training.cards import build_classifier, build_encoder
-from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.jobs import ClassifierJob, LanguageModelJob, chosen_documents
 from pipeline.training.objectives import predict_logits
 

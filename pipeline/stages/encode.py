@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.corpus import tokens, vocabulary
-from pipeline.corpus.documents import INFO_FILE, read_documents, read_documents_info
+from pipeline.corpus.document_files import INFO_FILE, read_documents, read_documents_info
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.params import Params

@@ -14,7 +14,7 @@ import torch
 from models.heads import Classifier
 from pipeline.artifacts.model_folder import load_classifier
 from pipeline.corpus.batches import clip
-from pipeline.corpus.documents import read_texts
+from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.settings import Direction
 from pipeline.corpus.tokenizer import Tokenizer

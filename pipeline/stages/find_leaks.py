@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.documents import read_documents, read_documents_info, read_texts
+from pipeline.corpus.document_files import read_documents, read_documents_info, read_texts
 from pipeline.corpus.leakage import LEAKS_FILE, Leak, LeakFinder
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.params import Params

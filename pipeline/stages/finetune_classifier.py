@@ -9,10 +9,11 @@ from typing import Any
 from pipeline.artifacts.model_folder import ModelFolder, export_model
 from pipeline.corpus.settings import Direction
 from pipeline.corpus.tokenizer import MODEL_FILE, Tokenizer
-from pipeline.distributed.launch import fit, model_tensors
+from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
+from pipeline.training.checkpoint import model_tensors
 from pipeline.training.jobs import make_classifier_job
 
 STAGE = Stage(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import time
 from collections.abc import Mapping
@@ -76,6 +77,16 @@ def this_execution() -> Owner:
 def dvc_above() -> psutil.Process | None:
     """The nearest `dvc` process above this one, or None."""
     return next((parent for parent in psutil.Process().parents() if _is_dvc(parent)), None)
+
+
+def was_asked_by_force() -> bool:
+    """Whether the `dvc` above was called with `--force` (or `-f`, or `--force-downstream`)."""
+    dvc = dvc_above()
+    try:
+        words = dvc.cmdline() if dvc else []
+    except psutil.Error:  # it has ended
+        return False
+    return any(word.startswith("--force") or re.fullmatch(r"-[a-zA-Z]*f[a-zA-Z]*", word) for word in words)
 
 
 def _owner(process: psutil.Process) -> Owner:

@@ -38,12 +38,16 @@ class StageInfo:
     key: str | None = None  # identity of a training; None: the run is never resumed
     recipe: str | None = None  # of this stage, and of those that DVC has run: see `lock_file`
     recipes: Mapping[str, str] = field(default_factory=dict)
+    by_force: bool = False  # whether `dvc` was called with --force
     experiment: str = "headstart"
 
     @property
     def forced(self) -> bool:
-        """Whether DVC runs this stage although its output is up to date (`--force`)."""
-        return self.recipe is not None and self.recipes.get(self.name) == self.recipe
+        """Whether DVC runs this stage because of `--force`, although its output is up to date.
+
+        An equal recipe alone does not say so: DVC also runs a stage whose output was removed or altered.
+        """
+        return self.by_force and self.recipe is not None and self.recipes.get(self.name) == self.recipe
 
     @property
     def name(self) -> str:

@@ -21,3 +21,8 @@ class Checkpoint:
 def tensors_under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def model_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The model's weights in a checkpoint, under the model's own names."""
+    return tensors_under(checkpoint.tensors, "model.")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.corpus import tokens
-from pipeline.corpus.documents import read_documents
+from pipeline.corpus.document_files import read_documents
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.files.manifest import sha256_of
 from pipeline.stages import encode, prepare, train_tokenizer

@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from pipeline.corpus import documents, sources
-from pipeline.corpus.documents import read_documents, read_documents_info, write_documents
+from pipeline.corpus.document_files import read_documents, read_documents_info
+from pipeline.corpus.documents import write_documents
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.corpus import tokenizer as tokenizers
 from pipeline.corpus import vocabulary
-from pipeline.corpus.documents import read_documents, read_documents_info, write_documents
+from pipeline.corpus.document_files import read_documents, read_documents_info
+from pipeline.corpus.documents import write_documents
 from pipeline.corpus.sources import open_source
 from pipeline.corpus.tokenizer import MEGABYTE, Tokenizer, draw_sample, split_lines
 

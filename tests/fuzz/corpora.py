@@ -19,7 +19,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from pipeline.corpus.documents import read_documents
+from pipeline.corpus.document_files import read_documents
 from pipeline.corpus.settings import Corpora, Corpus, FilesSource, Normalise, Split
 from pipeline.corpus.sources import open_source
 from pipeline.stages import prepare

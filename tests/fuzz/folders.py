@@ -12,7 +12,8 @@ import torch
 
 from pipeline.artifacts.model_folder import export_model, load_classifier
 from pipeline.artifacts.tensor_folder import read_folder, write_folder
-from pipeline.corpus.documents import read_documents, read_documents_info, write_documents
+from pipeline.corpus.document_files import read_documents, read_documents_info
+from pipeline.corpus.documents import write_documents
 from pipeline.corpus.settings import Corpus, Normalise, Split
 from pipeline.corpus.settings import Tokenizer as TokenizerSettings
 from pipeline.corpus.sources import open_source

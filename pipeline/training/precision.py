@@ -1,4 +1,4 @@
-"""The dtype of matrix products on this machine, for `precision: auto`."""
+"""The arithmetic of a process that trains: dtype of matrix products, threads, determinism."""
 
 from __future__ import annotations
 
@@ -13,9 +13,31 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pipeline.training.context import Context
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
 _MIN_SPEEDUP = 1.2  # less would not pay for the rounding
 _MAX_ROUNDING = 0.01  # of a product, relative to float32's
 _SHAPE = (512, 1152, 4608)  # rows, features in and out: an LSTM layer of the paper
+
+
+def set_arithmetic(num_threads: int | None, deterministic: bool) -> None:
+    """Set torch's threads, float32 products and choice of operations, whatever an earlier training has set.
+
+    Args:
+        num_threads: None: as torch chooses.
+        deterministic: only operations that give the same bits each time.
+    """
+    if num_threads:
+        torch.set_num_threads(num_threads)
+    choose_float32_products()
+    if deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when cuBLAS is first used
+    if torch.are_deterministic_algorithms_enabled() != deterministic:  # setting it loads torch's compiler
+        torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.deterministic = deterministic
+    torch.backends.cudnn.benchmark = False  # could choose another algorithm each time
 
 
 def choose_float32_products() -> None:
@@ -28,6 +50,20 @@ def choose_float32_products() -> None:
         torch.set_float32_matmul_precision("high")
     else:
         torch.set_float32_matmul_precision("highest" if _has_bfloat16(torch.device("cpu")) else "medium")
+
+
+def dtype_of(precision: str, device: torch.device) -> torch.dtype:
+    """The dtype of matrix products; `auto` takes bfloat16 if `fast_dtype` finds it faster here."""
+    return fast_dtype(device) if precision == "auto" else DTYPES[precision]
+
+
+def agreed_dtype(context: Context) -> torch.dtype:
+    """The dtype that a resumed run started in; for a new run bfloat16 if it is faster on all workers."""
+    begun = context.resume_point()
+    if begun is not None:
+        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[begun.state["precision"]]
+    num_fast = context.sum_numbers(float(context.precision == torch.bfloat16))[0]
+    return torch.bfloat16 if num_fast == context.world else torch.float32
 
 
 def fast_dtype(device: torch.device) -> torch.dtype:

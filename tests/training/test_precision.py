@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from pipeline.machine import precision
+from pipeline.training import precision
 
 CPU = torch.device("cpu")
 
