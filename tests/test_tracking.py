@@ -229,6 +229,20 @@ def test_a_finished_run_is_resumed_where_dvc_did_not_keep_what_it_made(root, cli
     assert forced_again.run_id == failed.run_id != forced.run_id
 
 
+def test_an_execution_whose_only_stage_another_resumes_is_closed(root, client, monkeypatch):
+    """Its process was fenced off before it could say how the stage ended, and died."""
+    with stage_run(info(root, key="K")) as first:
+        first.may_send = lambda: False
+    assert client.get_run(first.parent_id).info.status == "RUNNING"
+    client.set_tag(first.run_id, "headstart.pid", str(2**22 + 1))  # none is as high
+    new_execution(monkeypatch)
+    with stage_run(info(root, key="K")) as second:
+        pass
+    assert second.run_id == first.run_id
+    assert client.get_run(first.parent_id).info.status == "FAILED"
+    assert client.get_run(second.parent_id).info.status == "FINISHED"
+
+
 def test_stages_without_a_key_are_never_resumed(root):
     with pytest.raises(OSError, match="x"), stage_run(info(root)) as first:
         raise OSError("x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.tracking.plans import clear_error, mlflow_name, newest_run, search, set_tags, tag_filter
+from pipeline.tracking.plans import children_of, mlflow_name, newest_run, set_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -22,7 +22,7 @@ def link_stages(client: MlflowClient, parent_id: str, outcome: Outcome, finished
     """
     parent = client.get_run(parent_id)
     experiment = parent.info.experiment_id
-    own = {run.data.tags["headstart.stage"]: run for run in reversed(_children(client, parent))}
+    own = {run.data.tags["headstart.stage"]: run for run in reversed(children_of(client, parent))}
     names = [mlflow_name(each) for each in outcome.stages]
     stage = mlflow_name(outcome.plan.name)
     place = names.index(stage) if stage in names and not finished else len(names)
@@ -44,23 +44,6 @@ def link_stages(client: MlflowClient, parent_id: str, outcome: Outcome, finished
     for key in parent.data.tags:
         if key.startswith(("headstart.stage.", "headstart.cached.")) and key not in tags:
             client.delete_tag(parent_id, key)
-
-
-def settle_parent(client: MlflowClient, parent_id: str) -> None:
-    """Derive the execution's status: RUNNING if a stage runs, else FAILED if one failed, else FINISHED."""
-    parent = client.get_run(parent_id)
-    children = _children(client, parent)
-    states = {run.info.status for run in children}
-    if "RUNNING" in states:
-        return
-    if states == {"FINISHED"}:
-        clear_error(client, parent)
-    ended_ms = max(run.info.end_time for run in children)
-    client.set_terminated(parent_id, "FAILED" if states - {"FINISHED"} else "FINISHED", ended_ms)
-
-
-def _children(client: MlflowClient, parent: Run) -> list[Run]:
-    return search(client, parent.info.experiment_id, tag_filter({"mlflow.parentRunId": parent.info.run_id}))
 
 
 def _note_line(stage: str, run: Run, cached: bool) -> str:

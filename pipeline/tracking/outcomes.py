@@ -19,7 +19,7 @@ from pipeline.files.atomic import atomic_write_text, only_one
 from pipeline.terminal.redaction import redact
 from pipeline.tracking import plans, stores
 from pipeline.tracking.curves import RecorderConfig, sync
-from pipeline.tracking.links import link_stages, settle_parent
+from pipeline.tracking.links import link_stages
 from pipeline.tracking.plans import RunPlan
 from pipeline.tracking.stores import MaySend, RefusedError, UnreachableError, one_line
 
@@ -138,7 +138,7 @@ def conclude(mlflow: MlflowClient, uri: str, outcome: Outcome, may_send: MaySend
     if outcome.plan.kind == "stage":
         parent_id = run.data.tags["mlflow.parentRunId"]
         link_stages(mlflow, parent_id, outcome, finished=outcome.status == "FINISHED")
-        settle_parent(mlflow, parent_id)
+        plans.settle_parent(mlflow, parent_id)
     return run_id
 
 

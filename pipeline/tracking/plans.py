@@ -99,7 +99,10 @@ def open_run(client: MlflowClient, plan: RunPlan) -> str:
         tags = plan.all_tags | ({"mlflow.parentRunId": parent_id} if parent_id else {})
         run = _run_to_resume(client, experiment, plan, parent_id)
         if run is not None:
+            left = run.data.tags.get("mlflow.parentRunId")
             resume(client, run, tags)
+            if left and left != parent_id:
+                settle_parent(client, left)
         else:
             run = client.create_run(experiment, plan.start_ms, tags, plan.name[:NAME_CHARACTERS])
     elif plan.kind == "pipeline":  # each of its stages settles it
@@ -167,6 +170,27 @@ def resume(client: MlflowClient, run: Run, tags: Mapping[str, str]) -> None:
     resumed = int(run.data.tags.get("headstart.resumed", "0")) + 1
     _set_running(client, run)
     set_tags(client, run.info.run_id, {**tags, "headstart.resumed": str(resumed)})
+
+
+def settle_parent(client: MlflowClient, parent_id: str) -> None:
+    """Derive the execution's status: RUNNING if a stage runs, else FAILED if one failed, else FINISHED.
+
+    One without stages has FAILED: another execution has resumed the run of its only stage.
+    """
+    parent = client.get_run(parent_id)
+    children = children_of(client, parent)
+    states = {run.info.status for run in children}
+    if "RUNNING" in states:
+        return
+    if states == {"FINISHED"}:
+        clear_error(client, parent)
+    ended_ms = max((run.info.end_time for run in children), default=now_ms())
+    client.set_terminated(parent_id, "FINISHED" if states == {"FINISHED"} else "FAILED", ended_ms)
+
+
+def children_of(client: MlflowClient, parent: Run) -> list[Run]:
+    """The runs of an execution's stages, newest first."""
+    return search(client, parent.info.experiment_id, tag_filter({"mlflow.parentRunId": parent.info.run_id}))
 
 
 def clear_error(client: MlflowClient, run: Run) -> None:
