@@ -167,7 +167,8 @@ for split, number in (("train", 300), ("validation", 80)):
         splits[split] = shard.info(50 * number, 300 * number)
 write_info(folder, TokensInfo(4000, "abc", 1, 2, 0, ("a", "b", "c", "d"), splits))
 params = load(folder / "params.yaml")
-job = job_of(stage, params, {"tokens": str(folder)}, "forward")
+given = {"tokens": str(folder), "target_lm": "not read", "general_lm": "not read"}
+job = job_of(stage, params, given, "forward")
 prepare_torch(1)
 before = peak()
 store = CheckpointStore(str(folder / "checkpoints"))

@@ -5,14 +5,15 @@ Source: Smith 2015, arXiv 1506.01186, section 3.3. Nothing of the run is kept.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.distributed.worker import device_of, prepare_torch
 from pipeline.files.tables import write_csv
 from pipeline.project import stages
@@ -20,12 +21,7 @@ from pipeline.project.params import Params, load
 from pipeline.settings.loader import read_yaml
 from pipeline.terminal.progress import stepwise
 from pipeline.training.context import Context
-from pipeline.training.jobs import (
-    ClassifierJob,
-    LanguageModelJob,
-    make_classifier_job,
-    make_language_model_job,
-)
+from pipeline.training.jobs import Job
 from pipeline.training.loop import Training
 from pipeline.training.objectives import Task
 from pipeline.training.precision import dtype_of
@@ -104,26 +100,14 @@ def stage_arguments(dvc_yaml: Path, stage: str, direction: str) -> dict[str, str
     )
 
 
-def job_of(
-    stage: str, params: Params, given: dict[str, str], direction: str
-) -> LanguageModelJob | ClassifierJob:
+def job_of(stage: str, params: Params, given: Mapping[str, str], direction: str) -> Job:
     """A stage's training job, by its flags in dvc.yaml. Raises ValueError if its inputs do not match."""
     if direction not in ("forward", "backward"):
         raise ValueError(f"--direction is {direction}; forward or backward is wanted")
-    common: dict[str, Any] = {
-        "tokens": Path(given["tokens"]),
-        "direction": direction,
-        "seed": params.run.seed,
-    }
-    if stage == "finetune_classifier":
-        settings = params.finetune_classifier
-        start = None if settings.start == "scratch" else ModelFolder.at(Path(given[settings.start]))
-        return make_classifier_job(
-            settings, params.model, params.corpus.target.normalise, start=start, **common
-        )
-    start = ModelFolder.at(Path(given["start"])) if "start" in given else None
-    section = params.pretrain_lm if stage == "pretrain_lm" else params.finetune_lm
-    return make_language_model_job(section, params.model, stage=stage, start=start, **common)
+    make = importlib.import_module(f"pipeline.stages.{stage}").job
+    inputs = inspect.signature(make).parameters.keys() - {"params", "direction"}
+    job: Job = make(params, direction=direction, **{name: Path(given[name]) for name in inputs})
+    return job
 
 
 def _range_test(task: Task, context: Context, steps: int) -> tuple[list[float], list[float]]:

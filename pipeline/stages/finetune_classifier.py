@@ -14,7 +14,7 @@ from pipeline.distributed.session import Session
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.training.checkpoint import model_tensors
-from pipeline.training.jobs import make_classifier_job
+from pipeline.training.jobs import ClassifierJob, make_classifier_job
 
 STAGE = Stage(
     place=6,
@@ -39,12 +39,27 @@ def run(
 
     Source: Howard & Ruder 2018, section 3.3. Raises ValueError where the inputs do not match.
     """
+    made = job(params, tokens=tokens, target_lm=target_lm, general_lm=general_lm, direction=direction)
+    if Tokenizer.load(tokenizer).sha256 != made.card.tokenizer_sha256:
+        raise ValueError(
+            f"{tokens} was encoded with another tokenizer than {tokenizer}: predictions would mean nothing; "
+            "run the stage `encode` again"
+        )
+    done = fit(made, params.run, session)
+    export_model(out, model_tensors(done), replace(made.card, key=session.key), [tokenizer / MODEL_FILE])
+    kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
+    return {"key": session.key, "steps": done.step, **kept, **done.state["spent"]}
+
+
+def job(
+    params: Params, *, tokens: Path, target_lm: Path, general_lm: Path, direction: Direction
+) -> ClassifierJob:
     starts = {
         "target_lm": ModelFolder.at(target_lm),
         "general_lm": ModelFolder.at(general_lm),
         "scratch": None,
     }
-    job = make_classifier_job(
+    return make_classifier_job(
         params.finetune_classifier,
         params.model,
         params.corpus.target.normalise,
@@ -53,12 +68,3 @@ def run(
         direction=direction,
         seed=params.run.seed,
     )
-    if Tokenizer.load(tokenizer).sha256 != job.card.tokenizer_sha256:
-        raise ValueError(
-            f"{tokens} was encoded with another tokenizer than {tokenizer}: predictions would mean nothing; "
-            "run the stage `encode` again"
-        )
-    done = fit(job, params.run, session)
-    export_model(out, model_tensors(done), replace(job.card, key=session.key), [tokenizer / MODEL_FILE])
-    kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
-    return {"key": session.key, "steps": done.step, **kept, **done.state["spent"]}

@@ -11,7 +11,7 @@ from pipeline.distributed.session import Session
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
-from pipeline.training.jobs import make_language_model_job
+from pipeline.training.jobs import LanguageModelJob, make_language_model_job
 
 STAGE = Stage(place=5, kind="trains", sections=("run.seed", "run.precision", "model", "finetune_lm"))
 
@@ -23,7 +23,12 @@ def run(
 
     Source: Howard & Ruder 2018, section 3.2. Raises ValueError where tokens and model do not match.
     """
-    job = make_language_model_job(
+    made = job(params, tokens=tokens, start=start, direction=direction)
+    return fit_and_export(made, params.run, session, out)
+
+
+def job(params: Params, *, tokens: Path, start: Path, direction: Direction) -> LanguageModelJob:
+    return make_language_model_job(
         params.finetune_lm,
         params.model,
         stage="finetune_lm",
@@ -32,4 +37,3 @@ def run(
         direction=direction,
         seed=params.run.seed,
     )
-    return fit_and_export(job, params.run, session, out)

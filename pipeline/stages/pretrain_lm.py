@@ -10,7 +10,7 @@ from pipeline.distributed.session import Session
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
-from pipeline.training.jobs import make_language_model_job
+from pipeline.training.jobs import LanguageModelJob, make_language_model_job
 
 STAGE = Stage(place=4, kind="trains", sections=("run.seed", "run.precision", "model", "pretrain_lm"))
 
@@ -20,7 +20,11 @@ def run(params: Params, *, tokens: Path, direction: Direction, out: Path, sessio
 
     Source: Howard & Ruder 2018, section 3.1. Raises ValueError for unusable tokens or settings.
     """
-    job = make_language_model_job(
+    return fit_and_export(job(params, tokens=tokens, direction=direction), params.run, session, out)
+
+
+def job(params: Params, *, tokens: Path, direction: Direction) -> LanguageModelJob:
+    return make_language_model_job(
         params.pretrain_lm,
         params.model,
         stage="pretrain_lm",
@@ -29,4 +33,3 @@ def run(params: Params, *, tokens: Path, direction: Direction, out: Path, sessio
         direction=direction,
         seed=params.run.seed,
     )
-    return fit_and_export(job, params.run, session, out)
