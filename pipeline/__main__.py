@@ -82,7 +82,7 @@ def _add_stages() -> None:
 
 @app.command(rich_help_panel="Stages (run by dvc repro)")
 def fingerprint(
-    out: Annotated[Path, typer.Option(help="Folder for a file a stage.")],
+    out: Annotated[Path, typer.Option(help="Folder; it gets one file per stage.")],
     params: Annotated[Path, typer.Option(help="Settings: the model family, the sources.")] = Path(
         "params.yaml"
     ),

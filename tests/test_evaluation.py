@@ -9,9 +9,9 @@ from pipeline.evaluation.metrics import (
     calibration_table,
     classification_metrics,
     confusion,
-    tfidf_probabilities,
 )
 from pipeline.evaluation.settings import Evaluate
+from pipeline.evaluation.tfidf import tfidf_probabilities
 
 SETTINGS = Evaluate(
     bootstrap_samples=200, confidence=0.9, calibration_bins=10, baseline_tfidf=True, confident_errors=3

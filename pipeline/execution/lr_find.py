@@ -28,7 +28,7 @@ from pipeline.training.precision import dtype_of
 from pipeline.training.schedules import range_test_plan
 
 _SMOOTHING = 0.9  # of the exponential mean of the loss
-_UNSETTLED = 10  # points of the smoothed loss that hang on a batch or two
+_UNSETTLED = 10  # points of the smoothed loss that depend on one or two batches
 _DIVERGED = 3.0  # times the lowest loss so far: further steps tell nothing
 
 

@@ -1,4 +1,4 @@
-"""Hashes of files and folders, and the manifest that tells a damaged file."""
+"""Hashes of files and folders, and the manifest that reveals a damaged file."""
 
 from __future__ import annotations
 

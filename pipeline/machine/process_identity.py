@@ -1,4 +1,4 @@
-"""Tells a process from others that have had its id: the system reuses ids.
+"""Distinguishes a process from others that have had its id, as the system reuses ids.
 
 A process is known by the machine's boot and the clock ticks from there to its start, as Linux counts them.
 psutil's `create_time` would not do: it adds the time of the boot by the current clock, so it changes for all

@@ -174,14 +174,14 @@ def left_out(figures: Figures) -> str:
 
     def rows(what: str) -> str:
         found = [
-            f"{corpus}: {count:,} rows {reason.replace('_', ' ')}"
+            f"{corpus}: {count:,} ({reason.replace('_', ' ')})"
             for corpus in ("general", "target")
             for reason, count in figures[f"prepare-{corpus}"][what].items()
             if count
         ]
         return "; ".join(found) or "nothing"
 
-    return f"Left out: {rows('skipped')}. Repaired: {rows('repaired')}."
+    return f"Rows left out: {rows('skipped')}. Repaired: {rows('repaired')}."
 
 
 def search(figures: Figures) -> str:

@@ -20,7 +20,7 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import device_of
-from pipeline.evaluation.metrics import tfidf_probabilities
+from pipeline.evaluation.tfidf import tfidf_probabilities
 from pipeline.machine.cost import Cost, total
 from pipeline.storage.lease import Fence
 from pipeline.training.cards import build_classifier, build_encoder

@@ -21,6 +21,7 @@ from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.evaluation import metrics as evaluation
 from pipeline.evaluation.attribution import token_attributions
+from pipeline.evaluation.tfidf import tfidf_probabilities
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.machine.cost import Cost
@@ -160,7 +161,7 @@ def _tfidf(
     train = open_shard(tokens, "train")
     chosen = chosen_documents(train, params.finetune_classifier.max_labels, params.run.seed)
     train_texts, test_texts = read_texts(documents, "train"), read_texts(documents, "test")
-    return evaluation.tfidf_probabilities(
+    return tfidf_probabilities(
         [train_texts[k] for k in chosen],
         train.labels[chosen].astype(np.int64),
         [test_texts[k] for k in chosen_test],

@@ -49,7 +49,7 @@ class LeaseHeldError(ValueError):
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from later ones with its id and from those of other machines and containers."""
+    """A process; later ones with its id differ from it, as do those of other machines and containers."""
 
     place: str
     pid: int

@@ -1,4 +1,4 @@
-"""Tells a `run.storage` outside the project from the empty folder that is there while it is not mounted.
+"""Distinguishes a `run.storage` outside the project from the empty folder there while it is not mounted.
 
 Without its file system, the folder is missing or empty, and training would start afresh on the wrong disk. So
 the folder gets a marker file, and the project remembers that it has one.

@@ -162,7 +162,7 @@ class Sweep:
                 raise
 
     def _outcome(self, trial: Trial) -> Checkpoint | None:
-        """A trial's outcome. The fence tells a missing outcome from a storage that is away."""
+        """A trial's outcome. By the fence a missing outcome differs from a storage that is away."""
         return outcome_of(trial, self.run, self.fence.check)
 
     def keys(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> Keys:
