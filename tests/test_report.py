@@ -354,7 +354,7 @@ def test_markdown_holds_the_figures_and_the_holes(figures):
     assert "Without them the classifier's error is 12.0%." in text
     assert "out of memory" in text
     assert "| TF-IDF + logistic regression | failed | failed |" in text
-    assert "general: 3 rows duplicate" in text
+    assert "general: 3 (duplicate)" in text
 
 
 def test_markdown_holds_the_search_the_ledger_and_what_each_classifier_took(figures):

@@ -208,7 +208,7 @@ def _is_log_call(value: ast.expr) -> bool:
 
 
 def _version(distribution: str) -> str:
-    """The public version: a build for GPUs is the same package, since the place of a training does not count."""
+    """The public version: a build for GPUs is the same package, as the device does not count."""
     return metadata.version(distribution).partition("+")[0]
 
 
