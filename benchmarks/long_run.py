@@ -32,7 +32,7 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.project.params import load
 from pipeline.training.context import CurveRecorder
-from pipeline.training.jobs import LanguageModelJob, make_language_model_job
+from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCAB, NUM_TOKENS = 2000, 400_000

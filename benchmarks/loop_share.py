@@ -49,11 +49,13 @@ def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
     """Return the shares of a training's time, from its first step to its last."""
     from pipeline import tracking
     from pipeline.artifacts.checkpoint_store import CheckpointStore
-    from pipeline.corpus.batches import ClassifierBatches, LanguageModelBatches
+    from pipeline.corpus.classifier_batches import ClassifierBatches
+    from pipeline.corpus.language_model_batches import LanguageModelBatches
     from pipeline.distributed.launch import fit
     from pipeline.distributed.session import Session
     from pipeline.project import params
-    from pipeline.training.jobs import make_classifier_job, make_language_model_job
+    from pipeline.training.classifier import make_classifier_job
+    from pipeline.training.language_model import make_language_model_job
     from pipeline.training.loop import Training
 
     top: dict[str, Any] = {"run": {"workers": 0}, stage: {"epochs": arguments.epochs}}

@@ -33,7 +33,7 @@ def bits_per_byte(mode: str, seed: int, arguments: argparse.Namespace) -> float:
     from pipeline.distributed.session import Session
     from pipeline.project import params
     from pipeline.training.context import no_recorder
-    from pipeline.training.jobs import make_language_model_job
+    from pipeline.training.language_model import make_language_model_job
 
     here = {
         "run": {"seed": seed, "workers": 0, "threads_per_worker": arguments.threads, "device": "cpu"},

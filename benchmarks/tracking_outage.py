@@ -67,7 +67,7 @@ def write_tokens(folder: Path, num_tokens: int) -> None:
 
 
 def make_job(folder: Path, steps: int) -> Any:
-    from pipeline.training.jobs import make_language_model_job
+    from pipeline.training.language_model import make_language_model_job
     from pipeline.training.settings import LanguageModelTraining, Model
 
     rows, bptt = 16, 32

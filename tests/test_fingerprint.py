@@ -129,6 +129,18 @@ def test_readers_of_sources_make_documents_and_no_later_stage(source, params):
         assert changed == {"prepare", "prepare general", "prepare target"}, file
 
 
+def test_what_only_classifiers_use_trains_no_language_model_again(source, params):
+    for file in ("training/classifier.py", "corpus/classifier_batches.py", "evaluation/tfidf.py"):
+        changed = changed_by(source, params, f"pipeline/{file}", "import numpy", "A = 1\nimport numpy")
+        assert {"evaluate", "sample_efficiency", "trials"} <= changed, file
+        assert not changed & {"pretrain_lm", "finetune_lm"}, file
+    changed = changed_by(
+        source, params, "pipeline/training/language_model.py", "import math", "A = 1\nimport math"
+    )
+    assert {"pretrain_lm", "finetune_lm", "trials"} <= changed
+    assert not changed & {"finetune_classifier", "evaluate"}
+
+
 def test_a_helper_of_another_family_changes_nothing(source, params):
     before = digests(params)
     (source / "models/attention.py").write_text("A = 1\n", encoding="utf-8")

@@ -28,8 +28,7 @@ from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training import precision
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.context import CurveRecorder, no_recorder
-from pipeline.training.jobs import LanguageModelJob, make_language_model_job
-from pipeline.training.objectives import LanguageModelTask
+from pipeline.training.language_model import LanguageModelJob, LanguageModelTask, make_language_model_job
 from pipeline.training.settings import LanguageModelTraining, Model
 from tests.killed import Killing
 

@@ -414,7 +414,7 @@ def test_a_trial_may_be_a_ray_train_job_and_gives_back_what_it_held(project):
 def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start, arm):
     from pipeline.stages._points import classifier_settings
     from pipeline.stages._search_jobs import Jobs
-    from pipeline.training.jobs import ClassifierJob
+    from pipeline.training.classifier import ClassifierJob
 
     (project / "search.yaml").write_text(
         f"finetune_classifier: {{start: {start}}}\n"

@@ -20,7 +20,7 @@ from pipeline.distributed.settings import Range, Trials, Tune
 from pipeline.sweeps.sweep import SearchRuns
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.context import no_recorder
-from pipeline.training.jobs import LanguageModelJob
+from pipeline.training.language_model import LanguageModelJob
 from tests.killed import Killing
 from tests.test_launch import make_job, run_of
 from tests.test_trials import workers_find_tests  # noqa: F401  a fixture

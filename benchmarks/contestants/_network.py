@@ -9,9 +9,9 @@ from benchmarks.contestants._timing import Size
 from models.awd_lstm import AWDLSTM, Config, layer_groups
 from models.heads import LanguageModel, language_model_groups
 from models.sampling import WordSampler
-from pipeline.corpus.batches import LanguageModelBatches
+from pipeline.corpus.language_model_batches import LanguageModelBatches
 from pipeline.corpus.tokens import TokenShard, token_counts
-from pipeline.training.objectives import LanguageModelTask
+from pipeline.training.language_model import LanguageModelTask
 from pipeline.training.schedules import make_plan
 from pipeline.training.settings import Optimizer, Schedule
 

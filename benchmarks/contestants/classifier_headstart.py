@@ -11,12 +11,12 @@ from benchmarks.contestants._network import OPTIMIZER, PRECISIONS, SCHEDULE, enc
 from benchmarks.contestants._timing import SIZES, peak_megabytes, prepare, seconds_of, tell
 from models.awd_lstm import layer_groups
 from models.heads import Classifier, classifier_groups
-from pipeline.corpus.batches import ClassifierBatches
+from pipeline.corpus.classifier_batches import ClassifierBatches
 from pipeline.corpus.tokens import TokenShard
 from pipeline.distributed.worker import prepare_torch
+from pipeline.training.classifier import ClassifierTask, predict_logits
 from pipeline.training.context import Context
 from pipeline.training.loop import Training
-from pipeline.training.objectives import ClassifierTask, predict_logits
 from pipeline.training.schedules import make_plan
 
 parser = argparse.ArgumentParser()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.corpus.batches import stratified_subset
+from pipeline.corpus.classifier_batches import stratified_subset
 
 _LABELS_TO_CHOOSE_BY = 5_000
 

@@ -19,7 +19,7 @@ from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.settings.section import Precision
 from pipeline.training.cards import HeadCard, ModelCard
-from pipeline.training.objectives import predict_logits
+from pipeline.training.classifier import predict_logits
 from pipeline.training.precision import dtype_of
 
 # A batch ends at whichever limit it reaches first. Larger batches, sorted by length, need less padding.

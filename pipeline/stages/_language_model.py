@@ -11,7 +11,7 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.training.checkpoint import model_tensors
-from pipeline.training.jobs import LanguageModelJob
+from pipeline.training.language_model import LanguageModelJob
 
 
 def fit_and_export(job: LanguageModelJob, run: Run, session: Session, out: Path) -> dict[str, Any]:

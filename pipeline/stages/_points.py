@@ -16,7 +16,8 @@ from pipeline.stages._trials import ClassifierPoint, LanguageModelPoint, TfidfPo
 from pipeline.sweeps.settings import Arm, SampleEfficiency
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.jobs import FewLabels, make_classifier_job, make_language_model_job
+from pipeline.training.classifier import FewLabels, make_classifier_job
+from pipeline.training.language_model import make_language_model_job
 from pipeline.training.settings import ClassifierTraining
 
 Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch"]

@@ -12,7 +12,9 @@ from pipeline.distributed.settings import Range
 from pipeline.project.params import Params
 from pipeline.settings.loader import flatten, overlay, typed
 from pipeline.stages._points import few_labels
-from pipeline.training.jobs import FewLabels, Job, make_classifier_job, make_language_model_job
+from pipeline.training.classifier import FewLabels, make_classifier_job
+from pipeline.training.jobs import Job
+from pipeline.training.language_model import make_language_model_job
 
 
 def space_of(params: Params) -> dict[str, Range]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pipeline.artifacts.model_folder import export_model
-from pipeline.corpus.batches import stratified_subset
+from pipeline.corpus.classifier_batches import stratified_subset
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.distributed.launch import fit
@@ -25,8 +25,8 @@ from pipeline.machine.cost import Cost, total
 from pipeline.storage.lease import Fence
 from pipeline.training.cards import build_classifier, build_encoder
 from pipeline.training.checkpoint import Checkpoint, model_tensors
-from pipeline.training.jobs import ClassifierJob, LanguageModelJob, chosen_documents
-from pipeline.training.objectives import predict_logits
+from pipeline.training.classifier import ClassifierJob, chosen_documents, predict_logits
+from pipeline.training.language_model import LanguageModelJob
 
 
 @dataclass(frozen=True)

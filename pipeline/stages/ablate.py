@@ -24,7 +24,8 @@ from pipeline.stages._points import Inputs, Place, few_labels, specs_of, train_t
 from pipeline.stages._trials import LanguageModelPoint, probabilities_of, test_sample
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.jobs import make_language_model_job, split_labels
+from pipeline.training.classifier import split_labels
+from pipeline.training.language_model import make_language_model_job
 
 STAGE = Stage(
     place=11,

@@ -13,7 +13,7 @@ import torch
 
 from models.heads import Classifier
 from pipeline.artifacts.model_folder import load_classifier
-from pipeline.corpus.batches import clip
+from pipeline.corpus.classifier_batches import clip
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.settings import Direction
@@ -28,8 +28,7 @@ from pipeline.machine.cost import Cost
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.training.cards import HeadCard, ModelCard
-from pipeline.training.jobs import chosen_documents
-from pipeline.training.objectives import predict_logits
+from pipeline.training.classifier import chosen_documents, predict_logits
 
 STAGE = Stage(
     place=8,

@@ -14,7 +14,7 @@ from pipeline.distributed.session import Session
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.training.checkpoint import model_tensors
-from pipeline.training.jobs import ClassifierJob, make_classifier_job
+from pipeline.training.classifier import ClassifierJob, make_classifier_job
 
 STAGE = Stage(
     place=6,

@@ -11,7 +11,7 @@ from pipeline.distributed.session import Session
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
-from pipeline.training.jobs import LanguageModelJob, make_language_model_job
+from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 
 STAGE = Stage(place=5, kind="trains", sections=("run.seed", "run.precision", "model", "finetune_lm"))
 

@@ -10,7 +10,7 @@ from pipeline.distributed.session import Session
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
-from pipeline.training.jobs import LanguageModelJob, make_language_model_job
+from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 
 STAGE = Stage(place=4, kind="trains", sections=("run.seed", "run.precision", "model", "pretrain_lm"))
 

@@ -28,7 +28,7 @@ from pipeline.stages._points import (
 from pipeline.stages._trials import probabilities_of, test_sample
 from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.jobs import chosen_documents, split_labels
+from pipeline.training.classifier import chosen_documents, split_labels
 
 STAGE = Stage(
     place=10,

@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.corpus.batches import (
-    ClassifierBatches,
-    LanguageModelBatches,
-    Ribbon,
-    by_length,
-    clip,
-    evaluation_batches,
-    pad,
-    rows_of,
-    stratified_subset,
-)
+from pipeline.corpus.batches import rows_of
+from pipeline.corpus.classifier_batches import ClassifierBatches, by_length, clip, pad, stratified_subset
+from pipeline.corpus.language_model_batches import LanguageModelBatches, Ribbon, evaluation_batches
 from pipeline.corpus.settings import Direction
 from pipeline.corpus.tokens import TokenShard
 

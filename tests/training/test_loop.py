@@ -25,8 +25,10 @@ from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
 from pipeline.machine.cost import Cost
 from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.classifier import make_classifier_job
 from pipeline.training.context import Context
-from pipeline.training.jobs import Job, make_classifier_job, make_language_model_job
+from pipeline.training.jobs import Job
+from pipeline.training.language_model import make_language_model_job
 from pipeline.training.loop import train
 from pipeline.training.settings import ClassifierTraining, LanguageModelTraining, Model
 

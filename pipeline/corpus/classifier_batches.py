@@ -1,0 +1,151 @@
+"""Token shards to batches of a classifier, and subsets of labelled documents.
+
+A batch is a set of documents of similar length, padded at the end to the longest.
+
+Shapes: B rows of the global batch, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.corpus.batches import rng_of, rows_of
+from pipeline.corpus.settings import Direction
+from pipeline.corpus.tokens import TokenShard
+
+# How many batches are sorted by length together: enough for little padding, few enough for a random
+# order.
+_BATCHES_SORTED_TOGETHER = 50
+_MOST_PADDING = 0.05  # of an inference batch, once it has `_ENOUGH_TOKENS`
+_ENOUGH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class ClassifierBatch:
+    ids_BT: Tensor  # int64, the rows of this worker, padded at the end
+    mask_BT: Tensor  # True at real tokens
+    labels_B: Tensor  # int64
+    num_rows: int  # of the global batch
+
+
+class ClassifierBatches:
+    """Training batches of a classifier: documents of similar length together, reshuffled each epoch.
+
+    An epoch has ceil(documents / num_rows) batches. Their sizes differ by at most one, so that none is
+    too small for batch normalisation.
+    """
+
+    def __init__(
+        self,
+        shard: TokenShard,
+        *,
+        documents: np.ndarray,
+        num_rows: int,
+        max_tokens: int,
+        direction: Direction,
+        seed: int,
+        pad_id: int,
+    ) -> None:
+        self._shard, self._documents = shard, documents
+        self._max_tokens, self._direction, self._seed, self._pad_id = max_tokens, direction, seed, pad_id
+        self._lengths = np.minimum(np.diff(shard.offsets)[documents], max_tokens)
+        self._num_batches = -(-len(documents) // num_rows)
+        self._plan = lru_cache(maxsize=1)(self._plan_of)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._num_batches
+
+    def at(self, step: int, rank: int, world: int) -> ClassifierBatch:
+        chosen = self._plan(step // self._num_batches)[step % self._num_batches]
+        rows = rows_of(rank, world, len(chosen))
+        # The longest text of the global batch, so that all workers process equally many chunks.
+        width = int(self._lengths[chosen].max())
+        ids, mask = self._padded(self._documents[chosen[rows]], width)
+        labels = torch.from_numpy(self._shard.labels[self._documents[chosen[rows]]].astype(np.int64))
+        return ClassifierBatch(ids, mask, labels, len(chosen))
+
+    def _plan_of(self, epoch: int) -> list[np.ndarray]:
+        rng = rng_of(self._seed, 2, epoch)
+        order = rng.permutation(len(self._documents))
+        sizes = [len(part) for part in np.array_split(order, self._num_batches)]
+        batches: list[np.ndarray] = []
+        for first in range(0, self._num_batches, _BATCHES_SORTED_TOGETHER):
+            group = sizes[first : first + _BATCHES_SORTED_TOGETHER]
+            begin = sum(sizes[:first])
+            together = order[begin : begin + sum(group)]
+            together = together[np.argsort(self._lengths[together], kind="stable")]
+            batches += np.split(together, np.cumsum(group)[:-1])
+        return [batches[k] for k in rng.permutation(len(batches))]
+
+    def _padded(self, documents: np.ndarray, width: int) -> tuple[Tensor, Tensor]:
+        texts = [self._shard.document(int(k)) for k in documents]
+        return pad([clip(text, self._max_tokens, self._direction) for text in texts], width, self._pad_id)
+
+
+def clip(document: np.ndarray, max_tokens: int, direction: Direction) -> np.ndarray:
+    """Return the ids that a classifier reads: a text over `max_tokens` loses its middle.
+
+    Departure from ULMFiT, which reads only the end: openings are informative too (Sun et al. 2019,
+    arXiv 1905.05583, section 5.3.1).
+    """
+    ids = np.asarray(document, dtype=np.int64)
+    if len(ids) > max_tokens:
+        head = max_tokens - max_tokens // 2
+        ids = np.concatenate([ids[:head], ids[len(ids) - max_tokens // 2 :]])
+    return ids[::-1] if direction == "backward" else ids
+
+
+def pad(texts: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Return ids (B, width), padded at the end, and a mask that is True at real tokens."""
+    ids = np.full((len(texts), width), pad_id, dtype=np.int64)
+    mask = np.zeros((len(texts), width), dtype=bool)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)] = text
+        mask[row, : len(text)] = True
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+def by_length(lengths: Sequence[int] | np.ndarray, max_tokens_per_batch: int) -> Iterator[np.ndarray]:
+    """Yield indices of texts in batches of similar length, padded to at most a token budget.
+
+    A batch that is large enough to keep a processor busy ends before its padding exceeds a twentieth.
+    """
+    order = np.argsort(lengths, kind="stable")
+    start, num_real = 0, 0
+    for place, index in enumerate(order):
+        # Lengths ascend, so this text sets the width of a batch that it joins.
+        length, size = int(lengths[index]), place - start
+        padded = (size + 1) * length
+        too_large = padded > max_tokens_per_batch
+        wasteful = num_real >= _ENOUGH_TOKENS and padded - num_real - length > _MOST_PADDING * padded
+        if size and (too_large or wasteful):  # a single text may exceed the budget
+            yield order[start:place]
+            start, num_real = place, 0
+        num_real += length
+    if start < len(order):
+        yield order[start:]
+
+
+def stratified_subset(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
+    """Return indices of `size` documents in the classes' proportions, at least one per class.
+
+    Subsets are nested: with the same seed, a larger one contains a smaller one.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    if size < len(classes):
+        raise ValueError(f"{size} labels are fewer than the {len(classes)} classes; ask for more")
+    rank_in_class = np.empty(len(labels))
+    for label, count in zip(classes, counts, strict=True):
+        members = rng_of(seed, 3, int(label)).permutation(np.flatnonzero(labels == label))
+        # The k-th of a class comes when its share is due; the first of each class comes before the rest.
+        due = (np.arange(count) + 0.5) / count
+        due[0] = -1
+        rank_in_class[members] = due
+    return np.sort(np.argsort(rank_in_class, kind="stable")[:size])

@@ -1,0 +1,279 @@
+"""Training a classifier of whole documents: the loss of a step, its job, and which labels it trains on.
+
+Shapes: B rows of this worker, T tokens, N documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.family import State
+from models.heads import Classifier, classifier_groups
+from models.layers import GlobalBatch
+from pipeline.corpus.batches import rows_of
+from pipeline.corpus.classifier_batches import ClassifierBatches, by_length, clip, pad, stratified_subset
+from pipeline.corpus.settings import Direction, Normalise
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
+from pipeline.training.cards import (
+    HeadCard,
+    ModelCard,
+    build_classifier,
+    build_encoder,
+    check_match,
+)
+from pipeline.training.checkpoint import tensors_under
+from pipeline.training.context import Context
+from pipeline.training.jobs import StartingModel, card_of, check_stages_of_unfreezing
+from pipeline.training.objectives import StepLoss, evenly_spaced, products_in
+from pipeline.training.schedules import Plan, make_plan
+from pipeline.training.settings import ClassifierTraining, Model, Optimizer
+
+_EVALUATION_TOKENS = 32_768  # padded tokens per batch, if no gradient is needed
+
+
+@dataclass
+class ClassifierTask:
+    """Classification of whole documents. Source: Howard & Ruder 2018, section 3.3."""
+
+    model: Classifier
+    groups: list[list[nn.Parameter]]
+    plan: Plan
+    optimizer: Optimizer
+    evaluation_steps: frozenset[int]
+    batches: ClassifierBatches
+    validation: TokenShard
+    validation_documents: np.ndarray  # indices into it
+    direction: Direction
+    max_tokens: int
+    pad_id: int
+    label_smoothing: float
+    seed: int
+    watched: str = "validation/loss"
+    patience: int | None = None
+
+    def lanes(self, context: Context) -> tuple[slice, int]:
+        return slice(0, 0), 0
+
+    def loss(self, step: int, state: State, context: Context) -> StepLoss:
+        batch = self.batches.at(step, context.rank, context.world)
+        rows = rows_of(context.rank, context.world, batch.num_rows)
+        whole = GlobalBatch(self.seed, step, batch.num_rows, rows, context.device, context.all_reduce)
+        ids, mask, labels = context.to_device(batch.ids_BT, batch.mask_BT, batch.labels_B)
+        logits = self.model(ids, mask, whole)
+        smoothed = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
+        with torch.no_grad():
+            nats = F.cross_entropy(logits, labels, reduction="sum")
+        num_tokens = batch.num_rows * ids.shape[1]
+        return StepLoss(smoothed / batch.num_rows, nats, batch.num_rows, num_tokens)
+
+    def evaluate(self, context: Context) -> dict[str, float]:
+        """Log loss in nats and accuracy on the validation documents."""
+        mine = self.validation_documents[context.rank :: context.world]
+        logits = predict_logits(
+            self.model,
+            [self.validation.document(int(k)) for k in mine],
+            self.max_tokens,
+            self.direction,
+            self.pad_id,
+            context.device,
+        )
+        labels = torch.from_numpy(self.validation.labels[mine].astype(np.int64))
+        nats, right, count = context.sum_numbers(
+            float(F.cross_entropy(logits, labels, reduction="sum")) if len(mine) else 0.0,
+            float((logits.argmax(1) == labels).sum()),
+            len(mine),
+        )
+        return {"validation/loss": nats / count, "validation/accuracy": right / count}
+
+
+@torch.no_grad()
+def predict_logits(
+    model: Classifier,
+    texts: Sequence[np.ndarray],
+    max_tokens: int,
+    direction: Direction,
+    pad_id: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Return logits (texts, classes) on the CPU, in the order of the texts; matrix products in `dtype`."""
+    clipped = [clip(text, max_tokens, direction) for text in texts]
+    num_classes = model.head.linear_out.out_features
+    logits = torch.zeros(len(texts), num_classes)
+    with products_in(dtype, model.encoder):
+        for chosen in by_length([len(text) for text in clipped], _EVALUATION_TOKENS):
+            part = [clipped[k] for k in chosen]
+            ids, mask = pad(part, max(map(len, part)), pad_id)
+            logits[torch.from_numpy(chosen)] = model(ids.to(device), mask.to(device)).cpu()
+    return logits
+
+
+@dataclass(frozen=True)
+class FewLabels:
+    """Training on a subset of the labels, part of which is held out for validation.
+
+    Such epochs are short, so training takes at least `min_steps` and evaluates `num_evaluations` times.
+    """
+
+    num_labels: int
+    held_out: float  # fraction of these labels used for validation, not for training
+    min_steps: int
+    num_evaluations: int
+    full_validation: bool = False  # in a search: use the whole validation split, not `held_out`
+    key: str = "sample_efficiency.labels"  # setting that holds `num_labels`, for error messages
+
+
+@dataclass(frozen=True)
+class ClassifierJob:
+    settings: ClassifierTraining
+    card: ModelCard
+    tokens: Path
+    start: StartingModel | None  # a language model; None: from scratch
+    seed: int
+    few_labels: FewLabels | None = None
+
+    def task(self, context: Context) -> ClassifierTask:
+        settings, card = self.settings, self.card
+        assert card.head is not None
+        torch.manual_seed(self.seed)  # the initial weights
+        encoder, encoder_groups = build_encoder(card, settings.dropout)
+        encoder.product_dtype = context.precision
+        model = build_classifier(encoder, card.head)
+        if self.start is not None:
+            encoder.load_state_dict(tensors_under(self.start.tensors(), "encoder."))
+        groups = classifier_groups(model, encoder_groups)
+        train = open_shard(self.tokens, "train")
+        documents, validation, held_out = self._documents(train)
+        batches = ClassifierBatches(
+            train,
+            documents=documents,
+            num_rows=settings.batch_rows,
+            max_tokens=settings.max_tokens,
+            direction=card.direction,
+            seed=self.seed,
+            pad_id=card.pad_id,
+        )
+        num_steps = max(1, round(settings.epochs * batches.steps_per_epoch))
+        num_evaluations = round(settings.epochs * settings.evaluations_per_epoch)
+        if self.few_labels is not None:
+            num_steps = max(num_steps, self.few_labels.min_steps)
+            num_evaluations = self.few_labels.num_evaluations
+        plan = make_plan(
+            settings.optimizer,
+            settings.schedule,
+            settings.unfreeze,
+            num_groups=len(groups),
+            num_steps=num_steps,
+            steps_per_unfreezing=max(1, round(settings.epochs_per_unfreezing / settings.epochs * num_steps)),
+        )
+        return ClassifierTask(
+            model=model,
+            groups=groups,
+            plan=plan,
+            optimizer=settings.optimizer,
+            evaluation_steps=evenly_spaced(num_steps, num_evaluations),
+            patience=settings.patience,
+            batches=batches,
+            validation=validation,
+            validation_documents=held_out,
+            direction=card.direction,
+            max_tokens=settings.max_tokens,
+            pad_id=card.pad_id,
+            label_smoothing=settings.label_smoothing,
+            seed=self.seed,
+        )
+
+    def _documents(self, train: TokenShard) -> tuple[np.ndarray, TokenShard, np.ndarray]:
+        """Return the training documents, the validation shard, and its validation documents."""
+        few = self.few_labels
+        if few is None:
+            documents = chosen_documents(train, self.settings.max_labels, self.seed)
+        else:
+            documents, held_out = split_labels(train, few, self.seed)
+            if not few.full_validation:
+                return documents, train, held_out
+        validation = open_shard(self.tokens, "validation")
+        return documents, validation, np.flatnonzero(validation.labels != UNLABELLED)
+
+
+def make_classifier_job(
+    settings: ClassifierTraining,
+    model: Model,
+    normalise: Normalise,
+    *,
+    tokens: Path,
+    start: StartingModel | None,
+    direction: Direction,
+    seed: int,
+    few_labels: FewLabels | None = None,
+) -> ClassifierJob:
+    """Make a job; raise ValueError if data, settings and starting model do not fit together."""
+    info = read_info(tokens)
+    if info.label_names is None:
+        raise ValueError(f"{tokens} has no labels: set corpus.target.source.label_column")
+    shard = open_shard(tokens, "train")
+    if few_labels is not None:
+        split_labels(shard, few_labels, seed)
+    else:
+        chosen_documents(shard, settings.max_labels, seed)
+    validates = few_labels is None or few_labels.full_validation
+    if validates and not (open_shard(tokens, "validation").labels != UNLABELLED).any():
+        raise ValueError(f"{tokens} has no labelled validation documents; label some, or split some off")
+    head = HeadCard(
+        label_names=info.label_names,
+        pooling=settings.pooling,
+        head_hidden=settings.head_hidden,
+        head_dropout=tuple(settings.head_dropout),
+        bptt=settings.bptt,
+        max_tokens=settings.max_tokens,
+        normalise=normalise.model_dump(),
+    )
+    card = replace(card_of(model, info, "classifier", "finetune_classifier", direction), head=head)
+    if start is not None:
+        check_match(start.card(), card, start.path)
+    check_stages_of_unfreezing(settings, card)
+    return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels)
+
+
+def chosen_documents(
+    shard: TokenShard, max_labels: int | None, seed: int, key: str = "finetune_classifier.max_labels"
+) -> np.ndarray:
+    """Return the indices of the labelled documents to train on.
+
+    Raises ValueError, naming `key`, if `max_labels` is more than there are or less than one per class.
+    """
+    labelled = np.flatnonzero(shard.labels != UNLABELLED)
+    if max_labels is None:
+        return labelled
+    if max_labels > len(labelled):
+        raise ValueError(
+            f"{key} is {max_labels:,}, but there are {len(labelled):,} labels; lower it, or take all"
+        )
+    num_classes = len(np.unique(shard.labels[labelled]))
+    if max_labels < num_classes:
+        raise ValueError(f"{key} is {max_labels:,}, fewer than the {num_classes} classes; raise it")
+    return labelled[stratified_subset(shard.labels[labelled], max_labels, seed)]
+
+
+def split_labels(shard: TokenShard, few: FewLabels, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Split a subset of the labels into documents to train on and to validate on.
+
+    Raises ValueError if a class would have no training document.
+    """
+    subset = chosen_documents(shard, few.num_labels, seed, few.key)
+    num_trained = few.num_labels - max(1, round(few.held_out * few.num_labels))
+    num_classes = len(np.unique(shard.labels[shard.labels != UNLABELLED]))
+    if num_trained < num_classes:
+        raise ValueError(
+            f"{few.key} is {few.num_labels:,}: {num_trained:,} remain to train on beside those held out, "
+            f"fewer than the {num_classes} classes; raise it"
+        )
+    trained = stratified_subset(shard.labels[subset], num_trained, seed)
+    return subset[trained], np.delete(subset, trained)
