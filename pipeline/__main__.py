@@ -174,7 +174,7 @@ def doctor(
 ) -> None:
     """Try everything that long work will need: cluster, storage, MLflow, versions, memory; advise."""
     from pipeline.doctor import examine
-    from pipeline.doctor.printing import as_table, to_json
+    from pipeline.doctor.findings import as_table, to_json
     from pipeline.terminal.progress import busy
 
     with busy("doctor"):

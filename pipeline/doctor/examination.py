@@ -15,8 +15,8 @@ from pipeline.distributed.placement import Placement
 from pipeline.distributed.shipment import credentials
 from pipeline.doctor import cluster as ray_checks
 from pipeline.doctor import project
-from pipeline.doctor.findings import Finding, checked, failure, in_background
-from pipeline.doctor.needs import Need, needs_of
+from pipeline.doctor.findings import Finding, bounded, checked, failure, in_background
+from pipeline.doctor.needs import needs_of
 from pipeline.doctor.nodes import judge, probe_nodes
 from pipeline.doctor.probe import ProbeSettings, StorageAnswer
 from pipeline.execution.run_stage import check_model, cluster_of, project_root
@@ -24,8 +24,6 @@ from pipeline.identity import fingerprint as identity
 from pipeline.project.params import Params, load
 from pipeline.storage.address import open_storage
 from pipeline.tracking import stores
-
-Nodes = Sequence[Mapping[str, Any]]
 
 JOIN_S = 60.0
 _NOT_JOINED = (
@@ -47,8 +45,7 @@ def examine(params_file: Path, folder: Path) -> list[Finding]:
     """Run all checks. Raises ValueError for settings that are unusable."""
     params = load(params_file)
     check_model(params.model)
-    root = project_root(folder)
-    where = params.run.storage
+    root, where = project_root(folder), params.run.storage
     case = _Case(params, root, where if "://" in where else str((root / where).resolve()))
     open_storage(case.storage)  # refuses an address that cannot be one
     cluster = cluster_of(root, params, "")
@@ -56,7 +53,7 @@ def examine(params_file: Path, folder: Path) -> list[Finding]:
     if cluster is not None and unreachable is None:
         cluster.begin()
     tools = in_background(lambda: project.tools(folder))
-    findings = [project.settings(params, _needs(params, 1), case.storage)]
+    findings = [project.settings(params, needs_of(params, 1), case.storage)]
     findings += checked("storage", lambda: project.mounted(root, where))
     findings += checked("inputs", lambda: project.inputs(params, folder / "dvc.yaml"))
     findings += tools.result()
@@ -68,18 +65,16 @@ def examine(params_file: Path, folder: Path) -> list[Finding]:
     return findings + _examine_cluster(case, cluster)
 
 
-def _needs(params: Params, num_workers: int) -> list[Need]:
-    return needs_of(params, params.tokenizer.vocab_size, num_workers)
-
-
 def _examine_cluster(case: _Case, cluster: Cluster) -> list[Finding]:
+    import ray
+
     began = time.monotonic()
     try:
-        nodes = ray_checks.join(cluster, JOIN_S)
-    except (ValueError, TimeoutError) as error:
-        hangs = "Ray cannot be joined: " if isinstance(error, TimeoutError) else ""
-        return [failure("ray", f"{hangs}{error}", _NOT_JOINED), *_probe(case)]
+        bounded(cluster.nodes, JOIN_S)
+    except (ValueError, RuntimeError, TimeoutError) as error:  # RuntimeError: of another version
+        return [failure("ray", str(error), _NOT_JOINED), *_probe(case)]
     with cluster:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
         findings = [ray_checks.overview(nodes, cluster, time.monotonic() - began)]
         findings += checked("token", lambda: list(ray_checks.token(nodes)))
         placement, plans = ray_checks.plan(case.params, [node["Resources"] for node in nodes])
@@ -91,21 +86,24 @@ def _examine_cluster(case: _Case, cluster: Cluster) -> list[Finding]:
 
 
 def _probe(
-    case: _Case, placement: Placement | None = None, nodes: Nodes = (), is_spread: bool = False
+    case: _Case,
+    placement: Placement | None = None,
+    nodes: Sequence[Mapping[str, Any]] = (),
+    is_spread: bool = False,
 ) -> list[Finding]:
     """The findings of probes on this machine and all nodes. Without nodes, this process trains."""
+    params = case.params
     settings = ProbeSettings(
         storage=case.storage,
         folder=f".doctor-{secrets.token_hex(6)}",
         tracking=tracking.tracking_uri(case.root),
         is_spread=is_spread,
         environment=credentials() | stores.credentials(),  # workers get them, too
-        code=tuple(identity.modules_of("pipeline.execution.run_stage", f"models.{case.params.model.family}")),
+        code=tuple(identity.modules_of("pipeline.execution.run_stage", f"models.{params.model.family}")),
     )
-    needs = [] if placement is None else _needs(case.params, placement.num_workers)
-    probes = ray_checks.start_probes(nodes, settings) if nodes else []
-    driver, answers, findings = probe_nodes(settings, probes)
-    findings += judge(driver, answers, placement, needs)
-    usable = driver.storage if isinstance(driver.storage, StorageAnswer) else None
-    findings += project.room(case.params, needs, case.storage, usable.free_bytes if usable else None)
+    needs = needs_of(params, placement.num_workers) if placement else []
+    answers = probe_nodes(settings, ray_checks.start_probes(nodes, settings) if nodes else [])
+    findings = list(judge(answers, placement, needs))
+    usable = answers[0].storage if isinstance(answers[0].storage, StorageAnswer) else None
+    findings += project.room(params, needs, case.storage, usable.free_bytes if usable else None)
     return findings + checked("leases", lambda: project.leases(case.storage, is_usable=usable is not None))
