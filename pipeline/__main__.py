@@ -275,7 +275,7 @@ def gc(
     show(plan)
     if yes:
         typer.echo(f"removed {readable(carry_out(plan))}")
-    elif plan.num_bytes or plan.going:
+    elif plan.removals:
         typer.echo("nothing was removed; `headstart gc --yes` does it")
 
 
