@@ -18,7 +18,7 @@ from pipeline.doctor import project
 from pipeline.doctor.findings import Finding, bounded, checked, failure, in_background
 from pipeline.doctor.needs import needs_of
 from pipeline.doctor.nodes import judge, probe_nodes
-from pipeline.doctor.probe import ProbeSettings, StorageAnswer
+from pipeline.doctor.probe import ProbeSettings
 from pipeline.execution.run_stage import check_model, cluster_of, project_root
 from pipeline.identity import fingerprint as identity
 from pipeline.project.params import Params, load
@@ -104,6 +104,6 @@ def _probe(
     needs = needs_of(params, placement.num_workers) if placement else []
     answers = probe_nodes(settings, ray_checks.start_probes(nodes, settings) if nodes else [])
     findings = list(judge(answers, placement, needs))
-    usable = answers[0].storage if isinstance(answers[0].storage, StorageAnswer) else None
-    findings += project.room(params, needs, case.storage, usable.free_bytes if usable else None)
-    return findings + checked("leases", lambda: project.leases(case.storage, is_usable=usable is not None))
+    findings += checked("room", lambda: project.room(params, needs, case.storage))
+    is_usable = isinstance(answers[0].storage, str)
+    return findings + checked("leases", lambda: project.leases(case.storage, is_usable=is_usable))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pipeline.doctor.findings import Finding, failure, ok, warning
 from pipeline.project import stages
 from pipeline.project.params import Params
 from pipeline.training.cards import HeadCard, ModelCard, family_and_config
@@ -117,3 +118,10 @@ def storage_bytes(params: Params, needs: Sequence[Need]) -> float:
     models = sum(need.checkpoint_bytes for need in needs) * each * len(params.run.directions)
     classifier = needs[-1].checkpoint_bytes
     return models + num_trials(params) * classifier * each + max(need.checkpoint_bytes for need in needs)
+
+
+def fitting(check: str, found: str, wanted: float, free: float, to_do: str) -> Finding:
+    """A finding on an estimated need: a warning if it may not fit, a failure if it most likely does not."""
+    if wanted * FACTOR <= free:
+        return ok(check, found)
+    return (failure if wanted > free else warning)(check, found, to_do)

@@ -12,8 +12,8 @@ from typing import Any
 from pipeline.distributed.failures import reason_of
 from pipeline.distributed.placement import Placement
 from pipeline.doctor.findings import HANGS, Finding, failure, in_background, ok, warning
-from pipeline.doctor.needs import FACTOR, PROCESS_BYTES, Need
-from pipeline.doctor.probe import DRIVER, Facts, Probe, ProbeSettings, Problem, StorageAnswer
+from pipeline.doctor.needs import FACTOR, PROCESS_BYTES, Need, fitting
+from pipeline.doctor.probe import DRIVER, Facts, Probe, ProbeSettings, Problem
 from pipeline.terminal.sizes import readable
 
 START_S = 60.0  # for a process to start on a node
@@ -41,7 +41,7 @@ class Answers:
     resources: Mapping[str, float]
     skew_s: float  # its clock minus the driver's, as far as the time that asking takes does not explain it
     facts: Facts | Problem
-    storage: StorageAnswer | Problem | None = None
+    storage: str | Problem | None = None
     tracking: str | Problem | None = None
 
 
@@ -113,7 +113,6 @@ def judge(
     answers: Sequence[Answers], placement: Placement | None, needs: Sequence[Need]
 ) -> Iterator[Finding]:
     """All findings from the answers, the driver's first. Without nodes, the driver trains."""
-    yield from _problems(answers)
     driver, *nodes = answers
     known = [(each, each.facts) for each in nodes or [driver] if isinstance(each.facts, Facts)]
     if isinstance(driver.facts, Facts):
@@ -122,50 +121,33 @@ def judge(
     yield from machines(known)
     if placement is not None:
         yield from memory(known, placement, needs)
-    speeds = [each.storage.bytes_per_s for each in answers if isinstance(each.storage, StorageAnswer)]
-    if speeds:
-        ends = " to ".join(dict.fromkeys(readable(speed) for speed in (min(speeds), max(speeds))))
-        done = "reads, writes, lists, creates exclusively and removes"
-        yield ok("storage", f"{done} {_from(len(speeds))}; {ends} a second")
-    reached = [each.tracking for each in answers if isinstance(each.tracking, str)]
-    if reached:
-        yield ok("tracking", f"{reached[-1]}, {_from(len(reached))}")
-
-
-def _problems(answers: Sequence[Answers]) -> Iterator[Finding]:
-    """A failure for each different problem, with all nodes that have it."""
     for question in ("facts", "storage", "tracking"):
-        nodes_by_problem: dict[Problem, list[str]] = defaultdict(list)
-        for each in answers:
-            found = getattr(each, question)
-            if isinstance(found, Problem):
-                nodes_by_problem[found].append(each.node)
-        for problem, nodes in nodes_by_problem.items():
-            yield failure(question, f"{', '.join(nodes)}: {problem.found}", problem.to_do)
+        yield from _grouped(question, answers)
 
 
-def _from(number: int) -> str:
-    return "from here" if number == 1 else f"from {number} places"
+def _grouped(question: str, answers: Sequence[Answers]) -> Iterator[Finding]:
+    """A finding for each different answer to a question, with all nodes that gave it."""
+    nodes_by_answer: dict[Any, list[str]] = defaultdict(list)
+    for each in answers:
+        nodes_by_answer[getattr(each, question)].append(each.node)
+    for answer, nodes in nodes_by_answer.items():
+        if isinstance(answer, Problem):
+            yield failure(question, f"{', '.join(nodes)}: {answer.found}", answer.to_do)
+        elif isinstance(answer, str):
+            yield ok(question, f"{', '.join(nodes)}: {answer}")
 
 
 def versions(known: Known, wanted: Facts) -> Iterator[Finding]:
     """Python, the libraries and this project's code have to be those of the driver."""
     to_do = "check out the same commit there, install its requirements.lock, and restart its Ray"
-    others = {
-        each.node: [
-            f"{name} {facts.versions.get(name)}, here {version}"
-            for name, version in wanted.versions.items()
-            if facts.versions.get(name) != version
-        ]
-        for each, facts in known
-    }
-    for node, differences in others.items():
-        if differences:
-            yield failure("versions", f"{node} has {', '.join(differences)}", to_do)
-    if known and not any(others.values()):
-        names = ", ".join(f"{name} {version}" for name, version in wanted.versions.items())
+    for each, facts in known:
+        pairs = zip(facts.versions, wanted.versions, strict=True)
+        others = [f"{there}, here {here}" for there, here in pairs if there != here]
+        if others:
+            yield failure("versions", f"{each.node} has {'; '.join(others)}", to_do)
+    if known and all(facts.versions == wanted.versions for _, facts in known):
         where = "on this machine" if len(known) == 1 else f"on all {len(known)} nodes"
-        yield ok("versions", f"{names}; {where}")
+        yield ok("versions", f"{', '.join(wanted.versions)}; {where}")
 
 
 def clocks(nodes: Sequence[Answers]) -> Iterator[Finding]:
@@ -180,17 +162,15 @@ def clocks(nodes: Sequence[Answers]) -> Iterator[Finding]:
 
 def machines(known: Known) -> Iterator[Finding]:
     """CPUs, GPUs and temporary space of each node, next to what Ray counts."""
-    fine = []
     for each, facts in known:
         problems = list(_shortages(each, facts))
         for kind, found, to_do in problems:
             yield kind("machines", f"{each.node}: {found}", to_do)
         if not problems:
-            names = f", {len(facts.gpus)} GPUs ({', '.join(sorted(set(facts.gpus)))})" if facts.gpus else ""
+            names = sorted({name for name, _ in facts.gpus})
+            gpus = f", {len(facts.gpus)} GPUs ({', '.join(names)})" if names else ""
             free = f"{readable(facts.memory_bytes)} memory, {readable(facts.temp_bytes)} in {facts.temp}"
-            fine.append(f"{each.node}: {facts.cpus} CPUs{names}; free: {free}")
-    if fine:
-        yield ok("machines", "; ".join(fine))
+            yield ok("machines", f"{each.node}: {facts.cpus} CPUs{gpus}; free: {free}")
 
 
 def _shortages(each: Answers, facts: Facts) -> Iterator[tuple[Callable[..., Finding], str, str]]:
@@ -215,26 +195,19 @@ def memory(known: Known, placement: Placement, needs: Sequence[Need]) -> Iterato
     need = max(needs, key=lambda each: each.worker_bytes)
     process = PROCESS_BYTES if placement.use_gpu else need.process_bytes
     to_do = "free some, lower batch_rows or bptt (max_tokens), or raise run.threads_per_worker"
-    fine = []
     for each, facts in known:
         num_workers = 1 if each.node == DRIVER else workers_on(each.resources, placement)
         if not num_workers:
             continue
         takes = f"{num_workers} x {readable(process)}" if num_workers > 1 else readable(process)
         checks = [(f"{takes} of memory", num_workers * process, facts.memory_bytes)]
-        if placement.use_gpu and facts.gpu_free_bytes:
+        if placement.use_gpu:
             gpu = f"{readable(need.worker_bytes)} of a GPU"
-            checks.append((gpu, need.worker_bytes, min(facts.gpu_free_bytes)))
-        what, wanted, free = max(checks, key=lambda check: check[1] / max(check[2], 1))  # the scarcer one
-        if wanted * FACTOR <= free:
-            fine.append(f"{each.node} {takes} of {readable(facts.memory_bytes)}")
-        else:
-            said = f"{each.node}: {need.stage} takes about {what} (to within a factor of {FACTOR:g})"
-            kind = failure if wanted > free else warning
-            yield kind("memory", f"{said}, {readable(free)} are free", to_do)
-    if fine:
-        largest = f"{need.stage}, the largest ({need.num_parameters / 1e6:.1f} M parameters)"
-        yield ok("memory", f"{largest}, takes about: {'; '.join(fine)}")
+            checks += [(gpu, need.worker_bytes, free) for _, free in facts.gpus]
+        what, wanted, free = max(checks, key=lambda check: check[1] / max(check[2], 1))  # the scarcest
+        said = f"{each.node}: {need.stage}, the largest training, takes about {what}"
+        said += f" (to within a factor of {FACTOR:g}), {readable(free)} are free"
+        yield fitting("memory", said, wanted, free, to_do)
 
 
 def workers_on(resources: Mapping[str, float], placement: Placement) -> int:

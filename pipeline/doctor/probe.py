@@ -54,22 +54,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Facts:
-    versions: Mapping[str, str]  # of Python, the libraries, and (a hash) this project's code
+    versions: tuple[str, ...]  # of Python, the libraries, and (a hash) this project's code, with their names
     cpus: int  # that this process may use
-    gpus: tuple[str, ...]  # as torch sees them
-    gpu_free_bytes: tuple[int, ...]
+    gpus: tuple[tuple[str, int], ...]  # as torch sees them: name and free bytes
     memory_bytes: int  # available now, within the container's limit
     temp: str
     temp_bytes: int  # free
     shm_bytes: int | None  # size of /dev/shm
-
-
-@dataclass(frozen=True)
-class StorageAnswer:
-    """Everything works."""
-
-    bytes_per_s: float
-    free_bytes: int | None  # of a folder
 
 
 class Probe:
@@ -95,22 +86,20 @@ class Probe:
         return time.time()
 
     def facts(self) -> Facts:
-        names, free = _gpus()
         temp = tempfile.gettempdir()
-        libraries = {name: metadata.version(name) for name in LIBRARIES}
+        libraries = [f"{name} {metadata.version(name)}" for name in LIBRARIES]
         code = _hash_of(self.settings.code)[:8]
         return Facts(
-            versions={"python": platform.python_version(), **libraries, "code": code},
+            versions=(f"python {platform.python_version()}", *libraries, f"code {code}"),
             cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            gpus=names,
-            gpu_free_bytes=free,
+            gpus=_gpus(),
             memory_bytes=_available_memory(),
             temp=temp,
             temp_bytes=shutil.disk_usage(temp).free,
             shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,
         )
 
-    def storage(self) -> StorageAnswer:
+    def storage(self) -> str:
         """Write, read the driver's file, list, create exclusively, remove."""
         storage, folder = self._storage(), self.settings.folder
         own, once, large = names = (self._name, f"{self._name}.once", f"{self._name}.large")
@@ -132,8 +121,8 @@ class Probe:
                 "attribute caching (actimeo=0), or S3"
             )
         storage.remove(f"{folder}/{large}")
-        free_bytes = None if "://" in storage.address else shutil.disk_usage(storage.address).free
-        return StorageAnswer(LARGE_BYTES / seconds, free_bytes)
+        speed = f"{LARGE_BYTES / seconds / 1e6:,.0f} MB a second"
+        return f"reads, writes, lists, creates exclusively and removes; {speed}"
 
     def sees(self, name: str) -> None:
         """Raises ValueError if the file of another node is not visible here."""
@@ -211,15 +200,13 @@ def _hash_of(modules: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _gpus() -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Names and free bytes."""
+def _gpus() -> tuple[tuple[str, int], ...]:
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # Ray hides GPUs from a process that asks for none
         del os.environ["CUDA_VISIBLE_DEVICES"]
-    import torch
+    from torch import cuda
 
-    numbers = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    free = tuple(torch.cuda.mem_get_info(number)[0] for number in numbers)
-    return tuple(torch.cuda.get_device_name(number) for number in numbers), free
+    numbers = range(cuda.device_count() if cuda.is_available() else 0)
+    return tuple((cuda.get_device_name(number), cuda.mem_get_info(number)[0]) for number in numbers)
 
 
 def _available_memory() -> int:
