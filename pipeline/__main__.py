@@ -116,7 +116,7 @@ def up(
             fg="yellow", err=True,
         )  # fmt: skip
     typer.echo(f"started: {', '.join(started)}" if started else "already up")
-    _print_status()
+    status()
 
 
 @app.command()
@@ -131,19 +131,13 @@ def down() -> None:
 @app.command()
 def status() -> None:
     """Show what is running and where, and how to get the dashboard's token."""
-    _print_status()
-
-
-def _print_status() -> None:
     from pipeline.distributed import services
 
     running = services.status(Path.cwd())
     for name in services.STARTERS:
-        if name in running:
-            service = running[name]
-            typer.echo(f"{name:7} {service.dashboard}  (pid {service.pid}, log {service.log})")
-        else:
-            typer.echo(f"{name:7} not running")
+        service = running.get(name)
+        where = f"{service.dashboard}  (pid {service.pid}, log {service.log})" if service else "not running"
+        typer.echo(f"{name:7} {where}")
     if "ray" in running:
         typer.echo(f"        the dashboard requires a token; print it with: {services.TOKEN_COMMAND}")
 

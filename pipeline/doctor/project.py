@@ -50,7 +50,7 @@ def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
     """Whether the outputs of earlier stages fit the settings and each other, as training stages check it."""
     if not dvc_yaml.exists():
         return [warning("inputs", f"{dvc_yaml} does not exist", "run this in the project's folder")]
-    findings, fitting, missing = [], [], dict[str, None]()
+    findings, usable, missing = [], [], dict[str, None]()
     to_do = "run `dvc repro`, which remakes outdated inputs; if this stays, follow the message"
     for stage in stages.of_kind("trains"):
         for direction in params.run.directions:
@@ -61,8 +61,8 @@ def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
             if problem:
                 findings.append(warning("inputs", f"{stage}@{direction} would refuse: {problem}", to_do))
             elif not absent:
-                fitting.append(f"{stage}@{direction}")
-    lists = (("fit for", fitting), ("not made yet:", missing))
+                usable.append(f"{stage}@{direction}")
+    lists = (("fit for", usable), ("not made yet:", missing))
     said = "; ".join(f"{what} {', '.join(names)}" for what, names in lists if names)
     return [*findings, ok("inputs", said)] if said else findings
 

@@ -43,8 +43,6 @@ _INPUT = re.compile(  # what `pipeline.storage.input_shipping` has written or wa
     r"inputs/(?:([0-9a-f]{64})(?:/|\.whole$)|\.([0-9a-f]{64})(?:\.whole)?\.(?:partial|old)-)"
 )
 _STEP = re.compile(rf"(checkpoints|outcome)/(step-[\d.]+)/{re.escape(MANIFEST_FILE)}")
-# Without a beat for so long, a holder elsewhere is dead, however much the clocks differ.
-_SILENT_S = DAY_S
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,8 @@ def judge(runs: Sequence[StoredRun], wanted: Wanted, now: float) -> list[Verdict
 
 def _reason(run: StoredRun, wanted: Wanted, now: float) -> str:
     days = wanted.older_than_days
-    if run.holder and (run.holder.process.is_here or now - run.beat < max(_SILENT_S, days * DAY_S)):
+    # Without a beat for a day, a holder elsewhere is dead, however much the clocks differ.
+    if run.holder and (run.holder.process.is_here or now - run.beat < max(1.0, days) * DAY_S):
         return f"held by {run.holder}"
     if run.key in wanted.references.keys:
         return "a revision refers to it"
