@@ -26,6 +26,8 @@ app = typer.Typer(
     help="From raw text to an evaluated classifier. `dvc repro` runs the stages.",
 )
 
+ParamsFile = Annotated[Path, typer.Option("--params", help="Settings.")]
+
 
 def _stage_command(name: str) -> Callable[..., None]:
     """A command for a stage, with the flags of its `run`."""
@@ -83,9 +85,7 @@ def _add_stages() -> None:
 @app.command(rich_help_panel="Stages (run by dvc repro)")
 def fingerprint(
     out: Annotated[Path, typer.Option(help="Folder for a file a stage.")],
-    params: Annotated[Path, typer.Option(help="Settings: the model family, the sources.")] = Path(
-        "params.yaml"
-    ),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Write down, for each stage, the code and packages that make its numbers."""
     from pipeline.execution.fingerprints import write_fingerprints
@@ -163,7 +163,7 @@ def sync() -> None:
 
 @app.command()
 def doctor(
-    params: Annotated[Path, typer.Option(help="Settings to examine.")] = Path("params.yaml"),
+    params: ParamsFile = Path("params.yaml"),
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Try everything that long work will need: cluster, storage, MLflow, versions, memory; advise."""
@@ -225,7 +225,7 @@ def import_fastai(
     vocabulary: Annotated[Path, typer.Argument(help="Its words: itos.pkl, or plain text, a word a line.")],
     direction: Annotated[Literal["forward", "backward"], typer.Option(help="In which it reads.")] = "forward",
     tokenizer: Annotated[Path, typer.Option(help="The tokenizer to move it to.")] = Path("data/tokenizer"),
-    params: Annotated[Path, typer.Option(help="Settings: the model's sizes.")] = Path("params.yaml"),
+    params: ParamsFile = Path("params.yaml"),
     out: Annotated[Path | None, typer.Option(help="Folder; data/general_lm/DIRECTION.")] = None,
 ) -> None:
     """Import a fastai language model as the general one, in place of pretrain_lm."""
@@ -258,7 +258,7 @@ def gc(
     project: Annotated[
         list[Path] | None, typer.Option(help="Folder of another project on the same run.storage.")
     ] = None,
-    params: Annotated[Path, typer.Option(help="Settings: run.storage.")] = Path("params.yaml"),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Show which runs in run.storage nothing refers to; with --yes, remove them."""
     from pipeline.execution.run_stage import project_root

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from pipeline.project.params import Params, load
 from pipeline.storage.address import open_storage
 from pipeline.tracking import stores
 
+Nodes = Sequence[Mapping[str, Any]]
+
 JOIN_S = 60.0
 _NOT_JOINED = (
     "check that it is up and of the same version (`headstart status`, `ray status`), and that "
@@ -32,53 +34,45 @@ _NOT_JOINED = (
 )
 
 
-@dataclass(frozen=True)
-class _Case:
-    """The project under examination."""
-
-    params: Params
-    root: Path
-    storage: str
-
-
 def examine(params_file: Path, folder: Path) -> list[Finding]:
     """Run all checks. Raises ValueError for settings that are unusable."""
     params = load(params_file)
     check_model(params.model)
     root, where = project_root(folder), params.run.storage
-    case = _Case(params, root, where if "://" in where else str((root / where).resolve()))
-    open_storage(case.storage)  # refuses an address that cannot be one
+    storage = where if "://" in where else str((root / where).resolve())
+    open_storage(storage)  # refuses an address that cannot be one
     cluster = cluster_of(root, params, "")
     unreachable = ray_checks.unreachable(cluster.address) if cluster is not None else None
     if cluster is not None and unreachable is None:
         cluster.begin()
     tools = in_background(lambda: project.tools(folder))
-    findings = [project.settings(params, needs_of(params, 1), case.storage)]
+    findings = [project.settings(params, needs_of(params, 1), storage)]
     findings += checked("storage", lambda: project.mounted(root, where))
     findings += checked("inputs", lambda: project.inputs(params, folder / "dvc.yaml"))
     findings += tools.result()
+    probe = partial(_probe, params, root, storage)
     if cluster is None:
         placement, plan = ray_checks.plan_without_ray(params.run)
-        return [*findings, plan, *_probe(case, placement)]
+        return [*findings, plan, *probe(placement)]
     if unreachable is not None:
-        return [*findings, unreachable, *_probe(case)]
-    return findings + _examine_cluster(case, cluster)
+        return [*findings, unreachable, *probe()]
+    return findings + _examine_cluster(params, cluster, probe)
 
 
-def _examine_cluster(case: _Case, cluster: Cluster) -> list[Finding]:
+def _examine_cluster(params: Params, cluster: Cluster, probe: Callable[..., list[Finding]]) -> list[Finding]:
     import ray
 
     began = time.monotonic()
     try:
         bounded(cluster.nodes, JOIN_S)
     except (ValueError, RuntimeError, TimeoutError) as error:  # RuntimeError: of another version
-        return [failure("ray", str(error), _NOT_JOINED), *_probe(case)]
+        return [failure("ray", str(error), _NOT_JOINED), *probe()]
     with cluster:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         findings = [ray_checks.overview(nodes, cluster, time.monotonic() - began)]
         findings += checked("token", lambda: list(ray_checks.token(nodes)))
-        placement, plans = ray_checks.plan(case.params, [node["Resources"] for node in nodes])
-        findings += plans + _probe(case, placement, nodes, cluster.is_spread)
+        placement, plans = ray_checks.plan(params, [node["Resources"] for node in nodes])
+        findings += plans + probe(placement, nodes, cluster.is_spread)
         if placement is not None and placement.num_workers > 1:
             connect, limit_s = ray_checks.connect_workers, ray_checks.WORKERS_S
             findings += checked("workers", lambda: connect(placement), limit_s, ray_checks.NOT_CONNECTED)
@@ -86,17 +80,14 @@ def _examine_cluster(case: _Case, cluster: Cluster) -> list[Finding]:
 
 
 def _probe(
-    case: _Case,
-    placement: Placement | None = None,
-    nodes: Sequence[Mapping[str, Any]] = (),
-    is_spread: bool = False,
-) -> list[Finding]:
+    params: Params, root: Path, storage: str,
+    placement: Placement | None = None, nodes: Nodes = (), is_spread: bool = False,
+) -> list[Finding]:  # fmt: skip
     """The findings of probes on this machine and all nodes. Without nodes, this process trains."""
-    params = case.params
     settings = ProbeSettings(
-        storage=case.storage,
+        storage=storage,
         folder=f".doctor-{secrets.token_hex(6)}",
-        tracking=tracking.tracking_uri(case.root),
+        tracking=tracking.tracking_uri(root),
         is_spread=is_spread,
         environment=credentials() | stores.credentials(),  # workers get them, too
         code=tuple(identity.modules_of("pipeline.execution.run_stage", f"models.{params.model.family}")),
@@ -104,6 +95,6 @@ def _probe(
     needs = needs_of(params, placement.num_workers) if placement else []
     answers = probe_nodes(settings, ray_checks.start_probes(nodes, settings) if nodes else [])
     findings = list(judge(answers, placement, needs))
-    findings += checked("room", lambda: project.room(params, needs, case.storage))
+    findings += checked("room", lambda: project.room(params, needs, storage))
     is_usable = isinstance(answers[0].storage, str)
-    return findings + checked("leases", lambda: project.leases(case.storage, is_usable=is_usable))
+    return findings + checked("leases", lambda: project.leases(storage, is_usable=is_usable))
