@@ -66,8 +66,8 @@ def found_in(storage: Storage) -> dict[str, StoredRun]:
 
 def judged(storage: Storage, wanted: Wanted, days_later: float = 100.0) -> dict[str, str]:
     """The reason to keep each run, by key."""
-    verdicts = judge(stored_runs.stored_runs(storage), wanted, time.time() + days_later * DAY_S)
-    return {verdict.run.key: verdict.reason for verdict in verdicts}
+    runs = judge(stored_runs.stored_runs(storage), wanted, time.time() + days_later * DAY_S)
+    return {run.key: run.reason for run in runs}
 
 
 # ---------------------------------------------------------------------------------------- looking
@@ -150,16 +150,16 @@ def held_by(process: Process, beat_days_ago: float) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_the_reason_to_keep_a_run(run, wanted, reason):
-    (verdict,) = judge([run], wanted, NOW)
-    assert verdict.reason.startswith(reason)
-    assert verdict.goes == (not reason)
+    (judged_run,) = judge([run], wanted, NOW)
+    assert judged_run.reason.startswith(reason)
+    assert judged_run.goes == (not reason)
 
 
 def test_trials_stay_with_a_kept_sweep_and_go_with_the_last_one():
     runs = [run_of(0, trials=frozenset({KEYS[2], KEYS[3]})), run_of(1, trials=frozenset({KEYS[3], KEYS[4]})),
             run_of(2), run_of(3), run_of(4)]  # fmt: skip
     wanted = wanted_of(references=References(frozenset({KEYS[0]})))
-    reasons = [verdict.reason for verdict in judge(runs, wanted, NOW)]
+    reasons = [run.reason for run in judge(runs, wanted, NOW)]
     assert reasons == ["a revision refers to it", "", f"a trial of {KEYS[0]}", f"a trial of {KEYS[0]}", ""]
 
 
@@ -313,7 +313,7 @@ def write_input(storage: Storage, digest: str) -> None:
 
 def test_old_inputs_go_if_no_run_is_held(storage):
     write_input(storage, A)
-    held, free = (stored_runs.Verdict(run_of(**more), "") for more in (held_by(HERE, 0), {}))
+    held, free = (run_of(**more) for more in (held_by(HERE, 0), {}))
     later = time.time() + 20 * DAY_S
     assert stored_runs.stale_inputs(storage, [held], 14, later) == []
     assert stored_runs.stale_inputs(storage, [free], 30, later) == []
@@ -658,7 +658,7 @@ def test_gc_counts_models_and_unsent_curves_of_other_projects(project, tmp_path_
 
     def kept(*others: Path) -> dict[str, str]:
         plan = gc.make_plan(project.folder, project.folder / "params.yaml", 0.0, projects=others)
-        return {verdict.run.key: verdict.reason for verdict in plan.verdicts if not verdict.goes}
+        return {run.key: run.reason for run in plan.runs if not run.goes}
 
     assert set(kept()) == {KEYS[0]}
     assert kept(other.folder) == {
@@ -681,7 +681,7 @@ def test_gc_keeps_all_results_if_the_mlflow_of_another_project_does_not_answer(
     monkeypatch.setattr(tracking, "aliased_keys", ask)
     params = project.folder / "params.yaml"
     plan = gc.make_plan(project.folder, params, 0.0, projects=[other.folder])
-    assert not any(verdict.goes for verdict in plan.verdicts)
+    assert not any(run.goes for run in plan.runs)
     assert f"{other.folder}: MLflow does not answer (refused); all results are kept" in plan.remarks
 
 

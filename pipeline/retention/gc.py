@@ -15,7 +15,7 @@ from pipeline import tracking
 from pipeline.project.params import load
 from pipeline.retention import stored_runs
 from pipeline.retention.references import References, references
-from pipeline.retention.stored_runs import Stored, Verdict, Wanted
+from pipeline.retention.stored_runs import Stored, StoredRun, Wanted
 from pipeline.storage import marker
 from pipeline.storage.address import open_storage
 from pipeline.storage.input_shipping import FOLDER
@@ -37,7 +37,7 @@ class Removal(NamedTuple):
 @dataclass(frozen=True)
 class Plan:
     storage: Storage
-    verdicts: list[Verdict]
+    runs: list[StoredRun]  # as judged
     removals: list[Removal]
     remarks: list[str]
 
@@ -76,27 +76,26 @@ def make_plan(
     now, unsent = time.time(), "\n".join(map(stored_runs.unsent_curves, (root, *projects)))
     wanted = Wanted(found, aliases, unsent, older_than_days)
 
-    def look() -> tuple[list[Verdict], list[Stored]]:
+    def look() -> tuple[list[StoredRun], list[Stored]]:
         marker.check(root, place)
-        verdicts = stored_runs.judge(stored_runs.stored_runs(storage), wanted, now)
-        return verdicts, stored_runs.stale_inputs(storage, verdicts, older_than_days, now)
+        runs = stored_runs.judge(stored_runs.stored_runs(storage), wanted, now)
+        return runs, stored_runs.stale_inputs(storage, runs, older_than_days, now)
 
-    verdicts, inputs = _once(storage, look)
+    runs, inputs = _once(storage, look)
     removals = []
-    for verdict in verdicts:
-        run = verdict.run
+    for run in runs:
         thinned = sum(file.num_bytes for file in stored_runs.superfluous(run)) if thins else 0
-        if verdict.goes:
+        if run.goes:
             removals.append(Removal(run.key, run.num_bytes, partial(stored_runs.remove, storage, run)))
         elif thinned and not run.holder:
             removals.append(Removal(run.key, thinned, partial(stored_runs.thin, storage, run)))
     for each in inputs:
         remove = partial(stored_runs.remove_input, storage, each)
         removals.append(Removal(f"{FOLDER}/{each.key}", each.num_bytes, remove))
-    kept = {verdict.run.key for verdict in verdicts if not verdict.goes}
+    kept = {run.key for run in runs if not run.goes}
     for path in stored_runs.stale_here(root, kept, unsent, older_than_days, now):
         removals.append(Removal(str(path), _size(path), partial(_remove_here, path)))
-    return Plan(storage, verdicts, removals, [*found.remarks, *remarks])
+    return Plan(storage, runs, removals, [*found.remarks, *remarks])
 
 
 def _aliases(projects: Sequence[Path]) -> tuple[dict[str, str] | None, list[str]]:
@@ -120,23 +119,22 @@ def show(plan: Plan) -> None:
     table = Table(box=None, pad_edge=False)
     for name in ("run", "of", "state", "size", "last written", ""):
         table.add_column(name, justify="right" if name == "size" else "left", overflow="fold")
-    for verdict in plan.verdicts:
-        run, size = verdict.run, going.pop(verdict.run.key, None)
-        fate = f"kept: {verdict.reason}" + (f"; {size} of it goes" if size else "")
+    for run in plan.runs:
+        size = going.pop(run.key, None)
+        fate = "goes" if run.goes else f"kept: {run.reason}" + (f"; {size} of it goes" if size else "")
         written = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.written))
-        cells = (run.key, run.title, run.state, readable(run.num_bytes), written)
-        table.add_row(*cells, "goes" if verdict.goes else fate, style="red" if verdict.goes else None)
+        cells = (run.key, run.title, run.state, readable(run.num_bytes), written, fate)
+        table.add_row(*cells, style="red" if run.goes else None)
     console = Console(highlight=False)
-    if plan.verdicts:
+    if plan.runs:
         console.print(table)
     for what, size in going.items():
         console.print(f"{what} ({size}) goes", markup=False)
     for remark in plan.remarks:
         console.print(remark, style="yellow", markup=False)
-    total = readable(sum(verdict.run.num_bytes for verdict in plan.verdicts))
-    num_going = sum(verdict.goes for verdict in plan.verdicts)
-    runs = f"{plan.storage.address}: {len(plan.verdicts)} runs, {total}"
-    console.print(f"{runs}; {num_going} of them go, {readable(plan.num_bytes)} in all")
+    runs = f"{len(plan.runs)} runs, {readable(sum(run.num_bytes for run in plan.runs))}"
+    going_runs = f"{sum(run.goes for run in plan.runs)} of them go, {readable(plan.num_bytes)} in all"
+    console.print(f"{plan.storage.address}: {runs}; {going_runs}")
 
 
 def carry_out(plan: Plan) -> int:

@@ -20,7 +20,7 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +71,15 @@ class StoredRun(Stored):
     beat: float = 0.0  # the last sign of life of its lease, in seconds since the epoch
     user: str | None = None  # who trained it last
     trials: frozenset[str] = frozenset()  # of a sweep
+    reason: str = ""  # for keeping it, as `judge` found; empty if it goes
 
     @property
     def written(self) -> float:
         return super().written or self.beat
+
+    @property
+    def goes(self) -> bool:
+        return not self.reason
 
 
 @dataclass(frozen=True)
@@ -86,16 +91,6 @@ class Wanted:
     unsent: str = ""  # names of curve files that MLflow has not received yet
     older_than_days: float = 14.0
     user: str = field(default_factory=user_name)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    run: StoredRun
-    reason: str  # for keeping the run; empty if it goes
-
-    @property
-    def goes(self) -> bool:
-        return not self.reason
 
 
 # ---------------------------------------------------------------------------------------- looking
@@ -160,14 +155,11 @@ def _whole_steps(paths: set[str], part: str) -> list[str]:
 # ---------------------------------------------------------------------------------------- judging
 
 
-def judge(runs: Sequence[StoredRun], wanted: Wanted, now: float) -> list[Verdict]:
-    """Which runs stay, and why."""
+def judge(runs: Sequence[StoredRun], wanted: Wanted, now: float) -> list[StoredRun]:
+    """The runs, each with the reason to keep it."""
     reasons = {run.key: _reason(run, wanted, now) for run in runs}
-    read_by = {trial: run.key for run in runs if reasons[run.key] for trial in run.trials}
-    return [
-        Verdict(run, reasons[run.key] or (f"a trial of {read_by[run.key]}" if run.key in read_by else ""))
-        for run in runs
-    ]
+    kept_trials = {trial: f"a trial of {run.key}" for run in runs if reasons[run.key] for trial in run.trials}
+    return [replace(run, reason=reasons[run.key] or kept_trials.get(run.key, "")) for run in runs]
 
 
 def _reason(run: StoredRun, wanted: Wanted, now: float) -> str:
@@ -249,9 +241,9 @@ def thin(storage: Storage, run: StoredRun) -> None:
 # --------------------------------------------------------------------------- inputs, and this machine
 
 
-def stale_inputs(storage: Storage, verdicts: Sequence[Verdict], days: float, now: float) -> list[Stored]:
+def stale_inputs(storage: Storage, runs: Sequence[StoredRun], days: float, now: float) -> list[Stored]:
     """Inputs that were shipped long ago; none while any run is held. Raises OSError."""
-    if any(verdict.run.holder for verdict in verdicts):
+    if any(run.holder for run in runs):
         return []
     return [each for each in _stored_inputs(storage) if now - each.written >= days * DAY_S]
 
