@@ -95,6 +95,6 @@ def _probe(
     needs = needs_of(params, placement.num_workers) if placement else []
     answers = probe_nodes(settings, ray_checks.start_probes(nodes, settings) if nodes else [])
     findings = list(judge(answers, placement, needs))
-    findings += checked("room", lambda: project.room(params, needs, storage))
     is_usable = isinstance(answers[0].storage, str)
+    findings += checked("room", lambda: project.room(params, needs, storage, is_usable=is_usable))
     return findings + checked("leases", lambda: project.leases(storage, is_usable=is_usable))

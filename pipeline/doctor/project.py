@@ -146,14 +146,14 @@ def _existing(folder: Path) -> Path:
 # ---------------------------------------------------------------------------------------------- storage
 
 
-def room(params: Params, needs: Sequence[Need], storage: str) -> list[Finding]:
+def room(params: Params, needs: Sequence[Need], storage: str, *, is_usable: bool) -> list[Finding]:
     """Whether checkpoints fit into the storage; nothing without a plan."""
     if not needs:
         return []
     wanted = storage_bytes(params, needs)
     largest = max(need.checkpoint_bytes for need in needs)
     said = f"checkpoints take up to {readable(largest)} each, {readable(wanted)} in all"
-    if "://" in storage:
+    if "://" in storage or not is_usable:
         return [ok("room", f"{said}; the free space of {storage} is not known")]
     free = shutil.disk_usage(_existing(Path(storage))).free
     to_do = "free some space, lower run.keep_checkpoints, or set run.storage to another place"
