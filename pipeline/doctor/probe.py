@@ -186,7 +186,8 @@ def _problem(question: str, settings: ProbeSettings, error: Exception) -> Proble
             "check that the bucket exists, that AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of this machine "
             "may write to it, and that AWS_ENDPOINT_URL and AWS_DEFAULT_REGION are right"
         )
-    return Problem(f"{settings.storage} cannot be used: {text}", to_do)
+    use = "read by the driver" if question == "sees" else "used"
+    return Problem(f"{settings.storage} cannot be {use}: {text}", to_do)
 
 
 def _hash_of(modules: Iterable[str]) -> str:
