@@ -26,6 +26,8 @@ app = typer.Typer(
     help="From raw text to an evaluated classifier. `dvc repro` runs the stages.",
 )
 
+ParamsFile = Annotated[Path, typer.Option("--params", help="Settings.")]
+
 
 def _stage_command(name: str) -> Callable[..., None]:
     """A command for a stage, with the flags of its `run`."""
@@ -83,9 +85,7 @@ def _add_stages() -> None:
 @app.command(rich_help_panel="Stages (run by dvc repro)")
 def fingerprint(
     out: Annotated[Path, typer.Option(help="Folder; it gets one file per stage.")],
-    params: Annotated[Path, typer.Option(help="Settings: the model family, the sources.")] = Path(
-        "params.yaml"
-    ),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Write down, for each stage, the code and packages that make its numbers."""
     from pipeline.execution.fingerprints import write_fingerprints
@@ -116,7 +116,7 @@ def up(
             fg="yellow", err=True,
         )  # fmt: skip
     typer.echo(f"started: {', '.join(started)}" if started else "already up")
-    _print_status()
+    status()
 
 
 @app.command()
@@ -131,19 +131,13 @@ def down() -> None:
 @app.command()
 def status() -> None:
     """Show what is running and where, and how to get the dashboard's token."""
-    _print_status()
-
-
-def _print_status() -> None:
     from pipeline.distributed import services
 
     running = services.status(Path.cwd())
     for name in services.STARTERS:
-        if name in running:
-            service = running[name]
-            typer.echo(f"{name:7} {service.dashboard}  (pid {service.pid}, log {service.log})")
-        else:
-            typer.echo(f"{name:7} not running")
+        service = running.get(name)
+        where = f"{service.dashboard}  (pid {service.pid}, log {service.log})" if service else "not running"
+        typer.echo(f"{name:7} {where}")
     if "ray" in running:
         typer.echo(f"        the dashboard requires a token; print it with: {services.TOKEN_COMMAND}")
 
@@ -169,12 +163,12 @@ def sync() -> None:
 
 @app.command()
 def doctor(
-    params: Annotated[Path, typer.Option(help="Settings to examine.")] = Path("params.yaml"),
+    params: ParamsFile = Path("params.yaml"),
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """Try everything that long work will need: cluster, storage, MLflow, versions, memory; advise."""
     from pipeline.doctor import examine
-    from pipeline.doctor.printing import as_table, to_json
+    from pipeline.doctor.findings import as_table, to_json
     from pipeline.terminal.progress import busy
 
     with busy("doctor"):
@@ -231,7 +225,7 @@ def import_fastai(
     vocabulary: Annotated[Path, typer.Argument(help="Its words: itos.pkl, or plain text, a word a line.")],
     direction: Annotated[Literal["forward", "backward"], typer.Option(help="In which it reads.")] = "forward",
     tokenizer: Annotated[Path, typer.Option(help="The tokenizer to move it to.")] = Path("data/tokenizer"),
-    params: Annotated[Path, typer.Option(help="Settings: the model's sizes.")] = Path("params.yaml"),
+    params: ParamsFile = Path("params.yaml"),
     out: Annotated[Path | None, typer.Option(help="Folder; data/general_lm/DIRECTION.")] = None,
 ) -> None:
     """Import a fastai language model as the general one, in place of pretrain_lm."""
@@ -264,7 +258,7 @@ def gc(
     project: Annotated[
         list[Path] | None, typer.Option(help="Folder of another project on the same run.storage.")
     ] = None,
-    params: Annotated[Path, typer.Option(help="Settings: run.storage.")] = Path("params.yaml"),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Show which runs in run.storage nothing refers to; with --yes, remove them."""
     from pipeline.execution.run_stage import project_root
@@ -275,7 +269,7 @@ def gc(
     show(plan)
     if yes:
         typer.echo(f"removed {readable(carry_out(plan))}")
-    elif plan.num_bytes or plan.going:
+    elif plan.removals:
         typer.echo("nothing was removed; `headstart gc --yes` does it")
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -65,8 +66,8 @@ def found_in(storage: Storage) -> dict[str, StoredRun]:
 
 def judged(storage: Storage, wanted: Wanted, days_later: float = 100.0) -> dict[str, str]:
     """The reason to keep each run, by key."""
-    verdicts = judge(stored_runs.stored_runs(storage), wanted, time.time() + days_later * DAY_S)
-    return {verdict.run.key: verdict.reason for verdict in verdicts}
+    runs = judge(stored_runs.stored_runs(storage), wanted, time.time() + days_later * DAY_S)
+    return {run.key: run.reason for run in runs}
 
 
 # ---------------------------------------------------------------------------------------- looking
@@ -149,16 +150,16 @@ def held_by(process: Process, beat_days_ago: float) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_the_reason_to_keep_a_run(run, wanted, reason):
-    (verdict,) = judge([run], wanted, NOW)
-    assert verdict.reason.startswith(reason)
-    assert verdict.goes == (not reason)
+    (judged_run,) = judge([run], wanted, NOW)
+    assert judged_run.reason.startswith(reason)
+    assert judged_run.goes == (not reason)
 
 
 def test_trials_stay_with_a_kept_sweep_and_go_with_the_last_one():
     runs = [run_of(0, trials=frozenset({KEYS[2], KEYS[3]})), run_of(1, trials=frozenset({KEYS[3], KEYS[4]})),
             run_of(2), run_of(3), run_of(4)]  # fmt: skip
     wanted = wanted_of(references=References(frozenset({KEYS[0]})))
-    reasons = [verdict.reason for verdict in judge(runs, wanted, NOW)]
+    reasons = [run.reason for run in judge(runs, wanted, NOW)]
     assert reasons == ["a revision refers to it", "", f"a trial of {KEYS[0]}", f"a trial of {KEYS[0]}", ""]
 
 
@@ -170,7 +171,7 @@ def test_a_removed_run_leaves_nothing_and_others_untouched(storage, caplog):
     write_run(storage, KEYS[1], 10)
     storage.write(f"ray/{KEYS[0]}/state.json", b"of Ray Train")
     before = storage.files(KEYS[1])
-    assert stored_runs.remove(storage, found_in(storage)[KEYS[0]])
+    stored_runs.remove(storage, found_in(storage)[KEYS[0]])
     assert [name for name in storage.names() if name != "ray"] == [KEYS[1]]
     assert [file.path for file in storage.files()] == [file.path for file in before]
     assert caplog.messages == []
@@ -188,7 +189,7 @@ sys.stdin.read()
 """
 
 
-def test_a_held_run_is_kept_with_a_message(storage, caplog):
+def test_a_held_run_is_kept_with_a_message(storage):
     write_run(storage, KEYS[0], 10)
     run = found_in(storage)[KEYS[0]]
     words = [sys.executable, "-c", HOLDS, join(storage.address, KEYS[0])]
@@ -197,8 +198,8 @@ def test_a_held_run_is_kept_with_a_message(storage, caplog):
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         assert judged(storage, Wanted(References(), {}, older_than_days=0.0))[KEYS[0]].startswith("held by")
-        assert not stored_runs.remove(storage, run)
-        assert f"being trained by process {holder.pid}" in caplog.text
+        with pytest.raises(ValueError, match=f"being trained by process {holder.pid}"):
+            stored_runs.remove(storage, run)
         holder.kill()
     assert CheckpointStore(join(storage.address, KEYS[0], "checkpoints")).newest() is not None
 
@@ -207,7 +208,8 @@ def test_a_run_that_was_resumed_meanwhile_is_kept_with_a_message(storage, caplog
     write_run(storage, KEYS[0], 10)
     run = found_in(storage)[KEYS[0]]
     write_run(storage, KEYS[0], 20)
-    assert not stored_runs.remove(storage, run)
+    removal = gc.Removal(KEYS[0], run.num_bytes, partial(stored_runs.remove, storage, run))
+    assert gc.carry_out(gc.Plan(storage, [], [removal], [])) == 0
     assert caplog.messages == [f"{KEYS[0]} is kept: it was written to in the meantime"]
     assert found_in(storage)[KEYS[0]].state == "finished"
 
@@ -240,7 +242,7 @@ def test_checkpoints_of_several_holders_belong_to_one_run(storage):
         CheckpointStore(checkpoints, keep=9, lease_number=number).save(checkpoint_of(20, True))
     (run,) = stored_runs.stored_runs(storage)
     assert run.state == "finished"
-    assert stored_runs.thin(storage, run)
+    stored_runs.thin(storage, run)
     assert storage.names(f"{KEYS[0]}/checkpoints") == ["step-000000020.000010"]
 
 
@@ -266,7 +268,7 @@ def test_an_interrupted_removal_leaves_nothing_whole_and_can_be_repeated(storage
     newest = CheckpointStore(join(storage.address, KEYS[0], "checkpoints")).newest()
     assert newest is None or newest.step == [20, 20, 0][num_done]
     if left is not None:
-        assert stored_runs.remove(storage, left)
+        stored_runs.remove(storage, left)
     assert KEYS[0] not in found_in(storage)
 
 
@@ -281,7 +283,7 @@ def test_thinning_keeps_the_last_checkpoint_of_a_finished_run_and_the_outcome_of
     assert sum(file.num_bytes for file in stored_runs.superfluous(runs[finished])) == of_one
     assert stored_runs.superfluous(runs[unfinished]) == []
     for key in (finished, trial):
-        assert stored_runs.thin(storage, runs[key])
+        stored_runs.thin(storage, runs[key])
     assert storage.names(f"{finished}/checkpoints") == ["step-000000020"]
     assert storage.names(f"{trial}/checkpoints") == []
     outcome = CheckpointStore(join(storage.address, trial, "outcome")).newest()
@@ -290,11 +292,11 @@ def test_thinning_keeps_the_last_checkpoint_of_a_finished_run_and_the_outcome_of
     assert all(stored_runs.superfluous(run) == [] for run in found_in(storage).values())
 
 
-def test_a_run_whose_last_checkpoint_is_torn_is_not_thinned(storage, caplog):
+def test_a_run_whose_last_checkpoint_is_torn_is_not_thinned(storage):
     write_run(storage, KEYS[0], 10, 20)
     storage.write(f"{KEYS[0]}/checkpoints/step-000000020/tensors.safetensors", b"torn")
-    assert not stored_runs.thin(storage, found_in(storage)[KEYS[0]])
-    assert "missing or cut short" in caplog.text
+    with pytest.raises(ValueError, match="missing or cut short"):
+        stored_runs.thin(storage, found_in(storage)[KEYS[0]])
     assert storage.names(f"{KEYS[0]}/checkpoints") == ["step-000000010", "step-000000020"]
 
 
@@ -311,13 +313,13 @@ def write_input(storage: Storage, digest: str) -> None:
 
 def test_old_inputs_go_if_no_run_is_held(storage):
     write_input(storage, A)
-    held, free = (stored_runs.Verdict(run_of(**more), "") for more in (held_by(HERE, 0), {}))
+    held, free = (run_of(**more) for more in (held_by(HERE, 0), {}))
     later = time.time() + 20 * DAY_S
     assert stored_runs.stale_inputs(storage, [held], 14, later) == []
     assert stored_runs.stale_inputs(storage, [free], 30, later) == []
     (stale,) = stored_runs.stale_inputs(storage, [free], 14, later)
     assert [file.path for file in stale.files] == [f"inputs/{A}.whole", f"inputs/{A}/tokens.bin"]
-    assert stored_runs.remove_input(storage, stale)
+    stored_runs.remove_input(storage, stale)
     assert storage.files() == []
     assert storage.names() == []
 
@@ -330,7 +332,7 @@ def test_only_our_own_files_among_the_inputs_go(storage):
     storage.write(f"{A}/a", b"a person's")
     write_input(storage, B)
     (stale,) = stored_runs.stale_inputs(storage, [], 14, time.time() + 20 * DAY_S)
-    assert stored_runs.remove_input(storage, stale)
+    stored_runs.remove_input(storage, stale)
     assert {file.path for file in storage.files()} == {f"{A}/a"} | {f"inputs/{name}" for name in others}
 
 
@@ -347,16 +349,16 @@ def test_an_input_goes_as_a_whole_once_all_of_it_is_old(tmp_path):
             os.utime(path, (old, old))
     (stale,) = stored_runs.stale_inputs(storage, [], 14, time.time())
     assert (stale.key, len(stale.files)) == (A, 3)
-    assert stored_runs.remove_input(storage, stale)
+    stored_runs.remove_input(storage, stale)
     assert sorted(path.name for path in (tmp_path / "inputs").iterdir()) == [B, f"{B}.whole"]
 
 
-def test_an_input_that_is_shipped_again_meanwhile_is_kept_with_a_message(storage, caplog):
+def test_an_input_that_is_shipped_again_meanwhile_is_kept_with_a_message(storage):
     write_input(storage, A)
     (stale,) = stored_runs.stale_inputs(storage, [], 0, time.time() + 60)
     storage.write(f"inputs/{A}/more.bin", b"more")
-    assert not stored_runs.remove_input(storage, stale)
-    assert caplog.messages == [f"inputs/{A} is kept: it was written to in the meantime"]
+    with pytest.raises(ValueError, match="it was written to in the meantime"):
+        stored_runs.remove_input(storage, stale)
     assert len(storage.files()) == 3
 
 
@@ -389,11 +391,9 @@ def test_local_leftovers_of_killed_processes_and_removed_runs_go(tmp_path, monke
         (tmp_path / "tmp" / name).mkdir(parents=True)
     for key in KEYS[:3]:
         (tmp_path / ".headstart/curves" / key).mkdir(parents=True)
-    (tmp_path / ".headstart/locks").mkdir()
-    (tmp_path / ".headstart/locks/0123.lock").touch()
     later = time.time() + 20 * DAY_S
     found = stored_runs.stale_here(tmp_path, {KEYS[0]}, f"/{KEYS[1]}/curve.jsonl", 14, later)
-    assert [path.name for path in found] == [KEYS[2], "0123.lock", f"headstart-{gone.pid}-ab_c"]
+    assert [path.name for path in found] == [KEYS[2], f"headstart-{gone.pid}-ab_c"]
     young = stored_runs.stale_here(tmp_path, set(), "", 14, time.time())
     assert [path.name for path in young] == [f"headstart-{gone.pid}-ab_c"]
 
@@ -658,7 +658,7 @@ def test_gc_counts_models_and_unsent_curves_of_other_projects(project, tmp_path_
 
     def kept(*others: Path) -> dict[str, str]:
         plan = gc.make_plan(project.folder, project.folder / "params.yaml", 0.0, projects=others)
-        return {verdict.run.key: verdict.reason for verdict in plan.verdicts if not verdict.goes}
+        return {run.key: run.reason for run in plan.runs if not run.goes}
 
     assert set(kept()) == {KEYS[0]}
     assert kept(other.folder) == {
@@ -681,7 +681,7 @@ def test_gc_keeps_all_results_if_the_mlflow_of_another_project_does_not_answer(
     monkeypatch.setattr(tracking, "aliased_keys", ask)
     params = project.folder / "params.yaml"
     plan = gc.make_plan(project.folder, params, 0.0, projects=[other.folder])
-    assert plan.going == []
+    assert not any(run.goes for run in plan.runs)
     assert f"{other.folder}: MLflow does not answer (refused); all results are kept" in plan.remarks
 
 

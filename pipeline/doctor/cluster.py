@@ -6,10 +6,7 @@ import os
 import socket
 import tempfile
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +14,7 @@ from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.placement import Placement, plan_placement, trials_at_once
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import device_of
-from pipeline.doctor.findings import Finding, bounded, count, failure, ok, refusal, warning
+from pipeline.doctor.findings import Finding, count, failure, ok, refusal, warning
 from pipeline.doctor.nodes import Node, workers_on
 from pipeline.doctor.probe import ProbeSettings
 from pipeline.project.params import Params
@@ -48,20 +45,6 @@ def unreachable(address: str | None) -> Finding | None:
     return None
 
 
-def join(cluster: Cluster, limit_s: float) -> list[dict[str, Any]]:
-    """Join the cluster, return its live nodes. Raises ValueError, and TimeoutError if Ray hangs."""
-    import ray
-
-    def nodes() -> list[dict[str, Any]]:
-        try:
-            cluster.nodes()
-        except RuntimeError as error:  # of another version
-            raise ValueError(str(error)) from error
-        return [node for node in ray.nodes() if node["Alive"]]
-
-    return bounded(nodes, limit_s)
-
-
 def start_probes(nodes: Sequence[Mapping[str, Any]], settings: ProbeSettings) -> list[Node]:
     """Start a process on each node; it takes none of its CPUs."""
     import ray
@@ -73,17 +56,16 @@ def start_probes(nodes: Sequence[Mapping[str, Any]], settings: ProbeSettings) ->
     ray.cloudpickle.register_pickle_by_value(probe)
     actor = ray.remote(probe.Probe)
     addresses = [node["NodeManagerAddress"] for node in nodes]
-    found = []
-    for node, address in zip(nodes, addresses, strict=True):
+
+    def started(node: Mapping[str, Any]) -> Node:
+        address = node["NodeManagerAddress"]
         name = address if addresses.count(address) == 1 else f"{address}-{node['NodeID'][:6]}"
         pinned = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         options = actor.options(num_cpus=0, max_concurrency=8, scheduling_strategy=pinned)
-        found.append(Node(name, node["Resources"], _asking(options.remote(name, settings))))
-    return found
+        there: Any = options.remote(name, settings)
+        return Node(name, node["Resources"], lambda *question: there.answer.remote(*question).future())
 
-
-def _asking(actor: Any) -> Callable[..., Future[Any]]:
-    return lambda *question: actor.answer.remote(*question).future()
+    return [started(node) for node in nodes]
 
 
 def overview(nodes: Sequence[Mapping[str, Any]], cluster: Cluster, seconds: float) -> Finding:
@@ -97,17 +79,14 @@ def overview(nodes: Sequence[Mapping[str, Any]], cluster: Cluster, seconds: floa
 
 
 def token(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
-    """Whether Ray's control service and dashboard refuse a caller without a token."""
+    """Whether Ray refuses a caller without a token, and who reaches its dashboard."""
     import ray
     from ray._private.worker import get_dashboard_url
 
     control, dashboard = ray.get_runtime_context().gcs_address, get_dashboard_url()
-    is_open = [f"the control service at {control}"] if _control_is_open(control) else []
-    if dashboard and _dashboard_is_open(f"http://{dashboard}"):
-        is_open.append(f"the dashboard at {dashboard}")
-    if is_open:
+    if _is_open(control):  # the dashboard asks for a token if this does
         is_remote = len(nodes) > 1 and any(not is_loopback(node["NodeManagerAddress"]) for node in nodes)
-        found = f"{' and '.join(is_open)} asks for no token: whoever reaches it can run code as you"
+        found = f"Ray at {control} asks for no token: whoever reaches it can run code as you"
         to_do = "start Ray with RAY_AUTH_MODE=token on every node, and give all of them the token"
         yield (failure if is_remote else warning)("token", found, to_do)
     else:
@@ -120,30 +99,19 @@ def token(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
         yield warning("dashboard", found, to_do)
 
 
-def _control_is_open(address: str) -> bool:
+def _is_open(address: str) -> bool:
     """Whether Ray's control service answers a call without a token."""
     import grpc
-    from ray.core.generated import gcs_service_pb2_grpc
-    from ray.core.generated.gcs_service_pb2 import GetAllNodeInfoRequest  # type: ignore[attr-defined]
 
+    refusals = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
     with grpc.insecure_channel(address) as channel:
-        service = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
         try:
-            service.GetAllNodeInfo(GetAllNodeInfoRequest(), timeout=CONNECT_S)
+            channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetAllNodeInfo")(b"", timeout=CONNECT_S)
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            if error.code() in refusals:
                 return False
             found = f"{address} neither serves nor refuses a call without a token ({error.code().name})"
             raise ValueError(f"{found}; see Ray's gcs_server log") from error
-    return True
-
-
-def _dashboard_is_open(address: str) -> bool:
-    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        direct.open(f"{address}/nodes?view=summary", timeout=CONNECT_S).close()
-    except OSError:  # it refuses, or cannot be reached from here
-        return False
     return True
 
 
@@ -163,7 +131,10 @@ def plan(params: Params, resources: Sequence[Resources]) -> tuple[Placement | No
         # An elastic plan may have more workers than fit now.
         room = [workers_on(node, placement) for node in resources]
         placement = replace(placement, num_workers=min(placement.num_workers, sum(room)))
-        findings += [_planned(placement, room), *_unused(placement, params, resources)]
+        each = count(placement.threads, "CPU") + (" and a GPU" if placement.use_gpu else "")
+        workers = f"{count(placement.num_workers, 'worker')} of {each}"
+        findings.append(ok("plan", f"{workers}; the nodes hold {' + '.join(map(str, room))}"))
+        findings += _unused(placement, params, resources)
     except ValueError as error:
         findings.append(refusal("plan", error))
     trials = params.trials
@@ -193,12 +164,6 @@ def plan_without_ray(run: Run) -> tuple[Placement | None, Finding]:
     return Placement(1, threads, device == "cuda"), plan
 
 
-def _planned(placement: Placement, room: Sequence[int]) -> Finding:
-    each = count(placement.threads, "CPU") + (" and a GPU" if placement.use_gpu else "")
-    workers = f"{count(placement.num_workers, 'worker')} of {each}"
-    return ok("plan", f"{workers}; the nodes hold {' + '.join(map(str, room))}")
-
-
 def _unused(placement: Placement, params: Params, resources: Sequence[Resources]) -> Iterator[Finding]:
     """Warnings about GPUs and CPUs that the plan leaves idle."""
     gpus = sum(int(node.get("GPU", 0)) for node in resources)
@@ -223,40 +188,28 @@ def connect_workers(placement: Placement) -> list[Finding]:
     Raises ValueError if they cannot.
     """
     import ray
-
-    free = ray.available_resources()
-    kinds = {"CPU": placement.num_workers * placement.threads}
-    if placement.use_gpu:
-        kinds["GPU"] = placement.num_workers
-    for kind, number in kinds.items():
-        if free.get(kind, 0) < number:
-            found = (
-                f"not tried: {number} {kind}s are needed and {free.get(kind, 0):g} free; training would wait"
-            )
-            return [warning("workers", found, "retry when the running jobs have finished (`ray status`)")]
-    began = time.monotonic()
-    backend = "nccl" if placement.use_gpu else "gloo"
-    _train(placement, backend)
-    seconds = time.monotonic() - began
-    done = f"{placement.num_workers} summed a tensor by {backend} in {seconds:.0f} s, start included"
-    return [ok("workers", done)]
-
-
-def _train(placement: Placement, backend: str) -> None:
     from ray.exceptions import RayError
     from ray.train import RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     from pipeline.distributed.failures import reason_of
 
-    num_workers, cpus = placement.num_workers, {"CPU": placement.threads}
+    number, cpus, use_gpu = placement.num_workers, placement.threads, placement.use_gpu
+    free = ray.available_resources()
+    for kind, wanted in {"CPU": number * cpus, "GPU": number * use_gpu}.items():
+        if free.get(kind, 0) < wanted:
+            found = f"{wanted} {kind}s are needed and {free.get(kind, 0):g} free; training would wait"
+            to_do = "retry when the running jobs have finished (`ray status`)"
+            return [warning("workers", f"not tried: {found}", to_do)]
+    began = time.monotonic()
+    backend = "nccl" if use_gpu else "gloo"
     with tempfile.TemporaryDirectory(prefix="headstart-") as scratch:
         trainer = TorchTrainer(
             _sum_over_workers,
-            train_loop_config={"num_workers": num_workers},
+            train_loop_config={"num_workers": number},
             torch_config=TorchConfig(backend=backend, timeout_s=int(WORKERS_S / 2)),
             scaling_config=ScalingConfig(
-                num_workers=num_workers, use_gpu=placement.use_gpu, resources_per_worker=cpus
+                num_workers=number, use_gpu=use_gpu, resources_per_worker={"CPU": cpus}
             ),
             run_config=RunConfig(name="doctor", storage_path=scratch),
         )
@@ -264,8 +217,10 @@ def _train(placement: Placement, backend: str) -> None:
             trainer.fit()
         except (TrainingFailedError, RayError) as error:
             reason = reason_of(getattr(error, "controller_failure", error))  # it failed before training
-            found = f"{num_workers} workers cannot train together: {reason}"
+            found = f"{number} workers cannot train together: {reason}"
             raise ValueError(f"{found}; {NOT_CONNECTED}") from error
+    seconds = time.monotonic() - began
+    return [ok("workers", f"{number} summed a tensor by {backend} in {seconds:.0f} s, start included")]
 
 
 def _sum_over_workers(config: dict[str, int]) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from pipeline.distributed.placement import Placement
 from pipeline.distributed.shipment import credentials
 from pipeline.doctor import cluster as ray_checks
 from pipeline.doctor import project
-from pipeline.doctor.findings import Finding, checked, failure, in_background
-from pipeline.doctor.needs import Need, needs_of
+from pipeline.doctor.findings import Finding, bounded, checked, failure, in_background
+from pipeline.doctor.needs import needs_of
 from pipeline.doctor.nodes import judge, probe_nodes
-from pipeline.doctor.probe import ProbeSettings, StorageAnswer
+from pipeline.doctor.probe import ProbeSettings
 from pipeline.execution.run_stage import check_model, cluster_of, project_root
 from pipeline.identity import fingerprint as identity
 from pipeline.project.params import Params, load
@@ -34,56 +34,45 @@ _NOT_JOINED = (
 )
 
 
-@dataclass(frozen=True)
-class _Case:
-    """The project under examination."""
-
-    params: Params
-    root: Path
-    storage: str
-
-
 def examine(params_file: Path, folder: Path) -> list[Finding]:
     """Run all checks. Raises ValueError for settings that are unusable."""
     params = load(params_file)
     check_model(params.model)
-    root = project_root(folder)
-    where = params.run.storage
-    case = _Case(params, root, where if "://" in where else str((root / where).resolve()))
-    open_storage(case.storage)  # refuses an address that cannot be one
+    root, where = project_root(folder), params.run.storage
+    storage = where if "://" in where else str((root / where).resolve())
+    open_storage(storage)  # refuses an address that cannot be one
     cluster = cluster_of(root, params, "")
     unreachable = ray_checks.unreachable(cluster.address) if cluster is not None else None
     if cluster is not None and unreachable is None:
         cluster.begin()
     tools = in_background(lambda: project.tools(folder))
-    findings = [project.settings(params, _needs(params, 1), case.storage)]
+    findings = [project.settings(params, needs_of(params, 1), storage)]
     findings += checked("storage", lambda: project.mounted(root, where))
     findings += checked("inputs", lambda: project.inputs(params, folder / "dvc.yaml"))
     findings += tools.result()
+    probe = partial(_probe, params, root, storage)
     if cluster is None:
         placement, plan = ray_checks.plan_without_ray(params.run)
-        return [*findings, plan, *_probe(case, placement)]
+        return [*findings, plan, *probe(placement)]
     if unreachable is not None:
-        return [*findings, unreachable, *_probe(case)]
-    return findings + _examine_cluster(case, cluster)
+        return [*findings, unreachable, *probe()]
+    return findings + _examine_cluster(params, cluster, probe)
 
 
-def _needs(params: Params, num_workers: int) -> list[Need]:
-    return needs_of(params, params.tokenizer.vocab_size, num_workers)
+def _examine_cluster(params: Params, cluster: Cluster, probe: Callable[..., list[Finding]]) -> list[Finding]:
+    import ray
 
-
-def _examine_cluster(case: _Case, cluster: Cluster) -> list[Finding]:
     began = time.monotonic()
     try:
-        nodes = ray_checks.join(cluster, JOIN_S)
-    except (ValueError, TimeoutError) as error:
-        hangs = "Ray cannot be joined: " if isinstance(error, TimeoutError) else ""
-        return [failure("ray", f"{hangs}{error}", _NOT_JOINED), *_probe(case)]
+        bounded(cluster.nodes, JOIN_S)
+    except (ValueError, RuntimeError, TimeoutError) as error:  # RuntimeError: of another version
+        return [failure("ray", str(error), _NOT_JOINED), *probe()]
     with cluster:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
         findings = [ray_checks.overview(nodes, cluster, time.monotonic() - began)]
         findings += checked("token", lambda: list(ray_checks.token(nodes)))
-        placement, plans = ray_checks.plan(case.params, [node["Resources"] for node in nodes])
-        findings += plans + _probe(case, placement, nodes, cluster.is_spread)
+        placement, plans = ray_checks.plan(params, [node["Resources"] for node in nodes])
+        findings += plans + probe(placement, nodes, cluster.is_spread)
         if placement is not None and placement.num_workers > 1:
             connect, limit_s = ray_checks.connect_workers, ray_checks.WORKERS_S
             findings += checked("workers", lambda: connect(placement), limit_s, ray_checks.NOT_CONNECTED)
@@ -91,21 +80,21 @@ def _examine_cluster(case: _Case, cluster: Cluster) -> list[Finding]:
 
 
 def _probe(
-    case: _Case, placement: Placement | None = None, nodes: Nodes = (), is_spread: bool = False
-) -> list[Finding]:
+    params: Params, root: Path, storage: str,
+    placement: Placement | None = None, nodes: Nodes = (), is_spread: bool = False,
+) -> list[Finding]:  # fmt: skip
     """The findings of probes on this machine and all nodes. Without nodes, this process trains."""
     settings = ProbeSettings(
-        storage=case.storage,
+        storage=storage,
         folder=f".doctor-{secrets.token_hex(6)}",
-        tracking=tracking.tracking_uri(case.root),
+        tracking=tracking.tracking_uri(root),
         is_spread=is_spread,
         environment=credentials() | stores.credentials(),  # workers get them, too
-        code=tuple(identity.modules_of("pipeline.execution.run_stage", f"models.{case.params.model.family}")),
+        code=tuple(identity.modules_of("pipeline.execution.run_stage", f"models.{params.model.family}")),
     )
-    needs = [] if placement is None else _needs(case.params, placement.num_workers)
-    probes = ray_checks.start_probes(nodes, settings) if nodes else []
-    driver, answers, findings = probe_nodes(settings, probes)
-    findings += judge(driver, answers, placement, needs)
-    usable = driver.storage if isinstance(driver.storage, StorageAnswer) else None
-    findings += project.room(case.params, needs, case.storage, usable.free_bytes if usable else None)
-    return findings + checked("leases", lambda: project.leases(case.storage, is_usable=usable is not None))
+    needs = needs_of(params, placement.num_workers) if placement else []
+    answers = probe_nodes(settings, ray_checks.start_probes(nodes, settings) if nodes else [])
+    findings = list(judge(answers, placement, needs))
+    is_usable = isinstance(answers[0].storage, str)
+    findings += checked("room", lambda: project.room(params, needs, storage, is_usable=is_usable))
+    return findings + checked("leases", lambda: project.leases(storage, is_usable=is_usable))

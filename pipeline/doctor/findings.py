@@ -1,11 +1,12 @@
-"""The findings of checks, and the time limits of checks."""
+"""The findings of checks, their time limits, and how they are printed."""
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal, TypeVar
 
 State = Literal["ok", "warning", "failure"]
@@ -83,3 +84,29 @@ def checked(
 def count(number: float, what: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number:g} {what}" if number == 1 else f"{number:g} {what}s"
+
+
+def as_table(findings: Sequence[Finding]) -> str:
+    """A table as wide as the terminal: state, check, what was found, and below it what to do."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"ok": "green", "warning": "yellow", "failure": "red"}
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for finding in findings:
+        words = Text(finding.found)
+        if finding.to_do:
+            words.append(f"\n-> {finding.to_do}", style="bold")
+        table.add_row(Text(finding.state, style=colours[finding.state]), finding.check, words)
+    console = Console()
+    with console.capture() as printed:
+        console.print(table)
+    failures, warnings, oks = (
+        sum(each.state == state for each in findings) for state in ("failure", "warning", "ok")
+    )
+    return f"{printed.get()}\n{count(failures, 'failure')}, {count(warnings, 'warning')}, {oks} ok"
+
+
+def to_json(findings: Sequence[Finding]) -> str:
+    return json.dumps([asdict(finding) for finding in findings], indent=2, ensure_ascii=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pipeline.doctor.findings import Finding, failure, ok, warning
 from pipeline.project import stages
 from pipeline.project.params import Params
 from pipeline.training.cards import HeadCard, ModelCard, family_and_config
@@ -44,9 +45,33 @@ class Need:
         return self.worker_bytes + PROCESS_BYTES
 
 
-def needs_of(params: Params, vocab_size: int, num_workers: int) -> list[Need]:
+def needs_of(params: Params, num_workers: int) -> list[Need]:
     """The need of each training stage, in order. Raises ValueError if the model cannot be built."""
-    return [_need_of(stage, params, vocab_size, num_workers) for stage in stages.of_kind("trains")]
+    family, config = family_and_config(params.model)
+    needs = []
+    for stage in stages.of_kind("trains"):
+        settings = getattr(params, stage)
+        card = ModelCard(
+            kind="language_model",
+            family=family.name,
+            config=vars(config),
+            vocab_size=params.tokenizer.vocab_size,
+            pad_id=0,
+            direction="forward",
+            tokenizer_sha256="",
+            stage=stage,
+            key="",
+        )
+        if isinstance(settings, ClassifierTraining):
+            same = {
+                name: getattr(settings, name) for name in ("pooling", "head_hidden", "bptt", "max_tokens")
+            }
+            dropout = tuple(settings.head_dropout)
+            # The number of labels hardly matters.
+            head = HeadCard(label_names=("a", "b"), head_dropout=dropout, normalise={}, **same)
+            card = replace(card, kind="classifier", head=head)
+        needs.append(need_of(settings, card, num_workers))
+    return needs
 
 
 def need_of(settings: LanguageModelTraining | ClassifierTraining, card: ModelCard, num_workers: int) -> Need:
@@ -95,24 +120,8 @@ def storage_bytes(params: Params, needs: Sequence[Need]) -> float:
     return models + num_trials(params) * classifier * each + max(need.checkpoint_bytes for need in needs)
 
 
-def _need_of(stage: str, params: Params, vocab_size: int, num_workers: int) -> Need:
-    settings = getattr(params, stage)
-    family, config = family_and_config(params.model)
-    card = ModelCard(
-        kind="language_model",
-        family=family.name,
-        config=vars(config),
-        vocab_size=vocab_size,
-        pad_id=0,
-        direction="forward",
-        tokenizer_sha256="",
-        stage=stage,
-        key="",
-    )
-    if isinstance(settings, ClassifierTraining):
-        same = {name: getattr(settings, name) for name in ("pooling", "head_hidden", "bptt", "max_tokens")}
-        dropout = tuple(settings.head_dropout)
-        # The number of labels hardly matters.
-        head = HeadCard(label_names=("a", "b"), head_dropout=dropout, normalise={}, **same)
-        card = replace(card, kind="classifier", head=head)
-    return need_of(settings, card, num_workers)
+def fitting(check: str, found: str, wanted: float, free: float, to_do: str) -> Finding:
+    """A finding on an estimated need: a warning if it may not fit, a failure if it most likely does not."""
+    if wanted * FACTOR <= free:
+        return ok(check, found)
+    return (failure if wanted > free else warning)(check, found, to_do)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any
 
 from pipeline.distributed.failures import reason_of
 from pipeline.distributed.placement import Placement
 from pipeline.doctor.findings import HANGS, Finding, failure, in_background, ok, warning
-from pipeline.doctor.needs import FACTOR, PROCESS_BYTES, Need
-from pipeline.doctor.probe import DRIVER, Facts, Probe, ProbeSettings, Problem, StorageAnswer
+from pipeline.doctor.needs import FACTOR, PROCESS_BYTES, Need, fitting
+from pipeline.doctor.probe import DRIVER, Facts, Probe, ProbeSettings, Problem
 from pipeline.terminal.sizes import readable
 
 START_S = 60.0  # for a process to start on a node
-LIMITS_S = {"facts": 40.0, "storage": 30.0, "tracking": 20.0}
-QUICK_S = 10.0  # to remove a few files, or to tell the time
+ANSWER_S = 40.0
+QUICK_S = 10.0  # to read or remove a few files, or to tell the time
 SKEW_S = 2.0  # a larger difference between two clocks is a warning
 ENOUGH_TEMP_BYTES = 1e9
 ENOUGH_SHM_BYTES = 1e9
@@ -33,166 +33,161 @@ class Node:
     ask: Callable[..., Future[Any]]  # question, arguments -> Probe.answer
 
 
-def this_process(settings: ProbeSettings) -> Node:
-    """The driver, which is the only node without Ray."""
-    probe = Probe(DRIVER, settings)
-    return Node(DRIVER, {}, lambda *question: in_background(lambda: probe.answer(*question)))
-
-
 @dataclass(frozen=True)
 class Answers:
-    """The answers of one node. A `Problem` takes the place of an answer."""
+    """The answers of one node: a `Problem` where there is none, None where it was not asked."""
 
     node: str
     resources: Mapping[str, float]
     skew_s: float  # its clock minus the driver's, as far as the time that asking takes does not explain it
     facts: Facts | Problem
-    storage: StorageAnswer | Problem | None  # None: not asked, because the driver could not write
-    tracking: str | Problem
-    driver_sees: bool | Problem | None = None  # whether the driver sees the node's file
+    storage: str | Problem | None = None
+    tracking: str | Problem | None = None
 
 
-def probe_nodes(
-    settings: ProbeSettings, nodes: Sequence[Node]
-) -> tuple[Answers, list[Answers], list[Finding]]:
+def probe_nodes(settings: ProbeSettings, nodes: Sequence[Node]) -> list[Answers]:
     """Ask the driver and all nodes at the same time, then remove all files that the probes wrote.
 
-    Returns the driver's answers, those of the nodes, and a finding for each node that does not answer.
+    Returns the answers of the driver, which is this process, then those of the nodes.
     """
-    driver = this_process(settings)
-    present, findings = _present(nodes)
+    probe = Probe(DRIVER, settings)
+    driver = Node(DRIVER, {}, lambda *question: in_background(lambda: probe.answer(*question)))
+    started = _answers([node.ask("clock") for node in nodes], START_S)
+    present, silent = [], []
+    for node, clock in zip(nodes, started, strict=True):
+        if isinstance(clock, Problem):
+            silent.append(Answers(node.name, node.resources, 0.0, facts=clock))
+        else:
+            present.append(node)
     try:
-        written = _answer(driver.ask("write"), LIMITS_S["storage"], "storage")
-        answers = _ask_all([driver, *present], driver, written)
+        return _ask_all(driver, present) + silent
     finally:
         for some in (present, [driver]):  # the driver last: by then others have removed theirs
-            for removed in [each.ask("clean_up") for each in some]:
-                _answer(removed, QUICK_S, "removing files")
-    return answers[0], answers[1:], findings
+            _answers([node.ask("clean_up") for node in some], QUICK_S)
 
 
-def _present(nodes: Sequence[Node]) -> tuple[list[Node], list[Finding]]:
-    """The nodes on which a process starts, and a failure for each other."""
-    asked = [node.ask("clock") for node in nodes]
-    ends = time.monotonic() + START_S
-    answers = [_answer(future, ends - time.monotonic(), "a process there") for future in asked]
-    silent = [(node, each) for node, each in zip(nodes, answers, strict=True) if isinstance(each, Problem)]
-    present = [node for node, each in zip(nodes, answers, strict=True) if not isinstance(each, Problem)]
-    return present, [failure("nodes", f"{node.name}: {each.found}", each.to_do) for node, each in silent]
+def _ask_all(driver: Node, nodes: Sequence[Node]) -> list[Answers]:
+    everybody = [driver, *nodes]
+    skews = [_skew(node) for node in everybody]
+    facts, tracking = ([node.ask(question) for node in everybody] for question in ("facts", "tracking"))
+    stored = _answers([driver.ask("storage")], ANSWER_S)
+    if isinstance(stored[0], Problem):  # and nothing was written that nodes could see
+        stored += [None] * len(nodes)
+    else:
+        theirs = _answers([node.ask("storage") for node in nodes], ANSWER_S)
+        unseen = _answers([driver.ask("sees", node.name) for node in nodes], QUICK_S)
+        pairs = zip(theirs, unseen, strict=True)
+        stored += [each if isinstance(each, Problem) else problem or each for each, problem in pairs]
+    rows = zip(skews, _answers(facts, ANSWER_S), stored, _answers(tracking, ANSWER_S), strict=True)
+    return [Answers(node.name, node.resources, *row) for node, row in zip(everybody, rows, strict=True)]
 
 
-def _ask_all(nodes: Sequence[Node], driver: Node, not_written: Problem | None) -> list[Answers]:
-    skews = [_skew(node) for node in nodes]
-    questions = [question for question in LIMITS_S if not_written is None or question != "storage"]
-    asked = [{question: node.ask(question) for question in questions} for node in nodes]
-    began = time.monotonic()
-    answers = []
-    for node, skew_s, futures in zip(nodes, skews, asked, strict=True):
-        found: dict[str, Any] = {"storage": not_written if node is driver else None}
-        for question, future in futures.items():
-            found[question] = _answer(future, began + LIMITS_S[question] - time.monotonic(), question)
-        if isinstance(found["storage"], StorageAnswer) and node is not driver:
-            found["driver_sees"] = _answer(driver.ask("sees", node.name), LIMITS_S["storage"], "storage")
-        answers.append(Answers(node.name, node.resources, skew_s, **found))
-    return answers
+def _answers(asked: Sequence[Future[Any]], limit_s: float) -> list[Any]:
+    """The answers that arrive in time, and a `Problem` for each other."""
+    wait(asked, limit_s)
+    return [_answer(future, limit_s) for future in asked]
 
 
-def _answer(future: Future[Any], limit_s: float, what: str) -> Any:
-    """The answer; a `Problem` if it takes too long, or if the process there fails."""
+def _answer(future: Future[Any], limit_s: float) -> Any:
     try:
-        return future.result(max(limit_s, 0.1))
+        return future.result(0)
     except TimeoutError:
-        return Problem(f"{what} did not answer within {limit_s:.0f} s", HANGS)
+        return Problem(f"no answer within {limit_s:g} s", HANGS)
     except Exception as error:  # of Ray, or of other libraries there
-        return Problem(f"{what} failed: {reason_of(error)}", "see Ray's logs of that node (`ray logs`)")
+        return Problem(f"its probe failed: {reason_of(error)}", "see Ray's logs of that node (`ray logs`)")
 
 
 def _skew(node: Node) -> float:
     before = time.time()
-    there = _answer(node.ask("clock"), QUICK_S, "its clock")
+    (there,) = _answers([node.ask("clock")], QUICK_S)
     after = time.time()
     return 0.0 if isinstance(there, Problem) else min(there - before, 0.0) + max(there - after, 0.0)
 
 
 # ------------------------------------------------------------------------------------------- judging
 
+Known = Sequence[tuple[Answers, Facts]]
+
 
 def judge(
-    driver: Answers, answers: Sequence[Answers], placement: Placement | None, needs: Sequence[Need]
+    answers: Sequence[Answers], placement: Placement | None, needs: Sequence[Need]
 ) -> Iterator[Finding]:
-    """All findings from the answers. Without nodes, the driver trains."""
-    everybody = [driver, *answers]
-    yield from _problems("facts", {each.node: each.facts for each in everybody})
-    known = [(each, each.facts) for each in answers or [driver] if isinstance(each.facts, Facts)]
+    """All findings from the answers, the driver's first. Without nodes, the driver trains."""
+    driver, *nodes = answers
+    known = [(each, each.facts) for each in nodes or [driver] if isinstance(each.facts, Facts)]
     if isinstance(driver.facts, Facts):
         yield from versions(known, driver.facts)
-    yield from clocks(answers)
+    yield from clocks(nodes)
     yield from machines(known)
     if placement is not None:
         yield from memory(known, placement, needs)
-    yield from storage(everybody)
-    yield from tracking(everybody)
+    for question in ("facts", "storage", "tracking"):
+        yield from _grouped(question, answers)
 
 
-Known = Sequence[tuple[Answers, Facts]]
+def _grouped(question: str, answers: Sequence[Answers]) -> Iterator[Finding]:
+    """A finding for each different answer to a question, with all nodes that gave it."""
+    nodes_by_answer: dict[Any, list[str]] = defaultdict(list)
+    for each in answers:
+        nodes_by_answer[getattr(each, question)].append(each.node)
+    for answer, nodes in nodes_by_answer.items():
+        if isinstance(answer, Problem):
+            yield failure(question, f"{', '.join(nodes)}: {answer.found}", answer.to_do)
+        elif isinstance(answer, str):
+            yield ok(question, f"{', '.join(nodes)}: {answer}")
 
 
 def versions(known: Known, wanted: Facts) -> Iterator[Finding]:
     """Python, the libraries and this project's code have to be those of the driver."""
     to_do = "check out the same commit there, install its requirements.lock, and restart its Ray"
-    fine = True
     for each, facts in known:
-        others = [
-            f"{name} {facts.versions.get(name)}, here {version}"
-            for name, version in wanted.versions.items()
-            if facts.versions.get(name) != version
-        ]
+        pairs = zip(facts.versions, wanted.versions, strict=True)
+        others = [f"{there}, here {here}" for there, here in pairs if there != here]
         if others:
-            fine = False
-            yield failure("versions", f"{each.node} has {', '.join(others)}", to_do)
-    if known and fine:
-        names = ", ".join(f"{name} {version}" for name, version in wanted.versions.items())
+            yield failure("versions", f"{each.node} has {'; '.join(others)}", to_do)
+    if known and all(facts.versions == wanted.versions for _, facts in known):
         where = "on this machine" if len(known) == 1 else f"on all {len(known)} nodes"
-        yield ok("versions", f"{names}; {where}")
+        yield ok("versions", f"{', '.join(wanted.versions)}; {where}")
 
 
-def clocks(answers: Sequence[Answers]) -> Iterator[Finding]:
-    off = [each for each in answers if abs(each.skew_s) > SKEW_S]
+def clocks(nodes: Sequence[Answers]) -> Iterator[Finding]:
+    off = [each for each in nodes if abs(each.skew_s) > SKEW_S]
     why = "logs and curves of several nodes do not fit together, and from 15 minutes on S3 refuses requests"
     for each in off:
-        yield warning(
-            "clocks", f"{each.node} is {each.skew_s:+.0f} s off: {why}", "synchronise its clock (NTP)"
-        )
-    if answers and not off:
+        found = f"{each.node} is {each.skew_s:+.0f} s off: {why}"
+        yield warning("clocks", found, "synchronise its clock (NTP)")
+    if nodes and not off:
         yield ok("clocks", f"no difference above {SKEW_S:g} s")
 
 
 def machines(known: Known) -> Iterator[Finding]:
     """CPUs, GPUs and temporary space of each node, next to what Ray counts."""
-    fine: list[str] = []
     for each, facts in known:
-        cpus, gpus = (int(each.resources.get(kind, 0)) for kind in ("CPU", "GPU"))
-        low_shm = each.node != DRIVER and (facts.shm_bytes or ENOUGH_SHM_BYTES) < ENOUGH_SHM_BYTES
-        checks = (
-            (cpus > facts.cpus, warning, f"Ray counts {cpus} CPUs, its processes may use {facts.cpus}",
-             f"start its Ray with --num-cpus={facts.cpus}; otherwise workers share CPUs and slow down"),
-            (gpus > len(facts.gpus), failure, f"Ray counts {gpus} GPUs, torch sees {len(facts.gpus)}",
-             "install the torch build and the driver for its GPUs, or set run.device to cpu"),
-            (facts.temp_bytes < ENOUGH_TEMP_BYTES, warning, f"{readable(facts.temp_bytes)} free in "
-             f"{facts.temp}, which uploads to a bucket, inputs and Ray's logs need",
-             "free some, or set TMPDIR"),
-            (low_shm, warning, f"/dev/shm, which Ray and NCCL use, holds {readable(facts.shm_bytes or 0)}",
-             "give the container more (docker run --shm-size=2g; on Kubernetes an emptyDir in memory)"),
-        )  # fmt: skip
-        problems = [kind("machines", f"{each.node}: {found}", to_do)
-                    for is_bad, kind, found, to_do in checks if is_bad]  # fmt: skip
-        yield from problems
+        problems = list(_shortages(each, facts))
+        for kind, found, to_do in problems:
+            yield kind("machines", f"{each.node}: {found}", to_do)
         if not problems:
-            names = f", {len(facts.gpus)} GPUs ({', '.join(sorted(set(facts.gpus)))})" if facts.gpus else ""
+            names = sorted({name for name, _ in facts.gpus})
+            gpus = f", {len(facts.gpus)} GPUs ({', '.join(names)})" if names else ""
             free = f"{readable(facts.memory_bytes)} memory, {readable(facts.temp_bytes)} in {facts.temp}"
-            fine.append(f"{each.node}: {facts.cpus} CPUs{names}; free: {free}")
-    if fine:
-        yield ok("machines", "; ".join(fine))
+            yield ok("machines", f"{each.node}: {facts.cpus} CPUs{gpus}; free: {free}")
+
+
+def _shortages(each: Answers, facts: Facts) -> Iterator[tuple[Callable[..., Finding], str, str]]:
+    """What a node has too little of: the kind of finding, what was found, what to do."""
+    cpus, gpus = (int(each.resources.get(kind, 0)) for kind in ("CPU", "GPU"))
+    if cpus > facts.cpus:
+        to_do = f"start its Ray with --num-cpus={facts.cpus}; otherwise workers share CPUs and slow down"
+        yield warning, f"Ray counts {cpus} CPUs, its processes may use {facts.cpus}", to_do
+    if gpus > len(facts.gpus):
+        to_do = "install the torch build and the driver for its GPUs, or set run.device to cpu"
+        yield failure, f"Ray counts {gpus} GPUs, torch sees {len(facts.gpus)}", to_do
+    if facts.temp_bytes < ENOUGH_TEMP_BYTES:
+        found = f"{readable(facts.temp_bytes)} free in {facts.temp}, for uploads, inputs and Ray's logs"
+        yield warning, found, "free some, or set TMPDIR"
+    if each.node != DRIVER and facts.shm_bytes is not None and facts.shm_bytes < ENOUGH_SHM_BYTES:
+        to_do = "give the container more (docker run --shm-size=2g; on Kubernetes an emptyDir in memory)"
+        yield warning, f"/dev/shm, which Ray and NCCL use, holds {readable(facts.shm_bytes)}", to_do
 
 
 def memory(known: Known, placement: Placement, needs: Sequence[Need]) -> Iterator[Finding]:
@@ -200,27 +195,19 @@ def memory(known: Known, placement: Placement, needs: Sequence[Need]) -> Iterato
     need = max(needs, key=lambda each: each.worker_bytes)
     process = PROCESS_BYTES if placement.use_gpu else need.process_bytes
     to_do = "free some, lower batch_rows or bptt (max_tokens), or raise run.threads_per_worker"
-    fine: list[str] = []
     for each, facts in known:
         num_workers = 1 if each.node == DRIVER else workers_on(each.resources, placement)
         if not num_workers:
             continue
         takes = f"{num_workers} x {readable(process)}" if num_workers > 1 else readable(process)
         checks = [(f"{takes} of memory", num_workers * process, facts.memory_bytes)]
-        if placement.use_gpu and facts.gpu_free_bytes:
+        if placement.use_gpu:
             gpu = f"{readable(need.worker_bytes)} of a GPU"
-            checks.append((gpu, need.worker_bytes, min(facts.gpu_free_bytes)))
-        short = next((check for check in checks if check[1] * FACTOR > check[2]), None)
-        if short is None:
-            fine.append(f"{each.node} {takes} of {readable(facts.memory_bytes)}")
-            continue
-        what, wanted, free = short
-        said = f"{each.node}: {need.stage} takes about {what} (to within a factor of {FACTOR:g})"
-        kind = failure if wanted > free else warning
-        yield kind("memory", f"{said}, {readable(free)} are free", to_do)
-    if fine:
-        largest = f"{need.stage}, the largest ({need.num_parameters / 1e6:.1f} M parameters)"
-        yield ok("memory", f"{largest}, takes about: {'; '.join(fine)}")
+            checks += [(gpu, need.worker_bytes, free) for _, free in facts.gpus]
+        what, wanted, free = max(checks, key=lambda check: check[1] / max(check[2], 1))  # the scarcest
+        said = f"{each.node}: {need.stage}, the largest training, takes about {what}"
+        said += f" (to within a factor of {FACTOR:g}), {readable(free)} are free"
+        yield fitting("memory", said, wanted, free, to_do)
 
 
 def workers_on(resources: Mapping[str, float], placement: Placement) -> int:
@@ -228,53 +215,3 @@ def workers_on(resources: Mapping[str, float], placement: Placement) -> int:
     by_cpus = int(resources.get("CPU", 0)) // placement.threads
     by_gpus = int(resources.get("GPU", 0)) if placement.use_gpu else by_cpus
     return min(by_cpus, by_gpus, placement.num_workers)
-
-
-def storage(answers: Sequence[Answers]) -> Iterator[Finding]:
-    """Whether all nodes share one storage, and it does what `pipeline.storage` relies on."""
-    yield from _problems("storage", {each.node: each.storage for each in answers})
-    speeds: list[float] = []
-    for each in answers:
-        if not isinstance(each.storage, StorageAnswer):
-            continue
-        if isinstance(each.driver_sees, Problem):
-            found = f"the driver cannot read what {each.node} wrote: {each.driver_sees.found}"
-            to_do = "run Ray and headstart as the same user"
-        elif not each.storage.sees_driver or each.driver_sees is False:
-            found = f"run.storage is another folder on {each.node}: its files and the driver's are not shared"
-            to_do = "mount one folder at the same path everywhere (NFS), or set run.storage to s3://..."
-        elif not each.storage.lists:
-            found = f"{each.node} does not list what it just wrote to run.storage"
-            to_do = "use a consistent storage: NFS without attribute caching (actimeo=0), or S3"
-        elif not each.storage.creates_once:
-            found = f"{each.node} can create a file in run.storage twice: two processes could train one run"
-            to_do = "use a storage with exclusive creation: hard links in a folder, If-None-Match in S3"
-        else:
-            speeds.append(each.storage.bytes_per_s)
-            continue
-        yield failure("storage", found, to_do)
-    if speeds:
-        ends = dict.fromkeys(readable(speed) for speed in (min(speeds), max(speeds)))
-        done = "reads, writes, lists, creates exclusively and removes"
-        yield ok("storage", f"{done} {_from(len(speeds))}; {' to '.join(ends)} a second")
-
-
-def tracking(answers: Sequence[Answers]) -> Iterator[Finding]:
-    yield from _problems("tracking", {each.node: each.tracking for each in answers})
-    fine = [each.tracking for each in answers if isinstance(each.tracking, str)]
-    if fine:
-        yield ok("tracking", f"{fine[-1]}, {_from(len(fine))}")
-
-
-def _problems(check: str, answers: Mapping[str, Any]) -> Iterator[Finding]:
-    """A failure for each different problem, with all nodes that have it."""
-    nodes_by_problem: dict[Problem, list[str]] = defaultdict(list)
-    for node, answer in answers.items():
-        if isinstance(answer, Problem):
-            nodes_by_problem[answer].append(node)
-    for problem, nodes in nodes_by_problem.items():
-        yield failure(check, f"{', '.join(nodes)}: {problem.found}", problem.to_do)
-
-
-def _from(number: int) -> str:
-    return "from here" if number == 1 else f"from {number} places"

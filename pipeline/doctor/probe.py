@@ -54,23 +54,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class Facts:
-    versions: Mapping[str, str]  # of Python, the libraries, and (a hash) this project's code
+    versions: tuple[str, ...]  # of Python, the libraries, and (a hash) this project's code, with their names
     cpus: int  # that this process may use
-    gpus: tuple[str, ...]  # as torch sees them
-    gpu_free_bytes: tuple[int, ...]
+    gpus: tuple[tuple[str, int], ...]  # as torch sees them: name and free bytes
     memory_bytes: int  # available now, within the container's limit
     temp: str
     temp_bytes: int  # free
     shm_bytes: int | None  # size of /dev/shm
-
-
-@dataclass(frozen=True)
-class StorageAnswer:
-    sees_driver: bool  # whether it reads the driver's file
-    lists: bool  # whether it lists what it just wrote
-    creates_once: bool  # whether it refuses to create a file a second time
-    bytes_per_s: float
-    free_bytes: int | None  # of a folder
 
 
 class Probe:
@@ -96,49 +86,66 @@ class Probe:
         return time.time()
 
     def facts(self) -> Facts:
-        names, free = _gpus()
         temp = tempfile.gettempdir()
-        libraries = {name: metadata.version(name) for name in LIBRARIES}
+        libraries = [f"{name} {metadata.version(name)}" for name in LIBRARIES]
         code = _hash_of(self.settings.code)[:8]
         return Facts(
-            versions={"python": platform.python_version(), **libraries, "code": code},
+            versions=(f"python {platform.python_version()}", *libraries, f"code {code}"),
             cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            gpus=names,
-            gpu_free_bytes=free,
+            gpus=_gpus(),
             memory_bytes=_available_memory(),
             temp=temp,
             temp_bytes=shutil.disk_usage(temp).free,
             shm_bytes=shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None,
         )
 
-    def storage(self) -> StorageAnswer:
-        """Read the driver's file, write, list, create exclusively, remove."""
+    def storage(self) -> str:
+        """Write, read the driver's file, list, create exclusively, remove."""
         storage, folder = self._storage(), self.settings.folder
-        own, once, large = (f"{folder}/{self._name}{suffix}" for suffix in ("", ".once", ".large"))
-        sees_driver = storage.read(f"{folder}/{DRIVER}") == self._content
-        storage.write(own, self._content)
-        created = [storage.create(once, b"1"), storage.create(once, b"2")]
+        own, once, large = names = (self._name, f"{self._name}.once", f"{self._name}.large")
+        storage.write(f"{folder}/{own}", self._content)
+        self.sees(DRIVER)
+        storage.create(f"{folder}/{once}", b"1")
+        if storage.create(f"{folder}/{once}", b"2"):
+            raise ValueError(
+                "a file in run.storage can be created twice, so two processes could train one run; use one "
+                "with exclusive creation: hard links in a folder, If-None-Match in S3"
+            )
         content = os.urandom(LARGE_BYTES)
         began = time.perf_counter()
-        storage.write(large, content)
+        storage.write(f"{folder}/{large}", content)
         seconds = time.perf_counter() - began
-        listed = storage.names(folder)
-        storage.remove(large)
-        return StorageAnswer(
-            sees_driver=sees_driver,
-            lists={self._name, f"{self._name}.once", f"{self._name}.large"} <= set(listed),
-            creates_once=created == [True, False],
-            bytes_per_s=LARGE_BYTES / seconds,
-            free_bytes=None if "://" in storage.address else shutil.disk_usage(storage.address).free,
-        )
+        if not set(names) <= set(storage.names(folder)):
+            raise ValueError(
+                "run.storage does not list what was just written to it; use a consistent one: NFS without "
+                "attribute caching (actimeo=0), or S3"
+            )
+        storage.remove(f"{folder}/{large}")
+        speed = f"{LARGE_BYTES / seconds / 1e6:,.0f} MB a second"
+        return f"reads, writes, lists, creates exclusively and removes; {speed}"
 
-    def write(self) -> None:
-        """Write the file that the other nodes have to see."""
-        self._storage().write(f"{self.settings.folder}/{DRIVER}", self._content)
+    def sees(self, name: str) -> None:
+        """Raises ValueError if the file of another node is not visible here."""
+        if self._storage().read(f"{self.settings.folder}/{name}") != self._content:
+            raise ValueError(
+                "run.storage is another folder there: its files and the driver's are not shared; mount one "
+                "folder at the same path everywhere (NFS), or set run.storage to s3://..."
+            )
 
-    def sees(self, name: str) -> bool:
-        """Whether the file of another node is visible here."""
-        return self._storage().read(f"{self.settings.folder}/{name}") == self._content
+    def tracking(self) -> str | Problem:
+        """How MLflow was reached."""
+        from pipeline.terminal.redaction import redact
+        from pipeline.tracking.stores import client, without_login
+
+        uri = self.settings.tracking
+        if uri.startswith("sqlite"):
+            return _open_sqlite(Path(uri.partition(":///")[2]), self.settings.is_spread)
+        if uri.startswith(("http://", "https://")):  # the client would say less clearly why it fails
+            with contextlib.suppress(urllib.error.HTTPError):  # a server that refuses the request is there
+                urllib.request.urlopen(f"{without_login(uri).rstrip('/')}/health", timeout=HTTP_S).close()
+        os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": f"{HTTP_S:.0f}", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
+        client(uri).search_experiments(max_results=1)
+        return f"{redact(uri)} answers"
 
     def clean_up(self) -> None:
         """Remove this examination's files, as far as they are visible here, and the folders made for them."""
@@ -147,10 +154,6 @@ class Probe:
         for folder in self._missing:
             with contextlib.suppress(OSError):  # in use by now
                 folder.rmdir()
-
-    def tracking(self) -> str | Problem:
-        """How MLflow was reached."""
-        return _reach(self.settings.tracking, self.settings.is_spread)
 
     def _storage(self) -> Storage:
         from pipeline.storage.address import open_storage
@@ -166,22 +169,25 @@ def _problem(question: str, settings: ProbeSettings, error: Exception) -> Proble
     if question == "tracking":
         from pipeline.terminal.redaction import redact
 
-        fault = "does not answer" if isinstance(error, urllib.error.URLError) else "refuses requests"
         to_do = (
             "start it, let the firewall pass it, correct MLFLOW_TRACKING_URI (workers have to reach it: not "
             "127.0.0.1 on a remote cluster), or set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
         )
-        return Problem(f"{redact(settings.tracking)} {fault}: {redact(text)}", to_do)
+        return Problem(f"{redact(settings.tracking)} cannot be used: {redact(text)}", to_do)
     if isinstance(error, ValueError):
         found, _, to_do = text.rpartition("; ")
         return Problem(found or text, to_do or "correct run.storage")
-    to_do = "mount it there, make it writable, free some space, or set run.storage to another place"
+    to_do = (
+        "mount it there, make it writable for the one user that runs Ray and headstart, free some space, or "
+        "set run.storage to another place"
+    )
     if "://" in settings.storage:
         to_do = (
             "check that the bucket exists, that AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of this machine "
             "may write to it, and that AWS_ENDPOINT_URL and AWS_DEFAULT_REGION are right"
         )
-    return Problem(f"{settings.storage} cannot be used: {text}", to_do)
+    use = "read by the driver" if question == "sees" else "used"
+    return Problem(f"{settings.storage} cannot be {use}: {text}", to_do)
 
 
 def _hash_of(modules: Iterable[str]) -> str:
@@ -195,15 +201,13 @@ def _hash_of(modules: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def _gpus() -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Names and free bytes."""
+def _gpus() -> tuple[tuple[str, int], ...]:
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # Ray hides GPUs from a process that asks for none
         del os.environ["CUDA_VISIBLE_DEVICES"]
-    import torch
+    from torch import cuda
 
-    numbers = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-    free = tuple(torch.cuda.mem_get_info(number)[0] for number in numbers)
-    return tuple(torch.cuda.get_device_name(number) for number in numbers), free
+    numbers = range(cuda.device_count() if cuda.is_available() else 0)
+    return tuple((cuda.get_device_name(number), cuda.mem_get_info(number)[0]) for number in numbers)
 
 
 def _available_memory() -> int:
@@ -214,19 +218,6 @@ def _available_memory() -> int:
         with contextlib.suppress(OSError, ValueError):  # no such limit: "max"
             available = min(available, int(Path(limit).read_text()) - int(Path(used).read_text()))
     return max(available, 0)
-
-
-def _reach(uri: str, is_spread: bool) -> str | Problem:
-    from pipeline.terminal.redaction import redact
-    from pipeline.tracking.stores import client
-
-    if uri.startswith("sqlite"):
-        return _open_sqlite(Path(uri.partition(":///")[2]), is_spread)
-    if uri.startswith(("http://", "https://")):
-        _connect(uri)
-    os.environ |= {"MLFLOW_HTTP_REQUEST_TIMEOUT": str(int(HTTP_S)), "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
-    client(uri).search_experiments(max_results=1)
-    return f"{redact(uri)} answers"
 
 
 def _open_sqlite(file: Path, is_spread: bool) -> str | Problem:
@@ -241,15 +232,3 @@ def _open_sqlite(file: Path, is_spread: bool) -> str | Problem:
         if database.read(16) not in (b"", b"SQLite format 3\0"):
             return Problem(f"{file} is no SQLite database", "move it away; the next stage creates a new one")
     return f"{file} opens"
-
-
-def _connect(uri: str) -> None:
-    """Raises URLError if no HTTP server is there; a server that refuses the request is there."""
-    scheme, _, rest = uri.partition("://")
-    try:
-        address = f"{scheme}://{rest.rpartition('@')[2].rstrip('/')}/health"
-        urllib.request.urlopen(address, timeout=HTTP_S).close()
-    except urllib.error.HTTPError:
-        pass
-    except (OSError, ValueError) as error:
-        raise urllib.error.URLError(str(getattr(error, "reason", error))) from error

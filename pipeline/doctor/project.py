@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pipeline.corpus.settings import Direction
 from pipeline.doctor.findings import Finding, failure, ok, refusal, warning
-from pipeline.doctor.needs import FACTOR, Need, storage_bytes
+from pipeline.doctor.needs import Need, fitting, storage_bytes
 from pipeline.execution.lr_find import job_of, stage_arguments
 from pipeline.files.git import head
 from pipeline.project import stages
@@ -50,7 +50,7 @@ def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
     """Whether the outputs of earlier stages fit the settings and each other, as training stages check it."""
     if not dvc_yaml.exists():
         return [warning("inputs", f"{dvc_yaml} does not exist", "run this in the project's folder")]
-    findings, fitting, missing = [], [], dict[str, None]()
+    findings, usable, missing = [], [], dict[str, None]()
     to_do = "run `dvc repro`, which remakes outdated inputs; if this stays, follow the message"
     for stage in stages.of_kind("trains"):
         for direction in params.run.directions:
@@ -61,8 +61,8 @@ def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
             if problem:
                 findings.append(warning("inputs", f"{stage}@{direction} would refuse: {problem}", to_do))
             elif not absent:
-                fitting.append(f"{stage}@{direction}")
-    lists = (("fit for", fitting), ("not made yet:", missing))
+                usable.append(f"{stage}@{direction}")
+    lists = (("fit for", usable), ("not made yet:", missing))
     said = "; ".join(f"{what} {', '.join(names)}" for what, names in lists if names)
     return [*findings, ok("inputs", said)] if said else findings
 
@@ -129,7 +129,7 @@ def _cache(done: subprocess.CompletedProcess[str] | None) -> Iterator[Finding]:
     if done is None or done.returncode:
         return  # `dvc status` says what is wrong
     cache = Path(done.stdout.strip().splitlines()[-1])
-    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    existing = _existing(cache)
     try:
         with tempfile.TemporaryFile(dir=existing):
             yield ok("dvc cache", f"{cache} is writable, {readable(shutil.disk_usage(existing).free)} free")
@@ -138,23 +138,26 @@ def _cache(done: subprocess.CompletedProcess[str] | None) -> Iterator[Finding]:
         yield failure("dvc cache", f"{cache} is not writable: {error}", to_do)
 
 
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    return next(each for each in (folder, *folder.parents) if each.exists())
+
+
 # ---------------------------------------------------------------------------------------------- storage
 
 
-def room(params: Params, needs: Sequence[Need], storage: str, free_bytes: int | None) -> list[Finding]:
+def room(params: Params, needs: Sequence[Need], storage: str, *, is_usable: bool) -> list[Finding]:
     """Whether checkpoints fit into the storage; nothing without a plan."""
     if not needs:
         return []
     wanted = storage_bytes(params, needs)
     largest = max(need.checkpoint_bytes for need in needs)
     said = f"checkpoints take up to {readable(largest)} each, {readable(wanted)} in all"
-    if free_bytes is None:
+    if "://" in storage or not is_usable:
         return [ok("room", f"{said}; the free space of {storage} is not known")]
-    said += f"; {readable(free_bytes)} are free in {storage}"
-    if wanted * FACTOR <= free_bytes:
-        return [ok("room", said)]
+    free = shutil.disk_usage(_existing(Path(storage))).free
     to_do = "free some space, lower run.keep_checkpoints, or set run.storage to another place"
-    return [(failure if wanted > free_bytes else warning)("room", said, to_do)]
+    return [fitting("room", f"{said}; {readable(free)} are free in {storage}", wanted, free, to_do)]
 
 
 def leases(storage: str, *, is_usable: bool) -> list[Finding]:

@@ -9,17 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pipeline import tracking
 from pipeline.project.params import load
 from pipeline.retention import stored_runs
 from pipeline.retention.references import References, references
-from pipeline.retention.stored_runs import Stored, Verdict, Wanted
+from pipeline.retention.stored_runs import Stored, StoredRun, Wanted
 from pipeline.storage import marker
 from pipeline.storage.address import open_storage
+from pipeline.storage.input_shipping import FOLDER
 from pipeline.storage.interface import Storage
-from pipeline.storage.patience import patiently
+from pipeline.storage.patience import StorageError, patiently
 from pipeline.terminal.sizes import readable
 
 log = logging.getLogger(__name__)
@@ -27,33 +28,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class Removal(NamedTuple):
+    what: str  # key of a run, folder of an input, or path on this machine
+    num_bytes: int  # less than the run has if it is only thinned
+    carry_out: Callable[[], None]  # raises ValueError, with the reason, if it has to be kept after all
+
+
 @dataclass(frozen=True)
 class Plan:
     storage: Storage
-    verdicts: list[Verdict]
-    thinned: dict[str, int]  # key of a run that is kept -> bytes that it loses
-    inputs: list[Stored]
-    here: list[Path]
+    runs: list[StoredRun]  # as judged
+    removals: list[Removal]
     remarks: list[str]
 
     @property
-    def going(self) -> list[Verdict]:
-        return [verdict for verdict in self.verdicts if verdict.goes]
-
-    @property
-    def removals(self) -> list[tuple[int, Callable[[], bool]]]:
-        """Each removal with its bytes; it returns whether it removed them."""
-        storage, thinned = self.storage, [each for each in self.verdicts if each.run.key in self.thinned]
-        return [
-            *((each.run.num_bytes, partial(stored_runs.remove, storage, each.run)) for each in self.going),
-            *((self.thinned[each.run.key], partial(stored_runs.thin, storage, each.run)) for each in thinned),
-            *((each.num_bytes, partial(stored_runs.remove_input, storage, each)) for each in self.inputs),
-            *((_size(path), partial(_remove_here, path)) for path in self.here),
-        ]
-
-    @property
     def num_bytes(self) -> int:
-        return sum(size for size, _ in self.removals)
+        return sum(removal.num_bytes for removal in self.removals)
 
 
 def make_plan(
@@ -86,18 +76,26 @@ def make_plan(
     now, unsent = time.time(), "\n".join(map(stored_runs.unsent_curves, (root, *projects)))
     wanted = Wanted(found, aliases, unsent, older_than_days)
 
-    def look() -> tuple[list[Verdict], list[Stored]]:
+    def look() -> tuple[list[StoredRun], list[Stored]]:
         marker.check(root, place)
-        verdicts = stored_runs.judge(stored_runs.stored_runs(storage), wanted, now)
-        return verdicts, stored_runs.stale_inputs(storage, verdicts, older_than_days, now)
+        runs = stored_runs.judge(stored_runs.stored_runs(storage), wanted, now)
+        return runs, stored_runs.stale_inputs(storage, runs, older_than_days, now)
 
-    verdicts, inputs = _once(storage, look)
-    kept = [verdict.run for verdict in verdicts if not verdict.goes]
-    here = stored_runs.stale_here(root, {run.key for run in kept}, unsent, older_than_days, now)
-    free = [run for run in kept if thins and not run.holder]
-    sizes = {run.key: sum(file.num_bytes for file in stored_runs.superfluous(run)) for run in free}
-    thinned = {key: size for key, size in sizes.items() if size}
-    return Plan(storage, verdicts, thinned, inputs, here, [*found.remarks, *remarks])
+    runs, inputs = _once(storage, look)
+    removals = []
+    for run in runs:
+        thinned = sum(file.num_bytes for file in stored_runs.superfluous(run)) if thins else 0
+        if run.goes:
+            removals.append(Removal(run.key, run.num_bytes, partial(stored_runs.remove, storage, run)))
+        elif thinned and not run.holder:
+            removals.append(Removal(run.key, thinned, partial(stored_runs.thin, storage, run)))
+    for each in inputs:
+        remove = partial(stored_runs.remove_input, storage, each)
+        removals.append(Removal(f"{FOLDER}/{each.key}", each.num_bytes, remove))
+    kept = {run.key for run in runs if not run.goes}
+    for path in stored_runs.stale_here(root, kept, unsent, older_than_days, now):
+        removals.append(Removal(str(path), _size(path), partial(_remove_here, path)))
+    return Plan(storage, runs, removals, [*found.remarks, *remarks])
 
 
 def _aliases(projects: Sequence[Path]) -> tuple[dict[str, str] | None, list[str]]:
@@ -113,43 +111,48 @@ def _aliases(projects: Sequence[Path]) -> tuple[dict[str, str] | None, list[str]
 
 
 def show(plan: Plan) -> None:
-    """Print a table of the runs, the oldest first, and sums."""
+    """Print a table of the runs, the oldest first, what else goes, and sums."""
     from rich.console import Console
     from rich.table import Table
 
+    going = {removal.what: readable(removal.num_bytes) for removal in plan.removals}
     table = Table(box=None, pad_edge=False)
     for name in ("run", "of", "state", "size", "last written", ""):
         table.add_column(name, justify="right" if name == "size" else "left", overflow="fold")
-    for verdict in plan.verdicts:
-        run, fate = verdict.run, "goes" if verdict.goes else f"kept: {verdict.reason}"
-        if run.key in plan.thinned:
-            fate += f"; {readable(plan.thinned[run.key])} of it goes"
+    for run in plan.runs:
+        size = going.pop(run.key, None)
+        fate = "goes" if run.goes else f"kept: {run.reason}" + (f"; {size} of it goes" if size else "")
         written = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.written))
         cells = (run.key, run.title, run.state, readable(run.num_bytes), written, fate)
-        table.add_row(*cells, style="red" if verdict.goes else None)
+        table.add_row(*cells, style="red" if run.goes else None)
     console = Console(highlight=False)
-    if plan.verdicts:
+    if plan.runs:
         console.print(table)
-    for path in plan.here:
-        console.print(f"{path} ({readable(_size(path))}) goes")
-    if plan.inputs:
-        size = readable(sum(each.num_bytes for each in plan.inputs))
-        console.print(f"inputs of workers ({len(plan.inputs)} folders, {size}) go")
+    for what, size in going.items():
+        console.print(f"{what} ({size}) goes", markup=False)
     for remark in plan.remarks:
-        console.print(remark, style="yellow")
-    total = readable(sum(verdict.run.num_bytes for verdict in plan.verdicts))
-    runs = f"{plan.storage.address}: {len(plan.verdicts)} runs, {total}"
-    console.print(f"{runs}; {len(plan.going)} of them go, {readable(plan.num_bytes)} in all")
+        console.print(remark, style="yellow", markup=False)
+    runs = f"{len(plan.runs)} runs, {readable(sum(run.num_bytes for run in plan.runs))}"
+    going_runs = f"{sum(run.goes for run in plan.runs)} of them go, {readable(plan.num_bytes)} in all"
+    console.print(f"{plan.storage.address}: {runs}; {going_runs}")
 
 
 def carry_out(plan: Plan) -> int:
-    """Remove what goes; returns the bytes removed. Raises ValueError if the storage goes away meanwhile."""
-    return sum(size for size, remove in plan.removals if _once(plan.storage, remove))
+    """Remove what goes; returns the bytes removed. Raises StorageError if the storage goes away meanwhile."""
+    removed = 0
+    for removal in plan.removals:
+        try:
+            _once(plan.storage, removal.carry_out)
+            removed += removal.num_bytes
+        except StorageError:
+            raise
+        except ValueError as error:
+            log.warning("%s is kept: %s", removal.what, error)
+    return removed
 
 
-def _remove_here(path: Path) -> bool:
+def _remove_here(path: Path) -> None:
     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    return True
 
 
 def _once(storage: Storage, action: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ import io
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,27 +53,26 @@ def references(root: Path) -> References:
     folders = [root]
     try:
         committed = dict(sorted(_committed(root), key=lambda version: version[1]))
-        contents = _contents(root, committed)
-        versions = [(contents[blob], time) for blob, time in committed.items()]
-        found = _named(versions, root, "metrics files in its revisions") | _beyond_history(root)
+        history = zip(_contents(root, committed), committed.values(), strict=True)
+        found = _named(history, root, "metrics files in its revisions") | _beyond_history(root)
         folders = _worktrees(root)
     except OSError as error:
         remark = f"{root}: git cannot list its revisions ({error}); all results are kept"
         committed, found = {}, References(unknown_until=float("inf"), remarks=(remark,))
     for folder in folders:
         files = [path for path in folder.glob("reports/metrics/*.json") if _metrics().search(path.as_posix())]
-        new = [(path.read_bytes(), path.stat().st_mtime) for path in files]
-        new = [(content, time) for content, time in new if _blob(content) not in committed]
+        versions = ((path.read_bytes(), path.stat().st_mtime) for path in files)
+        new = (version for version in versions if _blob(version[0]) not in committed)
         found |= _named(new, folder, "metrics files")
     return found
 
 
-def _named(versions: Sequence[tuple[bytes, float]], folder: Path, which: str) -> References:
+def _named(versions: Iterable[tuple[bytes, float]], folder: Path, which: str) -> References:
     """The runs that versions of metrics files name, each with the time it was written."""
-    keys = [_key(content) for content, _ in versions]
-    silent = [time for key, (_, time) in zip(keys, versions, strict=True) if key is None]
+    found = [(_key(content), time) for content, time in versions]
+    silent = [time for key, time in found if key is None]
     remark = f"{folder}: {len(silent)} {which} do not name their run; older results than the newest are kept"
-    named = frozenset(key for key in keys if key)
+    named = frozenset(key for key, _ in found if key)
     return References(named, max(silent, default=0.0), (remark,) if silent else ())
 
 
@@ -104,20 +103,16 @@ def _committed(root: Path) -> Iterator[tuple[str, float]]:
                 yield blob, time
 
 
-def _contents(root: Path, blobs: Iterable[str]) -> dict[str, bytes]:
-    """The contents of blobs. Raises GitError if one is missing, as in a partial clone."""
-    names = sorted(blobs)
-    output = io.BytesIO(
-        git(root, "cat-file", "--batch", stdin="".join(f"{name}\n" for name in names).encode())
-    )
-    contents: dict[str, bytes] = {}
-    for name in names:
-        header = output.readline().split()
-        if header[1:2] != [b"blob"]:
-            raise GitError(f"object {name} is missing")
-        contents[name] = output.read(int(header[2]))
+def _contents(root: Path, blobs: Iterable[str]) -> Iterator[bytes]:
+    """The content of each blob. Raises GitError if one is missing, as in a partial clone."""
+    names = "".join(f"{blob}\n" for blob in blobs)
+    output = io.BytesIO(git(root, "cat-file", "--batch", stdin=names.encode()))
+    for header in output:
+        words = header.split()
+        if words[1:2] != [b"blob"]:
+            raise GitError(f"object {words[0].decode()} is missing")
+        yield output.read(int(words[2]))
         output.readline()
-    return contents
 
 
 def _key(content: bytes) -> str | None:

@@ -20,8 +20,9 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -32,7 +33,7 @@ from pipeline.storage.address import join, open_storage
 from pipeline.storage.bucket import SCRATCH_PREFIX
 from pipeline.storage.input_shipping import FOLDER, WHOLE
 from pipeline.storage.interface import Storage, StoredFile
-from pipeline.storage.lease import Holder, Lease, LeaseHeldError, acquire, holder_of, last_holder, user_name
+from pipeline.storage.lease import Holder, Lease, holder_of, last_holder, leased, user_name
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,6 @@ _INPUT = re.compile(  # what `pipeline.storage.input_shipping` has written or wa
     r"inputs/(?:([0-9a-f]{64})(?:/|\.whole$)|\.([0-9a-f]{64})(?:\.whole)?\.(?:partial|old)-)"
 )
 _STEP = re.compile(rf"(checkpoints|outcome)/(step-[\d.]+)/{re.escape(MANIFEST_FILE)}")
-# Without a beat for so long, a holder elsewhere is dead, however much the clocks differ.
-_SILENT_S = DAY_S
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,15 @@ class StoredRun(Stored):
     beat: float = 0.0  # the last sign of life of its lease, in seconds since the epoch
     user: str | None = None  # who trained it last
     trials: frozenset[str] = frozenset()  # of a sweep
+    reason: str = ""  # for keeping it, as `judge` found; empty if it goes
 
     @property
     def written(self) -> float:
         return super().written or self.beat
+
+    @property
+    def goes(self) -> bool:
+        return not self.reason
 
 
 @dataclass(frozen=True)
@@ -87,16 +91,6 @@ class Wanted:
     unsent: str = ""  # names of curve files that MLflow has not received yet
     older_than_days: float = 14.0
     user: str = field(default_factory=user_name)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    run: StoredRun
-    reason: str  # for keeping the run; empty if it goes
-
-    @property
-    def goes(self) -> bool:
-        return not self.reason
 
 
 # ---------------------------------------------------------------------------------------- looking
@@ -118,38 +112,38 @@ def _stored_run(storage: Storage, key: str, files: Sequence[StoredFile]) -> Stor
     run = open_storage(join(storage.address, key))
     beats = {file: file.written for file in files if file.path.startswith(f"{key}/lease/")}
     last = last_holder(run)
-    title, state, is_unfinished, trials = _described(
-        run, {file.path.removeprefix(f"{key}/") for file in files}
-    )
     return StoredRun(
         key=key,
         files=tuple(file for file in files if file not in beats),
-        title=title,
-        state=state,
-        is_unfinished=is_unfinished,
         holder=holder_of(run),
         beat=max(beats.values(), default=0.0),
         user=last.user if last else None,
-        trials=frozenset(trials),
+        **_described(run, {file.path.removeprefix(f"{key}/") for file in files}),
     )
 
 
-def _described(run: Storage, paths: set[str]) -> tuple[str, str, bool, list[str]]:
+def _described(run: Storage, paths: set[str]) -> dict[str, Any]:
     """Title, state, whether it is an unfinished training, and the trials of a sweep."""
     if TRIALS_FILE in paths:
-        trials = []
+        trials: list[str] = []
         with contextlib.suppress(ValueError):  # torn by a power cut; the trials are then judged by their age
-            trials = [str(trial) for trial in json.loads(run.read(TRIALS_FILE) or b"[]")]
-        return "sweep", f"{len(trials)} trials", False, trials
-    checkpoints = _whole_steps(paths, "checkpoints")
-    title, state, is_unfinished = "", "no whole checkpoint", True
-    if checkpoints:
-        title, state, is_unfinished = _of_checkpoint(run.read(f"checkpoints/{checkpoints[-1]}/state.json"))
-    if _whole_steps(paths, "outcome"):
-        return f"trial, {title}" if title else "trial", "finished", False, []
+            trials = json.loads(run.read(TRIALS_FILE) or b"[]")
+        return {"title": "sweep", "state": f"{len(trials)} trials", "trials": frozenset(trials)}
     if any(path.startswith("search/") for path in paths):
-        return "search", "", False, []
-    return title, state, is_unfinished, []
+        return {"title": "search"}
+    title, state, is_unfinished = "", "no whole checkpoint", True
+    checkpoints = _whole_steps(paths, "checkpoints")
+    if checkpoints:
+        try:
+            found = json.loads(run.read(f"checkpoints/{checkpoints[-1]}/state.json") or b"")
+            title = f"{found['card']['stage']} {found['card']['direction']}"
+            is_unfinished = not found["finished"]
+            state = f"step {found['step']:,} of {found['num_steps']:,}" if is_unfinished else "finished"
+        except (ValueError, KeyError, TypeError):
+            title, state, is_unfinished = "", "unreadable", False
+    if _whole_steps(paths, "outcome"):
+        title, state, is_unfinished = f"trial, {title}" if title else "trial", "finished", False
+    return {"title": title, "state": state, "is_unfinished": is_unfinished}
 
 
 def _whole_steps(paths: set[str], part: str) -> list[str]:
@@ -158,33 +152,20 @@ def _whole_steps(paths: set[str], part: str) -> list[str]:
     return sorted(step[2] for step in steps if step and step[1] == part)
 
 
-def _of_checkpoint(content: bytes | None) -> tuple[str, str, bool]:
-    try:
-        state = json.loads(content or b"")
-        title = f"{state['card']['stage']} {state['card']['direction']}"
-        if state["finished"]:
-            return title, "finished", False
-        return title, f"step {state['step']:,} of {state['num_steps']:,}", True
-    except (ValueError, KeyError, TypeError):
-        return "", "unreadable", False
-
-
 # ---------------------------------------------------------------------------------------- judging
 
 
-def judge(runs: Sequence[StoredRun], wanted: Wanted, now: float) -> list[Verdict]:
-    """Which runs stay, and why."""
+def judge(runs: Sequence[StoredRun], wanted: Wanted, now: float) -> list[StoredRun]:
+    """The runs, each with the reason to keep it."""
     reasons = {run.key: _reason(run, wanted, now) for run in runs}
-    read_by = {trial: run.key for run in runs if reasons[run.key] for trial in run.trials}
-    return [
-        Verdict(run, reasons[run.key] or (f"a trial of {read_by[run.key]}" if run.key in read_by else ""))
-        for run in runs
-    ]
+    kept_trials = {trial: f"a trial of {run.key}" for run in runs if reasons[run.key] for trial in run.trials}
+    return [replace(run, reason=reasons[run.key] or kept_trials.get(run.key, "")) for run in runs]
 
 
 def _reason(run: StoredRun, wanted: Wanted, now: float) -> str:
     days = wanted.older_than_days
-    if run.holder and (run.holder.process.is_here or now - run.beat < max(_SILENT_S, days * DAY_S)):
+    # Without a beat for a day, a holder elsewhere is dead, however much the clocks differ.
+    if run.holder and (run.holder.process.is_here or now - run.beat < max(1.0, days) * DAY_S):
         return f"held by {run.holder}"
     if run.key in wanted.references.keys:
         return "a revision refers to it"
@@ -206,44 +187,30 @@ def _reason(run: StoredRun, wanted: Wanted, now: float) -> str:
 # ---------------------------------------------------------------------------------------- removing
 
 
-def remove(storage: Storage, run: StoredRun) -> bool:
-    """Remove a run; returns False if somebody has resumed it in the meantime. Raises OSError.
+def remove(storage: Storage, run: StoredRun) -> None:
+    """Remove a run. Raises OSError, and ValueError as `_held` does.
 
     This process holds the run's lease until nothing else is left, so that nobody resumes it meanwhile.
     """
     place = open_storage(join(storage.address, run.key))
     with _held(storage, run) as lease:
-        if lease is None:
-            return False
-        for part in ("outcome", "checkpoints"):
-            for step in place.names(part):
-                place.remove(f"{part}/{step}")
-        for name in place.names():
-            if name != "lease":
-                place.remove(name)
+        steps = [f"{part}/{step}" for part in ("outcome", "checkpoints") for step in place.names(part)]
+        for path in [*steps, *place.names()]:
+            if path != "lease":
+                place.remove(path)
         storage.remove(f"ray/{run.key}")
         lease.remove()
     storage.prune(run.key)
-    return True
 
 
 @contextlib.contextmanager
-def _held(storage: Storage, run: StoredRun) -> Iterator[Lease | None]:
-    """The lease of a run; None if somebody else holds it, or has changed the run since it was listed."""
-    try:
-        lease = acquire(join(storage.address, run.key), tell=log.warning)
-    except LeaseHeldError as error:
-        log.warning("%s is kept: %s", run.key, error)
-        yield None
-        return
-    try:
-        now = [file for file in storage.files(run.key) if not file.path.startswith(f"{run.key}/lease/")]
-        changed = set(now) - set(run.files)
-        if changed:
-            log.warning("%s is kept: it was written to in the meantime", run.key)
-        yield None if changed else lease
-    finally:
-        lease.release()
+def _held(storage: Storage, run: StoredRun) -> Iterator[Lease]:
+    """Hold the lease of a run. Raises ValueError if another process does, or has changed the run since."""
+    with leased(join(storage.address, run.key), tell=log.warning) as lease:
+        now = {file for file in storage.files(run.key) if not file.path.startswith(f"{run.key}/lease/")}
+        if now - set(run.files):
+            raise ValueError("it was written to in the meantime")
+        yield lease
 
 
 def superfluous(run: StoredRun) -> list[StoredFile]:
@@ -258,32 +225,25 @@ def superfluous(run: StoredRun) -> list[StoredFile]:
     return [file for file in run.files if file.path.startswith(folders)]
 
 
-def thin(storage: Storage, run: StoredRun) -> bool:
-    """Remove the superfluous files of a run if the rest is whole; returns whether it was. Raises OSError."""
+def thin(storage: Storage, run: StoredRun) -> None:
+    """Remove the superfluous files of a run. Raises OSError, and ValueError as `_held` or for a torn rest."""
     from pipeline.artifacts.tensor_folder import verify_folder
 
     part = "outcome" if any("/outcome/" in file.path for file in run.files) else "checkpoints"
-    with _held(storage, run) as lease:
-        if lease is None:
-            return False
+    with _held(storage, run):
         kept = f"{run.key}/{part}/{storage.names(f'{run.key}/{part}')[-1]}"
-        try:
-            with storage.opened(kept) as folder:
-                verify_folder(folder)
-        except ValueError as error:
-            log.warning("%s is kept: %s", run.key, error)
-            return False
+        with storage.opened(kept) as folder:
+            verify_folder(folder)
         for step in {file.path.rpartition("/")[0] for file in superfluous(run)}:
             storage.remove(step)
-    return True
 
 
 # --------------------------------------------------------------------------- inputs, and this machine
 
 
-def stale_inputs(storage: Storage, verdicts: Sequence[Verdict], days: float, now: float) -> list[Stored]:
+def stale_inputs(storage: Storage, runs: Sequence[StoredRun], days: float, now: float) -> list[Stored]:
     """Inputs that were shipped long ago; none while any run is held. Raises OSError."""
-    if any(verdict.run.holder for verdict in verdicts):
+    if any(run.holder for run in runs):
         return []
     return [each for each in _stored_inputs(storage) if now - each.written >= days * DAY_S]
 
@@ -297,45 +257,44 @@ def _stored_inputs(storage: Storage) -> list[Stored]:
     return [Stored(digest, tuple(sorted(found))) for digest, found in sorted(files.items())]
 
 
-def remove_input(storage: Storage, stale: Stored) -> bool:
-    """Remove an input; returns False if it was shipped again since it was listed. Raises OSError.
+def remove_input(storage: Storage, stale: Stored) -> None:
+    """Remove an input. Raises OSError, and ValueError if it was shipped again since it was listed.
 
     Its marker goes first: without it the rest does not count.
     """
     if stale not in _stored_inputs(storage):
-        log.warning("%s/%s is kept: it was written to in the meantime", FOLDER, stale.key)
-        return False
+        raise ValueError("it was written to in the meantime")
     storage.remove(f"{FOLDER}/{stale.key}{WHOLE}")
     for path in {"/".join(file.path.split("/")[:2]) for file in stale.files}:
         storage.remove(path)
     if not storage.files(FOLDER):
         storage.prune(FOLDER)
-    return True
 
 
 def stale_here(root: Path, kept: set[str], unsent: str, days: float, now: float) -> list[Path]:
-    """Leftovers on this machine: curves and locks of removed runs, temporary folders of killed processes."""
-    curves = [path for path in (root / ".headstart/curves").glob("*") if path.stem not in kept]
-    paths = sorted([*curves, *(root / ".headstart/locks").glob("*")])
-    old = [path for path in paths if path.stem not in unsent and now - path.stat().st_mtime >= days * DAY_S]
-    scratch = ((path, re.fullmatch(rf"{SCRATCH_PREFIX}(\d+)-\w+", path.name))
-               for path in sorted(Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*")))  # fmt: skip
-    return old + [
+    """Leftovers on this machine: curves of removed runs, temporary folders of killed processes."""
+    found = [
         path
-        for path, name in scratch
-        if name and path.lstat().st_uid == os.getuid() and not psutil.pid_exists(int(name[1]))
+        for path in sorted((root / ".headstart/curves").glob("*"))
+        if path.stem not in kept and path.stem not in unsent and now - path.stat().st_mtime >= days * DAY_S
     ]
+    for path in sorted(Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*")):
+        process = re.fullmatch(rf"{SCRATCH_PREFIX}(\d+)-\w+", path.name)
+        if process and path.lstat().st_uid == os.getuid() and not psutil.pid_exists(int(process[1])):
+            found.append(path)
+    return found
 
 
 def unsent_curves(root: Path) -> str:
     """All records of what MLflow has yet to receive. Raises ValueError for a file that is no text."""
     texts = []
     for path in (root / ".headstart/unsent").glob("*.json"):
-        with contextlib.suppress(FileNotFoundError):  # sent in the meantime
-            try:
-                texts.append(path.read_text(encoding="utf-8"))
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{path} is not readable ({error}); remove it, and repeat the command"
-                ) from error
+        try:
+            texts.append(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:  # sent in the meantime
+            continue
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path} is not readable ({error}); remove it, and repeat the command"
+            ) from error
     return "\n".join(texts)
