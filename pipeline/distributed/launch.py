@@ -15,7 +15,7 @@ from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import open_store, train_here
 from pipeline.files.atomic import atomic_write
 from pipeline.storage.lease import Fence, Process, leased
-from pipeline.storage.patience import StorageError, patiently
+from pipeline.storage.patience import StorageError
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import CURVE_FILE
 from pipeline.training.jobs import Job
@@ -65,11 +65,9 @@ def hold(folder: str, run: Run, parent: Process | None, *, wait: bool = False) -
     If another process trains it, either wait or raise LeaseHeldError. Raises StorageError.
     """
     with ExitStack() as stack:
-        lease = patiently(
+        lease = run.patiently(
+            f"{folder} cannot be used",
             lambda: stack.enter_context(leased(folder, parent, tell=log.warning, wait=wait)),
-            minutes=run.storage_wait_minutes,
-            what=f"{folder} cannot be used",
-            warn=log.warning,
         )
         yield lease.fence
 

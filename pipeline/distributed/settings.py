@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,6 +20,9 @@ from pipeline.settings.section import (
     Seed,
     Threads,
 )
+from pipeline.storage.patience import patiently
+
+T = TypeVar("T")
 
 
 class Workers(Section):
@@ -51,6 +54,13 @@ class Run(Section):
     keep_checkpoints: Count
     log_steps: Count  # optimizer steps between two records of the training curve
     max_worker_failures: CountOrZero
+
+    def patiently(self, what: str, action: Callable[[], T]) -> T:
+        """Run an action on the storage, waiting while that is away or full; `what` begins the error.
+
+        Raises StorageError.
+        """
+        return patiently(action, minutes=self.storage_wait_minutes, what=what)
 
     @field_validator("storage")
     @classmethod

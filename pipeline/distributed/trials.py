@@ -10,7 +10,6 @@ lost, that is no result: the trial is retried, and if that does not help, all tr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ from pipeline.distributed.shipment import Shipment, ship
 from pipeline.distributed.worker import prepare_torch
 from pipeline.storage.lease import Fence, Process
 from pipeline.training.checkpoint import Checkpoint
-
-log = logging.getLogger(__name__)
 
 
 class Trial(Protocol):
@@ -101,8 +98,8 @@ def trial_runner(terms: Terms, cluster: Cluster | None, folder: str) -> Iterator
 
 
 def _outcomes(trial: Trial, run: Run, check: Callable[[], object]) -> CheckpointStore:
-    folder, minutes = f"{trial.folder}/outcome", run.storage_wait_minutes
-    return CheckpointStore(folder, keep=1, warn=log.warning, check=check, wait_minutes=minutes)
+    minutes = run.storage_wait_minutes
+    return CheckpointStore(f"{trial.folder}/outcome", keep=1, check=check, wait_minutes=minutes)
 
 
 def _run_here(terms: Terms, trials: Sequence[Trial], on_end: OnEnd) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import re
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 15.0
 
@@ -42,7 +45,7 @@ def patiently(
     *,
     minutes: float,
     what: str,
-    warn: Callable[[str], object],
+    warn: Callable[[str], object] = log.warning,
     through: tuple[type[OSError], ...] = (),
     sleep: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,

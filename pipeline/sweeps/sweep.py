@@ -16,7 +16,6 @@ from pipeline.distributed.trials import Terms, Trial, outcome_of, trial_runner
 from pipeline.identity.key import TRIALS_FILE, run_key
 from pipeline.storage.address import open_storage
 from pipeline.storage.lease import Fence, Process
-from pipeline.storage.patience import patiently
 from pipeline.terminal.progress import counted
 from pipeline.tracking.runs import OpenRun
 from pipeline.training.checkpoint import Checkpoint
@@ -97,8 +96,7 @@ class Sweep:
             if not known.issuperset(keys):
                 storage.write(TRIALS_FILE, json.dumps(sorted({*known, *keys}), indent=0).encode())
 
-        what = f"{self.folder}/{TRIALS_FILE} cannot be written"
-        patiently(add, minutes=self.run.storage_wait_minutes, what=what, warn=log.warning)
+        self.run.patiently(f"{self.folder}/{TRIALS_FILE} cannot be written", add)
 
     def outcomes(self, specs: Sequence[Spec]) -> dict[str, Checkpoint | Exception]:
         """The outcome of each trial by name, or the error that it failed with.

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -283,20 +284,15 @@ def _within(limit_s: float | None, function: Callable[..., Any], *arguments: Any
     """Call a function. Raises TimeoutError after `limit_s`, and leaves the call to a thread of its own."""
     if limit_s is None:
         return function(*arguments, **named)
-    outcome: list[tuple[Any, BaseException | None]] = []
+    outcome: Future[Any] = Future()
 
     def work() -> None:
         try:
-            outcome.append((function(*arguments, **named), None))
+            outcome.set_result(function(*arguments, **named))
         except BaseException as error:  # raised again below
-            outcome.append((None, error))
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=work, name="mlflow-call", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if not outcome:
+    threading.Thread(target=work, name="mlflow-call", daemon=True).start()  # a pool would wait for it
+    if outcome not in wait([outcome], limit_s).done:
         raise TimeoutError(f"no answer within {limit_s:.0f} s")
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result
+    return outcome.result()
