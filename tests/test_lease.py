@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pydantic import TypeAdapter
 
 from pipeline.storage import lease as leases
 from pipeline.storage.address import open_storage
@@ -64,7 +65,7 @@ def of_another_machine(address: str, number: int) -> None:
     path = f"lease/{number:06d}.json"
     content = storage.read(path)
     assert content is not None
-    holder = Holder.from_json(content)
+    holder = TypeAdapter(Holder).validate_json(content)
     elsewhere = replace(holder.process, place="another machine")
     storage.write(path, replace(holder, process=elsewhere, host="far").to_json())
 

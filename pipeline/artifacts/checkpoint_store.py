@@ -129,10 +129,8 @@ class CheckpointStore:
     def _publish(self, name: str, checkpoint: Checkpoint) -> None:
         self._check()
         with self._storage.publishing(name, self._check) as folder:
-            extra_files = [folder / other for other in checkpoint.extra_files]
-            for path in extra_files:
-                path.write_bytes(checkpoint.extra_files[path.name])
-            write_folder(folder, checkpoint.tensors, {**checkpoint.state, "format": _FORMAT}, extra_files)
+            state = {**checkpoint.state, "format": _FORMAT}
+            write_folder(folder, checkpoint.tensors, state, checkpoint.extra_files)
 
     def _retain(self, name: str) -> None:
         self._check()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.distributed.ray_train import train_on_ray
 from pipeline.distributed.session import Report, Session
 from pipeline.distributed.settings import Run
@@ -16,7 +17,7 @@ from pipeline.distributed.worker import open_store, train_here
 from pipeline.files.atomic import atomic_write
 from pipeline.storage.lease import Fence, Process, leased
 from pipeline.storage.patience import StorageError
-from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.checkpoint import Checkpoint, tensors_under
 from pipeline.training.context import CURVE_FILE
 from pipeline.training.jobs import Job
 
@@ -40,15 +41,15 @@ def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> C
         with hold(session.folder, run, session.owner, wait=True) as fence:
             return fit(job, run, replace(session, fence=fence), report)
     store = open_store(run, session)
-    done = store.newest()
-    if session.anew and done is not None and done.state["finished"]:
+    done = _finished(store)
+    if session.anew and done is not None:
         store.clear()
         done = None
-    if done is None or not done.state["finished"]:
+    if done is None:
         train = train_here if run.workers == 0 else train_on_ray
         train(job, run, session, report)
-        done = store.newest()
-    if done is None or not done.state["finished"]:
+        done = _finished(store)
+    if done is None:
         raise StorageError(
             f"training ended, but {session.folder} holds no finished checkpoint; make sure that nobody "
             "removes files there, and repeat the command"
@@ -56,6 +57,11 @@ def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> C
     if session.curve is not None and CURVE_FILE in done.extra_files:  # another machine may have written it
         atomic_write(session.curve, done.extra_files[CURVE_FILE])
     return done
+
+
+def _finished(store: CheckpointStore) -> Checkpoint | None:
+    newest = store.newest()
+    return newest if newest is not None and newest.state["finished"] else None
 
 
 @contextmanager
@@ -74,5 +80,4 @@ def hold(folder: str, run: Run, parent: Process | None, *, wait: bool = False) -
 
 def model_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The model's weights in a checkpoint, under the model's own names."""
-    prefix = "model."
-    return {k.removeprefix(prefix): v for k, v in checkpoint.tensors.items() if k.startswith(prefix)}
+    return tensors_under(checkpoint.tensors, "model.")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from pipeline.corpus.settings import Direction
 from pipeline.settings.section import (
@@ -23,6 +23,15 @@ from pipeline.settings.section import (
 from pipeline.storage.patience import patiently
 
 T = TypeVar("T")
+
+
+def _distinct(values: list[T]) -> list[T]:
+    if len(set(values)) < len(values):
+        raise ValueError("names one twice")
+    return values
+
+
+Distinct = AfterValidator(_distinct)
 
 
 class Workers(Section):
@@ -47,7 +56,7 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"]
     precision: Precision  # auto: bf16 if it is measured to be faster
     deterministic: bool  # only operations that repeat bit for bit; slower on a GPU
-    directions: Annotated[list[Direction], Field(min_length=1)]
+    directions: Annotated[list[Direction], Field(min_length=1), Distinct]
     storage: str  # of checkpoints: local folder, NFS or s3://
     storage_wait_minutes: NonNegative  # how long to wait for a storage that is away or full
     checkpoint_minutes: Positive
@@ -74,12 +83,6 @@ class Run(Section):
         if not name:
             raise ValueError("give a folder of its own, or s3://bucket/folder")
         return storage
-
-    @model_validator(mode="after")
-    def _directions_differ(self) -> Run:
-        if len(set(self.directions)) != len(self.directions):
-            raise ValueError(f"directions names one twice: {self.directions}")
-        return self
 
 
 class Trials(Section):

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import psutil
+from pydantic import TypeAdapter
 
 from pipeline.machine.process_identity import ProcessIdentity, identity_of, is_alive, place
 from pipeline.storage.address import open_storage
@@ -101,16 +102,6 @@ class Holder:
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode()
 
-    @staticmethod
-    def from_json(content: bytes) -> Holder:
-        """Raises ValueError if the content is no lease."""
-        try:
-            values = json.loads(content)
-            process, parent = Process(**values.pop("process")), values.pop("parent")
-            return Holder(process, Process(**parent) if parent else None, **values)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"it is no lease: {error}") from error
-
     @property
     def is_orphan(self) -> bool:
         """Whether the process that waits for its result has exited."""
@@ -118,6 +109,9 @@ class Holder:
 
     def __str__(self) -> str:
         return f"process {self.process.pid} of {self.user} on {self.host}, since {self.since}"
+
+
+_HOLDER = TypeAdapter(Holder)
 
 
 @dataclass(frozen=True)
@@ -334,7 +328,7 @@ def _held(storage: Storage, holder: Holder | None) -> str:
 def _holder(storage: Storage, number: int) -> Holder | None:
     """The holder of a number; None if the file was torn by a power cut."""
     try:
-        return Holder.from_json(storage.read(_path(number)) or b"")
+        return _HOLDER.validate_json(storage.read(_path(number)) or b"")
     except ValueError:
         return None
 

@@ -22,7 +22,7 @@ def register_model(
     """
     if not folder.is_dir():
         raise ValueError(f"there is no model folder {folder} to register")
-    with best_effort(run, f"{folder} is not registered as {name}@{alias}"), run.breaker.attempt():
+    with best_effort(run, f"{folder} is not registered as {name}@{alias}"):
         mlflow, run_id = client(run.uri, run.may_send), ensure_open(run)
         with tempfile.TemporaryDirectory() as scratch:
             _write_model(folder, Path(scratch) / "model")
@@ -39,7 +39,7 @@ def register_model(
 
 def linked_runs(run: StageRun) -> list[dict[str, str]]:
     """The run of each stage of this execution, cached stages included; none in an outage."""
-    with best_effort(run, "the report links no runs"), run.breaker.attempt():
+    with best_effort(run, "the report links no runs"):
         ensure_open(run)
         parent = client(run.uri).get_run(run.parent_id or "")
         prefix = "headstart.stage."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import json
 import logging
@@ -222,22 +221,15 @@ def client(uri: str, may_send: MaySend = always, secrets: Mapping[str, str] | No
         if is_database(uri):
             uri = _with_driver(uri)
             _within(limit_s, _connect, uri)
-        made = _within(first_limit_s, functools.partial(MlflowClient, tracking_uri=uri))
+        made = _within(first_limit_s, MlflowClient, tracking_uri=uri)
         return cast("MlflowClient", _GuardedClient(made, uri, may_send, limit_s))
 
 
 def _with_driver(uri: str) -> str:
-    """The address with the installed driver: SQLAlchemy 2.1 chooses another one than 2.0."""
+    """The address with the driver of `headstart[postgres]`: SQLAlchemy 2.1 would look for another."""
     dialect, _, rest = uri.partition("://")
-    if dialect != "postgresql":
-        return uri
-    for driver in ("psycopg2", "psycopg"):
-        if importlib.util.find_spec(driver):
-            return f"postgresql+{driver}://{rest}"
-    raise RefusedError(
-        f"{redact(uri)} needs a driver for PostgreSQL, and none is installed; "
-        "run `pip install headstart[postgres]`"
-    )
+    is_ours = dialect == "postgresql" and importlib.util.find_spec("psycopg2")
+    return f"postgresql+psycopg2://{rest}" if is_ours else uri
 
 
 def _connect(uri: str) -> None:
@@ -252,7 +244,10 @@ def _connect(uri: str) -> None:
     try:
         engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
     except ImportError as error:
-        raise RefusedError(f"{redact(uri)} needs a driver that is not installed: {error}") from error
+        raise RefusedError(
+            f"{redact(uri)} needs a driver that is not installed ({error}); "
+            "that for PostgreSQL comes with `pip install headstart[postgres]`"
+        ) from error
     except ValueError as error:  # the port is not a number
         raise RefusedError(
             f"{redact(uri)} is no address of a database; correct MLFLOW_TRACKING_URI"

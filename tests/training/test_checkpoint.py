@@ -273,7 +273,7 @@ def test_extra_files_are_copied_and_verified(tmp_path):
     extra_file.write_bytes(b"pieces")
     folder = tmp_path / "model"
     folder.mkdir()
-    write_folder(folder, {}, {"a": 1}, [extra_file])
+    write_folder(folder, {}, {"a": 1}, {extra_file.name: extra_file.read_bytes()})
     assert read_folder(folder) == ({}, {"a": 1})
     (folder / "tokenizer.model").write_bytes(b"pieceS")
     with pytest.raises(ValueError, match=r"tokenizer\.model was altered"):
