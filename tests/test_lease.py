@@ -153,13 +153,14 @@ def test_an_orphan_is_terminated_and_its_lease_taken_over(address, holder_of):
         assert not psutil.pid_exists(orphan.pid)
 
 
-def test_a_former_holder_may_change_nothing(address):
+def test_a_former_holder_may_change_nothing(address, monkeypatch):
+    monkeypatch.setattr(leases, "SILENT_S", 0.3)
     first = acquire(address)
     first.fence.check()
     of_another_machine(address, first.fence.number)
     first._over.set()  # its machine hangs, so it stops beating
     told: list[str] = []
-    with leased(address, silent_s=0.3, tell=told.append) as second:
+    with leased(address, tell=told.append) as second:
         assert "watching for 0 s whether it still is" in told[0]
         with pytest.raises(LeaseLostError, match="another process has taken over this run"):
             first.fence.check()
@@ -184,13 +185,14 @@ def test_a_run_whose_lease_is_missing_counts_as_away_and_is_not_recreated(tmp_pa
     lease.release()
 
 
-def test_the_holder_of_a_removed_run_is_fenced_off_from_its_successor(address):
+def test_the_holder_of_a_removed_run_is_fenced_off_from_its_successor(address, monkeypatch):
+    monkeypatch.setattr(leases, "SILENT_S", 0.1)
     for _ in range(2):
         acquire(address).release()
     old = acquire(address)
     of_another_machine(address, 3)
     old._over.set()
-    with leased(address, silent_s=0.1) as other:
+    with leased(address) as other:
         other.remove()
     assert open_storage(address).files() == []
     with leased(address) as new:
@@ -216,10 +218,11 @@ def test_holder_of_does_not_wait(address, holder_of):
 
 def test_a_beating_holder_on_another_machine_keeps_the_lease(address, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.05)
+    monkeypatch.setattr(leases, "SILENT_S", 20)
     first = acquire(address)
     of_another_machine(address, first.fence.number)
     with pytest.raises(LeaseHeldError, match=r"process \d+ of .* on far"):
-        acquire(address, silent_s=20)
+        acquire(address)
     first.release()
     acquire(address).release()
 
@@ -250,12 +253,13 @@ def test_a_trial_takes_over_from_one_of_its_own_process(address):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"parent": null}', b'{"process": 3}', b"\xff"])
-def test_a_torn_lease_is_taken_over_after_a_silence(address, content):
+def test_a_torn_lease_is_taken_over_after_a_silence(address, content, monkeypatch):
+    monkeypatch.setattr(leases, "SILENT_S", 0.1)
     acquire(address).release()
     storage = open_storage(address)
     storage.remove("lease/000001.ended")
     storage.write("lease/000001.json", content)
-    with leased(address, silent_s=0.1) as lease:
+    with leased(address) as lease:
         assert lease.fence.number == 2
 
 

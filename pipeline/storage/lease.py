@@ -196,7 +196,6 @@ def leased(
     *,
     tell: Tell = lambda message: None,
     wait: bool = False,
-    silent_s: float = SILENT_S,
 ) -> Iterator[Lease]:
     """Hold the lease of the run at an address while the block runs.
 
@@ -219,7 +218,7 @@ def leased(
     lease = None
     while lease is None:
         try:
-            lease = acquire(address, parent, tell=tell_once, silent_s=silent_s)
+            lease = acquire(address, parent, tell=tell_once)
         except LeaseHeldError as error:
             if not wait:
                 raise
@@ -231,19 +230,13 @@ def leased(
         lease.release()
 
 
-def acquire(
-    address: str,
-    parent: Process | None = None,
-    *,
-    tell: Tell = lambda message: None,
-    silent_s: float = SILENT_S,
-) -> Lease:
+def acquire(address: str, parent: Process | None = None, tell: Tell = lambda message: None) -> Lease:
     """Take the lease as `leased` does; the caller releases it."""
     storage = open_storage(address)
     mine = Holder.this(parent).to_json()
     while True:
         last = max(_numbers(storage), default=0)
-        orphan = _check_free(storage, last, tell, silent_s) if last else None
+        orphan = _check_free(storage, last, tell) if last else None
         if not storage.create(_path(last + 1), mine):
             continue  # another process was quicker
         if max(_numbers(storage)) > last + 1:  # others came and went while this process slept
@@ -281,7 +274,7 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def _check_free(storage: Storage, number: int, tell: Tell, silent_s: float) -> Process | None:
+def _check_free(storage: Storage, number: int, tell: Tell) -> Process | None:
     """Return if the holder of a number is gone, with its process if that is an orphan to terminate.
 
     Raises LeaseHeldError if it is alive.
@@ -290,7 +283,7 @@ def _check_free(storage: Storage, number: int, tell: Tell, silent_s: float) -> P
         return None
     holder = _holder(storage, number)
     if holder is None or not holder.process.is_here:
-        _watch(storage, number, holder, tell, silent_s)
+        _watch(storage, number, holder, tell)
         return None
     if holder.process == Process.this():
         return None  # a trial of this process that was stopped
@@ -303,15 +296,15 @@ def _check_free(storage: Storage, number: int, tell: Tell, silent_s: float) -> P
     raise LeaseHeldError(_held(storage, holder))
 
 
-def _watch(storage: Storage, number: int, holder: Holder | None, tell: Tell, silent_s: float) -> None:
-    """Return if a holder elsewhere gives no beat for `silent_s`. Raises LeaseHeldError at its next beat."""
+def _watch(storage: Storage, number: int, holder: Holder | None, tell: Tell) -> None:
+    """Return if a holder elsewhere gives no beat for `SILENT_S`. Raises LeaseHeldError at its next beat."""
     tell(
-        f"{storage.address} was being trained by {holder}; watching for {silent_s:.0f} s whether it still is"
+        f"{storage.address} was being trained by {holder}; watching for {SILENT_S:.0f} s whether it still is"
     )
     before = storage.read(_path(number, "beat"))
-    deadline = time.monotonic() + silent_s
+    deadline = time.monotonic() + SILENT_S
     while time.monotonic() < deadline:
-        time.sleep(min(1.0, silent_s / 10))
+        time.sleep(min(1.0, SILENT_S / 10))
         if _is_released(storage, number):
             return
         if storage.read(_path(number, "beat")) != before:
