@@ -91,7 +91,7 @@ def run_stage(
             tracking.log_metrics(run, found)
             if described.registers is not None:
                 name = described.registers.format(out=arguments["out"].name)
-                tracking.register_model(run, arguments["out"], name, "current", {})
+                tracking.register_model(run, arguments["out"], name, "current")
 
 
 def project_root(folder: Path) -> Path:
