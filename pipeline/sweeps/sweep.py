@@ -157,9 +157,6 @@ class Sweep:
                     session = replace(session, open_recorder=recorder.open, tracking_run=run.run_id)
                     waiting.append(trials[spec.name].recorded(session))
                 run_trials(waiting, on_end)
-                for trial in waiting:
-                    if trial.name in runs:  # skipped: another trial with the same settings has run
-                        on_end(trial, None)
             except BaseException as error:
                 for run in runs.values():
                     run.close({}, f"stopped: {type(error).__name__}")

@@ -93,7 +93,7 @@ def is_database(uri: str) -> bool:
 
 def credentials() -> dict[str, str]:
     """The environment variables with which MLflow logs in. Workers have those of their node instead."""
-    named = {name: os.environ[name] for name in os.environ if name.startswith("MLFLOW_TRACKING_")}
+    named = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
     return {name: value for name, value in named.items() if value and name != "MLFLOW_TRACKING_URI"}
 
 
