@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from pipeline.storage import lease as leases
 from pipeline.storage.address import open_storage
-from pipeline.storage.lease import Holder, LeaseHeldError, LeaseLostError, Process, acquire, leased
+from pipeline.storage.lease import Holder, LeaseHeldError, LeaseLostError, Process, acquire
 
 ROOT = Path(__file__).parent.parent
 HOLDS = """
@@ -95,7 +95,7 @@ def test_if_many_try_at_once_one_gets_the_lease(address):
 def test_a_released_lease_is_free_at_once(address):
     numbers = []
     for _ in range(3):
-        with leased(address) as lease:
+        with acquire(address) as lease:
             lease.fence.check()
             numbers.append(lease.fence.number)
     assert numbers == [1, 2, 3]
@@ -107,7 +107,7 @@ def test_the_lease_of_a_killed_holder_is_taken_over_at_once_with_a_message(addre
     process.send_signal(signal.SIGKILL)
     process.wait()
     told: list[str] = []
-    with leased(address, tell=told.append) as lease:
+    with acquire(address, tell=told.append) as lease:
         assert lease.fence.number == 2
     assert told == [told[0]]
     assert f"was being trained by process {process.pid} of" in told[0]
@@ -148,7 +148,7 @@ def test_an_orphan_is_terminated_and_its_lease_taken_over(address, holder_of):
         acquire(address)
     parent.kill()
     parent.wait()
-    with leased(address) as lease:
+    with acquire(address) as lease:
         assert lease.fence.number == 2
         assert not psutil.pid_exists(orphan.pid)
 
@@ -160,7 +160,7 @@ def test_a_former_holder_may_change_nothing(address, monkeypatch):
     of_another_machine(address, first.fence.number)
     first._over.set()  # its machine hangs, so it stops beating
     told: list[str] = []
-    with leased(address, tell=told.append) as second:
+    with acquire(address, tell=told.append) as second:
         assert "watching for 0 s whether it still is" in told[0]
         with pytest.raises(LeaseLostError, match="another process has taken over this run"):
             first.fence.check()
@@ -192,10 +192,10 @@ def test_the_holder_of_a_removed_run_is_fenced_off_from_its_successor(address, m
     old = acquire(address)
     of_another_machine(address, 3)
     old._over.set()
-    with leased(address) as other:
+    with acquire(address) as other:
         other.remove()
     assert open_storage(address).files() == []
-    with leased(address) as new:
+    with acquire(address) as new:
         assert new.fence.number == 1
         with pytest.raises(LeaseLostError):
             old.fence.check()
@@ -230,16 +230,16 @@ def test_a_beating_holder_on_another_machine_keeps_the_lease(address, monkeypatc
 def test_a_waiting_process_gets_the_lease_once_it_is_released(address, monkeypatch):
     monkeypatch.setattr(leases, "RETRY_S", 0.05)
     answers = iter([LeaseHeldError("held"), LeaseHeldError("held"), None])
-    real = leases.acquire
+    real = leases._take
 
     def later(*arguments, **more):
         if error := next(answers):
             raise error
         return real(*arguments, **more)
 
-    monkeypatch.setattr(leases, "acquire", later)
+    monkeypatch.setattr(leases, "_take", later)
     told: list[str] = []
-    with leased(address, wait=True, tell=told.append):
+    with acquire(address, wait=True, tell=told.append):
         pass
     assert told == ["held; waiting"]
 
@@ -259,7 +259,7 @@ def test_a_torn_lease_is_taken_over_after_a_silence(address, content, monkeypatc
     storage = open_storage(address)
     storage.remove("lease/000001.ended")
     storage.write("lease/000001.json", content)
-    with leased(address) as lease:
+    with acquire(address) as lease:
         assert lease.fence.number == 2
 
 

@@ -27,7 +27,7 @@ from pipeline.distributed.trials import (
 from pipeline.stages._trials import LanguageModelPoint
 from pipeline.storage import patience
 from pipeline.storage.folder import Folder
-from pipeline.storage.lease import Fence, LeaseLostError, leased
+from pipeline.storage.lease import Fence, LeaseLostError, acquire
 from pipeline.storage.patience import StorageError
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
@@ -167,7 +167,7 @@ class Overtaken(Square):
     """While it runs, another process takes its lease."""
 
     def run(self, fence: Fence) -> Checkpoint:
-        with leased(self.folder):
+        with acquire(self.folder):
             return super().run(fence)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from pipeline.distributed.session import Report, Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import open_store, train_here
 from pipeline.files.atomic import atomic_write
-from pipeline.storage.lease import Fence, Process, leased
+from pipeline.storage.lease import Fence, Process, acquire
 from pipeline.storage.patience import StorageError
 from pipeline.training.checkpoint import Checkpoint, tensors_under
 from pipeline.training.context import CURVE_FILE
@@ -70,11 +71,8 @@ def hold(folder: str, run: Run, parent: Process | None, *, wait: bool = False) -
 
     If another process trains it, either wait or raise LeaseHeldError. Raises StorageError.
     """
-    with ExitStack() as stack:
-        lease = run.patiently(
-            f"{folder} cannot be used",
-            lambda: stack.enter_context(leased(folder, parent, tell=log.warning, wait=wait)),
-        )
+    take = partial(acquire, folder, parent, tell=log.warning, wait=wait)
+    with run.patiently(f"{folder} cannot be used", take) as lease:
         yield lease.fence
 
 

@@ -22,8 +22,10 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Self
 
 import psutil
 from pydantic import TypeAdapter
@@ -145,7 +147,7 @@ class Fence:
 
 
 class Lease:
-    """A held lease; a thread counts its beats until `release`."""
+    """A held lease; a thread counts its beats until `release`, which leaving it as a context calls."""
 
     def __init__(self, storage: Storage, number: int) -> None:
         self.fence = Fence(storage.address, number)
@@ -153,6 +155,12 @@ class Lease:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Give the lease back, so that the next process need not wait."""
@@ -189,15 +197,10 @@ class Lease:
                     self._storage.write(_path(self.fence.number, "beat"), str(count).encode())
 
 
-@contextlib.contextmanager
-def leased(
-    address: str,
-    parent: Process | None = None,
-    *,
-    tell: Tell = lambda message: None,
-    wait: bool = False,
-) -> Iterator[Lease]:
-    """Hold the lease of the run at an address while the block runs.
+def acquire(
+    address: str, parent: Process | None = None, *, tell: Tell = lambda message: None, wait: bool = False
+) -> Lease:
+    """Take the lease of the run at an address, to be released, as by leaving `with acquire(...) as lease`.
 
     Args:
         parent: the process that waits for this one. Once it exits, the next holder ends this orphan.
@@ -208,36 +211,23 @@ def leased(
         LeaseHeldError: another process is training the run; the message names it.
         OSError: the storage does not answer.
     """
-    told: set[str] = set()
-
-    def tell_once(message: str) -> None:
-        if message not in told:
-            told.add(message)
-            tell(message)
-
-    lease = None
-    while lease is None:
+    storage = open_storage(address)
+    tell_once = cache(tell)  # one that has told a message does nothing for it again
+    while True:
         try:
-            lease = acquire(address, parent, tell=tell_once)
+            return _take(storage, Holder.this(parent), tell_once)
         except LeaseHeldError as error:
             if not wait:
                 raise
             tell_once(f"{error}; waiting")
             time.sleep(RETRY_S)
-    try:
-        yield lease
-    finally:
-        lease.release()
 
 
-def acquire(address: str, parent: Process | None = None, tell: Tell = lambda message: None) -> Lease:
-    """Take the lease as `leased` does; the caller releases it."""
-    storage = open_storage(address)
-    mine = Holder.this(parent).to_json()
+def _take(storage: Storage, holder: Holder, tell: Tell) -> Lease:
     while True:
         last = max(_numbers(storage), default=0)
         orphan = _check_free(storage, last, tell) if last else None
-        if not storage.create(_path(last + 1), mine):
+        if not storage.create(_path(last + 1), holder.to_json()):
             continue  # another process was quicker
         if max(_numbers(storage)) > last + 1:  # others came and went while this process slept
             storage.remove(_path(last + 1))

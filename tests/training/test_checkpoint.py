@@ -21,7 +21,7 @@ from pipeline.files.manifest import write_manifest
 from pipeline.storage import lease
 from pipeline.storage.address import open_storage
 from pipeline.storage.bucket import Bucket
-from pipeline.storage.lease import Lease, LeaseLostError, acquire, leased
+from pipeline.storage.lease import Lease, LeaseLostError, acquire
 from pipeline.storage.patience import StorageError
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder, check_match
 from pipeline.training.checkpoint import Checkpoint
@@ -469,7 +469,7 @@ def test_who_was_followed_while_uploading_does_not_touch_what_the_follower_publi
     slow = threading.Thread(target=save)
     slow.start()
     assert stalled.wait(60)
-    with leased(bucket) as second:
+    with acquire(bucket) as second:
         follower = held_by(bucket, second)
         follower.save(spent(2))
         go_on.set()
