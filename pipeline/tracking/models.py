@@ -15,7 +15,7 @@ def register_model(run: StageRun, folder: Path, name: str, alias: str) -> str | 
 
     Returns its address, `models:/name@alias`, or None, after a warning, if MLflow does not take it.
     """
-    with best_effort(run, f"{folder} is not registered as {name}@{alias}"):
+    with best_effort(run, f"{folder} is not registered as {name}@{alias}"), run.breaker.attempt():
         mlflow, run_id = client(run.uri, run.may_send), ensure_open(run)
         with tempfile.TemporaryDirectory() as scratch:
             _write_model(folder, Path(scratch) / "model")
@@ -31,7 +31,7 @@ def register_model(run: StageRun, folder: Path, name: str, alias: str) -> str | 
 
 def linked_runs(run: StageRun) -> list[dict[str, str]]:
     """The run of each stage of this execution, cached stages included; none in an outage."""
-    with best_effort(run, "the report links no runs"):
+    with best_effort(run, "the report links no runs"), run.breaker.attempt():
         ensure_open(run)
         parent = client(run.uri).get_run(run.parent_id or "")
         prefix = "headstart.stage."

@@ -177,10 +177,9 @@ def ensure_open(run: StageRun) -> str:
 
 @contextlib.contextmanager
 def best_effort(run: OpenRun, consequence: str) -> Iterator[None]:
-    """Attempt a call; turn what MLflow does into a warning: the stage's result does not depend on it."""
+    """Turn what MLflow does into a warning: the stage's result does not depend on it."""
     try:
-        with run.breaker.attempt():
-            yield
+        yield
     except (OSError, RefusedError, FencedError) as error:
         log.warning("MLflow at %s: %s; %s", redact(run.uri), one_line(error), consequence)
 
@@ -240,7 +239,7 @@ def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -
     """Open the trial's run below this stage's run, else that of an unfinished attempt, else a new one."""
     trial = _trial_run(stage, name, key, params)
     keep(trial.root, trial)
-    with best_effort(stage, f"{name} records in files"):
+    with best_effort(stage, f"{name} records in files"), stage.breaker.attempt():
         ensure_open(stage)
         with lock(stage.root):
             trial.run_id = plans.open_run(client(stage.uri, stage.may_send), trial.plan)
@@ -251,7 +250,7 @@ def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -
 def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Mapping[str, Any]) -> None:
     """Close the run of a trial that finished after its stage had been killed."""
     trial = _trial_run(stage, name, key, {})
-    with best_effort(stage, f"the run of {name} stays as it is"):
+    with best_effort(stage, f"the run of {name} stays as it is"), stage.breaker.attempt():
         ensure_open(stage)
         mlflow = client(stage.uri, stage.may_send)
         left = plans.earlier_run(mlflow, plans.experiment_of(mlflow, trial.plan), trial.plan.same)
