@@ -454,10 +454,10 @@ def test_a_node_that_hangs_keeps_nobody_waiting(tmp_path, monkeypatch):
 
 
 def test_runs_that_are_held_are_named_with_their_holder(tmp_path):
-    from pipeline.storage.lease import leased
+    from pipeline.storage.lease import acquire
 
     assert project.leases(str(tmp_path), is_usable=True)[0].found.startswith("no run is held")
-    with leased(str(tmp_path / "abc")):
+    with acquire(str(tmp_path / "abc")):
         (found,) = project.leases(str(tmp_path), is_usable=True)
         assert f"abc is held by process {os.getpid()} of" in found.found
     assert project.leases(str(tmp_path), is_usable=True)[0].found == "no run is held (1 folders)"

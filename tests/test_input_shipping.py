@@ -69,6 +69,23 @@ def test_paths_are_found_in_lists_tuples_and_bound_methods(storage, job):
     assert make() == "1 2 3"
 
 
+class Makes:
+    """An object that is no dataclass, as the one that makes the jobs of a search."""
+
+    def __init__(self, tokens: Path) -> None:
+        self._tokens = tokens
+
+    def make(self, name: str) -> str:
+        return (self._tokens / name).read_text()
+
+
+def test_paths_of_the_object_of_a_bound_method_are_found(storage, job):
+    make = Makes(job.tokens).make
+    published = publish(storage, make)
+    job.tokens.rename(job.tokens.with_suffix(".elsewhere"))
+    assert published.fetched(make)("train.tokens") == "1 2 3"
+
+
 def test_a_folder_is_published_once_and_fetched_once(storage, job, monkeypatch):
     publish(storage, job).fetched(job)
     place = open_storage(storage)

@@ -22,7 +22,7 @@ from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.shipment import Shipment
 from pipeline.stages._trials import replace_workers
-from pipeline.storage.lease import Fence, LeaseLostError, leased
+from pipeline.storage.lease import Fence, LeaseLostError, acquire
 from pipeline.storage.patience import StorageError
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training import precision
@@ -230,7 +230,7 @@ def test_a_worker_of_ray_trains_deterministically(tmp_path, seen, monkeypatch):
     monkeypatch.setattr(ray.train.torch, "get_device", lambda: torch.device("cpu"))
     monkeypatch.setattr(ray_train, "_all_reduce", lambda tensor: tensor)
     session = watched(tmp_path, "run", seen)
-    with leased(session.folder) as lease:
+    with acquire(session.folder) as lease:
         session = dataclasses.replace(session, fence=lease.fence)
         run = run_of(workers=1, deterministic=True)
         ray_train.train_as_worker(make_job(tmp_path), run, session, threads=1, shipment=Shipment())

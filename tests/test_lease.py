@@ -14,10 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pydantic import TypeAdapter
 
 from pipeline.storage import lease as leases
 from pipeline.storage.address import open_storage
-from pipeline.storage.lease import Holder, LeaseHeldError, LeaseLostError, Process, acquire, leased
+from pipeline.storage.lease import Holder, LeaseHeldError, LeaseLostError, Process, acquire
 
 ROOT = Path(__file__).parent.parent
 HOLDS = """
@@ -64,7 +65,7 @@ def of_another_machine(address: str, number: int) -> None:
     path = f"lease/{number:06d}.json"
     content = storage.read(path)
     assert content is not None
-    holder = Holder.from_json(content)
+    holder = TypeAdapter(Holder).validate_json(content)
     elsewhere = replace(holder.process, place="another machine")
     storage.write(path, replace(holder, process=elsewhere, host="far").to_json())
 
@@ -94,7 +95,7 @@ def test_if_many_try_at_once_one_gets_the_lease(address):
 def test_a_released_lease_is_free_at_once(address):
     numbers = []
     for _ in range(3):
-        with leased(address) as lease:
+        with acquire(address) as lease:
             lease.fence.check()
             numbers.append(lease.fence.number)
     assert numbers == [1, 2, 3]
@@ -106,7 +107,7 @@ def test_the_lease_of_a_killed_holder_is_taken_over_at_once_with_a_message(addre
     process.send_signal(signal.SIGKILL)
     process.wait()
     told: list[str] = []
-    with leased(address, tell=told.append) as lease:
+    with acquire(address, tell=told.append) as lease:
         assert lease.fence.number == 2
     assert told == [told[0]]
     assert f"was being trained by process {process.pid} of" in told[0]
@@ -147,18 +148,19 @@ def test_an_orphan_is_terminated_and_its_lease_taken_over(address, holder_of):
         acquire(address)
     parent.kill()
     parent.wait()
-    with leased(address) as lease:
+    with acquire(address) as lease:
         assert lease.fence.number == 2
         assert not psutil.pid_exists(orphan.pid)
 
 
-def test_a_former_holder_may_change_nothing(address):
+def test_a_former_holder_may_change_nothing(address, monkeypatch):
+    monkeypatch.setattr(leases, "SILENT_S", 0.3)
     first = acquire(address)
     first.fence.check()
     of_another_machine(address, first.fence.number)
     first._over.set()  # its machine hangs, so it stops beating
     told: list[str] = []
-    with leased(address, silent_s=0.3, tell=told.append) as second:
+    with acquire(address, tell=told.append) as second:
         assert "watching for 0 s whether it still is" in told[0]
         with pytest.raises(LeaseLostError, match="another process has taken over this run"):
             first.fence.check()
@@ -183,16 +185,17 @@ def test_a_run_whose_lease_is_missing_counts_as_away_and_is_not_recreated(tmp_pa
     lease.release()
 
 
-def test_the_holder_of_a_removed_run_is_fenced_off_from_its_successor(address):
+def test_the_holder_of_a_removed_run_is_fenced_off_from_its_successor(address, monkeypatch):
+    monkeypatch.setattr(leases, "SILENT_S", 0.1)
     for _ in range(2):
         acquire(address).release()
     old = acquire(address)
     of_another_machine(address, 3)
     old._over.set()
-    with leased(address, silent_s=0.1) as other:
+    with acquire(address) as other:
         other.remove()
     assert open_storage(address).files() == []
-    with leased(address) as new:
+    with acquire(address) as new:
         assert new.fence.number == 1
         with pytest.raises(LeaseLostError):
             old.fence.check()
@@ -215,10 +218,11 @@ def test_holder_of_does_not_wait(address, holder_of):
 
 def test_a_beating_holder_on_another_machine_keeps_the_lease(address, monkeypatch):
     monkeypatch.setattr(leases, "BEAT_S", 0.05)
+    monkeypatch.setattr(leases, "SILENT_S", 20)
     first = acquire(address)
     of_another_machine(address, first.fence.number)
     with pytest.raises(LeaseHeldError, match=r"process \d+ of .* on far"):
-        acquire(address, silent_s=20)
+        acquire(address)
     first.release()
     acquire(address).release()
 
@@ -226,16 +230,16 @@ def test_a_beating_holder_on_another_machine_keeps_the_lease(address, monkeypatc
 def test_a_waiting_process_gets_the_lease_once_it_is_released(address, monkeypatch):
     monkeypatch.setattr(leases, "RETRY_S", 0.05)
     answers = iter([LeaseHeldError("held"), LeaseHeldError("held"), None])
-    real = leases.acquire
+    real = leases._take
 
     def later(*arguments, **more):
         if error := next(answers):
             raise error
         return real(*arguments, **more)
 
-    monkeypatch.setattr(leases, "acquire", later)
+    monkeypatch.setattr(leases, "_take", later)
     told: list[str] = []
-    with leased(address, wait=True, tell=told.append):
+    with acquire(address, wait=True, tell=told.append):
         pass
     assert told == ["held; waiting"]
 
@@ -249,12 +253,13 @@ def test_a_trial_takes_over_from_one_of_its_own_process(address):
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"parent": null}', b'{"process": 3}', b"\xff"])
-def test_a_torn_lease_is_taken_over_after_a_silence(address, content):
+def test_a_torn_lease_is_taken_over_after_a_silence(address, content, monkeypatch):
+    monkeypatch.setattr(leases, "SILENT_S", 0.1)
     acquire(address).release()
     storage = open_storage(address)
     storage.remove("lease/000001.ended")
     storage.write("lease/000001.json", content)
-    with leased(address, silent_s=0.1) as lease:
+    with acquire(address) as lease:
         assert lease.fence.number == 2
 
 

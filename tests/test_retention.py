@@ -402,7 +402,7 @@ def test_a_sweep_records_which_trials_it_reads(tmp_path):
     from pipeline.sweeps.sweep import Sweep
 
     any_value: Any = None
-    settings: Any = SimpleNamespace(storage_wait_minutes=0.0)
+    settings: Any = SimpleNamespace(patiently=lambda what, action: action())
     folder = str(tmp_path / KEYS[0])
     sweep = Sweep(settings, any_value, None, folder, {}, "", *[any_value] * 6)
     assert sweep.key == KEYS[0]

@@ -190,8 +190,8 @@ def test_free_ports_skip_taken_ones():
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert services._free_port(port) > port
-        assert services._free_port(port, step=-1) < port
+        assert cluster.free_port(port) > port
+        assert cluster.free_port(port, step=-1) < port
 
 
 def test_the_token_is_private_and_not_shown(root, monkeypatch):

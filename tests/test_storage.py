@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.storage import patience
 from pipeline.storage.address import open_storage
 from pipeline.storage.interface import Storage
 from pipeline.storage.patience import StorageError, patiently
@@ -164,19 +165,23 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def time(self) -> float:
+    def monotonic(self) -> float:
         return self.now
 
 
-def wait_for(action, minutes: float, clock: Clock, told: list[str]):
-    return patiently(
-        action, minutes=minutes, what="it cannot be written", warn=told.append, sleep=clock.sleep,
-        clock=clock.time,
-    )  # fmt: skip
-
-
-def test_the_action_is_retried_until_the_storage_is_back():
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    """The time by which an action is retried."""
     clock = Clock()
+    monkeypatch.setattr(patience, "time", clock)
+    return clock
+
+
+def wait_for(action, minutes: float, told: list[str]):
+    return patiently(action, minutes=minutes, what="it cannot be written", warn=told.append)
+
+
+def test_the_action_is_retried_until_the_storage_is_back(clock):
     told: list[str] = []
 
     def action() -> str:
@@ -184,20 +189,19 @@ def test_the_action_is_retried_until_the_storage_is_back():
             raise OSError(errno.ENOSPC, "No space left on device")
         return "done"
 
-    assert wait_for(action, 2.0, clock, told) == "done"
+    assert wait_for(action, 2.0, told) == "done"
     assert 60 <= clock.now < 90
     assert "it cannot be written: [Errno 28] No space left on device; waiting" in told[0]
 
 
-def test_after_the_time_limit_the_error_says_what_to_do():
-    clock = Clock()
+def test_after_the_time_limit_the_error_says_what_to_do(clock):
     told: list[str] = []
 
     def action() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(StorageError, match=r"No space left on device; free some space there, and repeat"):
-        wait_for(action, 2.0, clock, told)
+        wait_for(action, 2.0, told)
     assert 120 <= clock.now < 121
 
 
@@ -214,15 +218,15 @@ def test_each_fault_has_its_own_advice(number, advice):
         raise OSError(number, os.strerror(number))
 
     with pytest.raises(StorageError, match=advice):
-        wait_for(action, 0.0, Clock(), [])
+        wait_for(action, 0.0, [])
 
 
-def test_a_missing_bucket_fails_at_once(bucket):
-    clock, told = Clock(), list[str]()
+def test_a_missing_bucket_fails_at_once(bucket, clock):
+    told: list[str] = []
     absent = open_storage("s3://there-is-no-such-bucket/runs")
     for action in (lambda: absent.write("a", b""), lambda: absent.create("a", b"")):
         with pytest.raises(StorageError, match=r"make the bucket, or correct run\.storage"):
-            wait_for(action, 9.0, clock, told)
+            wait_for(action, 9.0, told)
     assert (clock.now, told) == (0.0, [])
 
 
@@ -235,27 +239,26 @@ def test_a_missing_bucket_fails_at_once(bucket):
         "Unable to locate credentials",
     ],
 )
-def test_wrong_credentials_fail_at_once(message):
-    clock, told = Clock(), list[str]()
+def test_wrong_credentials_fail_at_once(message, clock):
+    told: list[str] = []
 
     def action() -> None:
         raise OSError(message)
 
     with pytest.raises(StorageError, match="AWS_SECRET_ACCESS_KEY, or the profile, are right"):
-        wait_for(action, 9.0, clock, told)
+        wait_for(action, 9.0, told)
     assert (clock.now, told) == (0.0, [])
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
-def test_faults_that_waiting_does_not_help_fail_at_once(number):
-    clock = Clock()
+def test_faults_that_waiting_does_not_help_fail_at_once(number, clock):
     told: list[str] = []
 
     def action() -> None:
         raise OSError(number, os.strerror(number))
 
     with pytest.raises(StorageError, match=os.strerror(number)):
-        wait_for(action, 2.0, clock, told)
+        wait_for(action, 2.0, told)
     assert (clock.now, told) == (0.0, [])
 
 

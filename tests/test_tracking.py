@@ -355,7 +355,7 @@ def test_an_outage_is_survived_and_the_end_is_delivered_later(root, client, monk
         recorder.record(1, {"loss": 0.5})
         assert recorder.close(timeout_s=0.2).unsent == 1
         tracking.log_metrics(run, {"accuracy": 0.9})
-        assert tracking.register_model(run, root, "clf", "champion", {}) is None
+        assert tracking.register_model(run, root, "clf", "champion") is None
     assert "not registered as clf@champion" in caplog.text
     assert client.get_run(run.run_id).info.status == "RUNNING"
     with stage_run(info(root, "evaluate")) as unreached:
@@ -600,14 +600,12 @@ def test_artifacts_and_a_registered_model_with_alias(root, client):
     folder.mkdir()
     (folder / "weights.safetensors").write_bytes(b"weights")
     with stage_run(info(root)) as run:
-        with pytest.raises(ValueError, match="no model folder"):
-            tracking.register_model(run, root / "missing", "clf", "champion", {})
-        for accuracy in (0.8, 0.9):
-            address = tracking.register_model(run, folder, "clf", "champion", {"accuracy": accuracy})
+        for _ in range(2):
+            address = tracking.register_model(run, folder, "clf", "champion")
     assert address == "models:/clf@champion"
     assert "model" in {item.path for item in client.list_artifacts(run.run_id)}
     version = client.get_model_version_by_alias("clf", "champion")
-    assert (version.version, version.tags["accuracy"], version.run_id) == (2, "0.9", run.run_id)
+    assert (version.version, version.run_id) == (2, run.run_id)
     model = Path(client.get_model_version_download_uri("clf", version.version).removeprefix("file://"))
     assert (model / "MLmodel").exists()
     assert [path.read_bytes() for path in model.rglob("weights.safetensors")] == [b"weights"]
@@ -637,7 +635,7 @@ def test_the_registered_model_predicts_from_texts_and_frames(root, client, monke
     folder.mkdir()
     (folder / "labels.json").write_text("[]")
     with stage_run(info(root)) as run:
-        tracking.register_model(run, folder, "clf", "champion", {})
+        tracking.register_model(run, folder, "clf", "champion")
     source = client.get_model_version_by_alias("clf", "champion").source
     model = mlflow.pyfunc.load_model(source)
     expected = [{"label": text, "probabilities": {text: 1.0}} for text in "AB"]

@@ -180,7 +180,7 @@ def test_a_pipeline_is_recorded_whole_and_its_secret_nowhere(store, root, caplog
         tracking.log_points(run, {"curve/ulmfit": {100: 0.5, 400: 0.25}})
         (root / "model").mkdir()
         (root / "model" / "weights").write_text("weights")
-        assert tracking.register_model(run, root / "model", key, "current", {}) == f"models:/{key}@current"
+        assert tracking.register_model(run, root / "model", key, "current") == f"models:/{key}@current"
     assert run.run_id == first.run_id
     assert history(client, run.run_id) == list(range(1, 61))
     assert history(client, run.run_id, "curve/ulmfit") == [100, 400]
@@ -368,7 +368,7 @@ def test_credentials_that_lapse_on_the_way_cost_no_training(login, root, monkeyp
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wr0ng-Planted.one")
         record(run.recorder(root / "curve.jsonl").open(-1), range(1, 6))
         (root / "model").mkdir()
-        assert tracking.register_model(run, root / "model", "clf", "current", {}) is None
+        assert tracking.register_model(run, root / "model", "clf", "current") is None
     assert "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in caplog.text
     assert "headstart sync" in caplog.text
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)

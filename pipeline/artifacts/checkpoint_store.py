@@ -15,6 +15,7 @@ in the middle of an upload would otherwise write into what its successor has pub
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -33,6 +34,8 @@ _NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
 _MAX_ATTEMPTS = 3  # to read a checkpoint that is listed, but missing when it is opened
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class CheckpointFormatError(StorageError):
@@ -57,14 +60,13 @@ class CheckpointStore:
         self,
         address: str,
         keep: int = 2,
-        warn: Callable[[str], object] | None = None,
+        warn: Callable[[str], object] = log.warning,
         *,
         check: Callable[[], object] = lambda: None,
         lease_number: int = 0,
         wait_minutes: float = 0.0,
     ) -> None:
-        self._storage, self._keep = open_storage(address), keep
-        self._warn = warn or (lambda message: None)
+        self._storage, self._keep, self._warn = open_storage(address), keep, warn
         self._check, self._lease_number, self._wait_minutes = check, lease_number, wait_minutes
         self._skipped: dict[str, ValueError] = {}  # by name, with the reason
 
@@ -127,10 +129,8 @@ class CheckpointStore:
     def _publish(self, name: str, checkpoint: Checkpoint) -> None:
         self._check()
         with self._storage.publishing(name, self._check) as folder:
-            extra_files = [folder / other for other in checkpoint.extra_files]
-            for path in extra_files:
-                path.write_bytes(checkpoint.extra_files[path.name])
-            write_folder(folder, checkpoint.tensors, {**checkpoint.state, "format": _FORMAT}, extra_files)
+            state = {**checkpoint.state, "format": _FORMAT}
+            write_folder(folder, checkpoint.tensors, state, checkpoint.extra_files)
 
     def _retain(self, name: str) -> None:
         self._check()

@@ -27,7 +27,7 @@ def export_model(
 ) -> None:
     """Write a model folder atomically: if it fails, what was there before stays."""
     with atomic_folder(folder) as aside:
-        write_folder(aside, tensors, asdict(card), extra_files)
+        write_folder(aside, tensors, asdict(card), {path.name: path.read_bytes() for path in extra_files})
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,17 @@ def write_folder(
     folder: Path,
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    extra_files: Sequence[Path] = (),
+    extra_files: Mapping[str, bytes] = {},
 ) -> None:
-    """Write tensors, JSON, copies of the extra files, and the manifest of all of them into a folder.
+    """Write tensors, JSON, extra files by name, and the manifest of all of them into a folder.
 
-    Extra files that are in the folder already stay as they are. Raises OSError if the disk is full.
+    Raises OSError if the disk is full.
     """
     _write_tensors(folder / TENSORS_FILE, tensors)
     (folder / STATE_FILE).write_text(json.dumps(state, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    for path in extra_files:
-        if path.parent != folder:
-            shutil.copyfile(path, folder / path.name)
-    write_manifest(folder, [TENSORS_FILE, STATE_FILE, *(path.name for path in extra_files)])
+    for name, content in extra_files.items():
+        (folder / name).write_bytes(content)
+    write_manifest(folder, [TENSORS_FILE, STATE_FILE, *extra_files])
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

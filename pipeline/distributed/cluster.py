@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pipeline.files.atomic import private_folder
+from pipeline.files.atomic import atomic_create, private_folder
 
 log = logging.getLogger(__name__)
 
@@ -147,14 +147,22 @@ class Cluster:
 @contextlib.contextmanager
 def _port_for_ray() -> Iterator[int]:
     """Choose a free port for a Ray that starts during the block."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     os.environ["RAY_GCS_SERVER_PORT"] = str(port)
     try:
         yield port
     finally:
         del os.environ["RAY_GCS_SERVER_PORT"]
+
+
+def free_port(preferred: int = 0, step: int = 1) -> int:
+    """`preferred`, or the next free port among the hundred from there; 0: any that the system gives."""
+    for port in range(preferred, preferred + 100 * step, step):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("", port))
+            return int(probe.getsockname()[1])
+    raise RuntimeError(f"no free port among the 100 from {preferred}; stop what listens there")
 
 
 def ray_folder(name: str) -> Path:
@@ -186,19 +194,10 @@ def ensure_token() -> None:
     if path is None:
         return
     if not path.exists():
-        _make_token(path)
+        # If another process is quicker, its token stays: a Ray may use it.
+        atomic_create(path, secrets.token_hex(32).encode(), mode=0o600)
     if path.stat().st_uid == os.getuid() and path.stat().st_mode & 0o077:
         try:
             path.chmod(0o600)
         except OSError as error:  # a secret that is mounted read-only
             log.warning("others on this machine may read Ray's token: %s", error)
-
-
-def _make_token(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    aside.touch(0o600, exist_ok=False)
-    aside.write_text(secrets.token_hex(32))
-    with contextlib.suppress(FileExistsError):  # another process was quicker, and a Ray may use its token
-        os.link(aside, path)
-    aside.unlink()

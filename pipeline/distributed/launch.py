@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
+from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.distributed.ray_train import train_on_ray
 from pipeline.distributed.session import Report, Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import open_store, train_here
 from pipeline.files.atomic import atomic_write
-from pipeline.storage.lease import Fence, Process, leased
-from pipeline.storage.patience import StorageError, patiently
+from pipeline.storage.lease import Fence, Process, acquire
+from pipeline.storage.patience import StorageError
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import CURVE_FILE
 from pipeline.training.jobs import Job
@@ -38,15 +40,15 @@ def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> C
         with hold(session.folder, run, session.owner, wait=True) as fence:
             return fit(job, run, replace(session, fence=fence), report)
     store = open_store(run, session)
-    done = store.newest()
-    if session.anew and done is not None and done.state["finished"]:
+    done = _finished(store)
+    if session.anew and done is not None:
         store.clear()
         done = None
-    if done is None or not done.state["finished"]:
+    if done is None:
         train = train_here if run.workers == 0 else train_on_ray
         train(job, run, session, report)
-        done = store.newest()
-    if done is None or not done.state["finished"]:
+        done = _finished(store)
+    if done is None:
         raise StorageError(
             f"training ended, but {session.folder} holds no finished checkpoint; make sure that nobody "
             "removes files there, and repeat the command"
@@ -56,17 +58,17 @@ def fit(job: Job, run: Run, session: Session, report: Report | None = None) -> C
     return done
 
 
+def _finished(store: CheckpointStore) -> Checkpoint | None:
+    newest = store.newest()
+    return newest if newest is not None and newest.state["finished"] else None
+
+
 @contextmanager
 def hold(folder: str, run: Run, parent: Process | None, *, wait: bool = False) -> Iterator[Fence]:
     """Hold the lease of the run in a folder of `run.storage` during the block.
 
     If another process trains it, either wait or raise LeaseHeldError. Raises StorageError.
     """
-    with ExitStack() as stack:
-        lease = patiently(
-            lambda: stack.enter_context(leased(folder, parent, tell=log.warning, wait=wait)),
-            minutes=run.storage_wait_minutes,
-            what=f"{folder} cannot be used",
-            warn=log.warning,
-        )
+    take = partial(acquire, folder, parent, tell=log.warning, wait=wait)
+    with run.patiently(f"{folder} cannot be used", take) as lease:
         yield lease.fence

@@ -7,7 +7,6 @@ notices when a trial's process, its machine or the storage is lost.
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 import warnings
@@ -25,11 +24,8 @@ from pipeline.distributed.ray_tune import listener_class, load_tune, make_tuner,
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Range, Run, Trials, Tune
 from pipeline.distributed.shipment import Shipment, ship
-from pipeline.storage.patience import patiently
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.jobs import Job
-
-log = logging.getLogger(__name__)
 
 Values = Mapping[str, Any]  # dotted path -> value
 
@@ -100,11 +96,9 @@ def search(
             trainable, {"memory": 1} if is_train_job else ray_resources(resources)
         )
         _watching.set((watcher, objective.run.max_worker_failures))
-        tuner = patiently(
+        tuner = objective.run.patiently(
+            f"{folder} cannot be read",
             lambda: _restored_tuner(trainable, folder) or _new_tuner(trainable, settings, at_once, folder),
-            minutes=objective.run.storage_wait_minutes,
-            what=f"{folder} cannot be read",
-            warn=log.warning,
         )
         with warnings.catch_warnings():
             # After a restart, a trial reports some steps again.

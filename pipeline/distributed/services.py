@@ -29,7 +29,7 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.distributed.cluster import LOOPBACK, ensure_token, ray_folder
+from pipeline.distributed.cluster import LOOPBACK, ensure_token, free_port, ray_folder
 from pipeline.files.atomic import atomic_write_text, only_one
 from pipeline.machine.process_identity import ProcessIdentity, identity_of, is_alive, is_same
 
@@ -127,12 +127,12 @@ def join_environment() -> dict[str, str]:
 
 def _start_ray(root: Path, host: str) -> None:
     ensure_token()
-    port, dashboard, client = _free_port(6379), _free_port(8265), _free_port(10001, step=-1)
+    port, dashboard, client = free_port(6379), free_port(8265), free_port(10001, step=-1)
     # As a module: the script `ray` contains the path of the environment that it was installed in.
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
     command += ["--disable-usage-stats", "--log-color=false", f"--node-ip-address={host}", f"--port={port}"]
     command += [f"--dashboard-host={host}", f"--dashboard-port={dashboard}"]
-    command += [f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={_free_port()}"]
+    command += [f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={free_port()}"]
     command += ["--min-worker-port=0", "--max-worker-port=0"]  # any free ones: two Rays may share the machine
     command += [f"--temp-dir={_ray_folder(root)}"]
     environment = join_environment() | (LOOPBACK if host == HOST else {})
@@ -141,7 +141,7 @@ def _start_ray(root: Path, host: str) -> None:
 
 def _start_mlflow(root: Path, host: str) -> None:
     folder = _folder(root)
-    port = _free_port(5000)
+    port = free_port(5000)
     address = f"http://{host}:{port}"
     names = ",".join(f"{name}:{port}" for name in dict.fromkeys((host, HOST, "localhost")))
     command = [sys.executable, "-m", "mlflow", "server", f"--host={host}", f"--port={port}", "--workers=1"]
@@ -208,16 +208,6 @@ def _answers(url: str) -> bool:
         return error.code < 500
     except OSError:
         return False
-
-
-def _free_port(preferred: int = 0, step: int = 1) -> int:
-    """`preferred`, or the next free port among the hundred from there; 0: any that the system gives."""
-    for port in range(preferred, preferred + 100 * step, step):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(("", port))
-            return int(probe.getsockname()[1])
-    raise RuntimeError(f"no free port among the 100 from {preferred}; stop what listens there")
 
 
 # ------------------------------------------------------------------------------------------- stopping

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from pipeline.corpus.settings import Direction
 from pipeline.settings.section import (
@@ -20,6 +20,18 @@ from pipeline.settings.section import (
     Seed,
     Threads,
 )
+from pipeline.storage.patience import patiently
+
+T = TypeVar("T")
+
+
+def _distinct(values: list[T]) -> list[T]:
+    if len(set(values)) < len(values):
+        raise ValueError("names one twice")
+    return values
+
+
+Distinct = AfterValidator(_distinct)
 
 
 class Workers(Section):
@@ -44,13 +56,20 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"]
     precision: Precision  # auto: bf16 if it is measured to be faster
     deterministic: bool  # only operations that repeat bit for bit; slower on a GPU
-    directions: Annotated[list[Direction], Field(min_length=1)]
+    directions: Annotated[list[Direction], Field(min_length=1), Distinct]
     storage: str  # of checkpoints: local folder, NFS or s3://
     storage_wait_minutes: NonNegative  # how long to wait for a storage that is away or full
     checkpoint_minutes: Positive
     keep_checkpoints: Count
     log_steps: Count  # optimizer steps between two records of the training curve
     max_worker_failures: CountOrZero
+
+    def patiently(self, what: str, action: Callable[[], T]) -> T:
+        """Run an action on the storage, waiting while that is away or full; `what` begins the error.
+
+        Raises StorageError.
+        """
+        return patiently(action, minutes=self.storage_wait_minutes, what=what)
 
     @field_validator("storage")
     @classmethod
@@ -64,12 +83,6 @@ class Run(Section):
         if not name:
             raise ValueError("give a folder of its own, or s3://bucket/folder")
         return storage
-
-    @model_validator(mode="after")
-    def _directions_differ(self) -> Run:
-        if len(set(self.directions)) != len(self.directions):
-            raise ValueError(f"directions names one twice: {self.directions}")
-        return self
 
 
 class Trials(Section):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,9 +10,6 @@ from typing import Any, TypeVar
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.settings import Run
 from pipeline.storage.input_shipping import SHARED_FILES, Published, publish
-from pipeline.storage.patience import patiently
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -43,10 +39,4 @@ def ship(cluster: Cluster, storage: str, value: Any, run: Run) -> Shipment:
     """
     if not cluster.is_spread:
         return Shipment()
-    published = patiently(
-        lambda: publish(storage, value),
-        minutes=run.storage_wait_minutes,
-        what=f"{storage} cannot be written",
-        warn=log.warning,
-    )
-    return Shipment(published)
+    return Shipment(run.patiently(f"{storage} cannot be written", lambda: publish(storage, value)))

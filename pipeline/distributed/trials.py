@@ -10,7 +10,6 @@ lost, that is no result: the trial is retried, and if that does not help, all tr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ from pipeline.distributed.shipment import Shipment, ship
 from pipeline.distributed.worker import prepare_torch
 from pipeline.storage.lease import Fence, Process
 from pipeline.training.checkpoint import Checkpoint
-
-log = logging.getLogger(__name__)
 
 
 class Trial(Protocol):
@@ -82,9 +79,9 @@ def outcome_of(trial: Trial, run: Run, check: Callable[[], object] = lambda: Non
 def trial_runner(terms: Terms, cluster: Cluster | None, folder: str) -> Iterator[RunTrials]:
     """Yield a function that runs trials, on a Ray that is joined during the block; without a cluster, here.
 
-    The function skips trials that have an outcome. As each trial ends, it calls its second argument in this
-    process, with the error if the trial failed; the others continue. If a trial is lost, it raises
-    StorageError, TrialLostError or the like, and finished trials are kept.
+    A trial that has an outcome ends without training again. As each trial ends, the function calls its
+    second argument in this process, with the error if the trial failed; the others continue. If a trial is
+    lost, it raises StorageError, TrialLostError or the like, and finished trials are kept.
 
     Args:
         folder: the stage's own, in run.storage.
@@ -101,14 +98,13 @@ def trial_runner(terms: Terms, cluster: Cluster | None, folder: str) -> Iterator
 
 
 def _outcomes(trial: Trial, run: Run, check: Callable[[], object]) -> CheckpointStore:
-    folder, minutes = f"{trial.folder}/outcome", run.storage_wait_minutes
-    return CheckpointStore(folder, keep=1, warn=log.warning, check=check, wait_minutes=minutes)
+    minutes = run.storage_wait_minutes
+    return CheckpointStore(f"{trial.folder}/outcome", keep=1, check=check, wait_minutes=minutes)
 
 
 def _run_here(terms: Terms, trials: Sequence[Trial], on_end: OnEnd) -> None:
     for trial in trials:
-        if outcome_of(trial, terms.run) is None:
-            on_end(trial, _run_trial(trial, terms))
+        on_end(trial, _run_trial(trial, terms))
 
 
 def _run_trial(trial: Trial, terms: Terms) -> TrialError | None:
@@ -118,7 +114,7 @@ def _run_trial(trial: Trial, terms: Terms) -> TrialError | None:
         prepare_torch(terms.resources.cpus)
         with hold(trial.folder, terms.run, terms.owner, wait=True) as fence:
             outcomes = _outcomes(trial, terms.run, fence.check)
-            if outcomes.newest() is None:  # else another stage has just run the same trial
+            if outcomes.newest() is None:  # else another stage or trial has run the same training
                 outcomes.save(trial.run(fence))
     except (ValueError, RuntimeError) as error:
         if not is_settings_failure(error):
@@ -130,11 +126,8 @@ def _run_trial(trial: Trial, terms: Terms) -> TrialError | None:
 
 
 def _run_on_ray(
-    terms: Terms, cluster: Cluster, folder: str, at_once: int, trials: Sequence[Trial], on_end: OnEnd
+    terms: Terms, cluster: Cluster, folder: str, at_once: int, waiting: Sequence[Trial], on_end: OnEnd
 ) -> None:
-    waiting = [trial for trial in trials if outcome_of(trial, terms.run) is None]
-    if not waiting:
-        return
     tune = load_tune()
 
     class Listener(listener_class()):  # type: ignore[misc]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict
 from typing import Any
 
@@ -18,13 +17,11 @@ from pipeline.training.jobs import Job
 from pipeline.training.loop import train
 from pipeline.training.precision import agreed_dtype, dtype_of, set_arithmetic
 
-log = logging.getLogger(__name__)
-
 
 def open_store(run: Run, session: Session) -> CheckpointStore:
     assert session.fence is not None
     return CheckpointStore(
-        f"{session.folder}/checkpoints", run.keep_checkpoints, log.warning, check=session.fence.check,
+        f"{session.folder}/checkpoints", run.keep_checkpoints, check=session.fence.check,
         lease_number=session.fence.number, wait_minutes=run.storage_wait_minutes,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ def find(stage: str, direction: str, lowest: float, highest: float, steps: int, 
     found = Found(suggest(rates, losses), out / f"{stage}-{direction}.csv", out / f"{stage}-{direction}.png")
     rows = [{"lr": rate, "smoothed_loss": loss} for rate, loss in zip(rates, losses, strict=True)]
     write_csv(found.csv, rows)
-    _draw(found.picture, stage, rates, losses, found.suggestion)
+    _draw(found.picture, stage, rows, found.suggestion)
     return found
 
 
@@ -94,10 +95,11 @@ def stage_arguments(dvc_yaml: Path, stage: str, direction: str) -> dict[str, str
 
     command = read_yaml(dvc_yaml)["stages"][stage]["cmd"]
     words = shlex.split(command.replace("${item.direction}", direction))
-    flags = [word.removeprefix("--").replace("-", "_") for word in words if word.startswith("--")]
-    return dict(
-        zip(flags, [words[words.index(f"--{flag.replace('_', '-')}") + 1] for flag in flags], strict=True)
-    )
+    return {
+        flag.removeprefix("--").replace("-", "_"): value
+        for flag, value in pairwise(words)
+        if flag.startswith("--")
+    }
 
 
 def job_of(stage: str, params: Params, given: Mapping[str, str], direction: str) -> Job:
@@ -129,22 +131,16 @@ def _range_test(task: Task, context: Context, steps: int) -> tuple[list[float], 
     return rates, losses
 
 
-def _draw(path: Path, stage: str, rates: list[float], losses: list[float], suggestion: float) -> None:
+def _draw(path: Path, stage: str, rows: list[dict[str, float]], suggestion: float) -> None:
     import altair as alt
 
-    rows = [{"lr": rate, "loss": loss} for rate, loss in zip(rates, losses, strict=True)]
-    curve = (
-        alt.Chart(alt.Data(values=rows), title=f"{stage}: learning-rate range test")
-        .mark_line()
-        .encode(
-            x=alt.X("lr:Q", scale=alt.Scale(type="log"), title="learning rate"),
-            y=alt.Y("loss:Q", scale=alt.Scale(zero=False), title="training loss, smoothed (nats)"),
-        )
+    curve = alt.Chart(alt.Data(values=rows), title=f"{stage}: learning-rate range test").mark_line()
+    curve = curve.encode(
+        x=alt.X("lr:Q", scale=alt.Scale(type="log"), title="learning rate"),
+        y=alt.Y("smoothed_loss:Q", scale=alt.Scale(zero=False), title="training loss, smoothed (nats)"),
     )
-    mark = alt.Chart(alt.Data(values=[{"lr": suggestion}])).mark_rule(strokeDash=[4, 4]).encode(x="lr:Q")
-    label = (
-        alt.Chart(alt.Data(values=[{"lr": suggestion, "text": f"suggested: {suggestion:.2g}"}]))
-        .mark_text(align="left", dx=6, y=12)
-        .encode(x="lr:Q", text="text:N")
-    )
+    suggested = {"lr": suggestion, "text": f"suggested: {suggestion:.2g}"}
+    base = alt.Chart(alt.Data(values=[suggested])).encode(x="lr:Q")
+    mark = base.mark_rule(strokeDash=[4, 4])
+    label = base.mark_text(align="left", dx=6, y=12).encode(text="text:N")
     (curve + mark + label).properties(width=560, height=320).save(str(path), scale_factor=2)

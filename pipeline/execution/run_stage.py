@@ -8,10 +8,10 @@ import logging
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -28,13 +28,15 @@ from pipeline.identity.key import run_key
 from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
 from pipeline.project.params import Params, load
-from pipeline.project.stages import Stage
 from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
 from pipeline.storage.lease import Fence, Process
-from pipeline.storage.patience import patiently
 from pipeline.terminal.progress import busy, follow
 from pipeline.training.settings import Model
+
+if TYPE_CHECKING:
+    from pipeline.distributed.session import Session
+    from pipeline.sweeps.sweep import Sweep
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,8 @@ def run_stage(
     if stage == "prepare":  # the first stage: refuse now what a later one would refuse after hours
         check_model(settings.model)
     root = project_root(Path.cwd())
-    kind = stages.describe(stage).kind
+    described = stages.describe(stage)
+    kind = described.kind
     # A sweep starts Ray itself, if any trial is left to train.
     ray = cluster_of(root, settings, stage) if kind in ("trains", "sweeps") else None
     with ray if ray and kind == "trains" else nullcontext(ray) as cluster:
@@ -70,23 +73,25 @@ def run_stage(
         with _alone(info, settings, parent) as fence, tracking.stage_run(info) as run:
             if fence is not None:
                 run.may_send = fence.may_send
-            if kind == "sweeps":
-                found = _sweep(module, settings, arguments, run, cluster, fence)
-            elif kind == "trains":
-                found = _train(module, settings, arguments, run, curve, cluster, fence)
+            more: dict[str, Any] = {}
+            progress: AbstractContextManager[None] = nullcontext()  # a sweep shows its own
+            if kind == "trains":
+                more["session"], records = _session(settings, run, cluster, fence)
+                progress = follow(records, info.name)
+            elif kind == "sweeps":
+                more["sweep"] = _sweep(settings, run, cluster, fence)
             else:
-                more = {"provenance": _provenance(run)} if kind == "reports" else {}
-                with busy(info.name):
-                    found = module.run(settings, **arguments, **more)
+                more |= {"provenance": _provenance(run)} if kind == "reports" else {}
+                progress = busy(info.name)
+            with progress:
+                found = module.run(settings, **arguments, **more)
+            if curve is not None:
+                _write_curve(tracking.read_records(records), curve)
             atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
             tracking.log_metrics(run, found)
-            _register(stages.describe(stage), run, arguments)
-
-
-def _register(stage: Stage, run: tracking.StageRun, arguments: Mapping[str, Any]) -> None:
-    if stage.registers is not None:
-        out = arguments["out"]
-        tracking.register_model(run, out, stage.registers.format(out=out.name), "current", {})
+            if described.registers is not None:
+                name = described.registers.format(out=arguments["out"].name)
+                tracking.register_model(run, arguments["out"], name, "current")
 
 
 def project_root(folder: Path) -> Path:
@@ -124,13 +129,9 @@ def _alone(info: tracking.StageInfo, settings: Params, parent: Process | None) -
         return
     from pipeline.distributed.launch import hold
 
-    patiently(
-        partial(marker.claim, info.root, settings.run.storage),
-        minutes=settings.run.storage_wait_minutes,
-        what=f"{settings.run.storage} cannot be used",
-        warn=log.warning,
-    )
-    folder, _ = _places(info.root, settings.run.storage, info.key)
+    storage = settings.run.storage
+    settings.run.patiently(f"{storage} cannot be used", partial(marker.claim, info.root, storage))
+    folder, _ = _places(info.root, storage, info.key)
     with hold(folder, settings.run, parent) as fence:
         yield fence
 
@@ -157,15 +158,14 @@ def _stage_info(
     _compare(fingerprint, code)
     lock = LockFile(Path.cwd())
     known = [*paths.values(), *([fingerprint] if fingerprint else [])]
+    key = run_key(stage, {"arguments": texts, "params": section}, inputs, code)
     return tracking.StageInfo(
         root=root,
         stage=stage,
         stages=pipeline_stages(Path.cwd(), settings),
         params=section,
         inputs=inputs,
-        key=run_key(stage, {"arguments": texts, "params": section}, inputs, code)
-        if described.is_training
-        else None,
+        key=key if described.is_training else None,
         recipe=lock.upcoming(selected(written, sections), known),
         recipes=lock.recipes(),
         by_force=tracking.was_asked_by_force(),
@@ -194,22 +194,16 @@ def cluster_of(root: Path, settings: Params, stage: str) -> Cluster | None:
     return Cluster(address, services.join_environment() if address else {}, dashboard=nested)
 
 
-def _train(
-    module: Any,
-    settings: Params,
-    arguments: Mapping[str, Any],
-    run: tracking.StageRun,
-    curve: Path | None,
-    cluster: Cluster | None,
-    fence: Fence | None,
-) -> dict[str, Any]:
+def _session(
+    settings: Params, run: tracking.StageRun, cluster: Cluster | None, fence: Fence | None
+) -> tuple[Session, Path]:
+    """The session of the training, and the file for its curve."""
     from pipeline.distributed.session import Session
 
-    key = run.info.key
-    assert key is not None
-    folder, records = _places(run.info.root, settings.run.storage, key)
+    assert run.info.key is not None
+    folder, records = _places(run.info.root, settings.run.storage, run.info.key)
     session = Session(
-        key=key,
+        key=run.info.key,
         folder=folder,
         open_recorder=run.recorder(records).open,
         curve=records,
@@ -218,11 +212,7 @@ def _train(
         fence=fence,
         cluster=cluster,
     )
-    with follow(records, run.info.name):
-        found: dict[str, Any] = module.run(settings, **arguments, session=session)
-    if curve is not None:
-        _write_curve(tracking.read_records(records), curve)
-    return found
+    return session, records
 
 
 def _places(root: Path, storage: str, key: str) -> tuple[str, Path]:
@@ -236,19 +226,11 @@ def _places(root: Path, storage: str, key: str) -> tuple[str, Path]:
     return folder, records
 
 
-def _sweep(
-    module: Any,
-    settings: Params,
-    arguments: Mapping[str, Any],
-    run: tracking.StageRun,
-    cluster: Cluster | None,
-    fence: Fence | None,
-) -> dict[str, Any]:
-    """Run a stage that consists of many trainings."""
+def _sweep(settings: Params, run: tracking.StageRun, cluster: Cluster | None, fence: Fence | None) -> Sweep:
     from pipeline.sweeps.sweep import Sweep
 
     assert fence is not None
-    sweep = Sweep(
+    return Sweep(
         run=settings.run,
         resources=settings.trials,
         cluster=cluster,
@@ -262,8 +244,6 @@ def _sweep(
         settle_run=partial(tracking.settle_trial, run),
         log_points=partial(tracking.log_points, run),
     )
-    found: dict[str, Any] = module.run(settings, **arguments, sweep=sweep)
-    return found
 
 
 def _provenance(run: tracking.StageRun) -> Any:
@@ -274,15 +254,13 @@ def _provenance(run: tracking.StageRun) -> Any:
 
     facts = {"commit": str(head(run.info.root) or "not in a git repository")}
     facts |= {name: version(name) for name in ("headstart", "torch", "ray", "mlflow", "dvc")}
+    facts["python"] = platform.python_version()
+    facts["machine"] = f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores"
     return Provenance(
-        facts=facts | {"python": platform.python_version(), "machine": _machine()},
+        facts=facts,
         data=LockFile(Path.cwd()).outputs(),
         runs=tracking.linked_runs(run),
     )
-
-
-def _machine() -> str:
-    return f"{platform.system()} on {platform.machine()}, {os.cpu_count()} cores"
 
 
 def _write_curve(records: list[tracking.Record], path: Path) -> None:

@@ -60,10 +60,10 @@ def atomic_write(path: Path, content: bytes) -> None:
         beside.replace(path)
 
 
-def atomic_create(path: Path, content: bytes) -> bool:
+def atomic_create(path: Path, content: bytes, mode: int = 0o666) -> bool:
     """Write a file unless it exists; returns whether it was written. Of several processes, one succeeds."""
     # `clear_leftovers` leaves a "new" sibling alone: another process may be about to link it.
-    with _written_beside(path, "new", content) as beside:
+    with _written_beside(path, "new", content, mode) as beside:
         try:
             # Unlike O_EXCL, a link is atomic on every NFS, and the content is there with the name.
             os.link(beside, path)
@@ -102,12 +102,12 @@ def clear_leftovers(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _written_beside(path: Path, purpose: str, content: bytes) -> Iterator[Path]:
+def _written_beside(path: Path, purpose: str, content: bytes, mode: int = 0o666) -> Iterator[Path]:
     """A synced sibling with the content, removed after the block."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = _sibling(path, purpose)
     try:
-        with beside.open("wb") as file:
+        with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -33,7 +33,7 @@ from pipeline.storage.address import join, open_storage
 from pipeline.storage.bucket import SCRATCH_PREFIX
 from pipeline.storage.input_shipping import FOLDER, WHOLE
 from pipeline.storage.interface import Storage, StoredFile
-from pipeline.storage.lease import Holder, Lease, holder_of, last_holder, leased, user_name
+from pipeline.storage.lease import Holder, Lease, acquire, holder_of, last_holder, user_name
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ def remove(storage: Storage, run: StoredRun) -> None:
 @contextlib.contextmanager
 def _held(storage: Storage, run: StoredRun) -> Iterator[Lease]:
     """Hold the lease of a run. Raises ValueError if another process does, or has changed the run since."""
-    with leased(join(storage.address, run.key), tell=log.warning) as lease:
+    with acquire(join(storage.address, run.key), tell=log.warning) as lease:
         now = {file for file in storage.files(run.key) if not file.path.startswith(f"{run.key}/lease/")}
         if now - set(run.files):
             raise ValueError("it was written to in the meantime")

@@ -24,8 +24,7 @@ class Folder(Storage):
 
     def names(self, folder: str = "") -> list[str]:
         try:
-            with os.scandir(self._root / folder) as entries:
-                return sorted(entry.name for entry in entries if not entry.name.startswith("."))
+            return sorted(name for name in os.listdir(self._root / folder) if not name.startswith("."))
         except FileNotFoundError:
             return []
 

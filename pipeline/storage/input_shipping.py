@@ -7,11 +7,12 @@ worker fetches it into its machine's cache, once, and checks it against that has
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import MethodType
@@ -80,9 +81,9 @@ def publish(storage: str, value: Any) -> Published:
 def _publish(inputs: Storage, digest: str, files: Mapping[str, Path]) -> None:
     """Publish files as a folder, unless another driver has by then: workers may be reading its copy."""
     try:
-        with inputs.publishing(digest) as copy:
+        with inputs.publishing(digest) as target:
             for name, file in files.items():
-                shutil.copyfile(file, copy / name)
+                shutil.copyfile(file, target / name)
             if _is_published(inputs, digest, files):
                 raise FileExistsError(digest)
     except OSError:
@@ -109,12 +110,12 @@ def _fetch(storage: str, digest: str) -> Path:
             inputs = open_storage(join(storage, FOLDER))
             where = f"{inputs.address}/{digest}"
             try:
-                with inputs.opened(digest) as source, atomic_folder(folder) as copy:
+                with inputs.opened(digest) as source, atomic_folder(folder) as target:
                     files = {_path_of(file.name, where): file for file in _files_below(source)}
                     for path, file in files.items():
-                        (copy / path).parent.mkdir(parents=True, exist_ok=True)
-                        shutil.copyfile(file, copy / path)
-                    if content_hash(copy) != digest:
+                        (target / path).parent.mkdir(parents=True, exist_ok=True)
+                        shutil.copyfile(file, target / path)
+                    if content_hash(target) != digest:
                         raise ValueError(
                             f"{where} was altered: its content has another hash; remove it, then repeat"
                         )
@@ -157,16 +158,19 @@ def _path_of(name: str, where: str) -> Path:
 
 
 def _with_paths(value: Any, change: Callable[[Path], Path]) -> Any:
-    """A copy of a tree of dataclasses, sequences and bound methods, with its paths changed."""
+    """A copy of a tree of dataclasses, sequences and objects with a bound method, with its paths changed."""
     if isinstance(value, Path):
         return change(value)
     if isinstance(value, MethodType):
-        return MethodType(value.__func__, _with_paths(value.__self__, change))
+        return MethodType(value.__func__, _copied(value.__self__, change))
     if type(value) in (list, tuple):
         return type(value)(_with_paths(part, change) for part in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        parts = {each.name: getattr(value, each.name) for each in fields(value) if each.init}
-        changed = {name: _with_paths(part, change) for name, part in parts.items()}
-        different = {name: part for name, part in changed.items() if part is not parts[name]}
-        return replace(value, **different) if different else value
-    return value
+    return _copied(value, change) if is_dataclass(value) else value
+
+
+def _copied(value: Any, change: Callable[[Path], Path]) -> Any:
+    if isinstance(value, type):
+        return value
+    copied = copy.copy(value)
+    vars(copied).update({name: _with_paths(part, change) for name, part in vars(value).items()})
+    return copied

@@ -22,10 +22,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Self
 
 import psutil
+from pydantic import TypeAdapter
 
 from pipeline.machine.process_identity import ProcessIdentity, identity_of, is_alive, place
 from pipeline.storage.address import open_storage
@@ -101,16 +104,6 @@ class Holder:
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode()
 
-    @staticmethod
-    def from_json(content: bytes) -> Holder:
-        """Raises ValueError if the content is no lease."""
-        try:
-            values = json.loads(content)
-            process, parent = Process(**values.pop("process")), values.pop("parent")
-            return Holder(process, Process(**parent) if parent else None, **values)
-        except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"it is no lease: {error}") from error
-
     @property
     def is_orphan(self) -> bool:
         """Whether the process that waits for its result has exited."""
@@ -118,6 +111,9 @@ class Holder:
 
     def __str__(self) -> str:
         return f"process {self.process.pid} of {self.user} on {self.host}, since {self.since}"
+
+
+_HOLDER = TypeAdapter(Holder)
 
 
 @dataclass(frozen=True)
@@ -151,7 +147,7 @@ class Fence:
 
 
 class Lease:
-    """A held lease; a thread counts its beats until `release`."""
+    """A held lease; a thread counts its beats until `release`, which leaving it as a context calls."""
 
     def __init__(self, storage: Storage, number: int) -> None:
         self.fence = Fence(storage.address, number)
@@ -159,6 +155,12 @@ class Lease:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Give the lease back, so that the next process need not wait."""
@@ -195,16 +197,10 @@ class Lease:
                     self._storage.write(_path(self.fence.number, "beat"), str(count).encode())
 
 
-@contextlib.contextmanager
-def leased(
-    address: str,
-    parent: Process | None = None,
-    *,
-    tell: Tell = lambda message: None,
-    wait: bool = False,
-    silent_s: float = SILENT_S,
-) -> Iterator[Lease]:
-    """Hold the lease of the run at an address while the block runs.
+def acquire(
+    address: str, parent: Process | None = None, *, tell: Tell = lambda message: None, wait: bool = False
+) -> Lease:
+    """Take the lease of the run at an address, to be released, as by leaving `with acquire(...) as lease`.
 
     Args:
         parent: the process that waits for this one. Once it exits, the next holder ends this orphan.
@@ -215,42 +211,23 @@ def leased(
         LeaseHeldError: another process is training the run; the message names it.
         OSError: the storage does not answer.
     """
-    told: set[str] = set()
-
-    def tell_once(message: str) -> None:
-        if message not in told:
-            told.add(message)
-            tell(message)
-
-    lease = None
-    while lease is None:
+    storage = open_storage(address)
+    tell_once = cache(tell)  # one that has told a message does nothing for it again
+    while True:
         try:
-            lease = acquire(address, parent, tell=tell_once, silent_s=silent_s)
+            return _take(storage, Holder.this(parent), tell_once)
         except LeaseHeldError as error:
             if not wait:
                 raise
             tell_once(f"{error}; waiting")
             time.sleep(RETRY_S)
-    try:
-        yield lease
-    finally:
-        lease.release()
 
 
-def acquire(
-    address: str,
-    parent: Process | None = None,
-    *,
-    tell: Tell = lambda message: None,
-    silent_s: float = SILENT_S,
-) -> Lease:
-    """Take the lease as `leased` does; the caller releases it."""
-    storage = open_storage(address)
-    mine = Holder.this(parent).to_json()
+def _take(storage: Storage, holder: Holder, tell: Tell) -> Lease:
     while True:
         last = max(_numbers(storage), default=0)
-        orphan = _check_free(storage, last, tell, silent_s) if last else None
-        if not storage.create(_path(last + 1), mine):
+        orphan = _check_free(storage, last, tell) if last else None
+        if not storage.create(_path(last + 1), holder.to_json()):
             continue  # another process was quicker
         if max(_numbers(storage)) > last + 1:  # others came and went while this process slept
             storage.remove(_path(last + 1))
@@ -287,7 +264,7 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def _check_free(storage: Storage, number: int, tell: Tell, silent_s: float) -> Process | None:
+def _check_free(storage: Storage, number: int, tell: Tell) -> Process | None:
     """Return if the holder of a number is gone, with its process if that is an orphan to terminate.
 
     Raises LeaseHeldError if it is alive.
@@ -296,7 +273,7 @@ def _check_free(storage: Storage, number: int, tell: Tell, silent_s: float) -> P
         return None
     holder = _holder(storage, number)
     if holder is None or not holder.process.is_here:
-        _watch(storage, number, holder, tell, silent_s)
+        _watch(storage, number, holder, tell)
         return None
     if holder.process == Process.this():
         return None  # a trial of this process that was stopped
@@ -309,15 +286,15 @@ def _check_free(storage: Storage, number: int, tell: Tell, silent_s: float) -> P
     raise LeaseHeldError(_held(storage, holder))
 
 
-def _watch(storage: Storage, number: int, holder: Holder | None, tell: Tell, silent_s: float) -> None:
-    """Return if a holder elsewhere gives no beat for `silent_s`. Raises LeaseHeldError at its next beat."""
+def _watch(storage: Storage, number: int, holder: Holder | None, tell: Tell) -> None:
+    """Return if a holder elsewhere gives no beat for `SILENT_S`. Raises LeaseHeldError at its next beat."""
     tell(
-        f"{storage.address} was being trained by {holder}; watching for {silent_s:.0f} s whether it still is"
+        f"{storage.address} was being trained by {holder}; watching for {SILENT_S:.0f} s whether it still is"
     )
     before = storage.read(_path(number, "beat"))
-    deadline = time.monotonic() + silent_s
+    deadline = time.monotonic() + SILENT_S
     while time.monotonic() < deadline:
-        time.sleep(min(1.0, silent_s / 10))
+        time.sleep(min(1.0, SILENT_S / 10))
         if _is_released(storage, number):
             return
         if storage.read(_path(number, "beat")) != before:
@@ -334,7 +311,7 @@ def _held(storage: Storage, holder: Holder | None) -> str:
 def _holder(storage: Storage, number: int) -> Holder | None:
     """The holder of a number; None if the file was torn by a power cut."""
     try:
-        return Holder.from_json(storage.read(_path(number)) or b"")
+        return _HOLDER.validate_json(storage.read(_path(number)) or b"")
     except ValueError:
         return None
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import logging
 import re
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+log = logging.getLogger(__name__)
 
 _LONGEST_PAUSE_S = 15.0
 
@@ -42,10 +45,8 @@ def patiently(
     *,
     minutes: float,
     what: str,
-    warn: Callable[[str], object],
+    warn: Callable[[str], object] = log.warning,
     through: tuple[type[OSError], ...] = (),
-    sleep: Callable[[float], object] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
 ) -> T:
     """Call `action` and return its result, retrying for some minutes while the storage is away or full.
 
@@ -56,7 +57,7 @@ def patiently(
 
     Raises StorageError, with the cause and what to do, after that time, or at once if waiting does not help.
     """
-    deadline = clock() + 60 * minutes
+    deadline = time.monotonic() + 60 * minutes
     pause = 0.5
     while True:
         try:
@@ -64,7 +65,7 @@ def patiently(
         except through:
             raise
         except OSError as error:
-            left = deadline - clock()
+            left = deadline - time.monotonic()
             refused = _refused_by_s3(error)
             if error.errno in _PERMANENT or refused or left <= 0:
                 advice = refused or what_to_do(error) or "see that it can be reached"
@@ -74,7 +75,7 @@ def patiently(
                 ) from error
             pause = min(2 * pause, _LONGEST_PAUSE_S)
             warn(f"{what}: {_reason(error)}; waiting, for up to {left / 60:.0f} more minutes")
-            sleep(min(pause, max(left, 0.0)))
+            time.sleep(min(pause, max(left, 0.0)))
 
 
 def what_to_do(error: OSError) -> str | None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from pipeline.distributed.settings import Distinct
 from pipeline.settings.section import Count, Section, Seed
 
 Arm = Literal["ulmfit", "general_lm", "target_lm", "scratch", "bidirectional", "tfidf"]
 
 
 class SampleEfficiency(Section):
-    arms: Annotated[list[Arm], Field(min_length=1)]  # the others are compared with the first
-    labels: Annotated[list[Count], Field(min_length=1)]
-    seeds: Annotated[list[Seed], Field(min_length=1)]
+    arms: Annotated[list[Arm], Field(min_length=1), Distinct]  # the others are compared with the first
+    labels: Annotated[list[Count], Field(min_length=1), Distinct]
+    seeds: Annotated[list[Seed], Field(min_length=1), Distinct]
     held_out: Annotated[float, Field(gt=0, lt=1)]  # share of the labels, for early stopping
     min_steps: Count
     evaluations: Count
@@ -23,14 +24,6 @@ class SampleEfficiency(Section):
     test_documents: Count | None  # a seeded sample of this size; null: all
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
-
-    @model_validator(mode="after")
-    def _nothing_twice(self) -> SampleEfficiency:
-        for name in ("arms", "labels", "seeds"):
-            values = getattr(self, name)
-            if len(set(values)) != len(values):
-                raise ValueError(f"{name} names one twice: {values}")
-        return self
 
 
 class Ablate(Section):

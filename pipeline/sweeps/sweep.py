@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -16,7 +16,6 @@ from pipeline.distributed.trials import Terms, Trial, outcome_of, trial_runner
 from pipeline.identity.key import TRIALS_FILE, run_key
 from pipeline.storage.address import open_storage
 from pipeline.storage.lease import Fence, Process
-from pipeline.storage.patience import patiently
 from pipeline.terminal.progress import counted
 from pipeline.tracking.runs import OpenRun
 from pipeline.training.checkpoint import Checkpoint
@@ -61,7 +60,7 @@ class Keys:
         return run_key("trial", {**self.common, **values}, self.inputs, self.code)
 
     def session(self, values: Mapping[str, Any]) -> Session:
-        """A session without a recorder: a search records what its trials report."""
+        """A session without a recorder."""
         key = self.of(values)
         return Session(key, self.places(key)[0], no_recorder, owner=self.owner)
 
@@ -97,8 +96,7 @@ class Sweep:
             if not known.issuperset(keys):
                 storage.write(TRIALS_FILE, json.dumps(sorted({*known, *keys}), indent=0).encode())
 
-        what = f"{self.folder}/{TRIALS_FILE} cannot be written"
-        patiently(add, minutes=self.run.storage_wait_minutes, what=what, warn=log.warning)
+        self.run.patiently(f"{self.folder}/{TRIALS_FILE} cannot be written", add)
 
     def outcomes(self, specs: Sequence[Spec]) -> dict[str, Checkpoint | Exception]:
         """The outcome of each trial by name, or the error that it failed with.
@@ -106,17 +104,19 @@ class Sweep:
         Trials with an outcome from an earlier run are not run again. All are built, which checks them, before
         the first one runs. Raises ValueError for unusable input, or if all trials fail.
         """
-        trials = {spec.name: spec.build(self._session(spec)) for spec in specs}
-        self.retain([self._key(spec) for spec in specs])  # before any outcome is relied on
+        sessions = {spec.name: self.keys(spec.settings, spec.inputs).session({}) for spec in specs}
+        trials = {spec.name: spec.build(sessions[spec.name]) for spec in specs}
+        self.retain([session.key for session in sessions.values()])  # before any outcome is relied on
         outcomes: dict[str, Checkpoint | Exception] = {}
-        for spec in specs:
-            outcome = self._outcome(trials[spec.name])
+        for name, trial in trials.items():
+            outcome = self._outcome(trial)
             if outcome is not None:
-                self.settle_run(spec.name, self._key(spec), self.places(self._key(spec))[1], outcome.state)
-                outcomes[spec.name] = outcome
+                key = sessions[name].key
+                self.settle_run(name, key, self.places(key)[1], outcome.state)
+                outcomes[name] = outcome
         missing = [spec for spec in specs if spec.name not in outcomes]
         if missing:
-            self._run(trials, missing, outcomes)
+            self._run(trials, sessions, missing, outcomes)
         assert outcomes.keys() == trials.keys()
         failures = [name for name, outcome in outcomes.items() if isinstance(outcome, Exception)]
         if failures and len(failures) == len(outcomes):
@@ -126,6 +126,7 @@ class Sweep:
     def _run(
         self,
         trials: Mapping[str, SweepTrial],
+        sessions: Mapping[str, Session],
         missing: Sequence[Spec],
         outcomes: dict[str, Checkpoint | Exception],
     ) -> None:
@@ -150,12 +151,12 @@ class Sweep:
 
             try:
                 for spec in missing:
-                    runs[spec.name] = self.open_run(spec.name, self._key(spec), spec.settings)
-                    waiting.append(trials[spec.name].recorded(self._session(spec, runs[spec.name])))
+                    session = sessions[spec.name]
+                    run = runs[spec.name] = self.open_run(spec.name, session.key, spec.settings)
+                    recorder = run.recorder(self.places(session.key)[1])
+                    session = replace(session, open_recorder=recorder.open, tracking_run=run.run_id)
+                    waiting.append(trials[spec.name].recorded(session))
                 run_trials(waiting, on_end)
-                for trial in waiting:
-                    if trial.name in runs:  # skipped: another trial with the same settings has run
-                        on_end(trial, None)
             except BaseException as error:
                 for run in runs.values():
                     run.close({}, f"stopped: {type(error).__name__}")
@@ -169,16 +170,6 @@ class Sweep:
         """The keys of trials that read these inputs and share these settings."""
         common = {"precision": self.run.precision, **settings}
         return Keys(common, {name: self.inputs[name] for name in inputs}, self.code, self.places, self.owner)
-
-    def _key(self, spec: Spec) -> str:
-        return self.keys(spec.settings, spec.inputs).of({})
-
-    def _session(self, spec: Spec, run: OpenRun | None = None) -> Session:
-        key = self._key(spec)
-        folder, curve = self.places(key)
-        if run is None:  # the trial is only checked
-            return Session(key, folder, no_recorder)
-        return Session(key, folder, run.recorder(curve).open, tracking_run=run.run_id, owner=self.owner)
 
 
 @dataclass

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
 
-SEND_INTERVAL_S = 1.0  # between two calls, unless more records wait than one call holds
-BACKLOG_DUTY = 0.2  # share of the time that calls take while more records wait
+SEND_INTERVAL_S = 1.0  # between two calls
 LONGEST_BACKOFF_S = 30.0
 
 
@@ -208,7 +207,6 @@ class _Sender:
         self._offset = 0  # of the first record that may not have arrived
         self._client: MlflowClient | None = None
         self._sent: dict[str, int] | None = None  # metric -> largest step; None: not asked yet
-        self.lags = False  # whether the last call could not hold all waiting records
 
     def send(self) -> bool:
         """Make one call. Returns whether there was anything to send; raises what `client` raises."""
@@ -243,11 +241,10 @@ class _Sender:
         from mlflow.entities import Metric
 
         batch: list[Metric] = []
-        done, self.lags = self._offset, False
+        done = self._offset
         for record, end in _records_of(self._file, self._config.path, self._offset):
             new = [key for key in record.metrics if record.step > sent.get(key, -1)]
             if len(batch) + len(new) > METRICS_PER_CALL:  # a record is never split
-                self.lags = True
                 break
             batch += [Metric(key, record.metrics[key], record.time_ms, record.step) for key in new]
             done = end
@@ -290,7 +287,7 @@ class _Outbox:
         failures = 0
         while not self._abandoned.is_set():
             self._wake.clear()
-            closing, began = self._closing.is_set(), time.monotonic()
+            closing = self._closing.is_set()
             try:
                 sent = self._sender.send()
             except FencedError as error:
@@ -307,9 +304,7 @@ class _Outbox:
                 continue
             failures, self._error = 0, None
             if sent:
-                took_s = time.monotonic() - began
-                rest_s = took_s * (1 / BACKLOG_DUTY - 1) if self._sender.lags else SEND_INTERVAL_S
-                self._closing.wait(rest_s)
+                self._closing.wait(SEND_INTERVAL_S)
             elif closing:
                 return
             else:

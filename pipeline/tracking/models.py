@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
-from pipeline.tracking.plans import mlflow_name
 from pipeline.tracking.runs import StageRun, best_effort, ensure_open
 from pipeline.tracking.stores import RefusedError, client, tracking_uri, without_login
 
 
-def register_model(
-    run: StageRun, folder: Path, name: str, alias: str, metrics: Mapping[str, float]
-) -> str | None:
+def register_model(run: StageRun, folder: Path, name: str, alias: str) -> str | None:
     """Register the exported model in `folder` as a new version of `name`, and point `alias` at it.
 
-    The metrics become tags of the version. Returns its address, `models:/name@alias`, or None, after a
-    warning, if MLflow does not take it. Raises ValueError if `folder` is not a folder.
+    Returns its address, `models:/name@alias`, or None, after a warning, if MLflow does not take it.
     """
-    if not folder.is_dir():
-        raise ValueError(f"there is no model folder {folder} to register")
     with best_effort(run, f"{folder} is not registered as {name}@{alias}"), run.breaker.attempt():
         mlflow, run_id = client(run.uri, run.may_send), ensure_open(run)
         with tempfile.TemporaryDirectory() as scratch:
@@ -30,8 +23,7 @@ def register_model(
         if not mlflow.search_registered_models(f"name = '{name}'"):
             mlflow.create_registered_model(name)
         source = f"{mlflow.get_run(run_id).info.artifact_uri}/model"
-        tags = {mlflow_name(key): str(value) for key, value in metrics.items()}
-        version = mlflow.create_model_version(name, source, run_id, tags=tags)
+        version = mlflow.create_model_version(name, source, run_id)
         mlflow.set_registered_model_alias(name, alias, version.version)
         return f"models:/{name}@{alias}"
     return None

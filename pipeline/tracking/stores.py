@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import json
 import logging
@@ -12,6 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -93,7 +93,7 @@ def is_database(uri: str) -> bool:
 
 def credentials() -> dict[str, str]:
     """The environment variables with which MLflow logs in. Workers have those of their node instead."""
-    named = {name: os.environ[name] for name in os.environ if name.startswith("MLFLOW_TRACKING_")}
+    named = {name: value for name, value in os.environ.items() if name.startswith("MLFLOW_TRACKING_")}
     return {name: value for name, value in named.items() if value and name != "MLFLOW_TRACKING_URI"}
 
 
@@ -221,22 +221,15 @@ def client(uri: str, may_send: MaySend = always, secrets: Mapping[str, str] | No
         if is_database(uri):
             uri = _with_driver(uri)
             _within(limit_s, _connect, uri)
-        made = _within(first_limit_s, functools.partial(MlflowClient, tracking_uri=uri))
+        made = _within(first_limit_s, MlflowClient, tracking_uri=uri)
         return cast("MlflowClient", _GuardedClient(made, uri, may_send, limit_s))
 
 
 def _with_driver(uri: str) -> str:
-    """The address with the installed driver: SQLAlchemy 2.1 chooses another one than 2.0."""
+    """The address with the driver of `headstart[postgres]`: SQLAlchemy 2.1 would look for another."""
     dialect, _, rest = uri.partition("://")
-    if dialect != "postgresql":
-        return uri
-    for driver in ("psycopg2", "psycopg"):
-        if importlib.util.find_spec(driver):
-            return f"postgresql+{driver}://{rest}"
-    raise RefusedError(
-        f"{redact(uri)} needs a driver for PostgreSQL, and none is installed; "
-        "run `pip install headstart[postgres]`"
-    )
+    is_ours = dialect == "postgresql" and importlib.util.find_spec("psycopg2")
+    return f"postgresql+psycopg2://{rest}" if is_ours else uri
 
 
 def _connect(uri: str) -> None:
@@ -251,7 +244,10 @@ def _connect(uri: str) -> None:
     try:
         engine = sqlalchemy.create_engine(uri, poolclass=sqlalchemy.pool.NullPool)
     except ImportError as error:
-        raise RefusedError(f"{redact(uri)} needs a driver that is not installed: {error}") from error
+        raise RefusedError(
+            f"{redact(uri)} needs a driver that is not installed ({error}); "
+            "that for PostgreSQL comes with `pip install headstart[postgres]`"
+        ) from error
     except ValueError as error:  # the port is not a number
         raise RefusedError(
             f"{redact(uri)} is no address of a database; correct MLFLOW_TRACKING_URI"
@@ -283,20 +279,15 @@ def _within(limit_s: float | None, function: Callable[..., Any], *arguments: Any
     """Call a function. Raises TimeoutError after `limit_s`, and leaves the call to a thread of its own."""
     if limit_s is None:
         return function(*arguments, **named)
-    outcome: list[tuple[Any, BaseException | None]] = []
+    outcome: Future[Any] = Future()
 
     def work() -> None:
         try:
-            outcome.append((function(*arguments, **named), None))
+            outcome.set_result(function(*arguments, **named))
         except BaseException as error:  # raised again below
-            outcome.append((None, error))
+            outcome.set_exception(error)
 
-    thread = threading.Thread(target=work, name="mlflow-call", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if not outcome:
+    threading.Thread(target=work, name="mlflow-call", daemon=True).start()  # a pool would wait for it
+    if outcome not in wait([outcome], limit_s).done:
         raise TimeoutError(f"no answer within {limit_s:.0f} s")
-    result, error = outcome[0]
-    if error is not None:
-        raise error
-    return result
+    return outcome.result()

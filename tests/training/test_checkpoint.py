@@ -18,9 +18,10 @@ from pipeline.artifacts.model_folder import ModelFolder, export_model, load_clas
 from pipeline.artifacts.tensor_folder import read_folder, verify_folder, write_folder
 from pipeline.distributed.failures import is_settings_failure
 from pipeline.files.manifest import write_manifest
+from pipeline.storage import lease
 from pipeline.storage.address import open_storage
 from pipeline.storage.bucket import Bucket
-from pipeline.storage.lease import Lease, LeaseLostError, acquire, leased
+from pipeline.storage.lease import Lease, LeaseLostError, acquire
 from pipeline.storage.patience import StorageError
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder, check_match
 from pipeline.training.checkpoint import Checkpoint
@@ -273,7 +274,7 @@ def test_extra_files_are_copied_and_verified(tmp_path):
     extra_file.write_bytes(b"pieces")
     folder = tmp_path / "model"
     folder.mkdir()
-    write_folder(folder, {}, {"a": 1}, [extra_file])
+    write_folder(folder, {}, {"a": 1}, {extra_file.name: extra_file.read_bytes()})
     assert read_folder(folder) == ({}, {"a": 1})
     (folder / "tokenizer.model").write_bytes(b"pieceS")
     with pytest.raises(ValueError, match=r"tokenizer\.model was altered"):
@@ -452,6 +453,7 @@ def test_who_was_followed_while_uploading_does_not_touch_what_the_follower_publi
         real(self, file, path)
 
     monkeypatch.setattr(Bucket, "_upload", upload)
+    monkeypatch.setattr(lease, "SILENT_S", 0.1)
     first = acquire(bucket)
     first._over.set()  # as if its machine hung
     of_another_machine(bucket, first.fence.number)
@@ -467,7 +469,7 @@ def test_who_was_followed_while_uploading_does_not_touch_what_the_follower_publi
     slow = threading.Thread(target=save)
     slow.start()
     assert stalled.wait(60)
-    with leased(bucket, silent_s=0.1) as second:
+    with acquire(bucket) as second:
         follower = held_by(bucket, second)
         follower.save(spent(2))
         go_on.set()
