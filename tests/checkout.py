@@ -1,10 +1,13 @@
-"""A copy of this checkout, as a user has it who has run nothing yet."""
+"""A copy of this checkout, as a user has it who has run nothing yet, and trainings in it that are held."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,3 +21,13 @@ def copy_checkout(folder: Path) -> Path:
             shutil.copy(ROOT / name, folder / name)
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     return folder
+
+
+def held(environment: Mapping[str, str], place: Literal["checkpoint", "end"], file: Path) -> dict[str, str]:
+    """The environment of a process whose training is held there while the file, made here, exists.
+
+    At `checkpoint` it has one behind the first records of its curve; at `end` the finished one.
+    """
+    file.touch()
+    path = os.pathsep.join(filter(None, (str(ROOT / "tests" / "held"), environment.get("PYTHONPATH"))))
+    return {**environment, "PYTHONPATH": path, f"HOLD_AT_{place.upper()}": str(file)}

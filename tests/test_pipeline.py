@@ -30,7 +30,7 @@ PARAMS = read_yaml(ROOT / "params.yaml")
 def run_headstart(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "200"}
     command = [sys.executable, "-m", "pipeline", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 
 # ----------------------------------------------------------------------------------------- settings
@@ -350,7 +350,7 @@ assert not heavy, heavy
 """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     assert all(stage in done.stdout for stage in STAGES)

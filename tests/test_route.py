@@ -21,7 +21,7 @@ from pipeline.__main__ import main
 from pipeline.machine.cost import Cost
 from pipeline.project import params
 from pipeline.project.lock_file import LockFile
-from tests.checkout import copy_checkout
+from tests.checkout import copy_checkout, held
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def command(folder: Path, *words: str, check: bool = True, **keywords) -> subpro
         env=environment,
         text=True,
         capture_output=True,
-        timeout=600,
+        timeout=1800,
         **keywords,
     )
     assert not check or done.returncode == 0, done.stdout + done.stderr
@@ -218,6 +218,33 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     assert history == sorted(set(history))
 
 
+def test_an_evaluation_loads_each_classifier_once(project, tmp_path, monkeypatch):
+    """Also where it explains answers; here all are right, so two of these are explained."""
+    from pipeline.stages import evaluate
+
+    loaded: list[str] = []
+    load = evaluate.load_classifier
+
+    def noted(folder):
+        loaded.append(folder.name)
+        return load(folder)
+
+    monkeypatch.setattr(evaluate, "load_classifier", noted)
+    monkeypatch.setattr(evaluate.evaluation, "confident_errors", lambda *arguments: [0, 1])
+    data, settings = project / "data", params.load(project / "params.yaml")
+    quick = settings.evaluate.model_copy(update={"baseline_tfidf": False})
+    evaluate.run(
+        settings.model_copy(update={"evaluate": quick}),
+        tokens=data / "tokens/target",
+        documents=data / "documents/target",
+        classifiers=data / "classifier",
+        leaks=data / "leaks",
+        out=tmp_path / "evaluation",
+    )
+    assert loaded == ["forward", "backward"]
+    assert len(json.loads((tmp_path / "evaluation/errors.json").read_text(encoding="utf-8"))) == 2
+
+
 def test_a_longer_label_curve_trains_only_what_is_new(project):
     from mlflow import MlflowClient
 
@@ -295,7 +322,7 @@ def command_of(project: Path, stage: str) -> list[str]:
 
 
 @pytest.mark.ray
-def test_a_search_that_is_killed_goes_on_with_what_is_unfinished(project):
+def test_a_search_that_is_killed_goes_on_with_what_is_unfinished(project, tmp_path):
     from mlflow import MlflowClient
 
     (project / "search.yaml").write_text(
@@ -309,11 +336,9 @@ def test_a_search_that_is_killed_goes_on_with_what_is_unfinished(project):
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{binaries}:{os.environ['PATH']}"}
     process = subprocess.Popen(
         [str(binaries / "dvc"), "repro", "--single-item", "tune"],
-        cwd=project, env=environment, start_new_session=True,
+        cwd=project, env=held(environment, "checkpoint", tmp_path / "hold"), start_new_session=True,
     )  # fmt: skip
-    while not list_of_new_checkpoints(project, known):
-        assert process.poll() is None, "the search ended before its first checkpoint"
-        time.sleep(0.05)
+    wait_for_checkpoint(project, known, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (project / "data/search/best.yaml").exists()
@@ -576,7 +601,7 @@ def test_a_failing_stage_overwrites_nothing(project):
     assert metrics(project, "prepare-target") == figures
 
 
-def test_killed_and_started_again_a_training_ends_with_the_same_weights(project):
+def test_killed_and_started_again_a_training_ends_with_the_same_weights(project, tmp_path):
     def pretrain(out: str) -> list[str]:
         return [
             str(Path(sys.executable).parent / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general",
@@ -590,7 +615,10 @@ def test_killed_and_started_again_a_training_ends_with_the_same_weights(project)
     )
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     known = set((project / ".headstart/runs").iterdir())
-    process = subprocess.Popen(pretrain("out/killed"), cwd=project, env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        pretrain("out/killed"), cwd=project, start_new_session=True,
+        env=held(environment, "checkpoint", tmp_path / "hold"),
+    )  # fmt: skip
     run = wait_for_checkpoint(project, known, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -599,7 +627,9 @@ def test_killed_and_started_again_a_training_ends_with_the_same_weights(project)
     subprocess.run(pretrain("out/killed"), cwd=project, env=environment, check=True)
     assert_it_went_on(run, killed_at)
     shutil.rmtree(run)
-    undisturbed = subprocess.Popen(pretrain("out/undisturbed"), cwd=project, env=environment)
+    undisturbed = subprocess.Popen(
+        pretrain("out/undisturbed"), cwd=project, env=held(environment, "checkpoint", tmp_path / "hold")
+    )
     while not (run / "curve.jsonl").exists():
         assert undisturbed.poll() is None
         time.sleep(0.02)
@@ -610,6 +640,7 @@ def test_killed_and_started_again_a_training_ends_with_the_same_weights(project)
     assert f"is being trained by process {undisturbed.pid} of" in beside.stderr
     assert "Traceback" not in beside.stderr
     assert not (project / "out/beside").exists()
+    (tmp_path / "hold").unlink()
     assert undisturbed.wait() == 0
     weights = [
         (project / "out" / name / "tensors.safetensors").read_bytes() for name in ("killed", "undisturbed")
@@ -632,7 +663,7 @@ class Followed:
 
 
 @pytest.fixture(scope="module")
-def followed(project) -> Followed:
+def followed(project, tmp_path_factory) -> Followed:
     """`dvc repro` alone was killed by `kill -9`, which leaves its stage at work; then it was typed again."""
     overlay = project / "orphan.yaml"
     overlay.write_text("run: {seed: 44}\npretrain_lm: {epochs: 8.0}\n", encoding="utf-8")
@@ -643,8 +674,8 @@ def followed(project) -> Followed:
     binaries = Path(sys.executable).parent
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{binaries}:{os.environ['PATH']}"}
     dvc = subprocess.Popen(
-        [str(binaries / "dvc"), "repro", "--single-item", stage],
-        cwd=project, env=environment, start_new_session=True,
+        [str(binaries / "dvc"), "repro", "--single-item", stage], cwd=project, start_new_session=True,
+        env=held(environment, "checkpoint", tmp_path_factory.mktemp("held") / "hold"),
     )  # fmt: skip
     run = wait_for_checkpoint(project, known, dvc)
     below = psutil.Process(dvc.pid).children(recursive=True)

@@ -22,7 +22,7 @@ import pytest
 
 from pipeline import __main__, tracking
 from pipeline.tracking import RecorderConfig, StageInfo, curves, stage_run, stores
-from tests.mlflow_servers import MlflowServer, Proxy, wait_for
+from tests.mlflow_servers import MlflowServer, Proxy, assert_never_waited, wait_for
 
 STAGES = ["prepare", "pretrain_lm", "evaluate"]
 FAILURES = ["refuse", "hang", "swallow", "500", "503", "429"]
@@ -98,7 +98,7 @@ def kept(root):
 @pytest.mark.parametrize("failure", FAILURES)
 def test_training_does_not_notice_and_each_step_arrives_once(root, proxy, monkeypatch, failure):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.uri)
-    slowest_s = 0.0
+    took_s: dict[int, float] = {}
     with stage_run(info(root, key=root.name)) as run:
         recorder = run.recorder(root / "curve.jsonl").open(-1)
         for step in range(1, 301):
@@ -108,13 +108,13 @@ def test_training_does_not_notice_and_each_step_arrives_once(root, proxy, monkey
                 proxy.set("pass")
             began = time.monotonic()
             recorder.record(step, {"loss": 1 / step})
-            slowest_s = max(slowest_s, time.monotonic() - began)
+            took_s[step] = time.monotonic() - began
             time.sleep(0.01)
-        assert recorder.close(30) == (0, None)
+        assert recorder.close(300) == (0, None)
     client = stores.client(proxy.uri)
     assert Counter(steps_of(client, run.run_id)) == Counter(range(1, 301))
     assert client.get_run(run.run_id or "").info.status == "FINISHED"
-    assert slowest_s < 0.2
+    assert_never_waited([took_s[step] for step in range(100, 200)])
     assert not kept(root)
 
 
@@ -133,7 +133,8 @@ def test_a_server_away_all_the_time_costs_a_bounded_time_and_no_record(root, pro
         tracking.log_metrics(run, {"accuracy": 0.9})
         recorder.close()
     # A call at the begin, one at the end and the recorder's, each of two tries of 1 s: here, 10 s by default.
-    assert time.monotonic() - began < 15
+    # MLflow itself would try each for minutes, or wait for the hour that the server asks for.
+    assert time.monotonic() - began < 120
     assert run.run_id is None
     assert len(kept(root)) == 1
     ended = time.time()
@@ -169,7 +170,7 @@ def test_a_run_that_began_in_an_outage_has_its_curve_as_soon_as_the_server_is_ba
         wait_for(lambda: steps_of(client, early.info.run_id) == list(range(1, 11)))
         assert early.info.status == "RUNNING"
         record(recorder, range(11, 21))
-        recorder.close(10)
+        recorder.close(300)
     assert run.run_id == early.info.run_id
     assert steps_of(client, run.run_id) == list(range(1, 21))
 
@@ -398,7 +399,7 @@ def test_a_stage_killed_in_an_outage_is_recorded_as_failed_with_all_that_it_wrot
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     killed = subprocess.Popen([sys.executable, "-c", KILLED, str(root)], stderr=subprocess.DEVNULL)
-    assert killed.wait(60) == -signal.SIGKILL
+    assert killed.wait(300) == -signal.SIGKILL
     (path,) = kept(root)
     path.write_text(path.read_text().replace("http://127.0.0.1:9", "this project's own"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
@@ -430,7 +431,7 @@ with tracking.stage_run(tracking.StageInfo(Path(sys.argv[1]), "pretrain_lm", ["p
 def test_a_stage_killed_while_it_opens_its_run_leaves_none_running(root, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     killed = subprocess.Popen([sys.executable, "-c", KILLED_WHILE_OPENING, str(root)])
-    assert killed.wait(60) == -signal.SIGKILL
+    assert killed.wait(300) == -signal.SIGKILL
     client = stores.client(tracking.tracking_uri(root))
     assert {each.info.status for each in all_runs(client)} == {"RUNNING"}
     assert tracking.deliver(root).sent == ("pretrain_lm",)
@@ -506,7 +507,7 @@ def test_a_locked_database_is_an_outage(root, monkeypatch, from_the_begin):
     monkeypatch.setattr(stores, "CALL_LIMIT_S", 1.0)
     uri = tracking.tracking_uri(root)
     other = sqlite3.connect(root / ".headstart" / "mlflow.db", isolation_level=None)
-    slowest_s = 0.0
+    took_s = []
     if from_the_begin:
         other.execute("BEGIN EXCLUSIVE")
     with stage_run(info(root, key="K")) as run:
@@ -517,10 +518,10 @@ def test_a_locked_database_is_an_outage(root, monkeypatch, from_the_begin):
         for step in range(1, 101):
             began = time.monotonic()
             recorder.record(step, {"loss": step})
-            slowest_s = max(slowest_s, time.monotonic() - began)
+            took_s.append(time.monotonic() - began)
             time.sleep(0.01)
         recorder.close()
-    assert slowest_s < 0.2
+    assert_never_waited(took_s)
     assert len(kept(root)) == 1
     other.execute("ROLLBACK")
     wait_for(lambda: tracking.deliver(root).sent)

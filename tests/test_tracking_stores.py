@@ -146,7 +146,7 @@ def refusal_of(stage, message):
     began = time.monotonic()
     with pytest.raises(ValueError, match=message) as refused, stage_run(stage):
         pass
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # MLflow itself would try for 100 s
     return f"{refused.value} {refused.value.__cause__}"
 
 
@@ -167,12 +167,12 @@ def test_a_pipeline_is_recorded_whole_and_its_secret_nowhere(store, root, caplog
     with contextlib.suppress(OSError), stage_run(info(root, key=key)) as first:
         recorder = first.recorder(root / "curve.jsonl").open(-1)
         record(recorder, range(1, 31))
-        assert recorder.close(30) == (0, None)
+        assert recorder.close(300) == (0, None)
         raise OSError(f"torn: {store.uri}")
     with stage_run(info(root, key=key)) as run:
         recorder = run.recorder(root / "curve.jsonl").open(20)
         record(recorder, range(21, 61))
-        assert recorder.close(30) == (0, None)
+        assert recorder.close(300) == (0, None)
         trial = tracking.trial_run(run, "trial 1", f"{key}-trial", {"lr": 0.1})
         record(trial.recorder(root / "trial.jsonl").open(-1), range(1, 6))
         trial.close({"error": 0.5})
@@ -206,7 +206,7 @@ for turn in range(3):
         recorder = run.recorder(root / f"{name}-{turn}.jsonl").open(-1)
         for step in range(1, 501):
             recorder.record(step, {"loss": step})
-        assert recorder.close(60) == (0, None)
+        assert recorder.close(300) == (0, None)
     print(run.run_id)
 """
 
@@ -224,7 +224,7 @@ def test_two_processes_record_at_once(store, root):
         )
         for name, folder in (("a", root / "a"), ("b", root / "b"))
     ]
-    ids = [line for each in both for line in each.communicate(timeout=120)[0].split()]
+    ids = [line for each in both for line in each.communicate(timeout=600)[0].split()]
     assert [each.returncode for each in both] == [0, 0]
     client = stores.client(store.uri)
     assert len(set(ids)) == 6
@@ -239,7 +239,7 @@ config = pickle.loads(sys.stdin.buffer.read())
 recorder = config.open(-1)
 for step in range(1, 11):
     recorder.record(step, {"loss": step})
-print(recorder.close(30))
+print(recorder.close(300))
 """
 
 
@@ -321,7 +321,7 @@ def test_a_database_that_stands_still_is_given_up(postgres, root, monkeypatch):
             began = time.monotonic()
             assert tracking.linked_runs(run) == []
             recorder.close(1)
-            assert time.monotonic() - began < 6
+            assert time.monotonic() - began < 60  # it would stand still for good
     client = stores.client(run.uri)
     assert history(client, run.run_id) == list(range(1, 11))
     assert client.get_run(run.run_id or "").info.status == "FINISHED"

@@ -17,6 +17,7 @@ from pipeline.distributed import search
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.failures import TrialLostError
 from pipeline.distributed.placement import trials_at_once
+from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run, Trials
 from pipeline.distributed.trials import (
     Terms,
@@ -27,8 +28,9 @@ from pipeline.distributed.trials import (
 from pipeline.stages._trials import LanguageModelPoint
 from pipeline.storage import patience
 from pipeline.storage.folder import Folder
-from pipeline.storage.lease import Fence, LeaseLostError, acquire
+from pipeline.storage.lease import Fence, LeaseLostError, Process, acquire
 from pipeline.storage.patience import StorageError
+from pipeline.sweeps.sweep import Spec, Sweep
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.checkpoint import Checkpoint
 from tests.killed import Killing
@@ -107,6 +109,49 @@ def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, workers_find_tes
     assert again == {"square 3": "", "square -2": "-2 is negative", "square 5": "", "square 7": ""}
     runs = {n: (tmp_path / f"square{n}.runs").read_text() for n in (3, -2, 5, 7)}
     assert runs == {3: "x", -2: "xx", 5: "x", 7: "x"}
+
+
+class Point(Square):
+    def recorded(self, session: Session) -> Point:
+        return self
+
+
+class NoRun:
+    """Stands in for a trial's MLflow run."""
+
+    run_id = None
+
+    def recorder(self, path: Path) -> RecorderConfig:
+        return RecorderConfig("", None, path)
+
+    def close(self, metrics: object, failure: str = "") -> None:
+        pass
+
+
+def test_a_sweep_builds_each_point_once_and_trains_only_those_that_are_missing(tmp_path):
+    built: list[int] = []
+
+    def spec_of(number: int) -> Spec:
+        def build(session: Session) -> Point:
+            built.append(number)
+            return Point(f"square {number}", str(tmp_path / f"square{number}"), number)
+
+        return Spec(f"square {number}", {"number": number}, (), build)
+
+    sweep = Sweep(
+        run=run_of(), resources=ONE, cluster=None, folder=str(tmp_path / "sweep"), inputs={}, code="",
+        places=lambda key: (str(tmp_path / key), tmp_path / f"{key}.jsonl"), owner=Process.this(),
+        fence=SimpleNamespace(check=lambda: None),  # type: ignore[arg-type]
+        open_run=lambda name, key, settings: NoRun(),  # type: ignore[arg-type, return-value]
+        settle_run=lambda *arguments: None, log_points=lambda points: None,
+    )  # fmt: skip
+    for numbers in ([2, 3], [2, 3, 4]):
+        built.clear()
+        found = sweep.outcomes([spec_of(number) for number in numbers])
+        assert built == numbers
+        squares = [int(each.tensors["square"]) for each in found.values() if isinstance(each, Checkpoint)]
+        assert squares == [n**2 for n in numbers]
+    assert [(tmp_path / f"square{n}.runs").read_text() for n in (2, 3, 4)] == ["x", "x", "x"]
 
 
 def test_a_lost_storage_stops_the_other_trials_and_is_no_result(tmp_path):

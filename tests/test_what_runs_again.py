@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.checkout import copy_checkout
-from tests.test_route import TINY, list_of_new_checkpoints, write_corpora
+from tests.checkout import copy_checkout, held
+from tests.test_route import TINY, list_of_new_checkpoints, wait_for_checkpoint, write_corpora
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -38,7 +39,7 @@ def environment(project: Path, *more: Path) -> dict[str, str]:
 def command(project: Path, *words: str, path: tuple[Path, ...] = ()) -> str:
     done = subprocess.run(
         [str(BIN / words[0]), *words[1:]], cwd=project, env=environment(project, *path), text=True,
-        capture_output=True, timeout=600,
+        capture_output=True, timeout=1800,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -63,7 +64,7 @@ def note_edit(file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory) -> Path:
+def trained(tmp_path_factory) -> Path:
     folder = copy_checkout(tmp_path_factory.mktemp("own") / "project")
     write_corpora(folder / "in", seed=1)
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
@@ -72,13 +73,30 @@ def project(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture
+def project(trained) -> Iterator[Path]:
+    """A project that has run, whose code is as it was again after each test."""
+    files = [
+        *trained.glob("models/**/*.py"),
+        *trained.glob("pipeline/**/*.py"),
+        trained / "requirements.lock",
+    ]
+    before = {file: file.read_bytes() for file in files}
+    yield trained
+    for file, content in before.items():
+        if file.read_bytes() != content:
+            file.write_bytes(content)
+
+
 def test_with_nothing_changed_nothing_runs_and_the_status_is_clean(project):
+    run_by(project)
     assert run_by(project) == set()
     status = command(project, "dvc", "status", "--with-deps", LAST)
     assert "up to date" in status
 
 
 def test_a_comment_a_message_and_a_fix_in_operations_train_nothing_again(project):
+    run_by(project)
     edit(project / "pipeline/training/loop.py", "def train(", "# A word of explanation.\ndef train(")
     edit(project / "models/layers.py", '"""', '"""In other words: ')
     edit(project / "pipeline/training/loop.py", "the training loss is", "by now the training loss is")
@@ -93,12 +111,8 @@ def test_another_torch_trains_again_and_neither_tokenizer_nor_documents_are_made
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 99.0\n", encoding="utf-8")
     lock = project / "requirements.lock"
     before = lock.read_text(encoding="utf-8")
-    try:
-        lock.write_text(re.sub(r"(?m)^torch==.*$", "torch==99.0", before), encoding="utf-8")
-        assert run_by(project, path=(tmp_path,)) == {"fingerprint", *TRAININGS}
-    finally:
-        lock.write_text(before, encoding="utf-8")
-        run_by(project)
+    lock.write_text(re.sub(r"(?m)^torch==.*$", "torch==99.0", before), encoding="utf-8")
+    assert run_by(project, path=(tmp_path,)) == {"fingerprint", *TRAININGS}
 
 
 def test_a_formula_of_the_schedules_trains_the_three_models_again(project):
@@ -107,14 +121,15 @@ def test_a_formula_of_the_schedules_trains_the_three_models_again(project):
     assert run_by(project) == {"fingerprint", *TRAININGS}
 
 
-def test_finished_work_is_not_thrown_away_when_dvc_died_before_it_recorded_it(project):
+def test_finished_work_is_not_thrown_away_when_dvc_died_before_it_recorded_it(project, tmp_path):
     """Only code changed, so settings and inputs are those of dvc.lock; but nobody said `--force`."""
-    edit(project / "pipeline/training/schedules.py", "ratio * 0.9", "ratio * 0.8")
+    schedules = project / "pipeline/training/schedules.py"
+    edit(schedules, "return (1 + p * (ratio - 1)) / ratio", "return (1 + p * (ratio - 1)) / ratio * 0.8")
     command(project, "dvc", "repro", "fingerprint")
     known = set((project / ".headstart/runs").iterdir())
     dvc = subprocess.Popen(
         [str(BIN / "dvc"), "repro", "--single-item", "pretrain_lm@forward"], cwd=project,
-        env=environment(project), start_new_session=True,
+        env=held(environment(project), "end", tmp_path / "hold"), start_new_session=True,
     )  # fmt: skip
     run = wait_until_finished(project, known, dvc)
     os.killpg(dvc.pid, signal.SIGKILL)
@@ -134,7 +149,8 @@ def wait_until_finished(project: Path, known: set[Path], process: subprocess.Pop
                 continue
             if state["finished"]:
                 return path.parent.parent
-    raise AssertionError("dvc had recorded the training before it could be killed")
+        time.sleep(0.05)
+    raise AssertionError("dvc ended before it was to be killed")
 
 
 def test_by_force_a_finished_training_starts_afresh(project):
@@ -146,7 +162,7 @@ def test_by_force_a_finished_training_starts_afresh(project):
     assert curve.read_text(encoding="utf-8") != before
 
 
-def test_a_run_that_was_killed_resumes_after_an_update_of_operations_code_bit_for_bit(project):
+def test_a_run_that_was_killed_resumes_after_an_update_of_operations_code_bit_for_bit(project, tmp_path):
     def pretrain(out: str) -> list[str]:
         return [
             str(BIN / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general", "--direction",
@@ -160,15 +176,13 @@ def test_a_run_that_was_killed_resumes_after_an_update_of_operations_code_bit_fo
     )
     known = set((project / ".headstart/runs").iterdir())
     killed = subprocess.Popen(
-        pretrain("out/killed"), cwd=project, env=environment(project), start_new_session=True
-    )
-    while not (begun := list_of_new_checkpoints(project, known)):
-        assert killed.poll() is None, "the training ended before it was to be killed"
-        time.sleep(0.02)
+        pretrain("out/killed"), cwd=project, start_new_session=True,
+        env=held(environment(project), "checkpoint", tmp_path / "hold"),
+    )  # fmt: skip
+    run = wait_for_checkpoint(project, known, killed)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
     assert not (project / "out/killed").exists()
-    run = begun[0].parent.parent
     records = (run / "curve.jsonl").read_text(encoding="utf-8").splitlines()[0]
     for file in (
         "storage/lease.py",

@@ -34,7 +34,7 @@ from pipeline.files.atomic import atomic_write_text, only_one
 from pipeline.machine.process_identity import ProcessIdentity, identity_of, is_alive, is_same
 
 HOST = "127.0.0.1"
-START_LIMIT_S = 90.0
+START_LIMIT_S = 300.0  # one that exits is noticed at once
 STOP_LIMIT_S = 10.0
 LOG_TAIL_LINES = 15
 TOKEN_COMMAND = "RAY_AUTH_MODE=token ray get-auth-token"  # prints the token that Ray's dashboard asks for

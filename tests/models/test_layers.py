@@ -33,7 +33,7 @@ def whole_batch(num_rows: int, *, seed: int = 1, step: int = 5) -> GlobalBatch:
 
 def on_ranks(world: int, work: Callable[[int, Callable[[Tensor], Tensor]], T]) -> list[T]:
     """Run `work(rank, all_reduce)` on threads that stand for processes."""
-    barrier = threading.Barrier(world, timeout=20)
+    barrier = threading.Barrier(world, timeout=300)
     parts: list[Tensor] = [torch.empty(0)] * world
 
     def run(rank: int) -> T:
@@ -44,7 +44,11 @@ def on_ranks(world: int, work: Callable[[int, Callable[[Tensor], Tensor]], T]) -
             barrier.wait()
             return x.copy_(total)
 
-        return work(rank, all_reduce)
+        try:
+            return work(rank, all_reduce)
+        except BaseException:
+            barrier.abort()  # or the others would wait for this one
+            raise
 
     with ThreadPoolExecutor(world) as pool:
         return list(pool.map(run, range(world)))

@@ -446,7 +446,7 @@ def test_who_was_followed_while_uploading_does_not_touch_what_the_follower_publi
     def upload(self: Any, file: Path, path: str) -> None:
         if threading.current_thread() is slow and file.name == stalls_in:
             stalled.set()
-            assert go_on.wait(60)
+            assert go_on.wait(300)
             if then == "is killed":  # right after the upload
                 real(self, file, path)
                 sys.exit()
@@ -468,7 +468,7 @@ def test_who_was_followed_while_uploading_does_not_touch_what_the_follower_publi
 
     slow = threading.Thread(target=save)
     slow.start()
-    assert stalled.wait(60)
+    assert stalled.wait(300)
     with acquire(bucket) as second:
         follower = held_by(bucket, second)
         follower.save(spent(2))
