@@ -50,8 +50,10 @@ findings.checked.__defaults__ = ({LIMIT_S}, *findings.checked.__defaults__[1:])
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch) -> None:
-    for module, name in ((ray_checks, "WORKERS_S"), (examination, "JOIN_S"), (nodes, "START_S"),
-                         (nodes, "ANSWER_S"), (nodes, "QUICK_S"), (probe, "HTTP_S"), (project, "DVC_S")):  # fmt: skip
+    for module, name in (
+        (ray_checks, "WORKERS_S"), (examination, "JOIN_S"), (nodes, "START_S"), (nodes, "ANSWER_S"),
+        (nodes, "QUICK_S"), (probe, "HTTP_S"), (project, "DVC_S"),
+    ):  # fmt: skip
         monkeypatch.setattr(module, name, LIMIT_S)
     monkeypatch.setattr(checked, "__defaults__", (LIMIT_S, *(checked.__defaults__ or ())[1:]))
 
