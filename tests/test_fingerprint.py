@@ -228,6 +228,7 @@ def test_every_training_counts_the_loop_and_what_it_runs():
         "pipeline.training.loop",
         "pipeline.training.objectives",
         "pipeline.training.optim",
+        "pipeline.training.precision",
         "pipeline.training.schedules",
     }
     for stage in stages.of_kind("trains", "sweeps"):
