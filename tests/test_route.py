@@ -704,18 +704,6 @@ def test_a_stage_whose_dvc_was_killed_is_ended_and_followed(project, followed):
     assert steps[-1] == metrics(project, "pretrain_lm-forward")["steps"]
 
 
-def test_an_output_that_was_removed_is_exported_again_without_training(project, followed):
-    """Its cached copies too, or DVC would take one of these."""
-    weights = project / "data/general_lm/forward/tensors.safetensors"
-    curve = followed.run / "curve.jsonl"
-    before, trained_at = weights.read_bytes(), curve.read_text()
-    shutil.rmtree(weights.parent)
-    shutil.rmtree(project / ".dvc/cache")
-    command(project, "dvc", "repro", "--single-item", "pretrain_lm@forward")
-    assert weights.read_bytes() == before
-    assert curve.read_text() == trained_at
-
-
 def test_trained_again_by_force_and_undisturbed_it_ends_with_the_same_weights_and_figures(project, followed):
     weights = project / "data/general_lm/forward/tensors.safetensors"
     curve = followed.run / "curve.jsonl"
@@ -737,3 +725,15 @@ def test_a_new_target_reruns_neither_tokenizer_nor_pretraining(project):
         assert f"Stage '{stage}' didn't change, skipping" in out
     for stage in ("prepare@target", "encode@target", "finetune_lm@forward"):
         assert f"Running stage '{stage}'" in out
+
+
+def test_an_output_that_was_removed_is_exported_again_without_training(project, followed):
+    """Its cached copies too, or DVC would take one of these."""
+    weights = project / "data/general_lm/forward/tensors.safetensors"
+    curve = followed.run / "curve.jsonl"
+    before, trained_at = weights.read_bytes(), curve.read_text()
+    shutil.rmtree(weights.parent)
+    shutil.rmtree(project / ".dvc/cache")
+    command(project, "dvc", "repro", "--single-item", "pretrain_lm@forward")
+    assert weights.read_bytes() == before
+    assert curve.read_text() == trained_at

@@ -59,7 +59,8 @@ _ALLOWED = {
     ("models/family.py", "importlib.import_module"),  # the name is one of the files in the folder
     ("pipeline/execution/run_stage.py", "importlib.import_module"),  # the name is a stage of the command line
     ("pipeline/weights/fastai.py", "pickle.UnpicklingError"),  # an error that torch raises
-    ("pipeline/evaluation/metrics.py", "joblib.externals.loky.get_reusable_executor"),  # ends its processes
+    ("pipeline/execution/lr_find.py", "importlib.import_module"),  # the name is a training stage
+    ("pipeline/evaluation/tfidf.py", "joblib.externals.loky.get_reusable_executor"),  # ends its processes
     ("benchmarks/scaling.py", "torch.save"),  # three numbers, read with weights_only
 }
 
