@@ -15,6 +15,7 @@ import torch
 
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
 from pipeline.distributed import launch, ray_train, worker
+from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.failures import WorkersError, is_settings_failure, reason_of, refusal_among
 from pipeline.distributed.launch import fit
 from pipeline.distributed.placement import Placement, plan_placement
@@ -444,6 +445,30 @@ def test_a_run_resumes_in_the_precision_that_it_started_in(monkeypatch, tmp_path
     assert context.precision == torch.bfloat16
     context = worker.make_context(job, run_of(precision="fp32"), fenced, torch.device("cpu"))
     assert context.precision == torch.float32
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_ray_that_starts_late_is_started_once_more_and_then_reported(monkeypatch, late):
+    """On a busy machine its processes may take longer than the 30 s that Ray waits for them."""
+    import ray
+
+    starts: list[str] = []
+
+    def init(address: str, **settings: Any) -> None:
+        starts.append(address)
+        if len(starts) <= late:
+            raise Exception("The current node timed out during startup. This could happen because ...")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "nodes", list)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with Cluster() as cluster:
+        if late == 1:
+            assert cluster.nodes() == []
+        else:
+            with pytest.raises(ValueError, match="cannot be joined: its processes did not start"):
+                cluster.nodes()
+    assert starts == ["local", "local"]
 
 
 def test_float32_products_are_float32_on_every_cpu():

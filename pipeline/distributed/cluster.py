@@ -126,6 +126,26 @@ class Cluster:
             log.warning("RAY_AUTH_MODE is not token: whoever can log in here can run code as you")
 
     def _join(self) -> None:
+        if self._has_started():
+            return
+        log.warning("Ray's processes did not start within the 30 s that it waits; starting it once more")
+        if not self._has_started():
+            raise TimeoutError(
+                "its processes did not start within 30 s, twice; end other work on this machine, or begin with "
+                "`headstart up`"
+            )
+
+    def _has_started(self) -> bool:
+        """Join or start it; False if its processes take longer to start than Ray waits."""
+        try:
+            self._init()
+        except Exception as error:  # Ray raises nothing narrower here
+            if "timed out during startup" in str(error):
+                return False
+            raise
+        return True
+
+    def _init(self) -> None:
         import ray
 
         environment: dict[str, Any] = {} if self.is_here else {"py_modules": [str(each) for each in _CODE]}
