@@ -131,8 +131,8 @@ class Cluster:
         log.warning("Ray's processes did not start within the 30 s that it waits; starting it once more")
         if not self._has_started():
             raise TimeoutError(
-                "its processes did not start within 30 s, twice; end other work on this machine, or begin with "
-                "`headstart up`"
+                "its processes did not start within 30 s, twice; end other work on this machine, or run "
+                "`headstart up` first"
             )
 
     def _has_started(self) -> bool:
