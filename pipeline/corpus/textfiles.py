@@ -28,7 +28,7 @@ _PACKED = {
     b"PK\x03\x04": "zip", b"PAR1\x15": "parquet",
 }  # fmt: skip
 _QUOTE, _COMMA, _LF, _CR = b'",\n\r'
-# What may precede an opening quote and follow a closing one; two quotes in a row stand for one.
+# These characters may precede an opening quote and follow a closing one; two quotes in a row stand for one.
 _BEFORE_OPENING, _AFTER_CLOSING = ((_QUOTE, _COMMA, _LF), (_QUOTE, _COMMA, _LF, _CR))
 
 

@@ -1,1 +1,1 @@
-"""Where trainings run: in this process, on Ray Train or Ray Tune. Only this room and `doctor` import Ray."""
+"""Trainings run in this process, on Ray Train or on Ray Tune. Only this room and `doctor` import Ray."""

@@ -35,7 +35,7 @@ Distinct = AfterValidator(_distinct)
 
 
 class Workers(Section):
-    """As many workers as fit the cluster, while nodes come and go."""
+    """A range of workers: as many run as fit the cluster, while nodes come and go."""
 
     min: Count
     max: Count
@@ -48,7 +48,7 @@ class Workers(Section):
 
 
 class Run(Section):
-    """Where and how to run. Only `seed` and `precision` may change a result by more than rounding."""
+    """The section `run`. Only `seed` and `precision` may change a result by more than rounding."""
 
     seed: Seed
     workers: CountOrZero | Literal["auto"] | Workers  # 0: this process, without Ray

@@ -174,7 +174,7 @@ def machines(known: Known) -> Iterator[Finding]:
 
 
 def _shortages(each: Answers, facts: Facts) -> Iterator[tuple[Callable[..., Finding], str, str]]:
-    """What a node has too little of: the kind of finding, what was found, what to do."""
+    """A shortage on a node: the kind of finding, what was found, what to do."""
     cpus, gpus = (int(each.resources.get(kind, 0)) for kind in ("CPU", "GPU"))
     if cpus > facts.cpus:
         to_do = f"start its Ray with --num-cpus={facts.cpus}; otherwise workers share CPUs and slow down"

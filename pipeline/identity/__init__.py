@@ -1,1 +1,1 @@
-"""What makes a result: the key of a run and the fingerprint of its code."""
+"""The identity of a result: the key of a run and the fingerprint of its code."""

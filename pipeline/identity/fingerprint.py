@@ -27,7 +27,7 @@ _PACKAGES = ("pipeline", "models")
 
 NUMERICAL_ROOMS = ("models", "pipeline.corpus", "pipeline.training", "pipeline.evaluation")
 _STAGES = "pipeline.stages"
-# What a training runs that its stage does not import: they are called where it runs.
+# Modules that every training uses, though its stage imports neither: they are called where it runs.
 _TRAINS = ("pipeline.training.loop", "pipeline.training.precision")
 
 # Packages that decide numbers, by the name they are imported under.

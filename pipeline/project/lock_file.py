@@ -1,4 +1,4 @@
-"""What dvc.lock records about stages: the settings and inputs that made their outputs.
+"""The record of stages in dvc.lock: the settings and inputs that made their outputs.
 
 A recipe is a hash of both; the fingerprint file of a stage's code is one of the inputs. A folder that holds
 outputs of several stages, such as `data/classifier`, is not: only DVC knows its hash. Before it runs, a stage
