@@ -114,6 +114,17 @@ def test_a_docstring_or_log_call_more_changes_nothing_and_a_check_more_does(sour
     assert digests(params) == before
 
 
+def test_a_number_called_log_counts(source, params):
+    file = "pipeline/training/schedules.py"
+    path = source / file
+    text = path.read_text(encoding="utf-8")
+    path.write_text(
+        text + "\n\ndef grow(x):\n    log = x + 1\n    log.add_(1)\n    return log\n", encoding="utf-8"
+    )
+    assert "pretrain_lm" in changed_by(source, params, file, "log = x + 1", "log = x + 2")
+    assert "pretrain_lm" in changed_by(source, params, file, "log.add_(1)", "log.add_(3)")
+
+
 def test_a_stage_may_move_on_the_route(source, params):
     assert changed_by(source, params, "pipeline/stages/pretrain_lm.py", "place=", "place=1") == set()
 

@@ -42,7 +42,9 @@ _COMPUTING = {
     "torchmetrics": "torchmetrics",
 }
 # Packages that only move data or call others. A test checks that each imported package is in one of the two.
-NOT_COMPUTING = {"google", "joblib", "psutil", "pyarrow", "pydantic"}
+NOT_COMPUTING = {"joblib", "pyarrow"}
+
+_LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}  # methods of a logger
 
 
 @dataclass(frozen=True)
@@ -184,8 +186,8 @@ class _Essence(ast.NodeTransformer):
         return node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
-        names = {target.id for target in node.targets if isinstance(target, ast.Name)}
-        return None if names & {"STAGE", "log"} else self.generic_visit(node)
+        is_logger = ast.unparse(node.value).startswith("logging.getLogger(")
+        return None if is_logger or ast.unparse(node.targets[0]) == "STAGE" else self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> ast.AST | None:
         node.names = [alias for alias in node.names if alias.name != "logging"]
@@ -202,9 +204,7 @@ class _Essence(ast.NodeTransformer):
 
 def _is_log_call(value: ast.expr) -> bool:
     called = value.func if isinstance(value, ast.Call) else None
-    return (
-        isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "log"
-    )
+    return isinstance(called, ast.Attribute) and ast.unparse(called.value) == "log" and called.attr in _LEVELS
 
 
 def _version(distribution: str) -> str:
