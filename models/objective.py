@@ -1,0 +1,124 @@
+"""The contract between an objective and everything that trains by it.
+
+An objective trains the language-model stages of a family: it brings the batches, the loss of a step, the
+evaluation and the names of its metrics. A family names one of `pipeline/objectives/`, or brings its own class
+in its file. The training loop only sees the losses.
+
+Shapes: B rows of this worker.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from models.family import Encoder, State
+
+
+@dataclass
+class StepLoss:
+    """The loss of one training step."""
+
+    objective: Tensor  # to minimise: this worker's part of the mean over the global batch
+    nats: Tensor  # the reported loss (or its estimate), summed over this worker's targets, no regularisers
+    num_targets: int  # in the global batch
+    num_tokens: int  # read by all workers
+    state: State = ()  # carried into the next step, detached
+    rate_scale: float = 1.0
+
+
+class Workers(Protocol):
+    """Where a training runs, as an objective sees it; see `pipeline.training.context.Context`."""
+
+    rank: int
+    world: int
+    device: torch.device
+    precision: torch.dtype  # of the large matrix products
+    all_reduce: Callable[[Tensor], Tensor]  # in-place sum over workers
+
+    def sum_numbers(self, *numbers: float) -> list[float]: ...
+
+    def to_device(self, *tensors: Tensor) -> tuple[Tensor, ...]: ...
+
+
+class Documents(Protocol):
+    """Encoded documents of a split; see `pipeline.corpus.tokens.TokenShard`."""
+
+    tokens: np.ndarray  # of all documents, one after the other; each begins and ends with its own token
+    offsets: np.ndarray  # int64; document i is tokens[offsets[i]:offsets[i + 1]]
+    num_words: int
+    num_bytes: int
+
+    def __len__(self) -> int: ...
+
+    def document(self, index: int) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """What a language-model stage trains on and evaluates on."""
+
+    training: Sequence[Documents]
+    validation: Sequence[Documents]
+    vocab_size: int
+    direction: Literal["forward", "backward"]  # in which the family reads; forward where it has none
+    special_ids: frozenset[int]  # padding, unknown, document start and end
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A validation metric, as reports show it."""
+
+    name: str  # of `validation/NAME`
+    title: str
+    digits: int = 3
+    comparable: bool = False  # across tokenizers
+
+
+class Objective(ABC):
+    """Trains `model` on a text. One instance is one training; all its draws come from (seed, step)."""
+
+    Settings: ClassVar[type]  # dataclass: its own keys of `pretrain_lm` and `finetune_lm`
+    measures: ClassVar[tuple[Measure, ...]]  # lower is better; a search minimises the first
+    watched: ClassVar[str] = "validation/loss"  # drives NT-ASGD and early stopping
+
+    @staticmethod
+    @abstractmethod
+    def build(encoder: Encoder, config: Any) -> nn.Module:
+        """Return the model to train: the encoder, as `model.encoder`, and what the objective puts on top."""
+
+    @staticmethod
+    @abstractmethod
+    def layer_groups(model: Any, encoder_groups: list[list[nn.Parameter]]) -> list[list[nn.Parameter]]:
+        """Return the parameters of the whole model, bottom to top."""
+
+    @abstractmethod
+    def __init__(self, model: Any, settings: Any, text: TrainingText, seed: int) -> None:
+        """Raises ValueError where text and settings do not fit together."""
+
+    @abstractmethod
+    def num_steps(self, epochs: float) -> int:
+        """Return the steps in `epochs` passes over the training text."""
+
+    @abstractmethod
+    def lanes(self, context: Workers) -> tuple[slice, int]:
+        """Return the rows whose state this worker carries, and the number of rows of all workers."""
+
+    @abstractmethod
+    def loss(self, step: int, state: State, context: Workers) -> StepLoss:
+        """Return the loss of a step. The number of workers must not change the sum over them."""
+
+    @abstractmethod
+    def evaluate(self, context: Workers) -> dict[str, float]:
+        """Return `validation/NAME` for each measure, the same on all workers."""
+
+    @classmethod
+    def check(cls, settings: Any, text: TrainingText, section: str) -> None:
+        """Check, before a worker starts, what needs no model. Raises ValueError naming a key of `section`."""
+        return None
