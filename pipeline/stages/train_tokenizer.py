@@ -12,19 +12,20 @@ from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 
-STAGE = Stage(place=2, kind="prepares", sections=("run.seed", "tokenizer"))
+STAGE = Stage(place=2, kind="prepares", sections=("run.seed", "tokenizers.{tokenizer}"))
 
 
-def run(params: Params, *, documents: Path, out: Path) -> dict[str, Any]:
-    """Train the tokenizer on a seeded sample of the train split; write it into the folder `out`.
+def run(params: Params, *, tokenizer: str, documents: Path, out: Path) -> dict[str, Any]:
+    """Train the tokenizer of that name on a seeded sample of training text; write it into the folder `out`.
 
     Raises:
-        ValueError: there are no documents, or they do not support `tokenizer.vocab_size`.
+        ValueError: there are no documents, or they do not support `vocab_size`.
     """
-    sample = tokenizers.draw_sample(documents, params.tokenizer.sample_mb, params.run.seed)
-    model = tokenizers.train(sample.texts, params.tokenizer)
+    settings = params.tokenizers[tokenizer]
+    sample = tokenizers.draw_sample(documents / "general", settings.sample_mb, params.run.seed)
+    model = tokenizers.train(sample.texts, settings)
     info = {
-        "kind": params.tokenizer.kind,
+        "kind": settings.kind,
         "vocab_size": tokenizers.Tokenizer(model).vocab_size,
         "sha256": hashlib.sha256(model).hexdigest(),
         "sample_documents": len(sample.texts),

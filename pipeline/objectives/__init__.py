@@ -1,0 +1,1 @@
+"""What trains language models: one objective a file, by its name."""
