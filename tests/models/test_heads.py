@@ -38,7 +38,7 @@ def texts(lengths: list[int], width: int) -> tuple[Tensor, Tensor]:
     return ids, torch.arange(width)[None] < torch.tensor(lengths)[:, None]
 
 
-POOLINGS = ["concat", "last", "mean", "mean_max", "idf"]
+POOLINGS: list[Pooling] = ["concat", "last", "mean", "mean_max", "idf"]
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -114,7 +114,7 @@ def test_classifier_against_a_plain_reference():
 
 
 def test_only_idf_pooling_saves_weights_of_tokens():
-    with_idf, *others = (set(classifier_of(4, pooling).state_dict()) for pooling in ("idf", *POOLINGS[:-1]))
+    with_idf, *others = (set(classifier_of(4, pooling).state_dict()) for pooling in POOLINGS[::-1])
     assert all(with_idf - names == {"idf_V"} and names <= with_idf for names in others)
 
 
@@ -139,7 +139,7 @@ def test_a_frozen_encoder_is_read_without_a_graph():
     model(ids, mask, batch).sum().backward()
     assert not read[0].requires_grad
     assert model.head.linear_in.weight.grad is not None
-    model.encoder.layers[0].requires_grad_(True)
+    next(model.encoder.parameters()).requires_grad_(True)
     model(ids, mask, batch)
     assert read[-1].requires_grad
 
