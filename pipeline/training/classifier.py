@@ -20,6 +20,7 @@ from models.layers import GlobalBatch
 from models.objective import StepLoss
 from pipeline.corpus.batches import rows_of
 from pipeline.corpus.classifier_batches import ClassifierBatches, by_length, clip, pad, stratified_subset
+from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Direction, Normalise
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.training.cards import (
@@ -151,6 +152,8 @@ class ClassifierJob:
             encoder.load_state_dict(tensors_under(self.start.tensors(), "encoder."))
         groups = classifier_groups(model, encoder_groups)
         train = open_shard(self.tokens, "train")
+        if model.idf_V is not None:  # of all its texts, as the labels play no part
+            model.idf_V.copy_(torch.from_numpy(inverse_document_frequencies([train], card.vocab_size)))
         documents, validation, held_out = self._documents(train)
         batches = ClassifierBatches(
             train,

@@ -92,12 +92,12 @@ class ClassifierTraining(Section):
     max_tokens: Count  # of a longer document, half are kept from its start and half from its end
     optimizer: Optimizer
     schedule: Schedule
-    unfreeze: Literal["full", "gradual", "chain_thaw"]
+    unfreeze: Literal["full", "gradual", "chain_thaw", "head"]  # head: the encoder stays frozen
     epochs_per_unfreezing: Epochs
     dropout: NonNegative
     head_hidden: Count
     head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
-    pooling: Literal["concat", "last", "mean"]
+    pooling: Literal["concat", "last", "mean", "mean_max", "idf"]
     label_smoothing: Fraction
     evaluations_per_epoch: Count
     patience: Count | None  # stop after so many evaluations without a lower loss; null: never
