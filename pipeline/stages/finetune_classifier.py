@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.artifacts.model_folder import ModelFolder, export_model
 from pipeline.corpus.token_links import read_link, tokens_at
-from pipeline.corpus.tokenizer import MODEL_FILE, Tokenizer
+from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.project.headstarts import resolve
@@ -54,7 +54,8 @@ def run(
             "run the stage `encode` again"
         )
     done = fit(made, params.run, session)
-    export_model(out, model_tensors(done), replace(made.card, key=session.key), [tokenizer / MODEL_FILE])
+    card = replace(made.card, key=session.key)
+    export_model(out, model_tensors(done), card, [Tokenizer.file_in(tokenizer)])
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
     return {"key": session.key, "steps": done.step, **kept, **done.state["spent"]}
 
