@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -78,8 +78,10 @@ class Family:
     build: Callable[[Any, int], Encoder]  # (config, vocab_size)
     # Parameters bottom to top, for discriminative rates and gradual unfreezing; the embedding first.
     layer_groups: Callable[[Any], list[list[nn.Parameter]]]
-    objective: Literal["causal", "masked", "bidirectional"]
+    objective: str | type  # one of `pipeline/objectives/` by name, or a class that meets its contract
     pooling: Literal["concat", "last", "mean", "first"]  # default for a classifier on top
+    # Settings of its stages where `params.yaml` gives none: stage -> key -> value.
+    defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def lookup(name: str) -> Family:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -78,9 +80,13 @@ def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str =
         raise ValueError(f"{where}: {error}") from error
 
 
-def _strict_model(kind: type) -> type[BaseModel]:
+def _strict_model(kind: type[Any]) -> type[BaseModel]:
     """Make a strict model with the fields of a dataclass, which pydantic itself would check leniently."""
-    fields: dict[str, Any] = {name: (hint, ...) for name, hint in get_type_hints(kind).items()}
+    hints = get_type_hints(kind, include_extras=True)
+    fields: dict[str, Any] = {
+        field.name: (hints[field.name], ... if field.default is MISSING else field.default)
+        for field in dataclasses.fields(kind)
+    }
     return create_model(kind.__name__, __base__=Section, **fields)
 
 
