@@ -20,6 +20,7 @@ FLOORS = (
     "files",
     "terminal",
     "corpus",
+    "objectives",
     "training",
     "evaluation",
     "identity",

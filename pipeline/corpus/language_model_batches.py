@@ -58,6 +58,15 @@ class Ribbon:
             return self._read(len(self) - stop, len(self) - start)[::-1]
         return self._read(start, stop)
 
+    def documents(self, start: int, stop: int) -> np.ndarray:
+        """Return for each token in [start, stop) the place of its document in the ribbon, int64."""
+        if self._reverse:
+            return self._documents(len(self) - stop, len(self) - start)[::-1]
+        return self._documents(start, stop)
+
+    def _documents(self, start: int, stop: int) -> np.ndarray:
+        return np.searchsorted(self._starts, np.arange(start, stop), side="right") - 1
+
     def _read(self, start: int, stop: int) -> np.ndarray:
         out = np.empty(stop - start, dtype=np.int64)
         place = int(np.searchsorted(self._starts, start, side="right")) - 1

@@ -87,9 +87,7 @@ def train(texts: Iterable[str], settings: Settings) -> WordTokenizer:
     """
     counts = count_words(texts, lowercase=settings.lowercase)
     if not counts:
-        raise ValueError(
-            f"`sample_mb` is {settings.sample_mb:g}: the sample holds no text; raise it"
-        )
+        raise ValueError(f"`sample_mb` is {settings.sample_mb:g}: the sample holds no text; raise it")
     frequent = [word for word, count in counts.items() if count >= settings.min_count]
     if not frequent:
         raise ValueError(

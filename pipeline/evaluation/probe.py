@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.family import Encoder, State
+from models.family import Encoder, State, products_in
 from pipeline.corpus.classifier_batches import by_length, clip, pad
 from pipeline.corpus.settings import Direction
 from pipeline.evaluation.logistic import Strengths, logistic_probabilities
 from pipeline.evaluation.settings import Probe
-from pipeline.training.objectives import products_in
 
 _BATCH_TOKENS = 32_768  # padded tokens per batch
 _STRENGTHS = Strengths(

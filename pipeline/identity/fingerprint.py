@@ -26,8 +26,12 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("pipeline", "models")
 
 NUMERICAL_ROOMS = (
-    "models", "pipeline.corpus", "pipeline.objectives", "pipeline.training", "pipeline.evaluation",
-)  # fmt: skip
+    "models",
+    "pipeline.corpus",
+    "pipeline.objectives",
+    "pipeline.training",
+    "pipeline.evaluation",
+)
 _STAGES = "pipeline.stages"
 # Modules that every training uses, though its stage imports neither: they are called where it runs.
 _TRAINS = ("pipeline.training.loop", "pipeline.training.precision")

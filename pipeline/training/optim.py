@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pipeline.training.settings import Optimizer
 
 ADAM_EPSILON = 1e-8
+ADAGRAD_EPSILON = 1e-10
 
 
 @dataclass
@@ -104,9 +105,30 @@ class SGD(GroupOptimizer):
         )  # fmt: skip
 
 
+class AdaGrad(GroupOptimizer):
+    """AdaGrad with diagonal matrices (Duchi, Hazan and Singer 2011, Figure 1). `momentum` is ignored."""
+
+    def _fresh_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        return {
+            "step": torch.zeros((), dtype=torch.float32),
+            "sum": torch.zeros_like(parameter),
+        }
+
+    def _update(self, parameters: list[nn.Parameter], grads: list[Tensor], lr: float) -> None:
+        from torch.optim.adagrad import adagrad
+
+        adagrad(
+            list(parameters), grads, self._states(parameters, "sum"), self._states(parameters, "step"),
+            fused=parameters[0].device.type == "cpu", foreach=parameters[0].device.type != "cpu",
+            lr=lr, weight_decay=self.settings.weight_decay, lr_decay=0.0, eps=ADAGRAD_EPSILON,
+            maximize=False,
+        )  # fmt: skip
+
+
 def make_optimizer(settings: Optimizer, groups: Sequence[Sequence[nn.Parameter]]) -> GroupOptimizer:
     """Make an optimizer with one group of parameters per layer group, in order."""
-    return AdamW(settings, groups) if settings.kind == "adamw" else SGD(settings, groups)
+    kinds = {"adamw": AdamW, "adagrad": AdaGrad, "sgd": SGD, "nt_asgd": SGD}
+    return kinds[settings.kind](settings, groups)
 
 
 def freeze(optimizer: GroupOptimizer, lrs: Sequence[float]) -> None:

@@ -35,7 +35,7 @@ class HeadStart(Section):
 
 
 class Optimizer(Section):
-    kind: Literal["sgd", "nt_asgd", "adamw"]
+    kind: Literal["sgd", "nt_asgd", "adamw", "adagrad"]
     lr: Positive  # rate of the last layer group at the peak of the schedule
     momentum: Fraction  # for sgd; beta1 for adamw
     beta2: Fraction  # for adamw
