@@ -104,7 +104,7 @@ def _read_documents(folder: Path) -> Any:
 
 def _read_tokenizer(folder: Path) -> Any:
     tokenizer = Tokenizer.load(folder)
-    return tokenizer.sha256, [tokenizer.raw_piece(piece) for piece in range(tokenizer.vocab_size)]
+    return tokenizer.sha256, [tokenizer.raw_piece(piece) for piece in range(tokenizers.pieces.vocab_size)]
 
 
 def _read_tokens(folder: Path) -> Any:
