@@ -28,7 +28,6 @@ class Strengths:
     grid: Sequence[float]  # ascending: of equally good ones the first, the strongest penalty, is taken
     fallback: float  # where folds cannot choose, because a class has a single document
     num_folds: int
-    standard_errors: float = 0.0  # take the strongest penalty whose log loss is within so many of the least
 
 
 def logistic_probabilities(
@@ -62,14 +61,10 @@ def logistic_probabilities(
 def chosen_strength(
     features: Any, labels: np.ndarray, strengths: Strengths, seed: int, num_processes: int = 1
 ) -> float:
-    """Return the inverse strength with the least log loss over stratified folds, or a stronger penalty.
+    """Return the inverse strength with the least log loss over stratified folds.
 
     There are at most as many folds as the rarest class has documents. The log loss chooses, rather than the
     error, because the error of few documents moves in steps.
-
-    Source of `standard_errors`: the one-standard-error rule (Breiman et al. 1984; Hastie et al. 2009, section
-    7.10): with few documents, strengths that differ by less than the noise of the folds are equally good, and
-    the simplest of these models is taken.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
@@ -85,12 +80,9 @@ def chosen_strength(
         refit=False,
         n_jobs=num_processes,
     )
-    folds = search.fit(features, labels).cv_results_
+    found = float(search.fit(features, labels).best_params_["C"])
     if num_processes > 1:
         from joblib.externals.loky import get_reusable_executor
 
         get_reusable_executor().shutdown(wait=True)  # the cost only counts processes that have exited
-    scores = folds["mean_test_score"]
-    noise = folds["std_test_score"][scores.argmax()] / np.sqrt(search.n_splits_ - 1)
-    good_enough = scores >= scores.max() - strengths.standard_errors * noise
-    return strengths.grid[int(good_enough.argmax())]
+    return found
