@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from models.awd_lstm import AWDLSTM, Config
-from pipeline.evaluation.probe import Reading, pooled_features, probe_probabilities
+from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
 from pipeline.evaluation.settings import Probe
 
 VOCAB, PAD, BOS, EOS = 30, 0, 1, 2
@@ -185,11 +185,11 @@ def clouds() -> tuple[np.ndarray, np.ndarray]:
 def test_probabilities_are_right_mostly_and_do_not_depend_on_the_scale_of_a_pooling(clouds):
     features, labels = clouds
     train, test = slice(0, 45), slice(45, None)
-    probs = probe_probabilities(features[train], labels[train], features[test], 3, seed=0)
+    probs = fit_probe(features[train], labels[train], 3, seed=0).probabilities(features[test])
     assert probs.sum(1) == pytest.approx(np.ones(45))
     assert (probs.argmax(1) == labels[test]).mean() > 0.75
     scaled = features * np.array([1e3, 1])[:, None]
-    again = probe_probabilities(scaled[train], labels[train], scaled[test], 3, seed=0)
+    again = fit_probe(scaled[train], labels[train], 3, seed=0).probabilities(scaled[test])
     np.testing.assert_allclose(probs, again, atol=1e-6)
 
 
@@ -197,11 +197,11 @@ def test_zeros_a_missing_class_and_a_class_of_one_document_are_accepted(clouds):
     features, labels = clouds
     features[5] = 0
     few = [0, 1, 3, 4, 6, 7]
-    missing = probe_probabilities(features[few], labels[few], features, 4, seed=0)
+    missing = fit_probe(features[few], labels[few], 4, seed=0).probabilities(features)
     assert not missing[:, 2:].any()
-    single = probe_probabilities(features[:4], labels[:4], features, 3, seed=0)
+    single = fit_probe(features[:4], labels[:4], 3, seed=0).probabilities(features)
     for probs in (missing, single):
         assert probs.sum(1) == pytest.approx(np.ones(90))
         assert np.isfinite(probs).all()
-    alone = probe_probabilities(features[:1], labels[:1], features, 3, seed=0)
+    alone = fit_probe(features[:1], labels[:1], 3, seed=0).probabilities(features)
     assert (alone == [1, 0, 0]).all()

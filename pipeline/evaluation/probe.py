@@ -20,7 +20,7 @@ from torch import Tensor
 from models.family import Encoder, State, products_in
 from pipeline.corpus.classifier_batches import by_length, clip, pad
 from pipeline.corpus.settings import Direction
-from pipeline.evaluation.logistic import Strengths, logistic_probabilities
+from pipeline.evaluation.logistic import LinearClassifier, Strengths, fit_logistic
 from pipeline.evaluation.settings import Probe
 
 _BATCH_TOKENS = 32_768  # padded tokens per batch
@@ -78,21 +78,27 @@ def pooled_features(
     return features
 
 
-def probe_probabilities(
-    train_features: np.ndarray,
-    train_labels: np.ndarray,
-    test_features: np.ndarray,
-    num_classes: int,
-    seed: int,
-    num_processes: int = 1,
-) -> np.ndarray:
-    """Return probabilities (N, C) of logistic regression on pooled features (N, P, F).
+@dataclass(frozen=True)
+class ProbeClassifier:
+    """Logistic regression on pooled features (N, P, F), each pooling's vector scaled to length one.
 
-    Each pooling's vector is scaled to length one; zeros stay zeros. On AG News that is 0.2 to 0.6 points of
-    error better than standardised features for word vectors, and alike for an LSTM.
+    Zeros stay zeros. On AG News that is 0.2 to 0.6 points of error better than standardised features for
+    word vectors, and alike for an LSTM.
     """
-    train, test = _of_length_one(train_features), _of_length_one(test_features)
-    return logistic_probabilities(train, train_labels, test, num_classes, _STRENGTHS, seed, num_processes)
+
+    linear: LinearClassifier
+
+    def probabilities(self, features_NPF: np.ndarray) -> np.ndarray:
+        """Return probabilities (N, C)."""
+        return self.linear.probabilities(_of_length_one(features_NPF))
+
+
+def fit_probe(
+    features_NPF: np.ndarray, labels: np.ndarray, num_classes: int, seed: int, num_processes: int = 1
+) -> ProbeClassifier:
+    """Fit a probe; the strength of its penalty is chosen by folds over these documents."""
+    features = _of_length_one(features_NPF)
+    return ProbeClassifier(fit_logistic(features, labels, num_classes, _STRENGTHS, seed, num_processes))
 
 
 def _of_length_one(features_NPF: np.ndarray) -> np.ndarray:
