@@ -138,7 +138,7 @@ class WordBatches:
         ribbon, first = self._ribbon(epoch), place * self.num_rows
         texts = [self._row(epoch, first + row, ribbon) for row in range(rows.start, rows.stop)]
         longest = max((len(ids) for ids, *_ in texts), default=0)
-        num_blocks = -(-longest // BLOCK)
+        num_blocks = max(1, -(-longest // BLOCK))
         ids, documents, reach, negatives = _empty(len(texts), num_blocks, self._negatives)
         for row, text in enumerate(texts):
             length = len(text[0])
