@@ -15,10 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import torch
-from pydantic import Field
 from torch import nn
 
 from models.family import Encoder, State
@@ -36,7 +35,7 @@ _EVALUATION_SEED = 0  # so that losses of several seeds compare
 class Settings:
     batch_rows: Count  # rows of the global batch
     row_tokens: Count  # tokens of a row, at most; for glove, pairs of words that occur together
-    window: Annotated[int, Field(ge=1, le=100)]  # words on either side of a centre, at most
+    window: Count  # words on either side of a centre, at most
     negatives: Count  # words that each pair is contrasted with; for skip_gram and cbow
     shared_negatives: Count  # words drawn for each block of 32 centres, to stand for these
     subsample: Positive | None  # words of a larger share of the text are dropped at random; null: none
