@@ -42,7 +42,7 @@ from pipeline.project.stages import of_kind
 from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ["pretrain_lm@forward", "finetune_lm@forward", "finetune_classifier@forward"]
+TARGETS = ["pretrain_lm@ulmfit", "finetune_lm@ulmfit", "finetune_classifier@ulmfit"]
 MODELS = {"pretrain_lm": "general_lm", "finetune_lm": "target_lm", "finetune_classifier": "classifier"}
 GIVE_UP = 40  # most starts of `dvc repro` in one run
 TIMES = frozenset(Cost().spent())  # figures that vary from run to run

@@ -72,7 +72,14 @@ def _texts(source: str) -> list[str]:
 def params_of(form: str, file: Path) -> Any:
     from types import SimpleNamespace
 
-    from pipeline.corpus.settings import Corpora, Corpus, FilesSource, Normalise, Split, Tokenizer
+    from pipeline.corpus.settings import (
+        Corpora,
+        Corpus,
+        FilesSource,
+        Normalise,
+        SentencepieceTokenizer,
+        Split,
+    )
 
     source = FilesSource(
         kind="files", format=form, train=[str(file)], validation=[], test=[], unlabelled=[],  # type: ignore[arg-type]
@@ -84,7 +91,7 @@ def params_of(form: str, file: Path) -> Any:
     corpus = Corpus(
         source=source, split=Split(validation=0.02, test=0.0), normalise=normalise, max_documents=None
     )
-    tokenizer = Tokenizer(
+    tokenizer = SentencepieceTokenizer(
         kind="unigram",
         vocab_size=8000,
         character_coverage=0.9995,

@@ -1,6 +1,6 @@
 """Cost of faster modes in quality: the same pretraining in each mode, seed by seed.
 
-    python benchmarks/quality.py --tokens data/tokens/general [--seeds 1 2 3] [--threads 1]
+    python benchmarks/quality.py --tokens data/tokens/general/pieces [--seeds 1 2 3] [--threads 1]
         [--modes fp32 bf16] [--epochs 0.45]
 
 Each mode overlays params.yaml. Quality is bits per byte of the validation text, always with float32 products

@@ -25,7 +25,7 @@ from benchmarks.contestants._network import language_model_task
 from benchmarks.contestants._timing import SIZES, Size, seconds_of
 from benchmarks.side_by_side import arguments_of, markdown, publish
 
-BYTES_PER_TOKEN = 4.34  # of the default corpus: reports/metrics/encode-general.json
+BYTES_PER_TOKEN = 4.34  # of the default corpus: reports/metrics/encode-general-pieces.json
 
 
 def _all_reduce(tensor: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
     python benchmarks/stage_overhead.py [--repeats 5] [--against REVISION] [--out FILE]
 
 In a copy of the checkout with the preset `smoke`, `dvc repro --force --single-item` runs the stage
-`pretrain_lm@forward` with a Ray of its own, with `headstart up`, and without Ray. The overhead is the wall
+`pretrain_lm@ulmfit` with a Ray of its own, with `headstart up`, and without Ray. The overhead is the wall
 time minus the time from the curve's first record (the evaluation before the first step) to its last. Before,
 plain `dvc repro` runs the whole route, and is timed where it has nothing left to do. With `--against`, a copy
 of that git revision takes turns with this one, so that both meet the same load.
@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STAGE = "pretrain_lm@forward"
+STAGE = "pretrain_lm@ulmfit"
 
 
 def main() -> None:
@@ -104,7 +104,7 @@ def overhead(project: Path) -> float:
     start = time.monotonic()
     run(project, "dvc", "repro", "--force", "--single-item", STAGE)
     wall = time.monotonic() - start
-    card = json.loads((project / "data/general_lm/forward/state.json").read_text())
+    card = json.loads((project / "data/general_lm/ulmfit/state.json").read_text())
     lines = (project / ".headstart/runs" / card["key"] / "curve.jsonl").read_text().splitlines()
     first, last = json.loads(lines[0])["time_ms"], json.loads(lines[-1])["time_ms"]
     return wall - (last - first) / 1000

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,14 +36,15 @@ class Config:
     hidden_dropout: float  # locked, between layers (4.2)
     output_dropout: float  # locked, after the top layer (4.2)
     weight_dropout: float  # DropConnect on the hidden-to-hidden weights (2)
+    direction: Literal["forward", "backward"] = "forward"  # in which it reads a text
 
     def __post_init__(self) -> None:
         for name in ("embedding_dim", "hidden_dim", "num_layers"):
             if getattr(self, name) < 1:
-                raise ValueError(f"model.config.{name} is {getattr(self, name)}; it must be at least 1")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in _dropouts():
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"model.config.{name} is {getattr(self, name)}; it must be 0 <= p < 1")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 <= p < 1")
 
     def scaled_dropout(self, factor: float) -> Config:
         return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in _dropouts()})
@@ -142,4 +143,21 @@ FAMILY = Family(
     layer_groups=layer_groups,
     objective="causal",
     pooling="concat",
+    space={
+        "finetune_lm.optimizer.lr": {"low": 0.001, "high": 0.03, "log": True},
+        "finetune_lm.optimizer.discriminative_factor": {"low": 1.0, "high": 2.6},
+        "finetune_lm.schedule.cut_frac": {"low": 0.05, "high": 0.3},
+        "finetune_lm.schedule.ratio": {"low": 8.0, "high": 64.0, "log": True},
+        "finetune_lm.dropout": {"low": 0.0, "high": 1.0},
+        "finetune_classifier.optimizer.lr": {"low": 0.001, "high": 0.05, "log": True},
+        "finetune_classifier.optimizer.discriminative_factor": {"low": 1.0, "high": 2.6},
+        "finetune_classifier.schedule.cut_frac": {"low": 0.05, "high": 0.3},
+        "finetune_classifier.schedule.ratio": {"low": 8.0, "high": 64.0, "log": True},
+        "finetune_classifier.dropout": {"low": 0.2, "high": 2.0},
+        "config.embedding_dropout": {"low": 0.0, "high": 0.3},
+        "config.input_dropout": {"low": 0.0, "high": 0.5},
+        "config.hidden_dropout": {"low": 0.0, "high": 0.4},
+        "config.output_dropout": {"low": 0.0, "high": 0.4},
+        "config.weight_dropout": {"low": 0.0, "high": 0.5},
+    },
 )

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from models.layers import GlobalBatch
+
+if TYPE_CHECKING:
+    from models.objective import Objective
 
 # Recurrent state: tensors whose first dimension is the row of the batch. Families without memory use
 # the empty tuple.
@@ -64,8 +68,19 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
 
+@contextmanager
+def products_in(dtype: torch.dtype, encoder: Encoder) -> Iterator[None]:
+    """Run matrix products in `dtype`, whatever training uses. Reported metrics take float32, to compare."""
+    before = encoder.product_dtype
+    encoder.product_dtype = dtype
+    try:
+        yield
+    finally:
+        encoder.product_dtype = before
+
+
 class FamilyConfig(Protocol):
-    tie_weights: bool
+    """A family that reads in either direction has a `direction`, too: forward or backward."""
 
     def scaled_dropout(self, factor: float) -> Any:
         """Return this config with each dropout probability multiplied by `factor`, at most 0.95."""
@@ -78,19 +93,22 @@ class Family:
     build: Callable[[Any, int], Encoder]  # (config, vocab_size)
     # Parameters bottom to top, for discriminative rates and gradual unfreezing; the embedding first.
     layer_groups: Callable[[Any], list[list[nn.Parameter]]]
-    objective: str | type  # one of `pipeline/objectives/` by name, or a class that meets its contract
-    pooling: Literal["concat", "last", "mean", "first"]  # default for a classifier on top
-    # Settings of its stages where `params.yaml` gives none: stage -> key -> value.
+    objective: str | type[Objective]  # a module of `pipeline/objectives`, or a class of the family's own
+    pooling: str  # default for a classifier on top
+    # Laid over a stage's section of params.yaml, by stage: what fits this family. `few_labels` is laid over
+    # `finetune_classifier` where labels are few.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # What `tune` searches: ranges by key of a head start, such as `finetune_lm.optimizer.lr`.
+    space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def lookup(name: str) -> Family:
-    """Return the family of that name. Raises ValueError with the nearest or all known names."""
+def lookup(name: str, key: str = "family") -> Family:
+    """Return the family of that name. Raises ValueError, naming `key`, with the nearest or all names."""
     known = _known_families()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
-        raise ValueError(f"model.family is {name!r}, which is not a model family; {hint}")
+        raise ValueError(f"{key} is {name!r}, which is not a model family; {hint}")
     family: Family = importlib.import_module(f"models.{name}").FAMILY
     return family
 

@@ -16,7 +16,8 @@ from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch, GlobalBatchNorm, dropout_rows
 from models.sampling import Candidates
 
-Pooling = Literal["concat", "last", "mean"]
+Pooling = Literal["concat", "last", "mean", "mean_max", "idf"]
+_POOLED_PARTS: dict[Pooling, int] = {"concat": 3, "last": 1, "mean": 1, "mean_max": 2, "idf": 3}
 
 
 class LanguageModel(nn.Module):
@@ -78,7 +79,12 @@ class Classifier(nn.Module):
     of batch normalisation, dropout and a linear layer, ReLU between them, and BPT3C, which reads a
     text in chunks and carries the state. As in the authors' code, gradients stop at the start of a
     chunk: the state is carried over, its gradient is not.
+
+    With the pooling `idf`, the buffer `idf_V` weighs each token; it is saved with the weights, and is one
+    everywhere until a training fills it from the document frequencies of its texts. Other poolings have none.
     """
+
+    idf_V: Tensor | None
 
     def __init__(
         self,
@@ -92,13 +98,18 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.pooling, self.bptt = encoder, pooling, bptt
-        self.head = Head(
-            encoder.width * (3 if pooling == "concat" else 1), head_hidden, num_classes, head_dropout
-        )
+        self.head = Head(encoder.width * _POOLED_PARTS[pooling], head_hidden, num_classes, head_dropout)
+        vocab_size = encoder.embedding.num_embeddings
+        self.register_buffer("idf_V", torch.ones(vocab_size) if pooling == "idf" else None)
 
     def forward(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
         """Return the logits (B, C) of texts padded at their end; `mask_BT` is True at real tokens."""
-        return self.head(pool(self._features(ids_BT, mask_BT, batch), mask_BT, self.pooling), batch)
+        idf_BT = None if self.idf_V is None else self.idf_V[ids_BT]
+        # A frozen encoder needs no graph. Outside training, gradients explain a prediction.
+        frozen = batch is not None and not any(each.requires_grad for each in self.encoder.parameters())
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            features_BTF = self._features(ids_BT, mask_BT, batch)
+        return self.head(pool(features_BTF, mask_BT, self.pooling, idf_BT), batch)
 
     def _features(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None) -> Tensor:
         state: State = ()
@@ -129,10 +140,12 @@ class Head(nn.Module):
         return logits
 
 
-def pool(features_BTF: Tensor, mask_BT: Tensor, pooling: Pooling) -> Tensor:
-    """Pool the features of each text's real tokens into one vector, (B, F) or (B, 3F).
+def pool(features_BTF: Tensor, mask_BT: Tensor, pooling: Pooling, idf_BT: Tensor | None = None) -> Tensor:
+    """Pool the features of each text's real tokens into one vector, (B, F), (B, 2F) or (B, 3F).
 
-    Each row of `mask_BT` must hold at least one True, and only False after the last one.
+    `concat` is `[last, max, mean]`, `mean_max` is `[mean, max]`, and `idf` is `[mean, mean weighted by
+    idf_BT, max]`. Each row of `mask_BT` must hold at least one True, and only False after the last one;
+    weights must be positive at real tokens.
     """
     lengths_B = mask_BT.sum(1)
     rows = torch.arange(len(lengths_B), device=lengths_B.device)
@@ -143,7 +156,14 @@ def pool(features_BTF: Tensor, mask_BT: Tensor, pooling: Pooling) -> Tensor:
     if pooling == "mean":
         return mean_BF
     max_BF = features_BTF.masked_fill(~mask_BT[..., None], -torch.inf).amax(1)
-    return torch.cat([last_BF, max_BF, mean_BF], dim=1)
+    if pooling == "concat":
+        return torch.cat([last_BF, max_BF, mean_BF], dim=1)
+    if pooling == "mean_max":
+        return torch.cat([mean_BF, max_BF], dim=1)
+    assert idf_BT is not None, "the pooling `idf` needs the weight of each token"
+    weights_BT = idf_BT * mask_BT
+    weighted_BF = (features_BTF * weights_BT[..., None]).sum(1) / weights_BT.sum(1, keepdim=True)
+    return torch.cat([mean_BF, weighted_BF, max_BF], dim=1)
 
 
 def language_model_groups(

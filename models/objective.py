@@ -36,11 +36,22 @@ class StepLoss:
 class Workers(Protocol):
     """Where a training runs, as an objective sees it; see `pipeline.training.context.Context`."""
 
-    rank: int
-    world: int
-    device: torch.device
-    precision: torch.dtype  # of the large matrix products
-    all_reduce: Callable[[Tensor], Tensor]  # in-place sum over workers
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Of the large matrix products."""
+
+    @property
+    def all_reduce(self) -> Callable[[Tensor], Tensor]:
+        """In-place sum over workers."""
 
     def sum_numbers(self, *numbers: float) -> list[float]: ...
 
@@ -50,10 +61,19 @@ class Workers(Protocol):
 class Documents(Protocol):
     """Encoded documents of a split; see `pipeline.corpus.tokens.TokenShard`."""
 
-    tokens: np.ndarray  # of all documents, one after the other; each begins and ends with its own token
-    offsets: np.ndarray  # int64; document i is tokens[offsets[i]:offsets[i + 1]]
-    num_words: int
-    num_bytes: int
+    @property
+    def tokens(self) -> np.ndarray:
+        """Of all documents, one after the other; each begins and ends with a special one."""
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """int64; document i is tokens[offsets[i]:offsets[i + 1]]."""
+
+    @property
+    def num_words(self) -> int: ...
+
+    @property
+    def num_bytes(self) -> int: ...
 
     def __len__(self) -> int: ...
 
@@ -119,6 +139,14 @@ class Objective(ABC):
         """Return `validation/NAME` for each measure, the same on all workers."""
 
     @classmethod
+    @abstractmethod
+    def size_of_step(cls, settings: Any, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
+        """Return the tokens that a step of all workers reads, and the numbers that one holds beside them.
+
+        `headstart doctor` estimates memory by them.
+        """
+
+    @classmethod
     def check(cls, settings: Any, text: TrainingText, section: str) -> None:
         """Check, before a worker starts, what needs no model. Raises ValueError naming a key of `section`."""
-        return None
+        return

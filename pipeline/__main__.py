@@ -95,6 +95,20 @@ def fingerprint(
         typer.echo(f"changed: {file}")
 
 
+@app.command("choose_tokens", rich_help_panel="Stages (run by dvc repro)")
+def choose_tokens(
+    tokens: Annotated[Path, typer.Option(help="Folder of token shards, by corpus and tokenizer.")],
+    tokenizers: Annotated[Path, typer.Option(help="Folder of tokenizers.")],
+    out: Annotated[Path, typer.Option(help="Folder; it gets a link per head start and corpus.")],
+    params: ParamsFile = Path("params.yaml"),
+) -> None:
+    """Write down which tokens each head start reads."""
+    from pipeline.execution import choose_tokens as command
+    from pipeline.project.params import load
+
+    command.choose_tokens(load(params), tokens, tokenizers, out)
+
+
 @app.command()
 def up(
     host: Annotated[
@@ -205,7 +219,7 @@ def use(
 @app.command("lr-find")
 def lr_find(
     stage: Annotated[str, typer.Argument(help="pretrain_lm, finetune_lm or finetune_classifier.")],
-    direction: Annotated[str, typer.Option(help="forward or backward.")] = "forward",
+    headstart: Annotated[str | None, typer.Option(help="A name in `headstarts`; the first one.")] = None,
     lowest: Annotated[float, typer.Option(help="The first rate.")] = 1e-5,
     highest: Annotated[float, typer.Option(help="The last rate.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 100,
@@ -214,8 +228,8 @@ def lr_find(
     """Range test: train with rising rates, draw loss against rate, suggest one."""
     from pipeline.execution.lr_find import find
 
-    found = find(stage, direction, lowest, highest, steps, out)
-    typer.echo(f"suggested {stage}.optimizer.lr: {found.suggestion:.2g}")
+    found = find(stage, headstart, lowest, highest, steps, out)
+    typer.echo(f"suggested headstarts.{found.headstart}.{stage}.optimizer.lr: {found.suggestion:.2g}")
     typer.echo(f"curve: {found.csv} and {found.picture}")
 
 
@@ -223,17 +237,18 @@ def lr_find(
 def import_fastai(
     weights: Annotated[Path, typer.Argument(help="The .pth of a language model on fastai's AWD_LSTM.")],
     vocabulary: Annotated[Path, typer.Argument(help="Its words: itos.pkl, or plain text, a word a line.")],
-    direction: Annotated[Literal["forward", "backward"], typer.Option(help="In which it reads.")] = "forward",
-    tokenizer: Annotated[Path, typer.Option(help="The tokenizer to move it to.")] = Path("data/tokenizer"),
+    headstart: Annotated[str, typer.Option(help="The head start that it becomes.")] = "ulmfit",
     params: ParamsFile = Path("params.yaml"),
-    out: Annotated[Path | None, typer.Option(help="Folder; data/general_lm/DIRECTION.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; data/general_lm/HEADSTART.")] = None,
 ) -> None:
     """Import a fastai language model as the general one, in place of pretrain_lm."""
     from pipeline.project.params import load
     from pipeline.weights.fastai import import_language_model
 
-    folder = out or Path("data/general_lm") / direction
-    moved = import_language_model(weights, vocabulary, tokenizer, load(params), direction, folder)
+    folder = out or Path("data/general_lm") / headstart
+    moved = import_language_model(
+        weights, vocabulary, Path("data/tokenizers"), load(params), headstart, folder
+    )
     share = moved.num_found / moved.num_pieces
     typer.echo(
         f"{moved.num_found:,} of {moved.num_pieces:,} pieces ({share:.0%}) are among its {moved.num_words:,} "
@@ -241,7 +256,7 @@ def import_fastai(
     )
     if out is None:
         typer.echo(
-            f"now: dvc commit -f pretrain_lm@{direction}, so that DVC takes it for that stage's output; the "
+            f"now: dvc commit -f pretrain_lm@{headstart}, so that DVC takes it for that stage's output; the "
             "metrics and the curve of that stage stay those of its last training, in the report too"
         )
 
@@ -289,7 +304,7 @@ def predict(
     """Print label and probabilities of texts, one JSON object a line."""
     from pipeline.inference.predict import predict_lines
 
-    for line in predict_lines(text or [], file, model or [Path("data/classifier/forward")], precision):
+    for line in predict_lines(text or [], file, model or [Path("data/classifier")], precision):
         typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 

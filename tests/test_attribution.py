@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from models import awd_lstm
-from models.heads import Classifier
+from models.heads import Classifier, Pooling
 from pipeline.evaluation.attribution import token_attributions
 
 
-def classifier() -> Classifier:
+def classifier(pooling: Pooling = "concat") -> Classifier:
     torch.manual_seed(0)
     config = awd_lstm.Config(
         embedding_dim=6, hidden_dim=8, num_layers=2, tie_weights=True, embedding_dropout=0.1,
@@ -20,12 +20,16 @@ def classifier() -> Classifier:
     encoder = awd_lstm.AWDLSTM(config, vocab_size=20)
     with torch.no_grad():
         encoder.embedding.weight.mul_(20)
-    return Classifier(encoder, 3, pooling="concat", head_hidden=5, head_dropout=[0.1, 0.1], bptt=4).eval()
+    model = Classifier(encoder, 3, pooling=pooling, head_hidden=5, head_dropout=[0.1, 0.1], bptt=4).eval()
+    if model.idf_V is not None:
+        model.idf_V.copy_(torch.rand(20) * 3 + 1)
+    return model
 
 
 @pytest.mark.parametrize("label", [0, 2])
-def test_attributions_add_up_to_the_logit_minus_the_baselines(label):
-    model = classifier()
+@pytest.mark.parametrize("pooling", ["concat", "idf"])
+def test_attributions_add_up_to_the_logit_minus_the_baselines(label, pooling):
+    model = classifier(pooling)
     ids = np.array([3, 7, 7, 1, 19, 4])
     found = token_attributions(model, ids, label, num_steps=400)
     assert found.shape == (6,)

@@ -41,11 +41,11 @@ def test_a_monkey_changes_nothing_about_the_result(tmp_path):
 
 
 def write_results(project, weights=b"weights", **figures):
-    (project / "data/general_lm/forward").mkdir(parents=True)
-    (project / "data/general_lm/forward/tensors.safetensors").write_bytes(weights)
+    (project / "data/general_lm/ulmfit").mkdir(parents=True)
+    (project / "data/general_lm/ulmfit/tensors.safetensors").write_bytes(weights)
     (project / "reports/metrics").mkdir(parents=True)
     text = json.dumps({"loss": 0.5, "seconds": random.random(), "core_seconds": random.random(), **figures})
-    (project / "reports/metrics/pretrain_lm-forward.json").write_text(text)
+    (project / "reports/metrics/pretrain_lm-ulmfit.json").write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def write_results(project, weights=b"weights", **figures):
     ],
 )
 def test_other_weights_and_figures_are_found_but_not_other_times(tmp_path, changed, findings):
-    targets = ["pretrain_lm@forward"]
+    targets = ["pretrain_lm@ulmfit"]
     write_results(tmp_path / "undisturbed")
     write_results(tmp_path / "run", **changed)
     wanted = chaos.results_of(tmp_path / "undisturbed", targets)

@@ -583,7 +583,7 @@ def test_without_ray_all_checks_run_and_leave_nothing(project_folder):
             "storage", "tracking", "room", "leases"} <= set(found)  # fmt: skip
     assert states(found["storage"]) == states(found["tracking"]) == states(found["memory"]) == ["ok"]
     assert "would run" in found["dvc"][0].found
-    assert "not made yet: data/tokens/general" in found["inputs"][0].found
+    assert "not made yet: data/tokens/general/pieces" in found["inputs"][0].found
     assert made_by(project_folder) - before <= {".headstart"}
 
 
@@ -637,8 +637,8 @@ def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_pat
     found = project.inputs(params, ROOT / "dvc.yaml")
     assert [each.state for each in found] == ["warning", "ok"]
     assert "has no labels: set corpus.target.source.label_column" in found[0].found
-    assert "fit for pretrain_lm@forward" in found[1].found
-    assert "not made yet: data/general_lm/forward" in found[1].found
+    assert "fit for pretrain_lm@ulmfit" in found[1].found
+    assert "not made yet: data/general_lm/ulmfit" in found[1].found
 
 
 HANGS = """

@@ -237,7 +237,7 @@ def test_every_training_counts_the_loop_and_what_it_runs():
         "pipeline.training.context",
         "pipeline.training.jobs",
         "pipeline.training.loop",
-        "pipeline.training.objectives",
+        "pipeline.training.task",
         "pipeline.training.optim",
         "pipeline.training.precision",
         "pipeline.training.schedules",

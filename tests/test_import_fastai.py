@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from models.awd_lstm import AWDLSTM, Config
 from models.heads import LanguageModel
 from pipeline.artifacts.model_folder import load_model
-from pipeline.corpus import tokenizer
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.settings import SentencepieceTokenizer
+from pipeline.corpus.tokenizer import Tokenizer, train
+from pipeline.corpus.word_tokenizer import WordTokenizer
 from pipeline.project import params
 from pipeline.training.cards import build_encoder, build_language_model
 from pipeline.weights.fastai import (
@@ -132,13 +133,13 @@ def test_what_has_no_row_starts_from_the_mean():
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer, fastai's two files, and params.yaml for a network of their size."""
     folder = tmp_path_factory.mktemp("fastai")
-    settings = params.Tokenizer(
+    settings = SentencepieceTokenizer(
         kind="bpe", vocab_size=60, character_coverage=1.0, byte_fallback=False, sample_mb=1.0, threads=1
     )
     draw = random.Random(1)
     known = ["the", "film", "was", "and", "sea", "music", "woman", "walk", "talk", "good"]
     texts = [" ".join(draw.choices(known, k=8)) for _ in range(200)]
-    (folder / "tokenizer.model").write_bytes(tokenizer.train(texts, settings))
+    (folder / "tokenizer.model").write_bytes(train(texts, settings).content)
     torch.save({"model": TheirLanguageModel().saved(), "opt": {"lr": 0.1}}, folder / "lm.pth")
     words = ["xxunk", "xxpad", "xxbos", "the", "film", "was", "and", "sea"]
     words += [f"w{number}" for number in range(V - len(words))]
@@ -163,7 +164,7 @@ def test_an_import_is_a_language_model_to_go_on_from(files, tmp_path, vocabulary
     tensors, card = load_model(out)
     model = build_language_model(build_encoder(card)[0], card)
     model.load_state_dict(tensors)
-    ours = tokenizer.Tokenizer.load(files / "tokenizer.model")
+    ours = Tokenizer.load(files / "tokenizer.model")
     assert (moved.num_pieces, moved.num_words) == (ours.vocab_size, V)
     assert 3 + 4 <= moved.num_found < ours.vocab_size  # three special tokens, and some words
     their_rows = TheirLanguageModel().saved()["0.encoder.weight"]
@@ -212,7 +213,7 @@ TRAPS = {
     "as a name": {Trap(os.system, f"touch {RAN}"): 1},
     "a partial": Trap(functools.partial, os.system, "true"),
     "importing": Trap(__import__, "this"),
-    "a class of ours": Tokenizer.__new__(Tokenizer),
+    "a class of ours": WordTokenizer.of(["the"], lowercase=True),
     "an old global": b"cos\nsystem\n(S'touch " + str(RAN).encode() + b"'\ntR.",
     "an instance": b"(S'touch " + str(RAN).encode() + b"'\nios\nsystem\n.",
     "an extension": b"\x80\x02\x82\x01.",

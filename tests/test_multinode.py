@@ -143,18 +143,18 @@ def test_code_and_tokens_reach_nodes_that_share_no_folder(nodes_apart, tmp_path,
     command(project, "dvc", "repro", "encode")
     environment = os.environ | nodes_apart | {"PATH": f"{BINARIES}:{os.environ['PATH']}"}
     done = subprocess.run(
-        [str(BINARIES / "dvc"), "repro", "pretrain_lm@forward"],
+        [str(BINARIES / "dvc"), "repro", "pretrain_lm@ulmfit"],
         cwd=project, env=environment, text=True, capture_output=True, timeout=2 * LIMIT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    key = json.loads((project / "data/general_lm/forward/state.json").read_text())["key"]
+    key = json.loads((project / "data/general_lm/ulmfit/state.json").read_text())["key"]
     last = CheckpointStore(f"{bucket}/{key}/checkpoints").newest()
     assert last is not None
     assert last.state["finished"]
     assert last.state["marker"] == "sent"  # written by the code of the driver's checkout
     assert (tmp_path / "cache-of-nodes/headstart/inputs").is_dir()
-    figures = json.loads((project / "reports/metrics/pretrain_lm-forward.json").read_text())
-    curve = (project / "reports/curves/pretrain_lm-forward.csv").read_text().splitlines()
+    figures = json.loads((project / "reports/metrics/pretrain_lm-ulmfit.json").read_text())
+    curve = (project / "reports/curves/pretrain_lm-ulmfit.csv").read_text().splitlines()
     assert curve[-1].startswith(f"{figures['steps']},")
     assert open_storage(f"{bucket}/{key}/lease").names() == ["000001.ended", "000001.json"]
 

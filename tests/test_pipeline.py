@@ -172,13 +172,13 @@ def test_all_wrong_settings_are_named_at_once():
     ("values", "message"),
     [
         (
-            changed("model.config.hiden_dim", 3),
-            "unknown key `model.config.hiden_dim`; did you mean `hidden_dim`",
+            changed("headstarts.ulmfit.config.hiden_dim", 3),
+            "unknown key `headstarts.ulmfit.config.hiden_dim`; did you mean `hidden_dim`",
         ),
-        (changed("model.config.hidden_dim", delete=True), "missing key `model.config.hidden_dim`"),
-        (changed("model.config.hidden_dim", "8"), "`model.config.hidden_dim` is '8'"),
-        (changed("model.config.hidden_dim", 0), "model.config.hidden_dim is 0"),
-        (changed("model.family", "awd_lsm"), "did you mean `awd_lstm`"),
+        (changed("headstarts.ulmfit.config.hidden_dim", delete=True), "missing key `headstarts.ulmfit.config.hidden_dim`"),
+        (changed("headstarts.ulmfit.config.hidden_dim", "8"), "`headstarts.ulmfit.config.hidden_dim` is '8'"),
+        (changed("headstarts.ulmfit.config.hidden_dim", 0), "headstarts.ulmfit.config.hidden_dim is 0"),
+        (changed("headstarts.ulmfit.family", "awd_lsm"), "did you mean `awd_lstm`"),
     ],
 )
 def test_a_wrong_setting_of_the_family_is_named(values, message):

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from pipeline.artifacts.model_folder import export_model
-from pipeline.corpus import tokenizer as tokenizers
-from pipeline.corpus.settings import Normalise
-from pipeline.corpus.settings import Tokenizer as TokenizerSettings
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.settings import Normalise, SentencepieceTokenizer
+from pipeline.corpus.tokenizer import train
 from pipeline.inference import predict
 from pipeline.training import precision
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder
@@ -31,14 +29,13 @@ NORMALISE = Normalise(
 def model(tmp_path_factory):
     """The folder of an untrained classifier."""
     folder = tmp_path_factory.mktemp("model")
-    settings = TokenizerSettings(
+    settings = SentencepieceTokenizer(
         kind="char", vocab_size=280, character_coverage=1.0, byte_fallback=True, sample_mb=1.0, threads=1
     )
     alphabet = "abcdefghijklmnopqrst"
-    content = tokenizers.train([f"{alphabet} {alphabet[::-1]}"] * 20, settings)
-    (folder / "tokenizer.model").write_bytes(content)
+    pieces = train([f"{alphabet} {alphabet[::-1]}"] * 20, settings)
+    (folder / "tokenizer.model").write_bytes(pieces.content)
     head = HeadCard(("no", "yes"), "concat", 5, (0.0, 0.0), 7, 40, NORMALISE.model_dump())
-    pieces = Tokenizer(content)
     card = ModelCard(
         "classifier", "awd_lstm", CONFIG, pieces.vocab_size, pieces.pad_id, "forward", pieces.sha256,
         "finetune_classifier", "key", head,

@@ -100,9 +100,9 @@ def figures() -> Figures:
         "prepare-target": {"splits": SIZES, "skipped": {}, "repaired": {}, "num_classes": 2},
         "encode-general": {"vocabulary": VOCABULARY},
         "encode-target": {"vocabulary": VOCABULARY},
-        "pretrain_lm-forward": {"before": LM, "after": LM} | cost | {"seconds": 120.0},
-        "finetune_lm-forward": {"before": LM, "after": LM} | cost,
-        "finetune_classifier-forward": cost,
+        "pretrain_lm-ulmfit": {"before": LM, "after": LM} | cost | {"seconds": 120.0},
+        "finetune_lm-ulmfit": {"before": LM, "after": LM} | cost,
+        "finetune_classifier-ulmfit": cost,
         "find_leaks": {
             "num_test_documents": 50, "num_leaked": 2, "num_exact": 1, "num_near": 1, "share": 0.04,
             "sources": {"target train": {"num_leaked": 2, "num_exact": 1, "num_near": 1}},

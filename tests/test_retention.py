@@ -438,11 +438,11 @@ class Repository:
         )  # fmt: skip
         return done.stdout.strip()
 
-    def write(self, key: str | None, stage: str = "pretrain_lm-forward") -> None:
+    def write(self, key: str | None, stage: str = "pretrain_lm-ulmfit") -> None:
         content = {"steps": 3} | ({"key": key} if key else {})
         (self.metrics / f"{stage}.json").write_text(json.dumps(content))
 
-    def commit(self, key: str | None, stage: str = "pretrain_lm-forward", time: int = 1_000_000) -> None:
+    def commit(self, key: str | None, stage: str = "pretrain_lm-ulmfit", time: int = 1_000_000) -> None:
         self.write(key, stage)
         self.git("add", "-A")
         self.git("commit", "-q", "--allow-empty", "-m", "run", time=time)
@@ -464,9 +464,9 @@ def test_references_come_from_every_reachable_commit_and_the_workspace(repositor
             repository.git("update-ref", ref, "HEAD")
     repository.git("checkout", "-q", "main")
     repository.git("worktree", "add", "-q", "--detach", "../elsewhere", "main")
-    elsewhere = repository.folder.parent / "elsewhere/reports/metrics/finetune_lm-forward.json"
+    elsewhere = repository.folder.parent / "elsewhere/reports/metrics/finetune_lm-ulmfit.json"
     elsewhere.write_text(json.dumps({"key": of_worktree}))
-    repository.write(uncommitted, "finetune_classifier-backward")
+    repository.write(uncommitted, "finetune_classifier-ulmfit_backward")
     (repository.metrics / "evaluate.json").write_text('{"key": "of no training"}')
     found = references(repository.folder)
     assert found == References(frozenset({first, second, of_branch, of_experiment, uncommitted, of_worktree}))
@@ -486,9 +486,9 @@ def test_a_key_that_only_a_merge_added_is_a_reference(repository):
 
 def test_metrics_without_a_key_may_refer_to_any_older_result(repository):
     repository.commit(None, time=1_000_000)
-    repository.commit(None, "finetune_lm-forward", time=2_000_000)
+    repository.commit(None, "finetune_lm-ulmfit", time=2_000_000)
     repository.commit(KEYS[0], time=3_000_000)
-    repository.commit(KEYS[1], "finetune_lm-forward", time=3_000_000)
+    repository.commit(KEYS[1], "finetune_lm-ulmfit", time=3_000_000)
     found = references(repository.folder)
     assert (found.keys, found.unknown_until) == ({KEYS[0], KEYS[1]}, 2_000_000)
     (remark,) = found.remarks
@@ -551,7 +551,7 @@ def test_if_git_fails_all_results_are_kept(repository, break_it):
     if break_it == "no git":
         shutil.rmtree(repository.folder / ".git")
     else:
-        blob = repository.git("rev-parse", "HEAD:reports/metrics/pretrain_lm-forward.json")
+        blob = repository.git("rev-parse", "HEAD:reports/metrics/pretrain_lm-ulmfit.json")
         (repository.folder / ".git/objects" / blob[:2] / blob[2:]).unlink()
     found = references(repository.folder)
     assert (found.keys, found.unknown_until) == ({KEYS[1]}, math.inf)

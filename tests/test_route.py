@@ -155,7 +155,7 @@ def test_dvc_shows_metrics_and_plots(project):
         files["reports/metrics/evaluate.json"]["data"]["accuracy"] == metrics(project, "evaluate")["accuracy"]
     )
     page = command(project, "dvc", "plots", "show", "--json").stdout
-    assert "finetune_lm-forward.csv" in page
+    assert "finetune_lm-ulmfit.csv" in page
     assert "confusion.csv" in page
 
 
@@ -171,17 +171,17 @@ def test_the_execution_is_one_parent_run_with_a_finished_child_for_each_stage(pr
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == first.info.run_id]
     # 2 prepare, tokenizer, 2 encode, 3 trainings in 2 directions, leaks, evaluate, 3 sweeps, report
     assert len(children) == 17
-    (pretraining,) = [run for run in children if run.info.run_name == "pretrain_lm@forward"]
+    (pretraining,) = [run for run in children if run.info.run_name == "pretrain_lm@ulmfit"]
     history = client.get_metric_history(pretraining.info.run_id, "train/loss")
     steps = [metric.step for metric in history]
     assert steps == sorted(set(steps))
-    assert steps[-1] == metrics(project, "pretrain_lm-forward")["steps"]
+    assert steps[-1] == metrics(project, "pretrain_lm-ulmfit")["steps"]
     key = pretraining.data.tags["headstart.key"]
     assert (project / ".headstart/runs" / key / "curve.jsonl").exists()
     lock = LockFile(project).recipes()  # what DVC kept is what these runs made
     del lock["fingerprint"]  # it only writes files for DVC, and has no run
     assert {run.info.run_name: run.data.tags["headstart.recipe"] for run in children} == lock
-    assert client.get_model_version_by_alias("headstart-classifier-forward", "current").version
+    assert client.get_model_version_by_alias("headstart-classifier", "current").version
 
 
 def outcomes(project: Path) -> dict[Path, float]:
@@ -564,7 +564,7 @@ def test_predict_needs_the_exported_folder_alone(project, tmp_path):
 
 
 def test_predict_refuses_an_altered_model_in_one_line(project, tmp_path):
-    shutil.copytree(project / "data/classifier/forward", tmp_path / "model")
+    shutil.copytree(project / "data/classifiers/ulmfit", tmp_path / "model")
     file = tmp_path / "model/tensors.safetensors"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
@@ -578,8 +578,8 @@ def test_predict_refuses_an_altered_model_in_one_line(project, tmp_path):
 def test_lr_find_draws_and_suggests(project):
     out = command(project, "headstart", "lr-find", "finetune_lm", "--steps", "60").stdout
     assert "suggested finetune_lm.optimizer.lr" in out
-    assert (project / "reports/lr_find/finetune_lm-forward.png").stat().st_size > 5000
-    rows = (project / "reports/lr_find/finetune_lm-forward.csv").read_text(encoding="utf-8").splitlines()
+    assert (project / "reports/lr_find/finetune_lm-ulmfit.png").stat().st_size > 5000
+    rows = (project / "reports/lr_find/finetune_lm-ulmfit.csv").read_text(encoding="utf-8").splitlines()
     rates = [float(row.split(",")[0]) for row in rows[1:]]
     assert rates == sorted(rates)
 
@@ -604,7 +604,7 @@ def test_a_failing_stage_overwrites_nothing(project):
 def test_killed_and_started_again_a_training_ends_with_the_same_weights(project, tmp_path):
     def pretrain(out: str) -> list[str]:
         return [
-            str(Path(sys.executable).parent / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general",
+            str(Path(sys.executable).parent / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general/pieces",
             "--direction", "forward", "--out", out, "--metrics", f"{out}.json", "--curve", f"{out}.csv",
             "--params", "long.yaml",
         ]  # fmt: skip
@@ -668,8 +668,8 @@ def followed(project, tmp_path_factory) -> Followed:
     overlay = project / "orphan.yaml"
     overlay.write_text("run: {seed: 44}\npretrain_lm: {epochs: 8.0}\n", encoding="utf-8")
     command(project, "headstart", "use", "orphan.yaml")
-    stage = "pretrain_lm@forward"
-    command(project, "dvc", "repro", "encode@general")  # the seed is theirs too
+    stage = "pretrain_lm@ulmfit"
+    command(project, "dvc", "repro", "encode@general-pieces")  # the seed is theirs too
     known = set((project / ".headstart/runs").iterdir())
     binaries = Path(sys.executable).parent
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PATH": f"{binaries}:{os.environ['PATH']}"}
@@ -694,24 +694,24 @@ def test_a_stage_whose_dvc_was_killed_is_ended_and_followed(project, followed):
     assert not [process for process in followed.below if process.is_running()]
     client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
     everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
-    key = json.loads((project / "data/general_lm/forward/state.json").read_text())["key"]
+    key = json.loads((project / "data/general_lm/ulmfit/state.json").read_text())["key"]
     assert followed.run.name == key
     assert_it_went_on(followed.run, followed.killed_at)
     (run,) = client.search_runs(everywhere, f"tags.`headstart.key` = '{key}'")
     assert run.info.status == "FINISHED"
     steps = [point.step for point in client.get_metric_history(run.info.run_id, "train/loss")]
     assert steps == sorted(set(steps))
-    assert steps[-1] == metrics(project, "pretrain_lm-forward")["steps"]
+    assert steps[-1] == metrics(project, "pretrain_lm-ulmfit")["steps"]
 
 
 def test_trained_again_by_force_and_undisturbed_it_ends_with_the_same_weights_and_figures(project, followed):
-    weights = project / "data/general_lm/forward/tensors.safetensors"
+    weights = project / "data/general_lm/ulmfit/tensors.safetensors"
     curve = followed.run / "curve.jsonl"
     before, trained_at = weights.read_bytes(), curve.read_text()
-    figures = metrics(project, "pretrain_lm-forward")
-    command(project, "dvc", "repro", "--force", "--single-item", "pretrain_lm@forward")
+    figures = metrics(project, "pretrain_lm-ulmfit")
+    command(project, "dvc", "repro", "--force", "--single-item", "pretrain_lm@ulmfit")
     assert weights.read_bytes() == before
-    assert without_times(metrics(project, "pretrain_lm-forward")) == without_times(figures)
+    assert without_times(metrics(project, "pretrain_lm-ulmfit")) == without_times(figures)
     assert curve.read_text() != trained_at  # other times of day
 
 
@@ -720,20 +720,20 @@ def test_a_new_target_reruns_neither_tokenizer_nor_pretraining(project):
     overlay = project / "new.yaml"
     overlay.write_text("corpus: {target: {source: {train: [new/target.csv]}}}\n", encoding="utf-8")
     command(project, "headstart", "use", "new.yaml")
-    out = command(project, "dvc", "repro", "finetune_lm@forward").stdout
-    for stage in ("train_tokenizer", "encode@general", "pretrain_lm@forward"):
+    out = command(project, "dvc", "repro", "finetune_lm@ulmfit").stdout
+    for stage in ("train_tokenizer", "encode@general-pieces", "pretrain_lm@ulmfit"):
         assert f"Stage '{stage}' didn't change, skipping" in out
-    for stage in ("prepare@target", "encode@target", "finetune_lm@forward"):
+    for stage in ("prepare@target", "encode@target-pieces", "finetune_lm@ulmfit"):
         assert f"Running stage '{stage}'" in out
 
 
 def test_an_output_that_was_removed_is_exported_again_without_training(project, followed):
     """Its cached copies too, or DVC would take one of these."""
-    weights = project / "data/general_lm/forward/tensors.safetensors"
+    weights = project / "data/general_lm/ulmfit/tensors.safetensors"
     curve = followed.run / "curve.jsonl"
     before, trained_at = weights.read_bytes(), curve.read_text()
     shutil.rmtree(weights.parent)
     shutil.rmtree(project / ".dvc/cache")
-    command(project, "dvc", "repro", "--single-item", "pretrain_lm@forward")
+    command(project, "dvc", "repro", "--single-item", "pretrain_lm@ulmfit")
     assert weights.read_bytes() == before
     assert curve.read_text() == trained_at

@@ -21,8 +21,8 @@ from tests.test_route import TINY, list_of_new_checkpoints, wait_for_checkpoint,
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BIN = Path(sys.executable).parent
-LAST = "finetune_classifier@forward"
-TRAININGS = {"pretrain_lm@forward", "finetune_lm@forward", LAST}
+LAST = "finetune_classifier@ulmfit"
+TRAININGS = {"pretrain_lm@ulmfit", "finetune_lm@ulmfit", LAST}
 
 
 def environment(project: Path, *more: Path) -> dict[str, str]:
@@ -128,14 +128,14 @@ def test_finished_work_is_not_thrown_away_when_dvc_died_before_it_recorded_it(pr
     command(project, "dvc", "repro", "fingerprint")
     known = set((project / ".headstart/runs").iterdir())
     dvc = subprocess.Popen(
-        [str(BIN / "dvc"), "repro", "--single-item", "pretrain_lm@forward"], cwd=project,
+        [str(BIN / "dvc"), "repro", "--single-item", "pretrain_lm@ulmfit"], cwd=project,
         env=held(environment(project), "end", tmp_path / "hold"), start_new_session=True,
     )  # fmt: skip
     run = wait_until_finished(project, known, dvc)
     os.killpg(dvc.pid, signal.SIGKILL)
     dvc.wait()
     trained_at = (run / "curve.jsonl").read_text(encoding="utf-8")
-    assert "pretrain_lm@forward" in run_by(project)
+    assert "pretrain_lm@ulmfit" in run_by(project)
     assert (run / "curve.jsonl").read_text(encoding="utf-8") == trained_at  # its times of day too
 
 
@@ -155,17 +155,17 @@ def wait_until_finished(project: Path, known: set[Path], process: subprocess.Pop
 
 def test_by_force_a_finished_training_starts_afresh(project):
     run_by(project)
-    (key,) = {json.loads((project / "data/general_lm/forward/state.json").read_text())["key"]}
+    (key,) = {json.loads((project / "data/general_lm/ulmfit/state.json").read_text())["key"]}
     curve = project / ".headstart/runs" / key / "curve.jsonl"
     before = curve.read_text(encoding="utf-8")
-    command(project, "dvc", "repro", "--force", "--single-item", "pretrain_lm@forward")
+    command(project, "dvc", "repro", "--force", "--single-item", "pretrain_lm@ulmfit")
     assert curve.read_text(encoding="utf-8") != before
 
 
 def test_a_run_that_was_killed_resumes_after_an_update_of_operations_code_bit_for_bit(project, tmp_path):
     def pretrain(out: str) -> list[str]:
         return [
-            str(BIN / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general", "--direction",
+            str(BIN / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general/pieces", "--direction",
             "forward", "--out", out, "--metrics", f"{out}.json", "--curve", f"{out}.csv",
             "--params", "long.yaml",
         ]  # fmt: skip

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.objective import Documents
 from pipeline.corpus.batches import rng_of
 from pipeline.corpus.settings import Direction
-from pipeline.corpus.tokens import TokenShard
 
 
 class Ribbon:
@@ -40,7 +40,7 @@ class Ribbon:
     """
 
     def __init__(
-        self, shards: Sequence[TokenShard], direction: Direction, order: np.ndarray | None = None
+        self, shards: Sequence[Documents], direction: Direction, order: np.ndarray | None = None
     ) -> None:
         self._shards = list(shards)
         self._reverse = direction == "backward"
@@ -104,7 +104,7 @@ class LanguageModelBatches:
 
     def __init__(
         self,
-        shards: Sequence[TokenShard],
+        shards: Sequence[Documents],
         *,
         num_rows: int,
         bptt: int,
@@ -182,7 +182,7 @@ class LanguageModelBatches:
 
 
 def evaluation_batches(
-    shards: Sequence[TokenShard], *, num_rows: int, bptt: int, direction: Direction, rows: slice
+    shards: Sequence[Documents], *, num_rows: int, bptt: int, direction: Direction, rows: slice
 ) -> Iterator[LanguageModelBatch]:
     """Yield every token but the first as a target once, in lanes that carry state.
 

@@ -83,13 +83,34 @@ class Corpora(Section):
     target: Corpus
 
 
-class Tokenizer(Section):
-    kind: Literal["unigram", "bpe", "word", "char"]
+CorpusName = Literal["general", "target"]
+
+
+class _TokenizerSection(Section):
     vocab_size: Annotated[int, Field(ge=10, le=1_000_000)]  # at most sentencepiece's seed pieces
+    sample_mb: Positive  # most text, drawn with the seed, that trains the tokenizer
+    threads: Threads  # fixed, as another number may break sentencepiece's ties differently
+
+
+class SentencepieceTokenizer(_TokenizerSection):
+    """Pieces of words, which sentencepiece learns."""
+
+    kind: Literal["unigram", "bpe", "word", "char"]
+    corpora: list[CorpusName] = Field(["general"], min_length=1)  # whose training text it learns
     character_coverage: Annotated[float, Field(ge=0.98, le=1)]  # the range that sentencepiece accepts
     byte_fallback: bool
-    sample_mb: Positive  # most text, drawn with the seed, that trains the tokenizer
-    threads: Threads  # fixed, as another number may break ties differently
+
+
+class WordTokenizer(_TokenizerSection):
+    """Whole words, numbers and punctuation marks: the most frequent ones of the sample."""
+
+    kind: Literal["words"]
+    corpora: list[CorpusName] = Field(["general", "target"], min_length=1)
+    lowercase: bool
+    min_count: Count  # rarer words are unknown
+
+
+Tokenizer = Annotated[SentencepieceTokenizer | WordTokenizer, Field(discriminator="kind")]
 
 
 class Leakage(Section):

@@ -23,6 +23,7 @@ from types import TracebackType
 
 import numpy as np
 
+from models.objective import Documents
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.manifest import verify, write_manifest
 
@@ -47,6 +48,7 @@ class TokensInfo:
 
     vocab_size: int
     tokenizer_sha256: str
+    unk_id: int
     bos_id: int
     eos_id: int
     pad_id: int
@@ -77,7 +79,7 @@ class TokenShard:
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
 
-def token_counts(shards: Iterable[TokenShard], vocab_size: int) -> np.ndarray:
+def token_counts(shards: Iterable[Documents], vocab_size: int) -> np.ndarray:
     """Count of each token in the shards (vocab_size,), from an even sample of at most ten million."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for shard in shards:

@@ -135,7 +135,7 @@ def _new_tuner(trainable: Any, settings: Tune, at_once: int, folder: str) -> Any
     from ray import tune
 
     if settings.search == "grid":
-        grid = {key: tune.grid_search(each.points()) for key, each in settings.space.items()}
+        grid = {key: tune.grid_search(each.points()) for key, each in settings.ranges.items()}
         sampling: dict[str, Any] = {"num_samples": 1}
     else:
         grid = {}
@@ -159,7 +159,7 @@ def _sampler(settings: Tune) -> Any:
     sampler: Any = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=5)
     if settings.search == "random":
         sampler = optuna.samplers.RandomSampler(seed=settings.seed)
-    space = {key: _distribution(each) for key, each in settings.space.items()}
+    space = {key: _distribution(each) for key, each in settings.ranges.items()}
     return OptunaSearch(space, metric="value", mode="min", sampler=sampler)
 
 

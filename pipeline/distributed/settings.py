@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from pipeline.corpus.settings import Direction
 from pipeline.settings.section import (
     Count,
     CountOrZero,
@@ -56,7 +55,7 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"]
     precision: Precision  # auto: bf16 if it is measured to be faster
     deterministic: bool  # only operations that repeat bit for bit; slower on a GPU
-    directions: Annotated[list[Direction], Field(min_length=1), Distinct]
+    headstarts: Annotated[list[str], Field(min_length=1), Distinct]  # names of those to train
     storage: str  # of checkpoints: local folder, NFS or s3://
     storage_wait_minutes: NonNegative  # how long to wait for a storage that is away or full
     checkpoint_minutes: Positive
@@ -131,7 +130,8 @@ class Range(Section):
 
 
 class Tune(Section):
-    stage: Literal["finetune_lm", "finetune_classifier"]  # judged by bits per byte, by validation error
+    headstart: str
+    stage: Literal["finetune_lm", "finetune_classifier"]  # judged by the objective's measure, by error
     num_trials: CountOrZero  # 0: no search; also the limit on a grid's points
     search: Literal["optuna", "random", "grid"]
     seed: Seed
@@ -140,15 +140,13 @@ class Tune(Section):
     grace: Annotated[float, Field(gt=0, le=1)] | None  # share of a training before it may be stopped
     reduction: Annotated[int, Field(ge=2, lt=2**31)]  # of so many trials one continues
     overrides: dict[Literal["finetune_lm", "finetune_classifier"], dict[str, Any]]  # not with labels
-    space: dict[str, Range]  # keys that the stage's trials do not read are ignored
+    # Laid over the family's space, by key of the head start, as in finetune_lm.optimizer.lr; null takes a key
+    # out. Those that the stage's trials do not read are ignored.
+    space: dict[str, Range | None]
 
-    @field_validator("space", mode="before")
-    @classmethod
-    def _drop_nulls(cls, space: Any) -> Any:
-        """Let an overlay take a key out by null: otherwise overlays only add keys."""
-        if not isinstance(space, Mapping):
-            return space
-        return {key: value for key, value in space.items() if value is not None}
+    @property
+    def ranges(self) -> dict[str, Range]:
+        return {key: each for key, each in self.space.items() if each is not None}
 
     @model_validator(mode="after")
     def _labels_need_a_classifier(self) -> Tune:

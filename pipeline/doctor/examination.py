@@ -19,7 +19,7 @@ from pipeline.doctor.findings import Finding, bounded, checked, failure, in_back
 from pipeline.doctor.needs import needs_of
 from pipeline.doctor.nodes import judge, probe_nodes
 from pipeline.doctor.probe import ProbeSettings
-from pipeline.execution.run_stage import check_model, cluster_of, project_root
+from pipeline.execution.run_stage import check_head_starts, cluster_of, project_root
 from pipeline.identity import fingerprint as identity
 from pipeline.project.params import Params, load
 from pipeline.storage.address import open_storage
@@ -37,7 +37,7 @@ _NOT_JOINED = (
 def examine(params_file: Path, folder: Path) -> list[Finding]:
     """Run all checks. Raises ValueError for settings that are unusable."""
     params = load(params_file)
-    check_model(params.model)
+    check_head_starts(params)
     root, where = project_root(folder), params.run.storage
     storage = where if "://" in where else str((root / where).resolve())
     open_storage(storage)  # refuses an address that cannot be one
@@ -84,13 +84,14 @@ def _probe(
     placement: Placement | None = None, nodes: Nodes = (), is_spread: bool = False,
 ) -> list[Finding]:  # fmt: skip
     """The findings of probes on this machine and all nodes. Without nodes, this process trains."""
+    families = {f"models.{params.headstarts[name].family}" for name in params.run.headstarts}
     settings = ProbeSettings(
         storage=storage,
         folder=f".doctor-{secrets.token_hex(6)}",
         tracking=tracking.tracking_uri(root),
         is_spread=is_spread,
         environment=credentials() | stores.credentials(),  # workers get them, too
-        code=tuple(identity.modules_of("pipeline.execution.run_stage", f"models.{params.model.family}")),
+        code=tuple(identity.modules_of("pipeline.execution.run_stage", *families)),
     )
     needs = needs_of(params, placement.num_workers) if placement else []
     answers = probe_nodes(settings, ray_checks.start_probes(nodes, settings) if nodes else [])

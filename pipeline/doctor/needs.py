@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from models.family import lookup
 from pipeline.doctor.findings import Finding, failure, ok, warning
+from pipeline.objectives.lookup import objective_of
 from pipeline.project import stages
+from pipeline.project.headstarts import ResolvedHeadStart, resolve
 from pipeline.project.params import Params
-from pipeline.training.cards import HeadCard, ModelCard, family_and_config
+from pipeline.training.cards import HeadCard, ModelCard
 from pipeline.training.jobs import shapes_of
-from pipeline.training.settings import ClassifierTraining, LanguageModelTraining
+from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 
 FLOAT_BYTES = 4
 
@@ -19,9 +22,6 @@ ACTIVATIONS = 8.5  # numbers kept for the gradient, per number in a token's embe
 FIXED_BYTES = 90e6  # libraries' own buffers
 PROCESS_BYTES = 500e6  # a worker that has imported torch, Ray and MLflow
 FACTOR = 1.5  # the estimate is right to within this factor
-
-_LOGIT_ROWS, _LOGITS = 512, 2**26  # models.kernels holds at most so many at once
-_LONGER = 20  # tokens by which a step may exceed `bptt` if its length varies
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Need:
     num_parameters: int
     worker_bytes: float  # per worker, on its device
     checkpoint_bytes: float
+    headstart: str = ""
 
     @property
     def process_bytes(self) -> float:
@@ -46,53 +47,52 @@ class Need:
 
 
 def needs_of(params: Params, num_workers: int) -> list[Need]:
-    """The need of each training stage, in order. Raises ValueError if the model cannot be built."""
-    family, config = family_and_config(params.model)
-    needs = []
-    for stage in stages.of_kind("trains"):
-        settings = getattr(params, stage)
-        card = ModelCard(
-            kind="language_model",
-            family=family.name,
-            config=vars(config),
-            vocab_size=params.tokenizer.vocab_size,
-            pad_id=0,
-            direction="forward",
-            tokenizer_sha256="",
-            stage=stage,
-            key="",
-        )
-        if isinstance(settings, ClassifierTraining):
-            same = {
-                name: getattr(settings, name) for name in ("pooling", "head_hidden", "bptt", "max_tokens")
-            }
-            dropout = tuple(settings.head_dropout)
-            # The number of labels hardly matters.
-            head = HeadCard(label_names=("a", "b"), head_dropout=dropout, normalise={}, **same)
-            card = replace(card, kind="classifier", head=head)
-        needs.append(need_of(settings, card, num_workers))
-    return needs
+    """The need of each training stage of each head start. Raises ValueError if a model cannot be built."""
+    return [
+        _need_of_stage(params, resolve(params, name), stage, num_workers)
+        for name in params.run.headstarts
+        for stage in stages.of_kind("trains")
+    ]
 
 
-def need_of(settings: LanguageModelTraining | ClassifierTraining, card: ModelCard, num_workers: int) -> Need:
+def _need_of_stage(params: Params, head_start: ResolvedHeadStart, stage: str, num_workers: int) -> Need:
+    settings = getattr(head_start, stage)
+    card = ModelCard(
+        kind="language_model",
+        family=head_start.family.name,
+        config=head_start.model.config,
+        vocab_size=params.tokenizers[head_start.tokenizer].vocab_size,
+        pad_id=0,
+        direction="forward",
+        tokenizer_sha256="",
+        stage=stage,
+        key="",
+    )
+    if isinstance(settings, ClassifierTraining):
+        same = {name: getattr(settings, name) for name in ("pooling", "head_hidden", "bptt", "max_tokens")}
+        dropout = tuple(settings.head_dropout)
+        # The number of labels hardly matters.
+        head = HeadCard(label_names=("a", "b"), head_dropout=dropout, normalise={}, **same)
+        card = replace(card, kind="classifier", head=head)
+    return replace(need_of(settings, card, num_workers), headstart=head_start.name)
+
+
+def need_of(settings: LanguageModelSettings | ClassifierTraining, card: ModelCard, num_workers: int) -> Need:
     """The need of one training."""
     model, encoder, _ = shapes_of(card)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    optimizer = settings.optimizer
-    states = {"adamw": 2, "sgd": 1, "nt_asgd": 2}[optimizer.kind]
-    patient = isinstance(settings, ClassifierTraining) and settings.patience is not None
+    if isinstance(settings, ClassifierTraining):
+        optimizer, patient = settings.optimizer, settings.patience is not None
+        tokens, products = settings.batch_rows * settings.max_tokens, 0
+    else:
+        optimizer, patient = settings.training.optimizer, False
+        objective = objective_of(lookup(card.family))
+        tokens, products = objective.size_of_step(settings.own, card.vocab_size, encoder)
+    states = {"adamw": 2, "sgd": 1, "nt_asgd": 2, "adagrad": 1}[optimizer.kind]
     kept = 1 + states + patient  # copies of the parameters that are in checkpoints, too
     copies = kept + 1 + (num_workers > 1)  # plus the gradient, and its flat copy that workers sum
-    numbers = copies * num_parameters
-
-    rows = -(-settings.batch_rows // num_workers)
-    if isinstance(settings, ClassifierTraining):
-        tokens = rows * settings.max_tokens
-    else:
-        tokens = rows * (settings.bptt + _LONGER * settings.variable_bptt)
-        trained = min(settings.sampled_words or card.vocab_size, card.vocab_size)
-        numbers += 3 * trained * encoder.width  # the decoder's weight in its products, and its gradient twice
-        numbers += min(tokens, _LOGIT_ROWS, max(1, _LOGITS // card.vocab_size)) * card.vocab_size
+    numbers = copies * num_parameters + products
+    tokens = -(-tokens // num_workers)
     widths = encoder.embedding.embedding_dim + encoder.width
     widths += sum(state.numel() for state in encoder.initial_state(1))
     activations = tokens * ACTIVATIONS * widths
@@ -107,17 +107,16 @@ def need_of(settings: LanguageModelTraining | ClassifierTraining, card: ModelCar
 def num_trials(params: Params) -> int:
     """The number of trainings that the sweeps of `dvc repro` may leave in run.storage."""
     curve = params.sample_efficiency
-    by_arm = {"bidirectional": len(params.run.directions), "tfidf": 0}
-    networks = sum(by_arm.get(arm, 1) for arm in curve.arms)
+    networks = sum(len(params.head_starts_of(arm)) for arm in params.arms())
     return networks * len(curve.labels) * len(curve.seeds) + params.tune.num_trials
 
 
 def storage_bytes(params: Params, needs: Sequence[Need]) -> float:
     """The size of all checkpoints that are kept, plus one that is being written."""
     each = params.run.keep_checkpoints
-    models = sum(need.checkpoint_bytes for need in needs) * each * len(params.run.directions)
-    classifier = needs[-1].checkpoint_bytes
-    return models + num_trials(params) * classifier * each + max(need.checkpoint_bytes for need in needs)
+    models = sum(need.checkpoint_bytes for need in needs) * each
+    classifier = max(need.checkpoint_bytes for need in needs)
+    return models + num_trials(params) * classifier * each + classifier
 
 
 def fitting(check: str, found: str, wanted: float, free: float, to_do: str) -> Finding:

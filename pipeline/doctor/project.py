@@ -12,12 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
-from pipeline.corpus.settings import Direction
+from pipeline.corpus.token_links import read_link
 from pipeline.doctor.findings import Finding, failure, ok, refusal, warning
 from pipeline.doctor.needs import Need, fitting, storage_bytes
 from pipeline.execution.lr_find import job_of, stage_arguments
 from pipeline.files.git import head
 from pipeline.project import stages
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.storage import marker
 from pipeline.storage.address import join, open_storage
@@ -28,9 +29,9 @@ DVC_S = 30.0
 
 
 def settings(params: Params, needs: Sequence[Need], storage: str) -> Finding:
-    sizes = ", ".join(f"{need.stage} {need.num_parameters / 1e6:.1f} M" for need in needs)
+    sizes = ", ".join(f"{need.headstart} {need.stage} {need.num_parameters / 1e6:.1f} M" for need in needs)
     workers = params.run.workers or "1, without Ray"
-    model = f"{params.model.family}: {sizes} parameters"
+    model = f"{sizes} parameters"
     return ok("settings", f"{model}; workers: {workers}; storage: {storage}")
 
 
@@ -53,33 +54,35 @@ def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
     findings, usable, missing = [], [], dict[str, None]()
     to_do = "run `dvc repro`, which remakes outdated inputs; if this stays, follow the message"
     for stage in stages.of_kind("trains"):
-        for direction in params.run.directions:
-            given = stage_arguments(dvc_yaml, stage, direction)
-            absent = [path for path in _read_by(stage, params, given) if not Path(path).exists()]
+        for name in params.run.headstarts:
+            given = stage_arguments(dvc_yaml, stage, name)
+            absent = [path for path in _read_by(stage, params, name, given) if not Path(path).exists()]
             missing |= dict.fromkeys(absent)
-            problem = "" if absent else _mismatch(stage, direction, params, given)
+            problem = "" if absent else _mismatch(stage, name, params, given)
             if problem:
-                findings.append(warning("inputs", f"{stage}@{direction} would refuse: {problem}", to_do))
+                findings.append(warning("inputs", f"{stage}@{name} would refuse: {problem}", to_do))
             elif not absent:
-                usable.append(f"{stage}@{direction}")
+                usable.append(f"{stage}@{name}")
     lists = (("fit for", usable), ("not made yet:", missing))
     said = "; ".join(f"{what} {', '.join(names)}" for what, names in lists if names)
     return [*findings, ok("inputs", said)] if said else findings
 
 
-def _read_by(stage: str, params: Params, given: Mapping[str, str]) -> list[str]:
-    start = params.finetune_classifier.start if stage == "finetune_classifier" else "start"
-    return [given[name] for name in ("tokens", start, "tokenizer") if name in given]
+def _read_by(stage: str, params: Params, name: str, given: Mapping[str, str]) -> list[str]:
+    start = "start"
+    if stage == "finetune_classifier":
+        start = resolve(params, name).finetune_classifier.start
+    return [given[flag] for flag in ("tokens", start) if flag in given]
 
 
-def _mismatch(stage: str, direction: Direction, params: Params, given: dict[str, str]) -> str:
+def _mismatch(stage: str, name: str, params: Params, given: dict[str, str]) -> str:
     """Why the stage would refuse its inputs; empty if it would not."""
     from pipeline.corpus.tokenizer import Tokenizer
 
     try:
-        job, file = job_of(stage, params, given, direction), given.get("tokenizer")
-        if file and Tokenizer.load(Path(file)).sha256 != job.card.tokenizer_sha256:
-            return f"{given['tokens']} was encoded with another tokenizer than {file}"
+        job, link = job_of(stage, params, given, name), read_link(Path(given["tokens"]))
+        if Tokenizer.load(Path(link.tokenizer)).sha256 != job.card.tokenizer_sha256:
+            return f"{link.tokens} was encoded with another tokenizer than {link.tokenizer}"
     except ValueError as error:
         return str(error)
     return ""

@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from models.heads import Classifier
 
-_EMBEDDING = "encoder.embedding.weight"
+_EMBEDDING, _IDF = "encoder.embedding.weight", "idf_V"
 
 
 def token_attributions(
@@ -27,14 +27,18 @@ def token_attributions(
     from captum.attr import IntegratedGradients
 
     weight = model.encoder.embedding.weight.detach()
-    embedded_TE = weight[torch.from_numpy(np.asarray(ids_T, dtype=np.int64)).to(weight.device)]
+    tokens_T = torch.from_numpy(np.asarray(ids_T, dtype=np.int64)).to(weight.device)
+    embedded_TE = weight[tokens_T]
 
     def logits(embedded_STE: Tensor) -> Tensor:
-        # The embeddings replace the embedding matrix, and the ids number its rows.
+        # The embeddings replace the embedding matrix, and the ids number its rows and their weights.
         rows = embedded_STE.reshape(-1, embedded_STE.shape[-1])
+        replaced = {_EMBEDDING: rows}
+        if model.idf_V is not None:
+            replaced[_IDF] = model.idf_V[tokens_T].repeat(len(embedded_STE))
         ids_ST = torch.arange(len(rows), device=rows.device).reshape(embedded_STE.shape[:2])
         mask_ST = torch.ones_like(ids_ST, dtype=torch.bool)
-        found: Tensor = functional_call(model, {_EMBEDDING: rows}, (ids_ST, mask_ST))
+        found: Tensor = functional_call(model, replaced, (ids_ST, mask_ST))
         return found
 
     gradients = IntegratedGradients(logits).attribute(

@@ -23,7 +23,7 @@ def classification_metrics(
         "accuracy": _accuracy,
         "error": lambda labels, probs: 1 - _accuracy(labels, probs),
         "macro_f1": _macro_f1,
-        "log_loss": _log_loss,
+        "log_loss": log_loss,
         "calibration_error": lambda labels, probs: _calibration_error(
             labels, probs, settings.calibration_bins
         ),
@@ -65,7 +65,8 @@ def _macro_f1(labels: np.ndarray, probs: np.ndarray) -> float:
     )
 
 
-def _log_loss(labels: np.ndarray, probs: np.ndarray) -> float:
+def log_loss(labels: np.ndarray, probs: np.ndarray) -> float:
+    """Return the mean of minus the logarithm of the label's probability, nats; finite where that is 0."""
     at_label = probs[np.arange(len(labels)), labels]
     return float(-np.log(np.maximum(at_label, np.finfo(np.float64).tiny)).mean())
 

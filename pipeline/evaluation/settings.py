@@ -1,12 +1,10 @@
-"""Settings of `evaluate` in params.yaml."""
+"""Settings of `evaluate` and of the probe in params.yaml."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-)
+from pydantic import Field
 
 from pipeline.settings.section import CountOrZero, Section
 
@@ -17,3 +15,15 @@ class Evaluate(Section):
     calibration_bins: Annotated[int, Field(ge=1, le=10_000)]
     baseline_tfidf: bool
     confident_errors: CountOrZero  # how many to show, with texts and attributions
+
+
+class Probe(Section):
+    """Which features of a frozen encoder are read: layers, put together at each token, then pooled.
+
+    As BERT's table 7 (Devlin et al. 2019) names them: the last layer is `layers: [-1]`, the second-to-last
+    `[-2]`; the sum or concatenation of the last four is `[-4, -3, -2, -1]` with `combine: sum` or `concat`.
+    """
+
+    layers: Annotated[list[int], Field(min_length=1)] | Literal["all"]  # 0: the lowest; -1: the top one
+    combine: Literal["sum", "concat"]  # of several layers; a sum needs layers of one width
+    pooling: Annotated[list[Literal["mean", "idf_mean", "max", "first", "last"]], Field(min_length=1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from pipeline.files.atomic import atomic_write_text
@@ -11,37 +12,48 @@ from pipeline.project.params import Params
 
 
 def write_fingerprints(params: Params, out: Path) -> list[Path]:
-    """Write a file for each stage, or for each of its corpora, into `out`; return those that changed.
+    """Write a file for each stage, or for each of its corpora or head starts, into `out`.
 
-    A file that would say the same is not written again.
+    Returns those that changed. A file that would say the same is not written again.
     """
     changed = []
     for stage in stages.names():
-        corpora = ("general", "target") if "corpus" in stages.arguments(stage) else (None,)
-        for corpus in corpora:
-            file = out / f"{stage}{f'-{corpus}' if corpus else ''}.json"
-            text = stage_fingerprint(stage, params, corpus).to_json()
+        for item in _items(stage, params):
+            file = out / f"{'-'.join([stage, *item.values()])}.json"
+            text = stage_fingerprint(stage, params, **item).to_json()
             if not file.exists() or file.read_text(encoding="utf-8") != text:
                 atomic_write_text(file, text)
                 changed.append(file)
     return changed
 
 
-def stage_fingerprint(stage: str, params: Params, corpus: str | None = None) -> Fingerprint:
-    """The fingerprint of a stage, for one corpus where it reads one."""
+def _items(stage: str, params: Params) -> list[dict[str, str]]:
+    """The corpora or head starts whose code differs."""
+    flags = stages.arguments(stage)
+    if "headstart" in flags:
+        return [{"headstart": name} for name in params.run.headstarts]
+    return [{"corpus": corpus} for corpus in ("general", "target")] if "corpus" in flags else [{}]
+
+
+def stage_fingerprint(
+    stage: str, params: Params, corpus: str | None = None, headstart: str | None = None
+) -> Fingerprint:
+    """The fingerprint of a stage, for one corpus or one head start where it reads one."""
     source = getattr(params.corpus, corpus).source if corpus in ("general", "target") else None
+    names = [headstart] if headstart is not None else params.run.headstarts
     return fingerprint_of(
         f"pipeline.stages.{stage}",
-        family=params.model.family,
+        families=sorted({params.headstarts[name].family for name in names}),
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",
     )
 
 
-def trials_digest(params: Params) -> str:
-    """The digest of the code and packages that make the outcome of a sweep's trial.
+@cache
+def trials_digest(family: str | None) -> str:
+    """The digest of the code and packages that make the outcome of a sweep's trial, by its family.
 
     The figures that a sweep draws from its trials are not in it. Sweeps share it, as they share outcomes.
     """
     parts = ("pipeline.stages._points", "pipeline.stages._search_jobs")
-    return fingerprint_of(*parts, family=params.model.family, trains=True).digest
+    return fingerprint_of(*parts, families=[family] if family else [], trains=True).digest

@@ -24,9 +24,9 @@ from pipeline.terminal.progress import stepwise
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
 from pipeline.training.loop import Training
-from pipeline.training.objectives import Task
 from pipeline.training.precision import dtype_of
 from pipeline.training.schedules import range_test_plan
+from pipeline.training.task import Task
 
 _SMOOTHING = 0.9  # of the exponential mean of the loss
 _UNSETTLED = 10  # points of the smoothed loss that depend on one or two batches
@@ -35,12 +35,13 @@ _DIVERGED = 3.0  # times the lowest loss so far: further steps tell nothing
 
 @dataclass(frozen=True)
 class Found:
+    headstart: str
     suggestion: float
     csv: Path
     picture: Path
 
 
-def find(stage: str, direction: str, lowest: float, highest: float, steps: int, out: Path) -> Found:
+def find(stage: str, headstart: str | None, lowest: float, highest: float, steps: int, out: Path) -> Found:
     """Run the test for a stage on its inputs as dvc.yaml names them; write curve and picture to `out`.
 
     Raises ValueError for an unknown stage, an empty range, or missing inputs.
@@ -53,7 +54,8 @@ def find(stage: str, direction: str, lowest: float, highest: float, steps: int, 
     if steps < 30:
         raise ValueError(f"--steps is {steps}; at least 30 are needed to see a slope")
     params = load(Path("params.yaml"))
-    job = job_of(stage, params, stage_arguments(Path("dvc.yaml"), stage, direction), direction)
+    name = headstart or params.run.headstarts[0]
+    job = job_of(stage, params, stage_arguments(Path("dvc.yaml"), stage, name), name)
     run = params.run
     prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
     device = device_of(run)
@@ -62,7 +64,8 @@ def find(stage: str, direction: str, lowest: float, highest: float, steps: int, 
     task.plan = range_test_plan(task.plan, lowest, highest, steps)
     rates, losses = _range_test(task, context, steps)
     out.mkdir(parents=True, exist_ok=True)
-    found = Found(suggest(rates, losses), out / f"{stage}-{direction}.csv", out / f"{stage}-{direction}.png")
+    file = out / f"{stage}-{name}"
+    found = Found(name, suggest(rates, losses), file.with_suffix(".csv"), file.with_suffix(".png"))
     rows = [{"lr": rate, "smoothed_loss": loss} for rate, loss in zip(rates, losses, strict=True)]
     write_csv(found.csv, rows)
     _draw(found.picture, stage, rows, found.suggestion)
@@ -89,12 +92,12 @@ def suggest(rates: list[float], losses: list[float]) -> float:
     return rates[starts[int(np.argmin(slopes))] + width // 2]
 
 
-def stage_arguments(dvc_yaml: Path, stage: str, direction: str) -> dict[str, str]:
+def stage_arguments(dvc_yaml: Path, stage: str, headstart: str) -> dict[str, str]:
     """The flags that dvc.yaml gives a stage, as {name: value}."""
     import shlex
 
     command = read_yaml(dvc_yaml)["stages"][stage]["cmd"]
-    words = shlex.split(command.replace("${item.direction}", direction))
+    words = shlex.split(command.replace("${item.headstart}", headstart))
     return {
         flag.removeprefix("--").replace("-", "_"): value
         for flag, value in pairwise(words)
@@ -102,13 +105,13 @@ def stage_arguments(dvc_yaml: Path, stage: str, direction: str) -> dict[str, str
     }
 
 
-def job_of(stage: str, params: Params, given: Mapping[str, str], direction: str) -> Job:
+def job_of(stage: str, params: Params, given: Mapping[str, str], headstart: str) -> Job:
     """A stage's training job, by its flags in dvc.yaml. Raises ValueError if its inputs do not match."""
-    if direction not in ("forward", "backward"):
-        raise ValueError(f"--direction is {direction}; forward or backward is wanted")
+    if headstart not in params.headstarts:
+        raise ValueError(f"--headstart is {headstart}; there are {', '.join(params.headstarts)}")
     make = importlib.import_module(f"pipeline.stages.{stage}").job
-    inputs = inspect.signature(make).parameters.keys() - {"params", "direction"}
-    job: Job = make(params, direction=direction, **{name: Path(given[name]) for name in inputs})
+    inputs = inspect.signature(make).parameters.keys() - {"params", "headstart"}
+    job: Job = make(params, headstart=headstart, **{name: Path(given[name]) for name in inputs})
     return job
 
 

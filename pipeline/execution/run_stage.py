@@ -10,6 +10,7 @@ import platform
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,6 @@ from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
 from pipeline.storage.lease import Fence, Process
 from pipeline.terminal.progress import busy, follow
-from pipeline.training.settings import Model
 
 if TYPE_CHECKING:
     from pipeline.distributed.session import Session
@@ -61,7 +61,7 @@ def run_stage(
     parent = _dvc()  # first: dvc may be killed from here on, which leaves this process orphaned
     settings = load(params)
     if stage == "prepare":  # the first stage: refuse now what a later one would refuse after hours
-        check_model(settings.model)
+        check_head_starts(settings)
     root = project_root(Path.cwd())
     described = stages.describe(stage)
     kind = described.kind
@@ -79,7 +79,7 @@ def run_stage(
                 more["session"], records = _session(settings, run, cluster, fence)
                 progress = follow(records, info.name)
             elif kind == "sweeps":
-                more["sweep"] = _sweep(settings, run, cluster, fence)
+                more["sweep"] = _sweep(settings, run, cluster, fence, arguments)
             else:
                 more |= {"provenance": _provenance(run)} if kind == "reports" else {}
                 progress = busy(info.name)
@@ -90,8 +90,8 @@ def run_stage(
             atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
             tracking.log_metrics(run, found)
             if described.registers is not None:
-                name = described.registers.format(out=arguments["out"].name)
-                tracking.register_model(run, arguments["out"], name, "current")
+                folder = arguments[described.outputs[-1]]
+                tracking.register_model(run, folder, described.registers, "current")
 
 
 def project_root(folder: Path) -> Path:
@@ -106,11 +106,11 @@ def project_root(folder: Path) -> Path:
     return folder
 
 
-def check_model(model: Model) -> None:
+def check_head_starts(params: Params) -> None:
     """Raises ValueError for an unknown family, or for settings that it does not have."""
-    from pipeline.training.cards import family_and_config
+    from pipeline.project.headstarts import resolve_all
 
-    family_and_config(model)
+    resolve_all(params)
 
 
 def _dvc() -> Process | None:
@@ -152,13 +152,17 @@ def _stage_info(
     sections = [path.format(**texts) for path in described.sections]
     section = selected(settings.model_dump(), sections)
     inputs = {name: content_hash(path) for name, path in paths.items()}
-    if not source_of(f"models.{settings.model.family}").is_file():
-        check_model(settings.model)
-    code = stage_fingerprint(stage, settings, texts.get("corpus")).digest
+    families = {settings.headstarts[name].family for name in settings.run.headstarts}
+    if not all(source_of(f"models.{family}").is_file() for family in families):
+        check_head_starts(settings)
+    items = {name: texts[name] for name in ("corpus", "headstart") if name in texts}
+    code = stage_fingerprint(stage, settings, **items).digest
     _compare(fingerprint, code)
     lock = LockFile(Path.cwd())
     known = [*paths.values(), *([fingerprint] if fingerprint else [])]
-    key = run_key(stage, {"arguments": texts, "params": section}, inputs, code)
+    key = run_key(
+        stage, {"arguments": texts, "params": _identity(stage, settings, section, texts)}, inputs, code
+    )
     return tracking.StageInfo(
         root=root,
         stage=stage,
@@ -170,6 +174,19 @@ def _stage_info(
         recipes=lock.recipes(),
         by_force=tracking.was_asked_by_force(),
     )
+
+
+def _identity(
+    stage: str, settings: Params, section: Mapping[str, Any], texts: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """The settings in a run's key: those of a head start with the defaults of its family written out."""
+    if stages.describe(stage).kind != "trains":
+        return section
+    from pipeline.project.headstarts import resolve
+
+    own = {stage, *(path for path in section if path.startswith("headstarts."))}
+    shared = {path: value for path, value in section.items() if path not in own}
+    return shared | resolve(settings, texts["headstart"]).of_stage(stage)
 
 
 def _compare(file: Path | None, code: str) -> None:
@@ -226,8 +243,18 @@ def _places(root: Path, storage: str, key: str) -> tuple[str, Path]:
     return folder, records
 
 
-def _sweep(settings: Params, run: tracking.StageRun, cluster: Cluster | None, fence: Fence | None) -> Sweep:
+def _sweep(
+    settings: Params,
+    run: tracking.StageRun,
+    cluster: Cluster | None,
+    fence: Fence | None,
+    arguments: Mapping[str, Any],
+) -> Sweep:
     from pipeline.sweeps.sweep import Sweep
+
+    def hash_of(name: str) -> str:
+        flag, _, below = name.partition("/")
+        return content_hash(arguments[flag] / below)
 
     assert fence is not None
     return Sweep(
@@ -235,8 +262,8 @@ def _sweep(settings: Params, run: tracking.StageRun, cluster: Cluster | None, fe
         resources=settings.trials,
         cluster=cluster,
         folder=_places(run.info.root, settings.run.storage, run.info.key or "")[0],
-        inputs=run.info.inputs,
-        code=trials_digest(settings),
+        hash_of=hash_of,
+        code_of=trials_digest,
         places=partial(_places, run.info.root, settings.run.storage),
         owner=Process.this(),
         fence=fence,
@@ -290,11 +317,14 @@ def pipeline_stages(root: Path, params: Params) -> list[str]:
         return []
     names = []
     for name, stage in read_yaml(file)["stages"].items():
-        matrix = stage.get("matrix")
-        if matrix is None:
-            names.append(name)
-            continue
-        (items,) = matrix.values()
-        items = params.run.directions if isinstance(items, str) else items
-        names += [f"{name}@{item}" for item in items]
+        axes = [_items(values, params) for values in stage.get("matrix", {}).values()]
+        names += [f"{name}@{'-'.join(items)}" if items else name for items in product(*axes)]
     return names
+
+
+def _items(values: str | list[str], params: Params) -> list[str]:
+    """The items of a matrix: a list, or the list or the keys of a mapping in params.yaml."""
+    if isinstance(values, str):
+        (found,) = selected(params.model_dump(), [values.removeprefix("${").removesuffix("}")]).values()
+        return list(found)
+    return values

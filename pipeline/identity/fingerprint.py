@@ -16,7 +16,7 @@ import hashlib
 import json
 import platform
 import sysconfig
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
@@ -48,7 +48,7 @@ _COMPUTING = {
     "torchmetrics": "torchmetrics",
 }
 # Packages that only move data or call others. A test checks that each imported package is in one of the two.
-NOT_COMPUTING = {"joblib", "pyarrow"}
+NOT_COMPUTING = {"joblib", "pyarrow", "pydantic"}
 
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}  # methods of a logger
 
@@ -71,20 +71,20 @@ class Fingerprint:
 
 
 def fingerprint_of(
-    *modules: str, family: str, trains: bool = False, reads_packages: bool = False
+    *modules: str, families: Sequence[str] = (), trains: bool = False, reads_packages: bool = False
 ) -> Fingerprint:
     """The fingerprint of a stage, or of the trials that a sweep runs.
 
     Args:
         modules: the stage's module, or those that the trials are made of.
-        family: the model family, which counts where the stage builds a model.
+        families: the model families, which count, with their objectives, where the stage builds a model.
         trains: whether a training runs below it.
         reads_packages: whether the text of the installed packages is its input (`source: pydocs`).
     """
     roots = [*modules, *(_TRAINS if trains else ())]
     found = numerical_modules(roots)
     if "models.family" in found:
-        found = numerical_modules([*roots, f"models.{family}"])
+        found = numerical_modules([*roots, *(module for name in families for module in _of_family(name))])
     imported = {name for module in found for name in _foreign_imports(module)}
     distributions = sorted({_COMPUTING[name] for name in imported if name in _COMPUTING})
     return Fingerprint(
@@ -92,6 +92,15 @@ def fingerprint_of(
         packages={name: _version(name) for name in distributions},
         text=_installed() if reads_packages else {},
     )
+
+
+def _of_family(name: str) -> list[str]:
+    """The module of a family, and that of its objective where it names one of `pipeline/objectives`."""
+    calls = (node for node in ast.walk(_tree(f"models.{name}")) if isinstance(node, ast.Call))
+    described = next(call for call in calls if ast.unparse(call.func) == "Family")
+    named = {each.arg: each.value for each in described.keywords}.get("objective")
+    objective = named.value if isinstance(named, ast.Constant) else None
+    return [f"models.{name}", *([f"pipeline.objectives.{objective!s}"] if objective else [])]
 
 
 def numerical_modules(roots: Iterable[str]) -> list[str]:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 
 from models.heads import Classifier
 from pipeline.artifacts.model_folder import load_classifier
+from pipeline.artifacts.shipped import parts_of
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokenizer import Tokenizer
@@ -33,49 +35,70 @@ class Prediction:
     probabilities: dict[str, float]
 
 
-class Predictor:
-    """One classifier, or the averaged probabilities of several (such as a forward and a backward one)."""
+@dataclass(frozen=True)
+class _Loaded:
+    """A part of a classifier, ready to predict."""
 
-    def __init__(
-        self,
-        classifiers: Sequence[tuple[Classifier, ModelCard, HeadCard]],
-        tokenizer: Tokenizer,
-        precision: Precision = "auto",
-    ) -> None:
-        self._classifiers, self._tokenizer = classifiers, tokenizer
+    model: Classifier
+    card: ModelCard
+    head: HeadCard
+    tokenizer: Tokenizer
+    weight: float
+
+
+class Predictor:
+    """The averaged probabilities of one classifier or several, each with its tokenizer."""
+
+    def __init__(self, parts: Sequence[_Loaded], precision: Precision = "auto") -> None:
+        self._parts = parts
         self._device = torch.device("cpu")
         self._dtype = dtype_of(precision, self._device)
-        self.label_names = classifiers[0][2].label_names
-        self._normalise = Normalise(**classifiers[0][2].normalise)
+        self.label_names = parts[0].head.label_names
+        self._normalise = Normalise(**parts[0].head.normalise)
 
     @classmethod
     def load(cls, *folders: Path, precision: Precision = "auto") -> Predictor:
-        """Load classifiers that run matrix products in `precision`.
+        """Load classifiers that run matrix products in `precision`; several are averaged.
 
         `auto` takes bfloat16 if it is faster on this machine; reports/precision.json has measurements on
         IMDb's 25,000 test reviews. Raises ValueError if a folder holds no complete classifier, or if two of
         them do not match.
         """
-        classifiers = [load_classifier(folder) for folder in folders]
-        tokenizer = Tokenizer.load(folders[0])
-        for folder, (_, card, head) in zip(folders, classifiers, strict=True):
-            if card.tokenizer_sha256 != tokenizer.sha256:
-                raise ValueError(f"the classifiers in {folder} and {folders[0]} have different tokenizers")
-            if head.label_names != classifiers[0][2].label_names:
-                raise ValueError(f"the classifiers in {folder} and {folders[0]} have different labels")
-        return cls(classifiers, tokenizer, precision)
+        parts: list[_Loaded] = []
+        for folder in folders:
+            for part in parts_of(folder):
+                loaded = _load(part.folder, part.weight / len(folders))
+                if parts and loaded.head.label_names != parts[0].head.label_names:
+                    raise ValueError(
+                        f"the classifiers in {part.folder} and {folders[0]} have different labels"
+                    )
+                if parts and loaded.head.normalise != parts[0].head.normalise:
+                    raise ValueError(
+                        f"the classifiers in {part.folder} and {folders[0]} read differently normalised text"
+                    )
+                parts.append(loaded)
+        return cls(parts, precision)
 
     def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """Return label and probabilities of each text. An empty text counts as one without words."""
         normalised = normalise(pl.Series(list(map(_valid_unicode, texts)), dtype=pl.String), self._normalise)
-        ids = self._tokenizer.encode_batch(normalised.to_list())
-        total = torch.zeros(len(texts), len(self.label_names), dtype=torch.float64)
-        for model, card, head in self._classifiers:
+        mean = torch.zeros(len(texts), len(self.label_names), dtype=torch.float64)
+        ids: dict[str, list[np.ndarray]] = {}  # parts may share a tokenizer
+        for part in self._parts:
+            tokens = ids.setdefault(part.tokenizer.sha256, [])
+            if not tokens:
+                tokens += part.tokenizer.encode_batch(normalised.to_list())
+            card = part.card
             logits = predict_logits(
-                model, ids, head.max_tokens, card.direction, card.pad_id, self._device, self._dtype
+                part.model,
+                tokens,
+                part.head.max_tokens,
+                card.direction,
+                card.pad_id,
+                self._device,
+                self._dtype,
             )
-            total += logits.double().softmax(1)
-        mean = total / len(self._classifiers)
+            mean += part.weight * logits.double().softmax(1)
         return [
             Prediction(
                 self.label_names[int(row.argmax())],
@@ -83,6 +106,14 @@ class Predictor:
             )
             for row in mean
         ]
+
+
+def _load(folder: Path, weight: float) -> _Loaded:
+    model, card, head = load_classifier(folder)
+    tokenizer = Tokenizer.load(folder)
+    if card.tokenizer_sha256 != tokenizer.sha256:
+        raise ValueError(f"the classifier in {folder} was trained with another tokenizer than the one there")
+    return _Loaded(model, card, head, tokenizer, weight)
 
 
 def predict_lines(

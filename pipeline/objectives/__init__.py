@@ -1,1 +1,1 @@
-"""Objectives: what the language-model stages of a family train on. One file each, exporting `OBJECTIVE`."""
+"""What trains language models: one objective a file, by its name."""

@@ -175,5 +175,11 @@ def _factorising(
 
     return read(training, text.training, seed), read(validation, text.validation, _EVALUATION_SEED)
 
+    @classmethod
+    def size_of_step(cls, settings: Any, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
+        tokens = settings.batch_rows * settings.row_tokens
+        # The logits of each centre's window and negatives, and their gradients.
+        return tokens, 2 * tokens * (2 * settings.window + 1 + settings.shared_negatives)
+
 
 OBJECTIVE = WordVectors

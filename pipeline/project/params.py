@@ -1,23 +1,31 @@
 """The whole of params.yaml.
 
-Every setting lives there and none has a default here, except the parts of a `Range`. A key that is
-unknown, missing or mistyped is refused with its dotted name.
+Every setting lives there and none has a default here, except the parts of a `Range`. What a family of models
+brings as its own defaults is in its file (`Family.defaults`). A key that is unknown, missing or mistyped is
+refused with its dotted name.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from pipeline.corpus.settings import Corpora, Leakage, Tokenizer
-from pipeline.distributed.settings import Run, Trials, Tune
+from pipeline.distributed.settings import Distinct, Run, Trials, Tune
 from pipeline.evaluation.settings import Evaluate
-from pipeline.settings.loader import flatten, overlay, read_yaml, typed
+from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.settings.section import Section
 from pipeline.sweeps.settings import Ablate, SampleEfficiency
-from pipeline.training.settings import ClassifierTraining, LanguageModelTraining, Model
+from pipeline.training.settings import ClassifierTraining, HeadStart, LanguageModelTraining
+
+STARTS = ("general_lm", "target_lm_alone", "scratch")  # of an arm, beside the target's language model
+BASELINES = ("tfidf",)  # arms without a head start
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Params(Section):
@@ -25,8 +33,10 @@ class Params(Section):
 
     run: Run
     corpus: Corpora
-    tokenizer: Tokenizer
-    model: Model
+    tokenizers: Annotated[dict[str, Tokenizer], Field(min_length=1)]
+    headstarts: Annotated[dict[str, HeadStart], Field(min_length=1)]
+    # Head starts whose probabilities are averaged; one whose members are not all trained is left out.
+    ensembles: dict[str, Annotated[list[str], Field(min_length=2), Distinct]]
     pretrain_lm: LanguageModelTraining
     finetune_lm: LanguageModelTraining
     finetune_classifier: ClassifierTraining
@@ -37,6 +47,21 @@ class Params(Section):
     sample_efficiency: SampleEfficiency
     ablate: Ablate
 
+    def trained_ensembles(self) -> dict[str, list[str]]:
+        """The ensembles whose members the route trains."""
+        trained = set(self.run.headstarts)
+        return {name: members for name, members in self.ensembles.items() if trained.issuperset(members)}
+
+    def head_starts_of(self, arm: str) -> list[str]:
+        """The head starts that an arm of the label curve trains: none, one, or the members of an ensemble."""
+        name = arm.partition(":")[0]
+        return [] if name in BASELINES else self.ensembles.get(name, [name])
+
+    def arms(self) -> list[str]:
+        """The arms of the label curve that can be trained: those of head starts that the route trains."""
+        known = {*self.run.headstarts, *self.trained_ensembles(), *BASELINES}
+        return [arm for arm in self.sample_efficiency.arms if arm.partition(":")[0] in known]
+
 
 def load(path: Path) -> Params:
     """Read and check a params file. Raises ValueError naming each offending key."""
@@ -44,28 +69,72 @@ def load(path: Path) -> Params:
 
 
 def checked(values: Mapping[str, Any], *, where: str) -> Params:
-    """Check all settings and what is laid over them. Raises ValueError naming each offending key."""
+    """Check all settings but those that only a family knows, which `headstarts.resolve` checks.
+
+    Raises ValueError naming each offending key.
+    """
     params = typed(Params, values, where=where)
-    curve, tune = params.sample_efficiency, params.tune
-    classifier, lm = params.finetune_classifier.model_dump(), params.pretrain_lm.model_dump()
-    few = overlay(classifier, curve.classifier)
-    laid_over: list[tuple[str, type[Section], Mapping[str, Any], Mapping[str, Any]]] = [
-        ("sample_efficiency.classifier", ClassifierTraining, classifier, curve.classifier),
-        ("sample_efficiency.scratch", ClassifierTraining, few, curve.scratch),
-        ("ablate.classifier", ClassifierTraining, few, params.ablate.classifier),
-        ("ablate.pretrain_lm", LanguageModelTraining, lm, params.ablate.pretrain_lm),
-    ]
-    for stage, top in tune.overrides.items():
-        section = getattr(params, stage)
-        laid_over.append((f"tune.overrides.{stage}", type(section), section.model_dump(), top))
-    for key, kind, base, above in laid_over:
-        typed(kind, overlay(base, above), where=where, prefix=f"{key}.")
-    known = dict(flatten(params.model_dump()))
-    for key in tune.space:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            raise ValueError(f"{where}: tune.space names `{key}`, which is no setting{hint}")
-        if key.split(".")[0] not in ("model", "finetune_lm", "finetune_classifier"):
-            raise ValueError(f"{where}: tune.space names `{key}`, which no trial reads")
+    try:
+        _check_names(params)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    classifier = params.finetune_classifier.model_dump()
+    few = overlay(classifier, params.sample_efficiency.classifier)
+    laid_over = [("sample_efficiency.classifier", classifier, params.sample_efficiency.classifier)]
+    for name, head_start in params.headstarts.items():
+        key = f"headstarts.{name}"
+        own = overlay(few, head_start.few_labels)
+        laid_over += [
+            (f"{key}.finetune_classifier", classifier, head_start.finetune_classifier),
+            (f"{key}.few_labels", few, head_start.few_labels),
+            (f"{key}.scratch", own, head_start.scratch),
+        ]
+    laid_over.append(("ablate.classifier", few, params.ablate.classifier))
+    if "finetune_classifier" in params.tune.overrides:
+        top = params.tune.overrides["finetune_classifier"]
+        laid_over.append(("tune.overrides.finetune_classifier", classifier, top))
+    for key, base, above in laid_over:
+        typed(ClassifierTraining, overlay(base, above), where=where, prefix=f"{key}.")
     return params
+
+
+def _check_names(params: Params) -> None:
+    """Raise ValueError for a name that cannot be one, and for one that names nothing."""
+    for section in ("tokenizers", "headstarts", "ensembles"):
+        for name in getattr(params, section):
+            if not _NAME.fullmatch(name) or name in BASELINES:
+                raise ValueError(
+                    f"{section} has {name!r}; a name has lower-case letters, digits and _, begins with a "
+                    f"letter, and is not {' or '.join(BASELINES)}"
+                )
+    both = sorted(params.headstarts.keys() & params.ensembles.keys())
+    if both:
+        raise ValueError(f"{', '.join(both)}: a head start and an ensemble have the same name; rename one")
+    for name, head_start in params.headstarts.items():
+        _check_known(head_start.tokenizer, params.tokenizers, f"headstarts.{name}.tokenizer")
+    for name in params.run.headstarts:
+        _check_known(name, params.headstarts, "run.headstarts")
+    for ensemble, members in params.ensembles.items():
+        for name in members:
+            _check_known(name, params.headstarts, f"ensembles.{ensemble}")
+    _check_known(params.tune.headstart, params.headstarts, "tune.headstart")
+    _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
+    for arm in params.sample_efficiency.arms:
+        name, _, start = arm.partition(":")
+        known = params.headstarts if start else [*params.headstarts, *params.ensembles, *BASELINES]
+        _check_known(name, known, "sample_efficiency.arms")
+        if start:
+            _check_known(start, STARTS, f"sample_efficiency.arms, after {name}:,")
+    if not params.arms():
+        raise ValueError(
+            f"sample_efficiency.arms is {params.sample_efficiency.arms}; run.headstarts trains none of them: "
+            "name one of them, or tfidf"
+        )
+
+
+def _check_known(name: str, known: Iterable[str], key: str) -> None:
+    known = list(known)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise ValueError(f"{key} names {name!r}, which there is not; {hint}")

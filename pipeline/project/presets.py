@@ -24,13 +24,13 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
 
     from ruamel.yaml import YAML
 
-    from pipeline.training.cards import family_and_config
+    from pipeline.project.headstarts import resolve_all
 
     before = read_yaml(params)
     source = find(name)
     after = overlay(before, read_yaml(source))
     settings = checked(after, where=f"{params} with {source.name}")
-    family_and_config(settings.model)
+    resolve_all(settings)
     changes = _differences(before, after)
     if write and changes:
         yaml = YAML()  # keeps comments

@@ -27,9 +27,9 @@ class Stage:
 
     place: int  # on the route, from 1; lists of stages are in this order
     kind: Kind  # prepares data; trains one model; sweeps: trains many; evaluates; reports
-    sections: tuple[str, ...]  # dotted paths in params.yaml; `{corpus}`: the value of that flag
+    sections: tuple[str, ...]  # dotted paths in params.yaml; `{headstart}`: the value of that flag
     outputs: tuple[str, ...] = ("out",)  # flags of what it writes; its other paths are inputs
-    registers: str | None = None  # the MLflow model that its output becomes; `{out}`: the output's name
+    registers: str | None = None  # the MLflow model that its last output becomes
 
     @property
     def is_training(self) -> bool:

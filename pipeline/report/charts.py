@@ -37,15 +37,14 @@ def label_curve(rows: Sequence[Row], confidence: float) -> Any:
     return _sized(alt.layer(band, line, points))
 
 
-def language_models(rows: Sequence[Row]) -> Any:
+def language_models(rows: Sequence[Row], title: str) -> Any:
     import altair as alt
 
-    base = alt.Chart(_data([{**row, "what": f"{row['stage']}, {row['text']}"} for row in rows])).encode(
+    base = alt.Chart(_data(rows)).encode(
         x=alt.X("step:Q", title="optimizer step of the stage"),
-        y=alt.Y("bits_per_byte:Q", title="bits per byte", scale=alt.Scale(zero=False)),
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
         color=_colour("stage:N", ""),
-        detail="direction:N",
-        tooltip=["stage:N", "text:N", "step:Q", alt.Tooltip("bits_per_byte:Q", format=".3f")],
+        tooltip=["stage:N", "text:N", "step:Q", alt.Tooltip("value:Q", format=".3f")],
     )
     train = base.transform_filter("datum.text == 'training'").mark_line(opacity=0.5)
     validation = base.transform_filter("datum.text == 'validation'")

@@ -16,23 +16,30 @@ from pipeline.project import stages
 Row = Mapping[str, Any]
 
 TRAININGS = stages.of_kind("trains")
-NAMES = {
-    "ulmfit": "ULMFiT",
-    "general_lm": "general language model only",
-    "target_lm": "target language model only",
+CORPORA = ("general", "target")
+TFIDF = "TF-IDF + logistic regression"
+_STARTS = {
     "scratch": "from scratch",
-    "bidirectional": "both directions",
-    "tfidf": "TF-IDF + logistic regression",
+    "general_lm": "general language model only",
+    "target_lm_alone": "target language model only",
 }
+
+
+def name_of(arm: str) -> str:
+    """An arm of the label curve, as the report names it."""
+    name, _, start = arm.partition(":")
+    if name == "tfidf":
+        return TFIDF
+    return f"{name}, {_STARTS.get(start, start)}" if start else name
 
 
 @dataclass(frozen=True)
 class Figures:
     """Metrics by file name. `tune` and `ablate` are there only if they ran any trials."""
 
-    directions: tuple[str, ...]
+    tokenizers: Mapping[str, str]  # of each head start that was trained
     metrics: Mapping[str, Mapping[str, Any]]
-    curves: Mapping[str, Sequence[Row]]  # of each training, by stage and direction
+    curves: Mapping[str, Sequence[Row]]  # of each training, by stage and head start
     confusion: Sequence[Row]  # actual, predicted
     calibration: Sequence[Row]
     errors: Sequence[Mapping[str, Any]]
@@ -40,14 +47,19 @@ class Figures:
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         return self.metrics[name]
 
+    @property
+    def head_starts(self) -> list[str]:
+        return list(self.tokenizers)
+
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self.metrics.get(name)
 
 
-def read(metrics: Path, curves: Path, evaluation: Path, directions: Sequence[str]) -> Figures:
-    """Raises ValueError if a file is missing or damaged."""
-    trainings = [f"{stage}-{direction}" for stage in TRAININGS for direction in directions]
-    needed = ["prepare-general", "prepare-target", "encode-general", "encode-target", *trainings]
+def read(metrics: Path, curves: Path, evaluation: Path, tokenizers: Mapping[str, str]) -> Figures:
+    """`tokenizers`: of each head start. Raises ValueError if a file is missing or damaged."""
+    trainings = [f"{stage}-{name}" for stage in TRAININGS for name in tokenizers]
+    encoded = {f"encode-{corpus}-{each}": None for each in tokenizers.values() for corpus in CORPORA}
+    needed = [*(f"prepare-{corpus}" for corpus in CORPORA), *encoded, *trainings]
     needed += ["find_leaks", "evaluate", "sample_efficiency"]
     found = {name: _json(metrics / f"{name}.json") for name in needed}
     for name in ("tune", "ablate"):
@@ -55,7 +67,7 @@ def read(metrics: Path, curves: Path, evaluation: Path, directions: Sequence[str
         if file.exists() and (figures := _json(file)).get("num_trials") != 0:
             found[name] = figures
     return Figures(
-        directions=tuple(directions),
+        tokenizers=dict(tokenizers),
         metrics=found,
         curves={name: _csv(curves / f"{name}.csv") for name in trainings},
         confusion=_csv(evaluation / "confusion.csv"),
@@ -99,7 +111,7 @@ def label_curve(figures: Figures) -> list[Row]:
     metrics, curve = figures["sample_efficiency"], by_arm(figures, "curve")
     failed = dict.fromkeys(("error", "error_low", "error_high", "std_over_seeds")) | {"num_seeds": 0}
     return [
-        {"arm": NAMES[arm], "labels": count, **curve.get(arm, {}).get(count, failed)}
+        {"arm": name_of(arm), "labels": count, **curve.get(arm, {}).get(count, failed)}
         for arm in metrics["arms"]
         for count in metrics["labels"]
     ]
@@ -115,28 +127,33 @@ def by_arm(figures: Figures, name: str) -> dict[str, dict[int, Any]]:
     }
 
 
-def language_model_curves(figures: Figures) -> list[Row]:
-    """Bits per byte by optimizer step: of the training batches, and of the validation text."""
-    rows: list[Row] = []
-    for stage, corpus in (("pretrain_lm", "general"), ("finetune_lm", "target")):
-        bytes_per_token = figures[f"encode-{corpus}"]["vocabulary"]["bytes_per_token"]
-        for direction in figures.directions:
-            for row in figures.curves[f"{stage}-{direction}"]:
-                where = {"stage": stage, "direction": direction, "step": row["step"]}
-                if row.get("train_loss") is not None:
-                    bits = row["train_loss"] / math.log(2) / bytes_per_token
-                    rows.append(where | {"text": "training", "bits_per_byte": bits})
-                bits = row.get("validation_bits_per_byte")
-                if bits is not None:
-                    rows.append(where | {"text": "validation", "bits_per_byte": bits})
-    return rows
+def language_model_curves(figures: Figures) -> dict[str, list[Row]]:
+    """A measure's title -> its values by optimizer step, of the head starts that are judged by it.
+
+    Bits per byte are known of the training batches, too.
+    """
+    charts: dict[str, list[Row]] = {}
+    for name, tokenizer in figures.tokenizers.items():
+        for stage, corpus in (("pretrain_lm", "general"), ("finetune_lm", "target")):
+            measure = figures[f"{stage}-{name}"]["measures"][0]
+            rows = charts.setdefault(measure["title"], [])
+            bytes_per_token = figures[f"encode-{corpus}-{tokenizer}"]["vocabulary"]["bytes_per_token"]
+            scale = {"bits_per_byte": 1 / math.log(2) / bytes_per_token, "loss": 1.0}.get(measure["name"])
+            for row in figures.curves[f"{stage}-{name}"]:
+                where = {"stage": f"{name}, {stage}", "step": row["step"]}
+                if row.get("train_loss") is not None and scale is not None:
+                    rows.append(where | {"text": "training", "value": row["train_loss"] * scale})
+                value = row.get(f"validation_{measure['name']}")
+                if value is not None:
+                    rows.append(where | {"text": "validation", "value": value})
+    return charts
 
 
-def rates(figures: Figures, stage: str) -> list[Row]:
+def rates(figures: Figures, stage: str, head_start: str) -> list[Row]:
     """Learning rate of each layer group by step, as used."""
     return [
         {"step": row["step"], "group": f"group {name.removeprefix('lr_group_')}", "rate": value}
-        for row in figures.curves[f"{stage}-{figures.directions[0]}"]
+        for row in figures.curves[f"{stage}-{head_start}"]
         for name, value in row.items()
         if name.startswith("lr_group_") and value is not None
     ]

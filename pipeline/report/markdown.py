@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.report import figures as data
 from pipeline.report import sentences, tables
-from pipeline.report.figures import NAMES, Figures
+from pipeline.report.figures import Figures, name_of
 from pipeline.report.verdict import verdict
 
 
@@ -34,7 +34,7 @@ def summary(figures: Figures) -> str:
         sections.append(("What each trick is worth", found))
     sections += [
         ("Test documents that are also in the training text", f"{sentences.leakage(figures)}\n"),
-        ("Vocabulary, trained on the general text", _table(tables.vocabulary(figures))),
+        ("Vocabulary of each tokenizer", _table(tables.vocabulary(figures))),
         ("Corpora", f"{_table(tables.corpora(figures))}\n{sentences.left_out(figures)}\n"),
     ]
     key_figures = "".join(f"- {line}\n" for line in sentences.key_figures(figures))
@@ -44,7 +44,7 @@ def summary(figures: Figures) -> str:
 
 def _label_curve(figures: Figures) -> str:
     metrics = figures["sample_efficiency"]
-    base = NAMES[metrics["base"]]
+    base = name_of(metrics["base"])
     errors: dict[str, dict[str, str]] = {}
     for row in data.label_curve(figures):
         said = "failed" if row["error"] is None else tables.error(row)

@@ -17,7 +17,7 @@ from typing import Any
 
 from pipeline.report import charts, sentences, tables
 from pipeline.report import figures as data
-from pipeline.report.figures import NAMES, TRAININGS, Figures, Row
+from pipeline.report.figures import TRAININGS, Figures, Row, name_of
 from pipeline.report.verdict import verdict
 
 _SCROLL = "<div class='scroll' tabindex='0'>"  # can be scrolled by the keyboard, too
@@ -144,7 +144,7 @@ def _labels(figures: Figures) -> str:
         }
         for row in rows
     ]
-    base = escape(NAMES[metrics["base"]])
+    base = escape(name_of(metrics["base"]))
     nothing = "<p>There is nothing to compare with.</p>"
     failed = _list(f"{name}: {reason}" for name, reason in metrics["failed"].items())
     return (
@@ -228,24 +228,27 @@ def _tokens(tokens: Sequence[Sequence[Any]]) -> str:
 
 
 def _language_models(figures: Figures) -> str:
-    return _figure(
-        "language-models",
-        charts.language_models(data.language_model_curves(figures)),
-        "Bits per byte during pretraining and fine-tuning: training batches with dropout (lines) and "
-        "validation text (dashed, with points).",
-        _table(tables.language_models(figures)),
-    )
+    drawn = data.language_model_curves(figures)
+    return "".join(
+        _figure(
+            f"language-models-{number}",
+            charts.language_models(rows, title),
+            f"{title[0].upper()}{title[1:]} during pretraining and fine-tuning: training batches with "
+            "dropout (lines) and validation text (dashed, with points).",
+        )
+        for number, (title, rows) in enumerate(drawn.items(), start=1)
+    ) + _table(tables.language_models(figures))
 
 
 def _rates(figures: Figures) -> str:
-    direction = figures.directions[0]
     return "".join(
         _figure(
-            f"rates-{stage}",
-            charts.rates(data.rates(figures, stage)),
-            f"{stage}, {direction}: learning rate of each layer group. Group 0 is the lowest; a rate of 0 "
-            "means frozen.",
+            f"rates-{stage}-{name}",
+            charts.rates(data.rates(figures, stage, name)),
+            f"{name}, {stage}: learning rate of each layer group. Group 0 is the lowest; a rate of 0 means "
+            "frozen.",
         )
+        for name in figures.head_starts
         for stage in TRAININGS
     )
 

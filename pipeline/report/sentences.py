@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.report.figures import NAMES, TRAININGS, Figures, by_arm
+from pipeline.report.figures import TRAININGS, Figures, by_arm, name_of
 
 
 def key_figures(figures: Figures) -> list[str]:
@@ -16,7 +16,8 @@ def key_figures(figures: Figures) -> list[str]:
 def _error(figures: Figures) -> str:
     metrics = figures["evaluate"]
     said = (
-        f"The classifier gets {metrics['error']:.1%} of {metrics['num_documents']:,} held-out documents "
+        f"The classifier that ships, {metrics['shipped']}, gets {metrics['error']:.1%} of "
+        f"{metrics['num_documents']:,} held-out documents "
         f"wrong ({metrics['error_low']:.1%} to {metrics['error_high']:.1%})."
     )
     tfidf = metrics["baselines"].get("tfidf")
@@ -59,8 +60,8 @@ def _labels_saved(figures: Figures) -> list[str]:
             needed = by_count[count]
             times = "" if needed["times"] is None else f", {needed['times']:.1f} times as many"
             parts.append(
-                f"for an error of {metrics['curve'][base][str(count)]['error']:.1%}, {NAMES[base]} needs "
-                f"{count:,} labels, {NAMES[arm]} {number_of_labels(needed)}{times}"
+                f"for an error of {metrics['curve'][base][str(count)]['error']:.1%}, {name_of(base)} needs "
+                f"{count:,} labels, {name_of(arm)} {number_of_labels(needed)}{times}"
             )
         said.append(_sentence(parts))
     return said
@@ -88,26 +89,28 @@ def number_of_labels(needed: Mapping[str, Any]) -> str:
 
 
 def _cost(figures: Figures) -> list[str]:
-    trainings = {
-        f"{stage}-{direction}": figures[f"{stage}-{direction}"].get("seconds")
-        for stage in TRAININGS
-        for direction in figures.directions
-    }
-    known = {name: seconds for name, seconds in trainings.items() if seconds is not None}
-    if not known:
+    parts, total = [], 0.0
+    for name in figures.head_starts:
+        trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS]
+        if not all("seconds" in training for training in trainings):
+            continue
+        seconds = [float(training["seconds"]) for training in trainings]
+        said = ", ".join(f"{stage} {each / 60:.1f}" for stage, each in zip(TRAININGS, seconds, strict=True))
+        parts.append(f"{name} {sum(seconds) / 60:.1f} minutes ({said})")
+        total += sum(seconds)
+    if not parts:
         return []
-    parts = ", ".join(f"{name.split('-')[0]} {seconds / 60:.1f}" for name, seconds in known.items())
-    said = f"Training took {sum(known.values()) / 60:.1f} minutes ({parts})"
+    said = f"Training took {total / 60:.1f} minutes: {'; '.join(parts)}"
     tfidf = figures["evaluate"]["baselines"].get("tfidf", {})
     if "seconds" in tfidf:
-        said += f", TF-IDF {tfidf['seconds'] / 60:.1f}"
+        said += f"; TF-IDF {tfidf['seconds'] / 60:.1f}"
     cores = sum(cost["core_seconds"] for cost in figures["sample_efficiency"]["cost"].values())
-    return [f"{said}; the label curve took {cores / 60:.1f} core minutes."]
+    return [f"{said}. The label curve took {cores / 60:.1f} core minutes."]
 
 
 def comparisons(figures: Figures) -> list[str]:
     """Which arm is ahead at which numbers of labels, the base or the other, by their paired interval."""
-    base = NAMES[figures["sample_efficiency"]["base"]]
+    base = name_of(figures["sample_efficiency"]["base"])
     said = []
     for arm, by_count in by_arm(figures, "above_base").items():
         ahead = [count for count, each in by_count.items() if each["difference_low"] > 0]
@@ -115,13 +118,12 @@ def comparisons(figures: Figures) -> list[str]:
         unclear = [count for count in by_count if count not in (*ahead, *behind)]
         parts = [
             f"{first} is ahead of {second} with {_listed(counts)} labels"
-            for first, second, counts in ((base, NAMES[arm], ahead), (NAMES[arm], base, behind))
+            for first, second, counts in ((base, name_of(arm), ahead), (name_of(arm), base, behind))
             if counts
         ]
         if unclear:
-            parts.append(
-                f"with {_listed(unclear)} labels there is no clear difference between {base} and {NAMES[arm]}"
-            )
+            both = f"{base} and {name_of(arm)}"
+            parts.append(f"with {_listed(unclear)} labels there is no clear difference between {both}")
         if ahead and behind:
             low, high = sorted((ahead, behind))
             if max(low) < min(high):

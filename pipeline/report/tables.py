@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.report.figures import NAMES, TRAININGS, Figures, by_arm, by_importance
+from pipeline.report.figures import TFIDF, TRAININGS, Figures, by_arm, by_importance, name_of
 from pipeline.report.sentences import number_of_labels
 
 Table = list[dict[str, str]]
@@ -26,13 +26,19 @@ def cost(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def classifiers(figures: Figures) -> Table:
-    """The classifier, each direction if there are two, and the baselines, with the cost of training."""
+    """All candidates, the one that ships first, and the baselines, with the cost of their training."""
     metrics = figures["evaluate"]
-    rows = {"classifier": {**metrics, **_spent(figures, figures.directions)}}
-    for direction, each in metrics.get("by_direction", {}).items():
-        rows[direction] = {**each, **_spent(figures, [direction])}
+    shipped = metrics["shipped"]
+    names = sorted(metrics["candidates"], key=lambda name: name != shipped)
+    rows = {
+        f"{name} (ships)" if name == shipped else name: {
+            **metrics["candidates"][name],
+            **_spent(figures, metrics["candidates"][name]["head_starts"]),
+        }
+        for name in names
+    }
     if "tfidf" in metrics["baselines"]:
-        rows[NAMES["tfidf"]] = metrics["baselines"]["tfidf"]
+        rows[TFIDF] = metrics["baselines"]["tfidf"]
     rows["majority class"] = metrics["baselines"]["majority_class"]
     scores = {"macro F1": "macro_f1", "log loss, nats": "log_loss", "calibration error": "calibration_error"}
     return [
@@ -40,15 +46,21 @@ def classifiers(figures: Figures) -> Table:
             "": name,
             "error (interval)": error(row),
             **{column: f"{row[score]:.3f}" if score in row else "" for column, score in scores.items()},
+            "ms a document": _milliseconds(row),
             **cost(row),
         }
         for name, row in rows.items()
     ]
 
 
-def _spent(figures: Figures, directions: Sequence[str]) -> dict[str, float | None]:
+def _milliseconds(row: Mapping[str, Any]) -> str:
+    taken = row.get("milliseconds_per_document")
+    return "" if taken is None else f"{taken:.2f}"
+
+
+def _spent(figures: Figures, head_starts: Sequence[str]) -> dict[str, float | None]:
     """The cost of all trainings behind a classifier; None if one of them did not record it."""
-    trainings = [figures[f"{stage}-{direction}"] for stage in TRAININGS for direction in directions]
+    trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS for name in head_starts]
     return {
         name: sum(training[name] for training in trainings)
         if all(name in training for training in trainings)
@@ -59,14 +71,14 @@ def _spent(figures: Figures, directions: Sequence[str]) -> dict[str, float | Non
 
 def label_curve_cost(figures: Figures) -> Table:
     metrics = figures["sample_efficiency"]
-    return [{"arm": NAMES[arm], **cost(metrics["cost"][arm])} for arm in metrics["arms"]]
+    return [{"arm": name_of(arm), **cost(metrics["cost"][arm])} for arm in metrics["arms"]]
 
 
 def differences(figures: Figures) -> Table:
     """Each other arm's error minus the base's, paired, by number of labels."""
     return [
         {
-            "arm": NAMES[arm],
+            "arm": name_of(arm),
             "labels": f"{count:,}",
             "difference": f"{each['difference']:+.1%}",
             "interval": f"{each['difference_low']:+.1%} to {each['difference_high']:+.1%}",
@@ -78,10 +90,10 @@ def differences(figures: Figures) -> Table:
 
 def labels_needed(figures: Figures) -> Table:
     """How many labels each other arm needs to match the base, by the base's number of labels."""
-    base = NAMES[figures["sample_efficiency"]["base"]]
+    base = name_of(figures["sample_efficiency"]["base"])
     return [
         {
-            "arm": NAMES[arm],
+            "arm": name_of(arm),
             f"to match {base} with": f"{count:,}",
             "it needs": number_of_labels(needed),
             "times as many": "" if needed["times"] is None else f"{needed['times']:.1f}",
@@ -92,31 +104,41 @@ def labels_needed(figures: Figures) -> Table:
 
 
 def language_models(figures: Figures) -> Table:
-    rows = {}
-    for direction in figures.directions:
-        general, target = figures[f"pretrain_lm-{direction}"], figures[f"finetune_lm-{direction}"]
-        rows[f"{direction}: general text, pretrained"] = general["after"]
-        rows[f"{direction}: target text, before fine-tuning"] = target["before"]
-        rows[f"{direction}: target text, fine-tuned"] = target["after"]
-    return [
-        {
-            "": name,
-            "bits per byte": f"{row['bits_per_byte']:.3f}",
-            "token perplexity": f"{row['perplexity']:.1f}",
-            "word perplexity": f"{row['word_perplexity']:,.0f}",
-        }
-        for name, row in rows.items()
-    ]
+    """The measures of each head start's objective; empty where it has no such measure."""
+    rows: list[tuple[str, dict[str, str]]] = []
+    for name in figures.head_starts:
+        general, target = figures[f"pretrain_lm-{name}"], figures[f"finetune_lm-{name}"]
+        rows.append((f"{name}: general text, pretrained", _measured(general, "after")))
+        rows.append((f"{name}: target text, before fine-tuning", _measured(target, "before")))
+        rows.append((f"{name}: target text, fine-tuned", _measured(target, "after")))
+    titles = dict.fromkeys(title for _, measured in rows for title in measured)
+    return [{"": name} | {title: measured.get(title, "") for title in titles} for name, measured in rows]
+
+
+def _measured(training: Mapping[str, Any], when: str) -> dict[str, str]:
+    return {
+        each["title"]: f"{training[when][each['name']]:,.{each['digits']}f}" for each in training["measures"]
+    }
 
 
 def vocabulary(figures: Figures) -> Table:
+    """How each tokenizer fits the general and the target text."""
     from pipeline.corpus.vocabulary import compare
 
-    pairs = compare(figures["encode-general"]["vocabulary"], figures["encode-target"]["vocabulary"])
-    return [
-        {"": name.replace("_", " "), "general": f"{pair['general']:.3f}", "target": f"{pair['target']:.3f}"}
-        for name, pair in pairs.items()
-    ]
+    rows = []
+    for tokenizer in dict.fromkeys(figures.tokenizers.values()):
+        general, target = (
+            figures[f"encode-{corpus}-{tokenizer}"]["vocabulary"] for corpus in ("general", "target")
+        )
+        rows += [
+            {
+                "": f"{tokenizer}: {name.replace('_', ' ')}",
+                "general": f"{pair['general']:.3f}",
+                "target": f"{pair['target']:.3f}",
+            }
+            for name, pair in compare(general, target).items()
+        ]
+    return rows
 
 
 def corpora(figures: Figures) -> Table:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError, create_model
 
@@ -66,7 +65,7 @@ def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str =
         ValueError: one line per unknown, missing or wrong key, with its dotted name and, for an unknown
             key, the nearest known name.
     """
-    model = kind if issubclass(kind, BaseModel) else _strict_model(kind)
+    model = kind if issubclass(kind, BaseModel) else strict_model(kind)
     try:
         checked = model.model_validate(dict(values))
     except ValidationError as error:
@@ -80,33 +79,60 @@ def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str =
         raise ValueError(f"{where}: {error}") from error
 
 
-def _strict_model(kind: type[Any]) -> type[BaseModel]:
+def strict_model(kind: type) -> type[BaseModel]:
     """Make a strict model with the fields of a dataclass, which pydantic itself would check leniently."""
-    hints = get_type_hints(kind, include_extras=True)
-    fields: dict[str, Any] = {
-        field.name: (hints[field.name], ... if field.default is MISSING else field.default)
-        for field in dataclasses.fields(kind)
-    }
+    hints, defaults = get_type_hints(kind, include_extras=True), _defaults(kind)
+    fields: dict[str, Any] = {name: (hint, defaults.get(name, ...)) for name, hint in hints.items()
+                              if get_origin(hint) is not ClassVar}  # fmt: skip
     return create_model(kind.__name__, __base__=Section, **fields)
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    """The default of each field of a dataclass that has one."""
+    found = {}
+    for each in dataclasses.fields(kind):
+        if each.default is not dataclasses.MISSING:
+            found[each.name] = each.default
+        elif each.default_factory is not dataclasses.MISSING:
+            found[each.name] = each.default_factory()
+    return found
 
 
 def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `top` over `base`, key by key.
 
     If the `kind` of a source changes, the whole source is replaced: keys of another kind mean nothing to it.
-    So is a range that becomes choices, or the reverse.
+    So is a range that becomes choices, or the reverse. A head start of another `family` begins with empty
+    settings. A head start or a tokenizer that becomes null is taken out.
     """
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            other_kind = "kind" in value and "kind" in below and value["kind"] != below["kind"]
-            other_range = ("choices" in value and "low" in below) or ("low" in value and "choices" in below)
-            replaced = (other_kind and key == "source") or other_range
-            merged[key] = dict(value) if replaced else overlay(below, value)
+        if not isinstance(below, Mapping):
+            merged[key] = value
+        elif isinstance(value, Mapping):
+            merged[key] = dict(value) if _replaces(value, below, key) else overlay(_kept(below, value), value)
+        elif value is None and below.keys() & {"family", "vocab_size"}:
+            del merged[key]
         else:
             merged[key] = value
     return merged
+
+
+def _replaces(value: Mapping[str, Any], below: Mapping[str, Any], key: str) -> bool:
+    other_kind = key == "source" and _differ(value, below, "kind")
+    return other_kind or ("choices" in value and "low" in below) or ("low" in value and "choices" in below)
+
+
+def _kept(below: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a value is laid over: of a head start of another family, no settings."""
+    if not _differ(value, below, "family"):
+        return below
+    return {key: {} if isinstance(each, Mapping) else each for key, each in below.items()}
+
+
+def _differ(value: Mapping[str, Any], below: Mapping[str, Any], key: str) -> bool:
+    return key in value and key in below and value[key] != below[key]
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

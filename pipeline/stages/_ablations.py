@@ -11,23 +11,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pipeline.project.headstarts import ResolvedHeadStart
+from pipeline.settings.loader import flatten
+
 ULMFIT = "Howard & Ruder 2018, validation error on IMDb, %"
 
 
 @dataclass(frozen=True)
 class Trick:
-    """`without` is laid over pretrain_lm and model (of a language model) or over finetune_classifier."""
+    """`without` is laid over the head start (for a language model) or over its `few_labels`."""
 
     name: str
     level: Literal["language_model", "classifier"]
     without: Mapping[str, Any] = field(default_factory=dict)
-    arm: Literal["ulmfit", "general_lm", "target_lm", "scratch"] = "ulmfit"  # that the classifier starts as
+    start: Literal["", "general_lm", "target_lm_alone", "scratch"] = ""  # of the classifier
     paper: tuple[float, float] | None = None
     source: str = ""
 
+    def applies(self, head_start: ResolvedHeadStart) -> bool:
+        """Whether the head start has the settings that this one switches off."""
+        known = {key for key, _ in flatten({
+            "config": head_start.model.config,
+            "pretrain_lm": head_start.pretrain_lm.dump(),
+            **head_start.few_labels.model_dump(),
+        })}  # fmt: skip
+        return all(key in known for key, _ in flatten(self.without))
+
 
 def _config(name: str, value: Any) -> dict[str, Any]:
-    return {"model": {"config": {name: value}}}
+    return {"config": {name: value}}
 
 
 def _pretrain(**values: Any) -> dict[str, Any]:
@@ -60,7 +72,7 @@ TRICKS = (
           source=ULMFIT),
     Trick("concat pooling, not the last state", "classifier", {"pooling": "last"}),
     Trick("concat pooling, not the mean", "classifier", {"pooling": "mean"}),
-    Trick("language-model fine-tuning", "classifier", arm="general_lm", paper=(5.0, 6.99), source=ULMFIT),
-    Trick("general pretraining", "classifier", arm="target_lm", paper=(5.0, 5.63), source=ULMFIT),
-    Trick("any pretraining", "classifier", arm="scratch", paper=(5.0, 9.93), source=ULMFIT),
+    Trick("language-model fine-tuning", "classifier", start="general_lm", paper=(5.0, 6.99), source=ULMFIT),
+    Trick("general pretraining", "classifier", start="target_lm_alone", paper=(5.0, 5.63), source=ULMFIT),
+    Trick("any pretraining", "classifier", start="scratch", paper=(5.0, 9.93), source=ULMFIT),
 )  # fmt: skip

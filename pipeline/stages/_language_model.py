@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from models.family import lookup
 from pipeline.artifacts.model_folder import export_model
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
+from pipeline.objectives.lookup import objective_of
 from pipeline.training.checkpoint import model_tensors
 from pipeline.training.language_model import LanguageModelJob
 
@@ -22,6 +24,7 @@ def fit_and_export(job: LanguageModelJob, run: Run, session: Session, out: Path)
     return {
         "key": session.key,
         "steps": done.step,
+        "measures": [asdict(measure) for measure in objective_of(lookup(job.card.family)).measures],
         "before": _plain(evaluations[0]["metrics"]),
         "after": _plain(done.state["kept_metrics"]),
         **done.state["spent"],

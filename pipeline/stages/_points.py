@@ -2,55 +2,63 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pipeline.artifacts.model_folder import ModelFolder
-from pipeline.corpus.settings import Direction
+from pipeline.corpus.token_links import tokens_at
 from pipeline.distributed.session import Session
 from pipeline.machine.cost import total
+from pipeline.project.headstarts import ResolvedHeadStart, resolve
 from pipeline.project.params import Params
-from pipeline.settings.loader import overlay, typed
+from pipeline.settings.loader import overlay
 from pipeline.stages._trials import ClassifierPoint, LanguageModelPoint, TfidfPoint
-from pipeline.sweeps.settings import Arm, SampleEfficiency
+from pipeline.sweeps.settings import SampleEfficiency
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import FewLabels, make_classifier_job
 from pipeline.training.language_model import make_language_model_job
-from pipeline.training.settings import ClassifierTraining
+from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 
+# What a network's weights come from.
 Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch"]
-# What a network's weights come from; tfidf has none.
-STARTS: dict[Arm, Start] = {
-    "ulmfit": "target_lm",
-    "bidirectional": "target_lm",
-    "general_lm": "general_lm",
-    "target_lm": "target_lm_alone",
-    "scratch": "scratch",
-}
 
 
 @dataclass(frozen=True)
 class Place:
     """A point of the curve."""
 
-    arm: Arm
+    arm: str  # `ulmfit`, `ulmfit:scratch`, an ensemble or `tfidf`
     num_labels: int
     seed: int
     key: str = "sample_efficiency.labels"  # dotted key that set the number of labels; error messages name it
 
+    @property
+    def start(self) -> Start:
+        return cast(Start, self.arm.partition(":")[2] or "target_lm")
+
 
 @dataclass(frozen=True)
 class Inputs:
-    tokens: Path
+    tokens: Path  # folder of links, by head start
     documents: Path
     general_lm: Path
     target_lm: Path
-    target_lm_alone: Path | None  # trained here, if an arm starts from it
+    target_lm_alone: Mapping[str, Path] = field(default_factory=dict)  # trained here, by head start
 
-    def start(self, start: Start, direction: Direction) -> ModelFolder | None:
-        return None if start == "scratch" else ModelFolder.at(getattr(self, start) / direction)
+    def tokens_of(self, head_start: str, corpus: str = "target") -> Path:
+        return tokens_at(self.tokens / head_start / f"{corpus}.json")
+
+    def start(self, start: Start, head_start: str) -> ModelFolder | None:
+        folders = {
+            "target_lm": self.target_lm / head_start,
+            "general_lm": self.general_lm / head_start,
+            "target_lm_alone": self.target_lm_alone.get(head_start),
+        }
+        folder = folders.get(start)
+        return ModelFolder.at(folder) if folder else None
 
 
 def few_labels(settings: SampleEfficiency, num_labels: int, **more: Any) -> FewLabels:
@@ -58,86 +66,94 @@ def few_labels(settings: SampleEfficiency, num_labels: int, **more: Any) -> FewL
     return FewLabels(num_labels, settings.held_out, settings.min_steps, settings.evaluations, **more)
 
 
-def train_target_lm_alone(params: Params, tokens: Path, sweep: Sweep) -> tuple[Path, dict[str, float]]:
-    """The language model of the target text alone, and what it cost.
+def settings_alone(head_start: ResolvedHeadStart) -> LanguageModelSettings:
+    """Settings of the language model of the target text alone.
 
     It is trained like the general one, for as many epochs as that one is fine-tuned.
     """
-    settings = params.pretrain_lm.model_copy(update={"epochs": params.finetune_lm.epochs})
-    direction = params.run.directions[0]
-    common = {"seed": params.run.seed, "model": params.model.model_dump(), "lm": settings.model_dump()}
+    settings, epochs = head_start.pretrain_lm, head_start.finetune_lm.training.epochs
+    return replace(settings, training=settings.training.model_copy(update={"epochs": epochs}))
+
+
+def train_target_lm_alone(
+    params: Params, name: str, tokens: Path, sweep: Sweep
+) -> tuple[Path, dict[str, float]]:
+    """The language model of the target text alone, for a head start, and what it cost."""
+    head_start = resolve(params, name)
+    settings = settings_alone(head_start)
+    identity = {
+        "seed": params.run.seed,
+        "model": head_start.model.model_dump(),
+        "lm": settings.dump(),
+    }
 
     def build(session: Session) -> LanguageModelPoint:
         job = make_language_model_job(
             settings,
-            params.model,
+            head_start.model,
             stage="pretrain_lm",
-            tokens=tokens,
+            tokens=tokens_at(tokens / name / "target.json"),
             start=None,
-            direction=direction,
             seed=params.run.seed,
         )
-        return LanguageModelPoint("target_lm_alone", session.folder, job, params.run, session)
+        return LanguageModelPoint(trial, session.folder, job, params.run, session)
 
-    spec = Spec("target_lm_alone", {**common, "direction": direction}, ("tokens",), build)
+    trial = f"{name}: target_lm_alone"
+    spec = Spec(trial, identity, (f"tokens/{name}/target.json",), build, head_start.family.name)
     (outcome,) = sweep.outcomes([spec]).values()
     assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
-    keys = sweep.keys(spec.settings, spec.inputs)
+    keys = sweep.keys_of(spec)
     folder = keys.places(keys.of({}))[1].parent / "language_model"
-    build(keys.session({})).export(outcome, folder / direction)
+    build(keys.session({})).export(outcome, folder)
     return folder, total(outcome.state)
 
 
 def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
-    """The trainings of a point: one, or one for each direction."""
-    if place.arm == "tfidf":
-        return [_tfidf(place, params.sample_efficiency.test_documents, inputs)]
-    directions = params.run.directions if place.arm == "bidirectional" else params.run.directions[:1]
-    return [_classifier(place, direction, params, inputs) for direction in directions]
+    """The trainings of a point: one, or one for each member of an ensemble."""
+    names = params.head_starts_of(place.arm)
+    if not names:
+        return [_tfidf(place, params, inputs)]
+    return [_classifier(place, resolve(params, name), params, inputs) for name in names]
 
 
-def _tfidf(place: Place, test_documents: int | None, inputs: Inputs) -> Spec:
+def _tfidf(place: Place, params: Params, inputs: Inputs) -> Spec:
     name = f"tfidf {place.num_labels} labels, seed {place.seed}"
+    test_documents = params.sample_efficiency.test_documents
+    labels_of = params.run.headstarts[0]  # all head starts have the same documents and labels
 
     def build(session: Session) -> SweepTrial:
         return TfidfPoint(
             name,
             session.folder,
-            inputs.tokens.resolve(),
+            inputs.tokens_of(labels_of).resolve(),
             inputs.documents.resolve(),
             place.num_labels,
             place.seed,
             test_documents,
         )
 
-    return Spec(
-        name,
-        {
-            "arm": "tfidf",
-            "labels": place.num_labels,
-            "seed": place.seed,
-            "test_documents": test_documents,
-        },
-        ("tokens", "documents"),
-        build,
-    )
+    identity = {
+        "arm": "tfidf",
+        "labels": place.num_labels,
+        "seed": place.seed,
+        "test_documents": test_documents,
+    }
+    return Spec(name, identity, ("documents",), build)
 
 
-def _classifier(place: Place, direction: Direction, params: Params, inputs: Inputs) -> Spec:
-    settings = params.sample_efficiency
-    start = STARTS[place.arm]
+def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
+    settings, start = params.sample_efficiency, place.start
     few = few_labels(settings, place.num_labels, key=place.key)
-    classifier = classifier_settings(params, start)
-    name = f"{start} {direction} {place.num_labels} labels, seed {place.seed}"
+    classifier = classifier_settings(head_start, start)
+    name = f"{head_start.name} {start} {place.num_labels} labels, seed {place.seed}"
 
     def build(session: Session) -> SweepTrial:
         job = make_classifier_job(
             classifier,
-            params.model,
+            head_start.model,
             params.corpus.target.normalise,
-            tokens=inputs.tokens,
-            start=inputs.start(start, direction),
-            direction=direction,
+            tokens=inputs.tokens_of(head_start.name),
+            start=inputs.start(start, head_start.name),
             seed=place.seed,
             few_labels=few,
         )
@@ -145,31 +161,30 @@ def _classifier(place: Place, direction: Direction, params: Params, inputs: Inpu
 
     identity: dict[str, Any] = {
         "start": start,
-        "direction": direction,
         "labels": place.num_labels,
         "seed": place.seed,
         "test_documents": settings.test_documents,
         "held_out": few.held_out,
         "min_steps": few.min_steps,
         "evaluations": few.num_evaluations,
-        "model": params.model.model_dump(),
+        "model": head_start.model.model_dump(),
         "normalise": params.corpus.target.normalise.model_dump(),
         "classifier": classifier.model_dump(exclude={"start", "max_labels"}),
     }
-    of_start = {"target_lm": ("target_lm",), "general_lm": ("general_lm",)}
-    if start == "target_lm_alone":
-        identity["lm"] = params.pretrain_lm.model_dump() | {"epochs": params.finetune_lm.epochs}
+    read = [f"tokens/{head_start.name}/target.json"]
+    if start in ("target_lm", "general_lm"):
+        read.append(f"{start}/{head_start.name}")
+    elif start == "target_lm_alone":
+        identity["lm"] = settings_alone(head_start).dump()
         identity["lm_seed"] = params.run.seed
-    return Spec(name, identity, ("tokens", *of_start.get(start, ())), build)
+    return Spec(name, identity, tuple(read), build, head_start.family.name)
 
 
-def classifier_settings(params: Params, start: Start) -> ClassifierTraining:
-    """Settings of a point's classifier. Raises ValueError for a key that finetune_classifier lacks."""
-    settings = params.sample_efficiency
-    where, prefix = "params.yaml", "sample_efficiency.classifier."
-    merged = overlay(params.finetune_classifier.model_dump(), settings.classifier)
-    found = typed(ClassifierTraining, merged, where=where, prefix=prefix)
-    if start == "scratch":
-        merged, prefix = overlay(merged, settings.scratch), "sample_efficiency.scratch."
-        found = typed(ClassifierTraining, merged, where=where, prefix=prefix)
-    return found
+def classifier_settings(head_start: ResolvedHeadStart, start: Start) -> ClassifierTraining:
+    """Settings of a point's classifier."""
+    return head_start.scratch if start == "scratch" else head_start.few_labels
+
+
+def laid_over(params: Params, head_start: str, top: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings, with `top` laid over those of a head start."""
+    return overlay(params.model_dump(), {"headstarts": {head_start: top}})

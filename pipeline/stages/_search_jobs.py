@@ -1,4 +1,4 @@
-"""The training jobs of a search: settings from the sections of the searched stage and a trial's values."""
+"""The training jobs of a search: settings of the searched stage of a head start, with a trial's values."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.model_folder import ModelFolder
+from pipeline.corpus.token_links import tokens_at
 from pipeline.distributed.search import Values
 from pipeline.distributed.settings import Range
+from pipeline.project import headstarts
 from pipeline.project.params import Params
 from pipeline.settings.loader import flatten, overlay, typed
 from pipeline.stages._points import few_labels
@@ -18,17 +20,20 @@ from pipeline.training.language_model import make_language_model_job
 
 
 def space_of(params: Params) -> dict[str, Range]:
-    """The ranges in `tune.space` that the trials of this stage read."""
-    sections = ("model", params.tune.stage)
-    return {key: each for key, each in params.tune.space.items() if key.split(".")[0] in sections}
+    """The ranges that the trials of this stage read, by key of the head start."""
+    found = headstarts.space_of(params.tune, headstarts.resolve(params, params.tune.headstart))
+    sections = ("config", params.tune.stage)
+    return {key: each for key, each in found.items() if key.split(".")[0] in sections}
 
 
 class Jobs:
     """Makes the training job of a trial from its values. Picklable: trials run in other processes."""
 
     def __init__(self, params: Params, tokens: Path, general_lm: Path, target_lm: Path) -> None:
-        self._params, self._tokens = params, tokens.resolve()
-        self._general_lm, self._target_lm = general_lm.resolve(), target_lm.resolve()
+        self._params, self._name = params, params.tune.headstart
+        self._tokens = tokens_at(tokens / self._name / "target.json").resolve()
+        self._general_lm = (general_lm / self._name).resolve()
+        self._target_lm = (target_lm / self._name).resolve()
 
     def check(self) -> None:
         """Raises ValueError if there is nothing to search, or if a range ends at an impossible value."""
@@ -44,41 +49,46 @@ class Jobs:
 
     def settings(self) -> dict[str, Any]:
         """The settings that all trials share."""
-        params = self._with({})
-        sections = ("model", self._params.tune.stage)
-        few = self._few_labels()
-        searched = space_of(params)
-        fixed = flatten({name: getattr(params, name).model_dump() for name in sections})
+        head_start = headstarts.resolve(self._with({}), self._name)
+        few, searched = self._few_labels(), space_of(self._params)
+        found = head_start.of_stage(self._section)
+        fixed = {"config": found["model"]["config"], self._params.tune.stage: found[self._section]}
         return {
-            "seed": params.run.seed,
-            "direction": params.run.directions[0],
+            "seed": self._params.run.seed,
+            "family": head_start.family.name,
             "few_labels": few and asdict(few),
-            **{key: value for key, value in fixed if key not in searched},
+            **{key: value for key, value in flatten(fixed) if key not in searched},
         }
+
+    @property
+    def _section(self) -> str:
+        """The settings of a head start that a trial trains with."""
+        tune = self._params.tune
+        if tune.labels is None:
+            return tune.stage
+        return "scratch" if self._params.finetune_classifier.start == "scratch" else "few_labels"
 
     def make(self, values: Values) -> Job:
         """The job of a trial. Raises ValueError that names the offending key."""
         params = self._with(values)
-        direction = params.run.directions[0]
+        head_start = headstarts.resolve(params, self._name)
         if params.tune.stage == "finetune_lm":
             return make_language_model_job(
-                params.finetune_lm,
-                params.model,
+                head_start.finetune_lm,
+                head_start.model,
                 stage="finetune_lm",
                 tokens=self._tokens,
-                start=ModelFolder.at(self._general_lm / direction),
-                direction=direction,
+                start=ModelFolder.at(self._general_lm),
                 seed=params.run.seed,
             )
         starts = {"target_lm": self._target_lm, "general_lm": self._general_lm}
-        start = params.finetune_classifier.start
+        classifier = getattr(head_start, self._section)
         return make_classifier_job(
-            params.finetune_classifier,
-            params.model,
+            classifier,
+            head_start.model,
             params.corpus.target.normalise,
             tokens=self._tokens,
-            start=ModelFolder.at(starts[start] / direction) if start in starts else None,
-            direction=direction,
+            start=ModelFolder.at(starts[classifier.start]) if classifier.start in starts else None,
             seed=params.run.seed,
             few_labels=self._few_labels(),
         )
@@ -92,14 +102,15 @@ class Jobs:
         )
 
     def _with(self, values: Values) -> Params:
-        settings, tune, curve = self._params.model_dump(), self._params.tune, self._params.sample_efficiency
-        laid_over = [tune.overrides.get(tune.stage, {})]
-        if tune.labels is not None:
-            from_scratch = self._params.finetune_classifier.start == "scratch"
-            laid_over = [curve.classifier, *([curve.scratch] if from_scratch else [])]
-        for top in laid_over:
-            settings = overlay(settings, {tune.stage: top})
-        return typed(Params, overlay(settings, nested(values)), where="tune")
+        """All settings, with those of a trial laid over the head start's."""
+        tune = self._params.tune
+        tree = nested(values)
+        if tune.labels is None:
+            tree = overlay({tune.stage: tune.overrides.get(tune.stage, {})}, tree)
+        elif tune.stage in tree:
+            tree[self._section] = tree.pop(tune.stage)
+        settings = overlay(self._params.model_dump(), {"headstarts": {self._name: tree}})
+        return typed(Params, settings, where="tune")
 
 
 def nested(values: Values) -> dict[str, Any]:

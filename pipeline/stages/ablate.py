@@ -16,11 +16,19 @@ from pipeline.distributed.session import Session
 from pipeline.evaluation import label_curve
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.settings.loader import overlay, typed
 from pipeline.stages._ablations import TRICKS, Trick
-from pipeline.stages._points import Inputs, Place, few_labels, specs_of, train_target_lm_alone
+from pipeline.stages._points import (
+    Inputs,
+    Place,
+    few_labels,
+    laid_over,
+    specs_of,
+    train_target_lm_alone,
+)
 from pipeline.stages._trials import LanguageModelPoint, probabilities_of, test_sample
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
@@ -33,10 +41,9 @@ STAGE = Stage(
     sections=(
         "run.seed",
         "run.precision",
-        "run.directions",
-        "model",
+        "headstarts",
         "pretrain_lm",
-        "finetune_lm.epochs",
+        "finetune_lm",
         "finetune_classifier",
         "corpus.target.normalise",
         "leakage.action",
@@ -54,7 +61,6 @@ def run(
     params: Params,
     *,
     tokens: Path,
-    general_tokens: Path,
     documents: Path,
     general_lm: Path,
     target_lm: Path,
@@ -72,31 +78,37 @@ def run(
         with atomic_folder(out) as folder:
             write_csv(folder / "ledger.csv", [], ["trick"])
         return {"key": sweep.key, "num_trials": 0}
+    name = params.ablate.headstart
+    inputs = Inputs(tokens, documents, general_lm, target_lm)
+    labelled = inputs.tokens_of(name)
     for seed in params.ablate.seeds:  # before anything is trained
         few = few_labels(params.sample_efficiency, params.ablate.labels, key="ablate.labels")
-        split_labels(open_shard(tokens, "train"), few, seed)
-    alone, _ = train_target_lm_alone(params, tokens, sweep)
-    inputs = Inputs(tokens, documents, general_lm, target_lm, alone)
+        split_labels(open_shard(labelled, "train"), few, seed)
+    alone, _ = train_target_lm_alone(params, name, tokens, sweep)
+    inputs = replace(inputs, target_lm_alone={name: alone})
+    tricks = [trick for trick in TRICKS if trick.applies(resolve(params, name))]
     specs: dict[tuple[str, int], Spec] = {}
     for seed in params.ablate.seeds:
-        for trick in (_WITH, _WITH_LM, *TRICKS):
+        for trick in (_WITH, _WITH_LM, *tricks):
             specs[trick.name, seed] = (
-                _language_model(trick, seed, params, general_tokens)
+                _language_model(trick, seed, params, inputs)
                 if trick.level == "language_model"
                 else _classifier(trick, seed, params, inputs)
             )
     found = sweep.outcomes(list({spec.name: spec for spec in specs.values()}.values()))
     outcomes = {place: found[spec.name] for place, spec in specs.items()}
-    for trick in TRICKS:
+    for trick in tricks:
         base = _WITH if trick.level == "classifier" else _WITH_LM
         for seed in params.ablate.seeds:
             if specs[trick.name, seed].settings == specs[base.name, seed].settings:
                 outcomes[trick.name, seed] = ValueError("not measured: these settings do not use it")
-    rows = _language_model_rows(outcomes, params) + _classifier_rows(outcomes, params, tokens, leaks)
+    rows = _language_model_rows(tricks, outcomes, params)
+    rows += _classifier_rows(tricks, outcomes, params, labelled, leaks)
     with atomic_folder(out) as folder:
         write_csv(folder / "ledger.csv", rows)
     return {
         "key": sweep.key,
+        "headstart": name,
         "labels": params.ablate.labels,
         "num_seeds": len(params.ablate.seeds),
         "rows": rows,
@@ -106,41 +118,46 @@ def run(
 # ------------------------------------------------------------------------------------------- trials
 
 
-def _language_model(trick: Trick, seed: int, params: Params, tokens: Path) -> Spec:
-    base = overlay(params.model_dump(), {"pretrain_lm": params.ablate.pretrain_lm})
-    changed = typed(Params, overlay(base, trick.without), where="ablate")
-    settings = {"lm": changed.pretrain_lm.model_dump(), "model": changed.model.model_dump(), "seed": seed}
-    direction = params.run.directions[0]
+def _language_model(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec:
+    name = params.ablate.headstart
+    base = laid_over(params, name, {"pretrain_lm": params.ablate.pretrain_lm})
+    changed = typed(Params, overlay(base, {"headstarts": {name: trick.without}}), where="ablate")
+    head_start = resolve(changed, name)
+    identity = {
+        "lm": head_start.pretrain_lm.dump(),
+        "model": head_start.model.model_dump(),
+        "seed": seed,
+    }
 
     def build(session: Session) -> SweepTrial:
         job = make_language_model_job(
-            changed.pretrain_lm,
-            changed.model,
+            head_start.pretrain_lm,
+            head_start.model,
             stage="pretrain_lm",
-            tokens=tokens,
+            tokens=inputs.tokens_of(name, "general"),
             start=None,
-            direction=direction,
             seed=seed,
         )
-        return LanguageModelPoint(name, session.folder, job, params.run, session)
+        return LanguageModelPoint(trial, session.folder, job, params.run, session)
 
-    name = f"without {trick.name}, seed {seed}" if trick.without else f"language model, seed {seed}"
-    return Spec(name, settings | {"direction": direction}, ("general_tokens",), build)
+    trial = f"without {trick.name}, seed {seed}" if trick.without else f"language model, seed {seed}"
+    return Spec(trial, identity, (f"tokens/{name}/general.json",), build, head_start.family.name)
 
 
 def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec:
-    settings = params.model_dump()
-    for top in (params.ablate.classifier, trick.without):
-        settings = overlay(settings, {"sample_efficiency": {"classifier": top}})
+    name = params.ablate.headstart
+    settings = laid_over(params, name, {"few_labels": params.ablate.classifier})
+    settings = overlay(settings, {"headstarts": {name: {"few_labels": trick.without}}})
     changed = typed(Params, settings, where="ablate")
-    (spec,) = specs_of(Place(trick.arm, params.ablate.labels, seed, "ablate.labels"), changed, inputs)
+    arm = f"{name}:{trick.start}" if trick.start else name
+    (spec,) = specs_of(Place(arm, params.ablate.labels, seed, "ablate.labels"), changed, inputs)
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
 
     def build(session: Session) -> SweepTrial:
         trial: Any = spec.build(session)
         return replace(trial, name=named)
 
-    return Spec(named, spec.settings, spec.inputs, build)
+    return replace(spec, name=named, build=build)
 
 
 # ------------------------------------------------------------------------------------------ figures
@@ -159,12 +176,12 @@ def _failure(trick: Trick, base: Trick, outcomes: Mapping[tuple[str, int], Any],
 
 
 def _language_model_rows(
-    outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params
+    tricks: Sequence[Trick], outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params
 ) -> list[dict[str, Any]]:
     """Differences paired by seed, with Student's interval; a single seed has no interval."""
     seeds, measure = params.ablate.seeds, "bits per byte"
     rows = []
-    for trick in TRICKS:
+    for trick in tricks:
         if trick.level != "language_model":
             continue
         failure = _failure(trick, _WITH_LM, outcomes, seeds)
@@ -200,7 +217,11 @@ def _student(differences: np.ndarray, confidence: float) -> tuple[float | None, 
 
 
 def _classifier_rows(
-    outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params, tokens: Path, leaks: Path
+    tricks: Sequence[Trick],
+    outcomes: Mapping[tuple[str, int], Checkpoint | Exception],
+    params: Params,
+    tokens: Path,
+    leaks: Path,
 ) -> list[dict[str, Any]]:
     """Differences paired by seed and test document, bootstrapped over both."""
     settings, seeds = params.sample_efficiency, params.ablate.seeds
@@ -221,7 +242,7 @@ def _classifier_rows(
         return found
 
     rows = []
-    for trick in TRICKS:
+    for trick in tricks:
         if trick.level != "classifier":
             continue
         failure = _failure(trick, _WITH, outcomes, seeds)

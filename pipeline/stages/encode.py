@@ -15,7 +15,7 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 
-STAGE = Stage(place=3, kind="prepares", sections=("tokenizer.threads",))
+STAGE = Stage(place=3, kind="prepares", sections=())
 
 
 def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[str, Any]:
@@ -26,13 +26,12 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
     """
     info = read_documents_info(documents)
     pieces = Tokenizer.load(tokenizer)
+    threads = params.tokenizers[tokenizer.name].threads  # changes no token
     token_counts = np.zeros(pieces.vocab_size, dtype=np.int64)
     splits = {}
     with atomic_folder(out) as folder:
         for split, size in info.splits.items():
-            shard = _encode_split(
-                documents, split, pieces, folder, token_counts, threads=params.tokenizer.threads
-            )
+            shard = _encode_split(documents, split, pieces, folder, token_counts, threads=threads)
             splits[split] = shard.info(size.num_words, size.num_bytes)
             if splits[split].num_documents != size.num_documents:
                 raise ValueError(
@@ -44,6 +43,7 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
             tokens.TokensInfo(
                 vocab_size=pieces.vocab_size,
                 tokenizer_sha256=pieces.sha256,
+                unk_id=pieces.unk_id,
                 bos_id=pieces.bos_id,
                 eos_id=pieces.eos_id,
                 pad_id=pieces.pad_id,

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.model_folder import ModelFolder, export_model
-from pipeline.corpus.settings import Direction
-from pipeline.corpus.tokenizer import MODEL_FILE, Tokenizer
+from pipeline.corpus.token_links import read_link, tokens_at
+from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.training.checkpoint import model_tensors
@@ -19,8 +20,15 @@ from pipeline.training.classifier import ClassifierJob, make_classifier_job
 STAGE = Stage(
     place=6,
     kind="trains",
-    sections=("run.seed", "run.precision", "model", "finetune_classifier", "corpus.target.normalise"),
-    registers="headstart-classifier-{out}",
+    sections=(
+        "run.seed",
+        "run.precision",
+        "headstarts.{headstart}.family",
+        "headstarts.{headstart}.config",
+        "headstarts.{headstart}.finetune_classifier",
+        "finetune_classifier",
+        "corpus.target.normalise",
+    ),
 )
 
 
@@ -28,10 +36,9 @@ def run(
     params: Params,
     *,
     tokens: Path,
-    tokenizer: Path,
     target_lm: Path,
     general_lm: Path,
-    direction: Direction,
+    headstart: str,
     out: Path,
     session: Session,
 ) -> dict[str, Any]:
@@ -39,32 +46,32 @@ def run(
 
     Source: Howard & Ruder 2018, section 3.3. Raises ValueError where the inputs do not match.
     """
-    made = job(params, tokens=tokens, target_lm=target_lm, general_lm=general_lm, direction=direction)
+    made = job(params, tokens=tokens, target_lm=target_lm, general_lm=general_lm, headstart=headstart)
+    tokenizer = Path(read_link(tokens).tokenizer)
     if Tokenizer.load(tokenizer).sha256 != made.card.tokenizer_sha256:
         raise ValueError(
             f"{tokens} was encoded with another tokenizer than {tokenizer}: predictions would mean nothing; "
             "run the stage `encode` again"
         )
     done = fit(made, params.run, session)
-    export_model(out, model_tensors(done), replace(made.card, key=session.key), [tokenizer / MODEL_FILE])
+    card = replace(made.card, key=session.key)
+    export_model(out, model_tensors(done), card, [Tokenizer.file_in(tokenizer)])
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
     return {"key": session.key, "steps": done.step, **kept, **done.state["spent"]}
 
 
-def job(
-    params: Params, *, tokens: Path, target_lm: Path, general_lm: Path, direction: Direction
-) -> ClassifierJob:
+def job(params: Params, *, tokens: Path, target_lm: Path, general_lm: Path, headstart: str) -> ClassifierJob:
+    settings = resolve(params, headstart)
     starts = {
         "target_lm": ModelFolder.at(target_lm),
         "general_lm": ModelFolder.at(general_lm),
         "scratch": None,
     }
     return make_classifier_job(
-        params.finetune_classifier,
-        params.model,
+        settings.finetune_classifier,
+        settings.model,
         params.corpus.target.normalise,
-        tokens=tokens,
-        start=starts[params.finetune_classifier.start],
-        direction=direction,
+        tokens=tokens_at(tokens),
+        start=starts[settings.finetune_classifier.start],
         seed=params.run.seed,
     )

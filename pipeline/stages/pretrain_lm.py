@@ -5,31 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.settings import Direction
+from pipeline.corpus.token_links import tokens_at
 from pipeline.distributed.session import Session
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 
-STAGE = Stage(place=4, kind="trains", sections=("run.seed", "run.precision", "model", "pretrain_lm"))
+STAGE = Stage(
+    place=4,
+    kind="trains",
+    sections=(
+        "run.seed",
+        "run.precision",
+        "headstarts.{headstart}.family",
+        "headstarts.{headstart}.config",
+        "headstarts.{headstart}.pretrain_lm",
+        "pretrain_lm",
+    ),
+)
 
 
-def run(params: Params, *, tokens: Path, direction: Direction, out: Path, session: Session) -> dict[str, Any]:
+def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Session) -> dict[str, Any]:
     """Train from scratch on the general corpus; export the model into the folder `out`.
 
     Source: Howard & Ruder 2018, section 3.1. Raises ValueError for unusable tokens or settings.
     """
-    return fit_and_export(job(params, tokens=tokens, direction=direction), params.run, session, out)
+    return fit_and_export(job(params, tokens=tokens, headstart=headstart), params.run, session, out)
 
 
-def job(params: Params, *, tokens: Path, direction: Direction) -> LanguageModelJob:
+def job(params: Params, *, tokens: Path, headstart: str) -> LanguageModelJob:
+    settings = resolve(params, headstart)
     return make_language_model_job(
-        params.pretrain_lm,
-        params.model,
+        settings.pretrain_lm,
+        settings.model,
         stage="pretrain_lm",
-        tokens=tokens,
+        tokens=tokens_at(tokens),
         start=None,
-        direction=direction,
         seed=params.run.seed,
     )

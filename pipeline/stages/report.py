@@ -12,7 +12,12 @@ from pipeline.report import charts, markdown
 from pipeline.report import figures as say
 from pipeline.report.page import Provenance, page
 
-STAGE = Stage(place=12, kind="reports", sections=("run.directions",), outputs=("out", "summary", "pictures"))
+STAGE = Stage(
+    place=12,
+    kind="reports",
+    sections=("run.headstarts", "headstarts"),
+    outputs=("out", "summary", "pictures"),
+)
 
 
 def run(
@@ -30,13 +35,15 @@ def run(
 
     Raises ValueError if the metrics of a stage are missing.
     """
-    found = say.read(figures, curves, evaluation, params.run.directions)
+    tokenizers = {name: params.headstarts[name].tokenizer for name in params.run.headstarts}
+    found = say.read(figures, curves, evaluation, tokenizers)
     drawn = {
         "label_curve": charts.label_curve(say.label_curve(found), found["sample_efficiency"]["confidence"]),
-        "language_models": charts.language_models(say.language_model_curves(found)),
         "confusion": charts.confusion(say.confusion_counts(found)),
         "calibration": charts.calibration(found.calibration),
     }
+    for number, (title, rows) in enumerate(say.language_model_curves(found).items(), start=1):
+        drawn[f"language_models_{number}"] = charts.language_models(rows, title)
     with atomic_folder(pictures) as folder:
         for name, chart in drawn.items():
             chart.properties(width=560).save(str(folder / f"{name}.png"), scale_factor=2)

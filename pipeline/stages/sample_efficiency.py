@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from pipeline.project.stages import Stage
 from pipeline.stages._points import (
     Inputs,
     Place,
-    classifier_settings,
     few_labels,
     specs_of,
     train_target_lm_alone,
@@ -36,10 +35,11 @@ STAGE = Stage(
     sections=(
         "run.seed",
         "run.precision",
-        "run.directions",
-        "model",
+        "run.headstarts",
+        "headstarts",
+        "ensembles",
         "pretrain_lm",
-        "finetune_lm.epochs",
+        "finetune_lm",
         "finetune_classifier",
         "corpus.target.normalise",
         "leakage.action",
@@ -65,22 +65,28 @@ def run(
     The subsets of the labels are nested, stratified and the same for all arms; a part of each is held out
     for early stopping. Raises ValueError where labels, arms and models do not go together.
     """
-    settings = params.sample_efficiency
+    settings, arms = params.sample_efficiency, params.arms()
     places = [
         Place(arm, count, seed)
         for count in sorted(settings.labels)
         for seed in settings.seeds
-        for arm in settings.arms
+        for arm in arms
     ]
-    _check(params, tokens)
-    alone, shared_cost = None, {}
-    if "target_lm" in settings.arms:
-        alone, shared_cost["target_lm"] = train_target_lm_alone(params, tokens, sweep)
-    inputs = Inputs(tokens, documents, general_lm, target_lm, alone)
+    inputs = Inputs(tokens, documents, general_lm, target_lm)
+    labelled = inputs.tokens_of(params.run.headstarts[0])  # the same documents and labels for all
+    _check(params, labelled)
+    alone = {
+        place.arm: train_target_lm_alone(params, params.head_starts_of(place.arm)[0], tokens, sweep)
+        for place in {place.arm: place for place in places if place.start == "target_lm_alone"}.values()
+    }
+    shared_cost = {arm: cost for arm, (_, cost) in alone.items()}
+    inputs = replace(
+        inputs, target_lm_alone={arm.partition(":")[0]: folder for arm, (folder, _) in alone.items()}
+    )
     specs = {place: specs_of(place, params, inputs) for place in places}
-    # Two arms may share a training: the forward half of `bidirectional` is `ulmfit`.
+    # Two arms may share a training: that of an ensemble's member is that of the head start.
     found = sweep.outcomes(list({spec.name: spec for each in specs.values() for spec in each}.values()))
-    test = open_shard(tokens, "test")
+    test = open_shard(labelled, "test")
     tested = test_sample(test, params.sample_efficiency.test_documents)
     labels_N = test.labels[tested]
     leaked_N = np.isin(tested, leaked_documents(leaks))
@@ -105,23 +111,16 @@ def run(
 
 
 def _check(params: Params, tokens: Path) -> None:
-    settings = params.sample_efficiency
-    if "bidirectional" in settings.arms and len(params.run.directions) < 2:
-        raise ValueError(
-            "sample_efficiency.arms names bidirectional, but run.directions is "
-            f"{params.run.directions}; add backward there, or leave the arm out"
-        )
+    settings, arms = params.sample_efficiency, params.arms()
     test = open_shard(tokens, "test")
     if read_info(tokens).label_names is None or not len(test_sample(test, None)):
         raise ValueError(f"{tokens} has no labelled test documents; set corpus.target.split.test above 0")
     train = open_shard(tokens, "train")
     for count in settings.labels:
-        if set(settings.arms) == {"tfidf"}:
+        if not any(params.head_starts_of(arm) for arm in arms):
             chosen_documents(train, count, 0, "sample_efficiency.labels")
         else:
             split_labels(train, few_labels(settings, count), 0)
-    for start in ("target_lm", "scratch"):
-        classifier_settings(params, start)
 
 
 # ------------------------------------------------------------------------------------------ figures
@@ -157,23 +156,30 @@ def _metrics(
             arm = wrong.setdefault(point.place.arm, {})
             arm.setdefault(point.place.num_labels, {})[point.place.seed] = point.wrong_N
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
-    base = settings.arms[0]
+    arms = params.arms()
+    base = arms[0]
     compared = base in wrong
     costs = {
         arm: total(
             *(point.cost for point in points if point.place.arm == arm and point.cost),
             *([shared_cost[arm]] if arm in shared_cost else []),
         )
-        for arm in settings.arms
+        for arm in arms
     }
     return {
         "base": base,
-        "arms": settings.arms,
+        "arms": arms,
+        "head_starts": {arm: params.head_starts_of(arm) for arm in arms},
         "labels": sorted(settings.labels),
         "num_seeds": len(settings.seeds),
         "confidence": settings.confidence,
         "num_test_documents": next(len(point.wrong_N) for point in points if point.wrong_N is not None),
         "curve": label_curve.curve(wrong, bootstrap),
+        "above": {
+            arm: label_curve.comparisons(wrong, arm, bootstrap)
+            for arm in arms
+            if arm in wrong and ":" not in arm
+        },
         "above_base": label_curve.comparisons(wrong, base, bootstrap) if compared else {},
         "labels_needed": label_curve.labels_saved(wrong, base, bootstrap) if compared else {},
         "cost": costs,

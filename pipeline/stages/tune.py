@@ -11,6 +11,7 @@ from pipeline.distributed.search import Objective, TrialResult, importances, sea
 from pipeline.distributed.settings import Tune
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.stages._search_jobs import Jobs, nested, space_of
@@ -23,8 +24,7 @@ STAGE = Stage(
     sections=(
         "run.seed",
         "run.precision",
-        "run.directions",
-        "model",
+        "headstarts",
         "finetune_lm",
         "finetune_classifier",
         "corpus.target.normalise",
@@ -34,7 +34,6 @@ STAGE = Stage(
         "sample_efficiency.min_steps",
         "sample_efficiency.evaluations",
         "sample_efficiency.classifier",
-        "sample_efficiency.scratch",
     ),
 )
 
@@ -46,19 +45,23 @@ def run(
 
     Raises ValueError for a key that does not exist, or a range that holds a value it must not have.
     """
-    settings = params.tune.model_copy(update={"space": space_of(params)})
+    settings = params.tune.model_copy(update={"space": space_of(params) if params.tune.num_trials else {}})
     if not settings.num_trials:
         with atomic_folder(out) as folder:
-            _write_trials(folder / "trials.csv", [], list(settings.space))
+            _write_trials(folder / "trials.csv", [], list(settings.ranges))
         return {"key": sweep.key, "num_trials": 0}
+    head_start = resolve(params, settings.headstart)
+    judged = head_start.objective.measures[0]
     measures = {
-        "finetune_lm": ("validation/bits_per_byte", "bits per byte", _same),
+        "finetune_lm": (f"validation/{judged.name}", judged.title, _same),
         "finetune_classifier": ("validation/accuracy", "validation error", _error),
     }
     metric, measure, of_metric = measures[settings.stage]
     jobs = Jobs(params, tokens, general_lm, target_lm)
     jobs.check()
-    keys = sweep.keys(jobs.settings(), ("tokens", "general_lm", "target_lm"))
+    name = settings.headstart
+    read = (f"tokens/{name}/target.json", f"general_lm/{name}", f"target_lm/{name}")
+    keys = sweep.keys(jobs.settings(), read, head_start.family.name)
     objective = Objective(jobs.make, keys.session, sweep.run, metric, of_metric)
     # Only what the search itself depends on: adopting its best settings must not start another search.
     asked = settings.model_dump(exclude={"overrides"}) | {"room": sweep.resources.model_dump()}
@@ -77,10 +80,11 @@ def run(
     best = min([trial for trial in ended if trial.state == "finished"] or ended, key=_value)
     with atomic_folder(out) as folder:
         _write_best(folder / "best.yaml", best, params, measure)
-        _write_trials(folder / "trials.csv", tried, list(settings.space))
+        _write_trials(folder / "trials.csv", tried, list(settings.ranges))
     return {
         "key": sweep.key,
         "num_trials": len(tried),
+        "headstart": name,
         "stage": settings.stage,
         "labels": settings.labels,
         "measure": measure,
@@ -89,8 +93,8 @@ def run(
             state: sum(trial.state == state for trial in tried)
             for state in ("finished", "stopped early", "failed")
         },
-        "importance": importances(settings.space, tried),
-        "logarithmic": [key for key, each in settings.space.items() if each.log],
+        "importance": importances(settings.ranges, tried),
+        "logarithmic": [key for key, each in settings.ranges.items() if each.log],
         "trials": [
             {
                 "trial": trial.number,
@@ -109,7 +113,7 @@ def _number_of_trials(settings: Tune) -> int:
     """Number of trials. Raises ValueError for a grid with more points than `tune.num_trials`."""
     if settings.search != "grid":
         return settings.num_trials
-    points = math.prod(len(each.points()) for each in settings.space.values())
+    points = math.prod(len(each.points()) for each in settings.ranges.values())
     if points > settings.num_trials:
         raise ValueError(
             f"the grid of tune.space has {points:,} points, but tune.num_trials is {settings.num_trials:,}: "
@@ -132,13 +136,14 @@ def _value(trial: TrialResult) -> float:
 
 
 def _write_best(path: Path, best: TrialResult, params: Params, measure: str) -> None:
-    """Write `best.yaml`. The best of a search for the label curve goes into that curve's section."""
+    """Write `best.yaml`. That of a search for the label curve goes into `few_labels` or `scratch`."""
     from ruamel.yaml import YAML
 
     settings, found = params.tune, nested(best.values)
     if settings.labels is not None and settings.stage in found:
         from_scratch = params.finetune_classifier.start == "scratch"
-        found["sample_efficiency"] = {"scratch" if from_scratch else "classifier": found.pop(settings.stage)}
+        found["scratch" if from_scratch else "few_labels"] = found.pop(settings.stage)
+    found = {"headstarts": {settings.headstart: found}}
     of_what = settings.stage if settings.labels is None else f"{settings.labels} labels"
     with path.open("w", encoding="utf-8") as file:
         file.write(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from pipeline.distributed.settings import Distinct
 from pipeline.settings.section import Count, Section, Seed
 
-Arm = Literal["ulmfit", "general_lm", "target_lm", "scratch", "bidirectional", "tfidf"]
+# A head start, an ensemble, `tfidf`, or a head start with what else it starts from: `ulmfit:scratch`.
+Arm = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z_]+)?$")]
 
 
 class SampleEfficiency(Section):
@@ -19,8 +20,7 @@ class SampleEfficiency(Section):
     held_out: Annotated[float, Field(gt=0, lt=1)]  # share of the labels, for early stopping
     min_steps: Count
     evaluations: Count
-    classifier: dict[str, Any]  # laid over finetune_classifier
-    scratch: dict[str, Any]  # laid over `classifier` for the arm `scratch`
+    classifier: dict[str, Any]  # laid over finetune_classifier of each head start
     test_documents: Count | None  # a seeded sample of this size; null: all
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
@@ -29,7 +29,8 @@ class SampleEfficiency(Section):
 class Ablate(Section):
     """The trainings of `headstart ablate`, each with and without a trick."""
 
+    headstart: str
     seeds: list[Seed]  # none: no ablations
     labels: Count  # to train a classifier on
-    classifier: dict[str, Any]  # laid over sample_efficiency.classifier
-    pretrain_lm: dict[str, Any]  # laid over pretrain_lm
+    classifier: dict[str, Any]  # laid over the head start's few_labels
+    pretrain_lm: dict[str, Any]  # laid over the head start's

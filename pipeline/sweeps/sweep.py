@@ -39,8 +39,9 @@ class Spec:
 
     name: str
     settings: Mapping[str, Any]
-    inputs: tuple[str, ...]  # names of the stage's inputs that it reads
+    inputs: tuple[str, ...]  # what it reads of the stage's inputs: a flag, and a path below it
     build: Callable[[Session], SweepTrial]  # raises ValueError for unusable input
+    family: str | None = None  # of the model that it trains; its code counts
 
 
 Places = Callable[[str], tuple[str, Path]]  # key -> folder in run.storage, file of the curve
@@ -73,8 +74,8 @@ class Sweep:
     resources: Trials
     cluster: Cluster | None  # None: trials run in this process
     folder: str  # of this stage's run, in run.storage
-    inputs: Mapping[str, str]  # name -> SHA-256
-    code: str  # fingerprint of the code of trials
+    hash_of: Callable[[str], str]  # SHA-256 of what a trial reads
+    code_of: Callable[[str | None], str]  # fingerprint of the code of trials, by family
     places: Places
     owner: Process  # the stage: without it, trials are orphans
     fence: Fence  # of the lease that the stage holds
@@ -104,7 +105,7 @@ class Sweep:
         Trials with an outcome from an earlier run are not run again. All are built, which checks them, before
         the first one runs. Raises ValueError for unusable input, or if all trials fail.
         """
-        sessions = {spec.name: self.keys(spec.settings, spec.inputs).session({}) for spec in specs}
+        sessions = {spec.name: self.keys_of(spec).session({}) for spec in specs}
         trials = {spec.name: spec.build(sessions[spec.name]) for spec in specs}
         self.retain([session.key for session in sessions.values()])  # before any outcome is relied on
         outcomes: dict[str, Checkpoint | Exception] = {}
@@ -166,10 +167,15 @@ class Sweep:
         """A trial's outcome. By the fence a missing outcome differs from a storage that is away."""
         return outcome_of(trial, self.run, self.fence.check)
 
-    def keys(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> Keys:
-        """The keys of trials that read these inputs and share these settings."""
+    def keys_of(self, spec: Spec) -> Keys:
+        return self.keys(spec.settings, spec.inputs, spec.family)
+
+    def keys(self, settings: Mapping[str, Any], inputs: Sequence[str], family: str | None) -> Keys:
+        """The keys of trials of a family that read these inputs and share these settings."""
         common = {"precision": self.run.precision, **settings}
-        return Keys(common, {name: self.inputs[name] for name in inputs}, self.code, self.places, self.owner)
+        # Without the names: two head starts that share all else share their outcomes, too.
+        hashes = {name.partition("/")[0]: self.hash_of(name) for name in inputs}
+        return Keys(common, hashes, self.code_of(family), self.places, self.owner)
 
 
 @dataclass

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from models.family import Encoder, Family, lookup
-from models.heads import Classifier, LanguageModel, Pooling
+from models.heads import Classifier, Pooling
 from pipeline.corpus.settings import Direction
+from pipeline.objectives.lookup import objective_of
 from pipeline.settings.loader import typed
 from pipeline.training.settings import Model
 
@@ -43,10 +45,13 @@ class ModelCard:
     head: HeadCard | None = None
 
 
-def family_and_config(model: Model) -> tuple[Family, Any]:
-    """Return the family that `params.yaml` names and its typed settings. Raises ValueError naming the key."""
-    family = lookup(model.family)
-    return family, typed(family.config, model.config, where="params.yaml", prefix="model.config.")
+def family_and_config(model: Model, key: str = "headstarts") -> tuple[Family, Any]:
+    """Return the family that `params.yaml` names under `key`, and its typed settings.
+
+    Raises ValueError naming the key.
+    """
+    family = lookup(model.family, f"{key}.family")
+    return family, typed(family.config, model.config, where="params.yaml", prefix=f"{key}.config.")
 
 
 def build_encoder(card: ModelCard, dropout: float = 1.0) -> tuple[Encoder, list[Any]]:
@@ -67,8 +72,10 @@ def build_classifier(encoder: Encoder, card: HeadCard) -> Classifier:
     )
 
 
-def build_language_model(encoder: Encoder, card: ModelCard) -> LanguageModel:
-    return LanguageModel(encoder, tie_weights=bool(card.config["tie_weights"]))
+def build_language_model(encoder: Encoder, card: ModelCard) -> nn.Module:
+    """Put on an encoder what its family's objective trains it with."""
+    family = lookup(card.family)
+    return objective_of(family).build(encoder, family.config(**card.config))
 
 
 class NoInitialWeights(TorchFunctionMode):

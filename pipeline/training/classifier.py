@@ -14,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.family import State
+from models.family import State, products_in
 from models.heads import Classifier, classifier_groups
 from models.layers import GlobalBatch
+from models.objective import StepLoss
 from pipeline.corpus.batches import rows_of
 from pipeline.corpus.classifier_batches import ClassifierBatches, by_length, clip, pad, stratified_subset
+from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Direction, Normalise
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.training.cards import (
@@ -31,9 +33,9 @@ from pipeline.training.cards import (
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.context import Context
 from pipeline.training.jobs import StartingModel, card_of, check_stages_of_unfreezing
-from pipeline.training.objectives import StepLoss, evenly_spaced, products_in
 from pipeline.training.schedules import Plan, make_plan
 from pipeline.training.settings import ClassifierTraining, Model, Optimizer
+from pipeline.training.task import evenly_spaced
 
 _EVALUATION_TOKENS = 32_768  # padded tokens per batch, if no gradient is needed
 
@@ -150,6 +152,8 @@ class ClassifierJob:
             encoder.load_state_dict(tensors_under(self.start.tensors(), "encoder."))
         groups = classifier_groups(model, encoder_groups)
         train = open_shard(self.tokens, "train")
+        if model.idf_V is not None:  # of all its texts, as the labels play no part
+            model.idf_V.copy_(torch.from_numpy(inverse_document_frequencies([train], card.vocab_size)))
         documents, validation, held_out = self._documents(train)
         batches = ClassifierBatches(
             train,
@@ -210,7 +214,6 @@ def make_classifier_job(
     *,
     tokens: Path,
     start: StartingModel | None,
-    direction: Direction,
     seed: int,
     few_labels: FewLabels | None = None,
 ) -> ClassifierJob:
@@ -235,7 +238,7 @@ def make_classifier_job(
         max_tokens=settings.max_tokens,
         normalise=normalise.model_dump(),
     )
-    card = replace(card_of(model, info, "classifier", "finetune_classifier", direction), head=head)
+    card = replace(card_of(model, info, "classifier", "finetune_classifier"), head=head)
     if start is not None:
         check_match(start.card(), card, start.path)
     check_stages_of_unfreezing(settings, card)

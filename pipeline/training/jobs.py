@@ -12,10 +12,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from models.family import Encoder
-from models.heads import classifier_groups, language_model_groups
-from pipeline.corpus.settings import Direction
+from models.family import Encoder, lookup
+from models.heads import classifier_groups
 from pipeline.corpus.tokens import TokensInfo
+from pipeline.objectives.lookup import objective_of
 from pipeline.training.cards import (
     ModelCard,
     NoInitialWeights,
@@ -25,9 +25,9 @@ from pipeline.training.cards import (
     family_and_config,
 )
 from pipeline.training.context import Context
-from pipeline.training.objectives import Task
 from pipeline.training.schedules import check_unfreezing
-from pipeline.training.settings import ClassifierTraining, LanguageModelTraining, Model
+from pipeline.training.settings import ClassifierTraining, Model, Training
+from pipeline.training.task import Task
 
 
 class StartingModel(Protocol):
@@ -51,7 +51,7 @@ class Job(Protocol):
     def task(self, context: Context) -> Task: ...
 
 
-def check_stages_of_unfreezing(settings: LanguageModelTraining | ClassifierTraining, card: ModelCard) -> None:
+def check_stages_of_unfreezing(settings: Training | ClassifierTraining, card: ModelCard) -> None:
     _, _, groups = shapes_of(card)
     check_unfreezing(
         settings.unfreeze,
@@ -68,12 +68,13 @@ def shapes_of(card: ModelCard) -> tuple[nn.Module, Encoder, list[list[nn.Paramet
         encoder, encoder_groups = build_encoder(card)
         if card.head is None:
             language_model = build_language_model(encoder, card)
-            return language_model, encoder, language_model_groups(language_model, encoder_groups)
+            objective = objective_of(lookup(card.family))
+            return language_model, encoder, objective.layer_groups(language_model, encoder_groups)
         classifier = build_classifier(encoder, card.head)
         return classifier, encoder, classifier_groups(classifier, encoder_groups)
 
 
-def card_of(model: Model, info: TokensInfo, kind: str, stage: str, direction: Direction) -> ModelCard:
+def card_of(model: Model, info: TokensInfo, kind: str, stage: str) -> ModelCard:
     family, config = family_and_config(model)
     return ModelCard(
         kind=kind,  # type: ignore[arg-type]
@@ -81,7 +82,7 @@ def card_of(model: Model, info: TokensInfo, kind: str, stage: str, direction: Di
         config=asdict(config),
         vocab_size=info.vocab_size,
         pad_id=info.pad_id,
-        direction=direction,
+        direction=getattr(config, "direction", "forward"),
         tokenizer_sha256=info.tokenizer_sha256,
         stage=stage,
         key="",

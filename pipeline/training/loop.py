@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from models.family import State
+from models.objective import StepLoss
 from pipeline.training.checkpoint import Checkpoint, tensors_under
 from pipeline.training.context import CURVE_FILE, Context, CurveRecorder, all_gather_rows
-from pipeline.training.objectives import StepLoss, Task
 from pipeline.training.optim import (
     EarlyStop,
     NonMonotoneAverage,
@@ -30,6 +30,7 @@ from pipeline.training.optim import (
     make_optimizer,
     set_rates,
 )
+from pipeline.training.task import Task
 
 
 def train(task: Task, context: Context) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from pipeline.training.settings import Optimizer, Schedule
 
-Unfreezing = Literal["full", "gradual", "chain_thaw"]
+Unfreezing = Literal["full", "gradual", "chain_thaw", "head"]
 
 
 def slanted_triangular(step: int, num_steps: int, cut_frac: float, ratio: float) -> float:
@@ -98,6 +98,7 @@ def make_plan(
     Sources: Howard & Ruder 2018, sections 3.2 (discriminative fine-tuning: the rate of a layer is that of
     the layer above over 2.6) and 3.3 (gradual unfreezing: the last group first, then one more below it each
     epoch); Felbo et al. 2017 (chain-thaw: the last group, then each group alone from the bottom, then all).
+    With `head` the last group alone trains, and what is below it stays frozen.
     """
     factor = optimizer.discriminative_factor
     peaks = tuple(optimizer.lr / factor ** (num_groups - 1 - group) for group in range(num_groups))
@@ -116,7 +117,7 @@ def make_plan(
 def check_unfreezing(
     unfreeze: Unfreezing, num_groups: int, *, epochs: float, epochs_per_unfreezing: float, section: str
 ) -> None:
-    """Raise ValueError if the run ends before each group has trained."""
+    """Raise ValueError if the run ends before each group that is to train has trained."""
     needed = (len(_unfreezing(unfreeze, num_groups)) - 1) * epochs_per_unfreezing
     if epochs <= needed:
         raise ValueError(
@@ -130,6 +131,8 @@ def _unfreezing(unfreeze: Unfreezing, num_groups: int) -> Sequence[tuple[int, ..
     everything = tuple(range(num_groups))
     if unfreeze == "full":
         return [everything]
+    if unfreeze == "head":
+        return [everything[-1:]]
     if unfreeze == "gradual":
         return [everything[group:] for group in reversed(everything)]
     return [everything[-1:], *((group,) for group in everything[:-1]), everything]

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
+from pipeline.objectives.settings import CausalSettings
 from pipeline.settings.section import Count, Epochs, Fraction, NonNegative, Positive, Section
 
 
 class Model(Section):
     family: str
     config: dict[str, Any]  # checked against the family's own typed Config
+
+
+class HeadStart(Section):
+    """What a classifier may start from: a model family, its settings, and what these lay over the stages'."""
+
+    family: str
+    config: dict[str, Any]  # checked against the family's own typed Config
+    tokenizer: str  # a name in `tokenizers`
+    # Each is laid over the section of that name, above the family's own defaults.
+    pretrain_lm: dict[str, Any]
+    finetune_lm: dict[str, Any]
+    finetune_classifier: dict[str, Any]
+    few_labels: dict[str, Any]  # laid over sample_efficiency.classifier, for this head start
+    scratch: dict[str, Any]  # laid over `few_labels` where the network starts from scratch
+
+    @property
+    def model(self) -> Model:
+        return Model(family=self.family, config=self.config)
 
 
 class Optimizer(Section):
@@ -32,20 +52,35 @@ class Schedule(Section):
     span: Literal["run", "phase"]  # one schedule for the run, or a new one after each unfreezing
 
 
-class LanguageModelTraining(Section):
+class Training(Section):
+    """What all objectives of language models share."""
+
     epochs: Epochs
-    batch_rows: Count  # rows (lanes) of the global batch
-    bptt: Annotated[int, Field(ge=2, lt=2**31)]  # mean tokens per row and step
-    variable_bptt: bool
     optimizer: Optimizer
     schedule: Schedule
     unfreeze: Literal["full", "gradual"]
     epochs_per_unfreezing: Epochs  # epochs until the next layer group joins
     dropout: NonNegative  # multiplies each dropout of the family
-    ar_alpha: NonNegative
-    tar_beta: NonNegative
-    sampled_words: Count | None  # of the training softmax: about so many and the targets; null: all
     evaluations_per_epoch: Count
+
+
+class LanguageModelTraining(Training, CausalSettings):
+    """The sections `pretrain_lm` and `finetune_lm`: those of causal language models.
+
+    A family with another objective has defaults of its own.
+    """
+
+
+@dataclass(frozen=True)
+class LanguageModelSettings:
+    """The settings of a language-model stage of one head start."""
+
+    training: Training
+    own: Any  # an instance of the objective's `Settings`
+
+    def dump(self) -> dict[str, Any]:
+        own = self.own.model_dump() if isinstance(self.own, BaseModel) else asdict(self.own)
+        return self.training.model_dump() | own
 
 
 class ClassifierTraining(Section):
@@ -57,12 +92,12 @@ class ClassifierTraining(Section):
     max_tokens: Count  # of a longer document, half are kept from its start and half from its end
     optimizer: Optimizer
     schedule: Schedule
-    unfreeze: Literal["full", "gradual", "chain_thaw"]
+    unfreeze: Literal["full", "gradual", "chain_thaw", "head"]  # head: the encoder stays frozen
     epochs_per_unfreezing: Epochs
     dropout: NonNegative
     head_hidden: Count
     head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
-    pooling: Literal["concat", "last", "mean"]
+    pooling: Literal["concat", "last", "mean", "mean_max", "idf"]
     label_smoothing: Fraction
     evaluations_per_epoch: Count
     patience: Count | None  # stop after so many evaluations without a lower loss; null: never

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from pipeline.artifacts.model_folder import export_model
-from pipeline.corpus.settings import Direction
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.project.headstarts import ResolvedHeadStart, resolve
 from pipeline.project.params import Params
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model
 
@@ -52,19 +52,20 @@ class VocabularyMatch:
 
 
 def import_language_model(
-    weights: Path, vocabulary: Path, tokenizer: Path, params: Params, direction: Direction, out: Path
+    weights: Path, vocabulary: Path, tokenizers: Path, params: Params, headstart: str, out: Path
 ) -> VocabularyMatch:
     """Write a model folder as `pretrain_lm` does. Raises ValueError if files or sizes do not fit."""
     if out.exists() and not (out / "state.json").exists():
         raise ValueError(f"{out} exists and is no model folder; choose another --out")
     tensors = language_model_tensors(read_weights(weights), weights)
-    words, ours = read_vocabulary(vocabulary), Tokenizer.load(tokenizer)
+    head_start = _head_start(params, headstart)
+    words, ours = read_vocabulary(vocabulary), Tokenizer.load(tokenizers / head_start.tokenizer)
     if len(words) != len(tensors["decoder_bias"]):
         raise ValueError(
             f"{vocabulary} has {len(words):,} words, but {weights} has rows for "
             f"{len(tensors['decoder_bias']):,}; use the vocabulary that belongs to it"
         )
-    _check_sizes(tensors, params, weights)
+    _check_sizes(tensors, head_start, weights)
     pieces = [ours.raw_piece(token) for token in range(ours.vocab_size)]
     specials = {ours.pad_id: "xxpad", ours.bos_id: "xxbos", ours.unk_id: "xxunk"}
     sources = rows_of_pieces(pieces, specials, words)
@@ -75,10 +76,10 @@ def import_language_model(
     card = ModelCard(
         kind="language_model",
         family="awd_lstm",
-        config=dict(params.model.config),
+        config=head_start.model.config,
         vocab_size=ours.vocab_size,
         pad_id=ours.pad_id,
-        direction=direction,
+        direction=head_start.model.config["direction"],
         tokenizer_sha256=ours.sha256,
         stage="import_fastai",
         key="",
@@ -283,7 +284,16 @@ def _has_row_per_token(name: str) -> bool:
     return name in ("encoder.embedding.weight", "decoder_bias")
 
 
-def _check_sizes(tensors: Mapping[str, Tensor], params: Params, file: Path) -> None:
+def _head_start(params: Params, name: str) -> ResolvedHeadStart:
+    if name not in params.headstarts:
+        raise ValueError(f"--headstart is {name}; there are {', '.join(params.headstarts)}")
+    found = resolve(params, name)
+    if found.family.name != "awd_lstm":
+        raise ValueError(f"headstarts.{name}.family is {found.family.name}; fastai's models are awd_lstm")
+    return found
+
+
+def _check_sizes(tensors: Mapping[str, Tensor], head_start: ResolvedHeadStart, file: Path) -> None:
     """Raises ValueError if params.yaml describes another network, with the settings that would fit."""
     layers = [name for name in tensors if name.endswith("weight_hh")]
     theirs = {
@@ -292,9 +302,9 @@ def _check_sizes(tensors: Mapping[str, Tensor], params: Params, file: Path) -> N
         "num_layers": len(layers),
         "tie_weights": True,
     }
-    if params.model.family != "awd_lstm":
-        raise ValueError(f"model.family is {params.model.family}; fastai's language models are awd_lstm")
-    ours = {name: params.model.config.get(name) for name in theirs}
+    ours = {name: head_start.model.config.get(name) for name in theirs}
     if ours != theirs:
-        wanted = ", ".join(f"model.config.{name}: {value}" for name, value in theirs.items())
+        wanted = ", ".join(
+            f"headstarts.{head_start.name}.config.{name}: {value}" for name, value in theirs.items()
+        )
         raise ValueError(f"{file} is another network than params.yaml describes; set {wanted}")

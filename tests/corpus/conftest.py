@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.corpus.settings import Corpora, Corpus, FilesSource, Normalise, Split, Tokenizer
+from pipeline.corpus.settings import Corpora, Corpus, FilesSource, Normalise, SentencepieceTokenizer, Split
 
 SENTENCE = "the model of a text learns from many words and few labels when it reads them in order"
 
@@ -61,14 +61,16 @@ def make_corpus(
 
 
 @pytest.fixture
-def tokenizer_settings() -> Tokenizer:
-    return Tokenizer(
+def tokenizer_settings() -> SentencepieceTokenizer:
+    return SentencepieceTokenizer(
         kind="unigram", vocab_size=330, character_coverage=1.0, byte_fallback=True, sample_mb=1.0, threads=1
     )
 
 
 @pytest.fixture
-def make_params(make_corpus: Callable[..., Corpus], tokenizer_settings: Tokenizer) -> Callable[..., Any]:
+def make_params(
+    make_corpus: Callable[..., Corpus], tokenizer_settings: SentencepieceTokenizer
+) -> Callable[..., Any]:
     """Build the sections that the data stages read; `corpus` is both general and target."""
 
     def make(corpus: Corpus | None = None, *, seed: int = 0, **tokenizer: Any) -> Any:

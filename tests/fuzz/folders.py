@@ -14,8 +14,7 @@ from pipeline.artifacts.model_folder import export_model, load_classifier
 from pipeline.artifacts.tensor_folder import read_folder, write_folder
 from pipeline.corpus.document_files import read_documents, read_documents_info
 from pipeline.corpus.documents import write_documents
-from pipeline.corpus.settings import Corpus, Normalise, Split
-from pipeline.corpus.settings import Tokenizer as TokenizerSettings
+from pipeline.corpus.settings import Corpus, Normalise, SentencepieceTokenizer, Split, WordTokenizer
 from pipeline.corpus.sources import open_source
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import open_shard, read_info
@@ -38,12 +37,18 @@ def write_all(root: Path) -> dict[str, Written]:
     _write_documents(root / "documents")
     params = _Params()
     train_tokenizer.run(params, documents=root / "documents", out=root / "tokenizer")  # type: ignore[arg-type]
+    words = _Params()
+    words.tokenizer = WordTokenizer(
+        kind="words", vocab_size=100, lowercase=True, min_count=1, sample_mb=1.0, threads=1
+    )
+    train_tokenizer.run(words, documents=root / "documents", out=root / "words")  # type: ignore[arg-type]
     encode.run(params, documents=root / "documents", tokenizer=root / "tokenizer", out=root / "tokens")  # type: ignore[arg-type]
     _write_checkpoint(root / "checkpoint")
     _write_model(root / "model", root / "tokenizer" / "tokenizer.model")
     return {
         "documents": Written(root / "documents", _read_documents),
         "tokenizer": Written(root / "tokenizer", _read_tokenizer),
+        "words": Written(root / "words", _read_tokenizer),
         "tokens": Written(root / "tokens", _read_tokens),
         "checkpoint": Written(root / "checkpoint", _read_checkpoint),
         "model": Written(root / "model", _read_model),
@@ -67,7 +72,7 @@ class _Params:
     class run:  # noqa: N801
         seed = 0
 
-    tokenizer = TokenizerSettings(
+    tokenizer: SentencepieceTokenizer | WordTokenizer = SentencepieceTokenizer(
         kind="unigram", vocab_size=285, character_coverage=1.0, byte_fallback=True, sample_mb=1.0, threads=1
     )
 
@@ -99,7 +104,7 @@ def _read_documents(folder: Path) -> Any:
 
 def _read_tokenizer(folder: Path) -> Any:
     tokenizer = Tokenizer.load(folder)
-    return tokenizer.sha256, [tokenizer.raw_piece(piece) for piece in range(tokenizer.vocab_size)]
+    return tokenizer.sha256, [tokenizer.raw_piece(piece) for piece in range(tokenizers.pieces.vocab_size)]
 
 
 def _read_tokens(folder: Path) -> Any:

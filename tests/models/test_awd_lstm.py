@@ -151,11 +151,11 @@ def test_weight_dropout_affects_every_token_but_the_first():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"embedding_dim": 0}, "model.config.embedding_dim is 0"),
-        ({"hidden_dim": -1}, "model.config.hidden_dim is -1"),
-        ({"num_layers": 0}, "model.config.num_layers is 0"),
-        ({"weight_dropout": 1.0}, "model.config.weight_dropout is 1.0"),
-        ({"input_dropout": -0.1}, "model.config.input_dropout is -0.1"),
+        ({"embedding_dim": 0}, "headstarts.ulmfit.config.embedding_dim is 0"),
+        ({"hidden_dim": -1}, "headstarts.ulmfit.config.hidden_dim is -1"),
+        ({"num_layers": 0}, "headstarts.ulmfit.config.num_layers is 0"),
+        ({"weight_dropout": 1.0}, "headstarts.ulmfit.config.weight_dropout is 1.0"),
+        ({"input_dropout": -0.1}, "headstarts.ulmfit.config.input_dropout is -0.1"),
     ],
 )
 def test_refused_settings(change, message):

@@ -38,27 +38,34 @@ def texts(lengths: list[int], width: int) -> tuple[Tensor, Tensor]:
     return ids, torch.arange(width)[None] < torch.tensor(lengths)[:, None]
 
 
-@pytest.mark.parametrize("pooling", ["concat", "last", "mean"])
+POOLINGS: list[Pooling] = ["concat", "last", "mean", "mean_max", "idf"]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_pool_against_a_loop_over_texts(pooling):
     lengths = [1, 4, 7]
-    features = torch.randn(3, 7, 5)
+    features, idf = torch.randn(3, 7, 5), 1 + torch.rand(3, 7)
     _, mask = texts(lengths, 7)
     rows = []
     for row, length in enumerate(lengths):
         real = features[row, :length]
         parts = {"last": [real[-1]], "mean": [real.mean(0)]}
         parts["concat"] = [real[-1], real.max(0).values, real.mean(0)]  # the order of the paper
+        parts["mean_max"] = [real.mean(0), real.max(0).values]
+        weighted = sum(weight * vector for weight, vector in zip(idf[row], real, strict=False))
+        parts["idf"] = [real.mean(0), weighted / idf[row, :length].sum(), real.max(0).values]
         rows.append(torch.cat(parts[pooling]))
-    assert torch.allclose(pool(features, mask, pooling), torch.stack(rows), atol=1e-6)
+    assert torch.allclose(pool(features, mask, pooling, idf), torch.stack(rows), atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["concat", "last", "mean"])
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_pool_ignores_padding(pooling):
     features = -torch.rand(3, 5, 4) - 1  # all negative, so that padding of 0 would win the maximum
     _, mask = texts([2, 5, 1], 5)
     longer = torch.cat([features, torch.full((3, 3, 4), 1e4)], 1)
     more = torch.cat([mask, torch.zeros(3, 3, dtype=torch.bool)], 1)
-    assert torch.allclose(pool(features, mask, pooling), pool(longer, more, pooling))
+    idf = 1 + torch.rand(3, 8)
+    assert torch.allclose(pool(features, mask, pooling, idf[:, :5]), pool(longer, more, pooling, idf))
 
 
 def test_no_gradient_reaches_padding():
@@ -104,6 +111,37 @@ def test_classifier_against_a_plain_reference():
         norms[1], nn.Dropout(0.1), model.head.linear_out,
     ).eval()  # fmt: skip
     assert torch.allclose(model(ids, mask), plain(torch.stack(rows)), atol=1e-5)
+
+
+def test_only_idf_pooling_saves_weights_of_tokens():
+    with_idf, *others = (set(classifier_of(4, pooling).state_dict()) for pooling in POOLINGS[::-1])
+    assert all(with_idf - names == {"idf_V"} and names <= with_idf for names in others)
+
+
+def test_idf_pooling_weighs_tokens_by_the_buffer():
+    ids, mask = texts([6, 2], 6)
+    even = classifier_of(4, pooling="idf")
+    uneven = classifier_of(4, pooling="idf")
+    assert uneven.idf_V is not None
+    uneven.idf_V.copy_(torch.rand(20) + 1)
+    assert not torch.allclose(even(ids, mask), uneven(ids, mask), atol=1e-4)
+    uneven.idf_V.fill_(3.0)  # the same weight everywhere is none
+    assert torch.allclose(even(ids, mask), uneven(ids, mask), atol=1e-6)
+
+
+def test_a_frozen_encoder_is_read_without_a_graph():
+    ids, mask = texts([6, 2, 3, 4], 6)
+    batch = GlobalBatch(0, 0, 4, slice(0, 4))
+    model = classifier_of(4)
+    read: list[Tensor] = []
+    model.encoder.register_forward_hook(lambda module, args, encoded: read.append(encoded.features))
+    model.encoder.requires_grad_(False)
+    model(ids, mask, batch).sum().backward()
+    assert not read[0].requires_grad
+    assert model.head.linear_in.weight.grad is not None
+    next(model.encoder.parameters()).requires_grad_(True)
+    model(ids, mask, batch)
+    assert read[-1].requires_grad
 
 
 def test_chunks_carry_the_state_but_not_its_gradient():

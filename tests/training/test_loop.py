@@ -20,9 +20,9 @@ from hypothesis import given, settings, strategies
 from torch import Tensor
 
 from pipeline.artifacts.checkpoint_store import CheckpointStore
-from pipeline.artifacts.model_folder import ModelFolder, export_model, load_model
+from pipeline.artifacts.model_folder import ModelFolder, export_model, load_classifier, load_model
 from pipeline.corpus.settings import Normalise
-from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
+from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, open_shard, write_info
 from pipeline.machine.cost import Cost
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import make_classifier_job
@@ -441,6 +441,25 @@ def test_a_classifier_learns_a_learnable_difference(tokens):
     train(job.task(context), context)
     steps = sorted(step for step, metrics in curve.records.items() if "train/loss" in metrics)
     assert curve.records[steps[-1]]["train/loss"] < 0.4 * np.log(2)
+
+
+def test_with_unfreeze_head_the_head_trains_and_the_encoder_stays_as_it_was(tokens, starts, tmp_path):
+    job = classifier_job(tokens, start=starts.finetuned, unfreeze="head", epochs=1.0)
+    before, after = job.task(context_of(tmp_path / "x", Curve())).model, run(job, tmp_path / "run").tensors
+    for name, tensor in before.state_dict().items():
+        same = torch.equal(after[f"model.{name}"], tensor)
+        assert same == name.startswith("encoder."), name
+
+
+def test_idf_pooling_is_filled_from_the_training_documents_and_exported_with_the_weights(tokens, tmp_path):
+    job = classifier_job(tokens, pooling="idf", epochs=2.5, max_labels=4)
+    export_trained(job, tmp_path / "model")
+    shard = open_shard(tokens, "train")
+    held = np.array([[token in shard.document(k) for token in range(VOCAB)] for k in range(len(shard))])
+    expected = np.log((1 + len(shard)) / (1 + held.sum(0))) + 1
+    model, _, _ = load_classifier(tmp_path / "model")
+    assert model.idf_V is not None
+    np.testing.assert_allclose(model.idf_V.numpy(), expected, rtol=1e-6)
 
 
 def test_a_loss_that_is_not_finite_is_refused_with_what_to_do(tokens):

@@ -65,6 +65,13 @@ def test_slanted_triangular_stays_within_its_bounds_for_any_length(num_steps, cu
     assert num_steps == 1 or max(rates) == 1
 
 
+def test_with_head_the_last_group_alone_trains_however_short_the_run():
+    check_unfreezing("head", 4, epochs=0.1, epochs_per_unfreezing=1.0, section="finetune_classifier")
+    plan = plan_of("head")
+    assert [phase.groups for phase in plan.phases] == [(3,)]
+    assert all(plan.at(step).lrs[:3] == (0, 0, 0) and plan.at(step).lrs[3] > 0 for step in range(100))
+
+
 @pytest.mark.parametrize(("unfreeze", "needed"), [("full", 0), ("gradual", 3), ("chain_thaw", 4)])
 def test_a_run_that_ends_before_all_groups_had_their_turn_is_refused(unfreeze, needed):
     settings: dict[str, Any] = {"epochs_per_unfreezing": 1.0, "section": "finetune_classifier"}

@@ -1,0 +1,130 @@
+"""Which candidate to ship: a weighted mean of classifiers' probabilities, and an honest choice among them.
+
+Everything here is decided on validation documents. Test documents have no part in it.
+
+Shapes: M models, N documents, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.evaluation.metrics import error_above, log_loss
+from pipeline.evaluation.settings import Evaluate
+
+BLEND = "blend"
+_GAP, _MAX_ITERATIONS = 1e-6, 10_000  # nats per document from the least log loss there is
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The figures of a candidate on validation documents."""
+
+    name: str
+    error: float  # fraction of documents
+    log_loss: float  # nats per document
+    above: float  # its error minus that of the chosen one
+    above_low: float
+    above_high: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What ships, and why."""
+
+    name: str
+    candidates: tuple[Candidate, ...]  # best first, the chosen one at the head
+    weights: dict[str, float]  # of the blend, fitted on all validation documents; empty without a blend
+
+
+def blend_weights(probs_MNC: np.ndarray, labels_N: np.ndarray) -> np.ndarray:
+    """Return weights (M,), non-negative with sum one, whose mean of the probabilities has least log loss.
+
+    Source: expectation-maximisation for the weights of a mixture of fixed densities (Dempster, Laird and
+    Rubin 1977, section 4.3), from equal weights: each step multiplies a model's weight by the mean of what
+    it gives a document's label over what the blend gives it. The log loss is convex in the weights and no
+    step raises it. It stops where no weights could be better by more than `_GAP`: by convexity, the
+    largest of these factors minus one bounds what is left to gain.
+    """
+    at_label_MN = probs_MNC[:, np.arange(len(labels_N)), labels_N].astype(np.float64)
+    possible_MN = at_label_MN[:, at_label_MN.max(0) > 0]  # weights cannot help where all models give 0
+    weights_M = np.full(len(probs_MNC), 1 / len(probs_MNC))
+    if not possible_MN.size:
+        return weights_M
+    for _ in range(_MAX_ITERATIONS):
+        factors_M = (possible_MN / (weights_M @ possible_MN)).mean(1)
+        if factors_M.max() <= 1 + _GAP:
+            break
+        weights_M = weights_M * factors_M
+        weights_M /= weights_M.sum()
+    return weights_M
+
+
+def blended(probs_MNC: np.ndarray, weights_M: np.ndarray) -> np.ndarray:
+    """Return the weighted mean of the probabilities, (N, C)."""
+    mean_NC: np.ndarray = np.tensordot(weights_M, probs_MNC, axes=1)
+    return mean_NC
+
+
+def cross_fitted_blend(
+    probs_MNC: np.ndarray, labels_N: np.ndarray, seed: int, num_folds: int = 10
+) -> np.ndarray:
+    """Return the probabilities (N, C) of blends none of which saw the label of the document it is judged on.
+
+    The weights for the documents of a fold are fitted on the other folds, so the blend is judged as fairly
+    as its parts, which have fitted nothing on validation documents.
+    """
+    fold_N = np.random.default_rng(seed).permutation(len(labels_N)) % min(num_folds, len(labels_N))
+    out_NC = np.empty(probs_MNC.shape[1:])
+    for fold in np.unique(fold_N):
+        inside = fold_N == fold
+        weights_M = blend_weights(probs_MNC[:, ~inside], labels_N[~inside])
+        out_NC[inside] = blended(probs_MNC[:, inside], weights_M)
+    return out_NC
+
+
+def choose(
+    candidates: Mapping[str, np.ndarray],
+    labels_N: np.ndarray,
+    settings: Evaluate,
+    seed: int,
+    blend_of: Sequence[str] = (),
+) -> Choice:
+    """Choose the candidate with the least error on validation documents; of equal ones, the least log loss.
+
+    The error chooses because it is what the report promises and compares. The log loss could prefer a
+    classifier that is more often wrong to one that is merely too sure of itself. It settles ties, which are
+    common among few documents.
+
+    Each candidate has the interval of its error minus the chosen one's, from a bootstrap paired by document:
+    the noise of validation. The choice itself flatters the chosen one's own error: the least of several noisy
+    errors is biased downwards.
+
+    Args:
+        candidates: name -> probabilities (N, C).
+        blend_of: names of those whose blend is a further candidate, judged by cross-fitting; () for none.
+
+    Raises ValueError if there is no candidate or no document.
+    """
+    if not candidates or not len(labels_N):
+        raise ValueError("there is nothing to choose from: no candidate, or no labelled validation document")
+    judged, weights = dict(candidates), {}
+    if blend_of:
+        probs_MNC = np.stack([candidates[name] for name in blend_of])
+        judged[BLEND] = cross_fitted_blend(probs_MNC, labels_N, seed)
+        weights = dict(zip(blend_of, map(float, blend_weights(probs_MNC, labels_N)), strict=True))
+    figures = {name: (_error(labels_N, probs), log_loss(labels_N, probs)) for name, probs in judged.items()}
+    ranked = sorted(judged, key=lambda name: figures[name])
+    best = judged[ranked[0]]
+    table = [
+        Candidate(name, *figures[name], **error_above(labels_N, judged[name], best, settings, seed))
+        for name in ranked
+    ]
+    return Choice(ranked[0], tuple(table), weights)
+
+
+def _error(labels_N: np.ndarray, probs_NC: np.ndarray) -> float:
+    return float((probs_NC.argmax(1) != labels_N).mean())

@@ -1,0 +1,190 @@
+"""The probe: pooled features of a frozen encoder, and logistic regression on them.
+
+The route of a document: token ids -> the part that is read (`clip`) -> a batch of texts of similar length ->
+the encoder, `bptt` tokens at a time with the state carried over -> chosen layers, summed or concatenated at
+each token (B, T, F) -> one vector for each pooling (P, F).
+
+Shapes: N documents, B rows of a batch, T tokens, F features of a token, P poolings, V vocabulary, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.family import Encoder, State, products_in
+from pipeline.corpus.classifier_batches import by_length, clip, pad
+from pipeline.corpus.settings import Direction
+from pipeline.evaluation.logistic import Strengths, logistic_probabilities
+from pipeline.evaluation.settings import Probe
+
+_BATCH_TOKENS = 32_768  # padded tokens per batch
+# For features of length one. On AG News the folds choose 3 to 100 (word vectors 10, an LSTM 10 to 100).
+_STRENGTHS = Strengths(
+    grid=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4), fallback=10.0, num_folds=5
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an encoder reads a document."""
+
+    direction: Direction
+    max_tokens: int  # of a longer document, half are kept from its start and half from its end
+    bptt: int  # tokens per chunk
+    pad_id: int
+    special_ids: frozenset[int]  # document start and end, padding: no part of the text
+
+
+def pooled_features(
+    encoder: Encoder,
+    documents: Sequence[np.ndarray],
+    settings: Probe,
+    reading: Reading,
+    idf_V: np.ndarray,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+) -> np.ndarray:
+    """Return the pooled features of documents of token ids, (N, P, F), float32; matrix products in `dtype`.
+
+    `mean`, `idf_mean` (weighted by `idf_V`) and `max` pool the tokens of the text alone. Special tokens are
+    the same in every document, so in a mean they would only tell how short a text is. `first` and `last`
+    read whatever token stands there: that is what a start or end token is for. A document of nothing but
+    special tokens gets zeros.
+
+    The order of the documents does not matter, not even to rounding; other documents beside them matter to
+    rounding alone. Raises ValueError if the encoder lacks a layer, or layers to be summed differ in width.
+    """
+    clipped = [clip(document, reading.max_tokens, reading.direction) for document in documents]
+    order = sorted(range(len(clipped)), key=lambda k: clipped[k].tobytes())  # of equal lengths, by content
+    with _evaluating(encoder, dtype):
+        width = _token_width(encoder, settings, device)
+        features = np.zeros((len(clipped), len(settings.pooling), width), dtype=np.float32)
+        for batch in by_length([len(clipped[k]) for k in order], _BATCH_TOKENS):
+            chosen = [order[place] for place in batch]
+            texts = [clipped[k] for k in chosen]
+            ids_BT, mask_BT = pad(texts, max(map(len, texts)), reading.pad_id)
+            special_BT = np.isin(ids_BT.numpy(), list(reading.special_ids))
+            text_BT = mask_BT & ~torch.from_numpy(special_BT)
+            idf_BT = torch.from_numpy(idf_V.astype(np.float32)[ids_BT.numpy()])
+            weights_BPT = _pooling_weights(settings, mask_BT, text_BT, idf_BT)
+            on_device = (tensor.to(device) for tensor in (ids_BT, mask_BT, text_BT, weights_BPT))
+            features[chosen] = _pooled(encoder, settings, reading.bptt, width, *on_device).cpu().numpy()
+    return features
+
+
+def probe_probabilities(
+    train_features: np.ndarray,
+    train_labels: np.ndarray,
+    test_features: np.ndarray,
+    num_classes: int,
+    seed: int,
+    num_processes: int = 1,
+) -> np.ndarray:
+    """Return probabilities (N, C) of logistic regression on pooled features (N, P, F).
+
+    Each pooling's vector is scaled to length one; zeros stay zeros. On AG News that is 0.2 to 0.6 points of
+    error better than standardised features for word vectors, and alike for an LSTM.
+    """
+    train, test = _of_length_one(train_features), _of_length_one(test_features)
+    return logistic_probabilities(train, train_labels, test, num_classes, _STRENGTHS, seed, num_processes)
+
+
+def _of_length_one(features_NPF: np.ndarray) -> np.ndarray:
+    """Return the features with each pooling's vector at length one, beside one another, (N, P * F)."""
+    exact = features_NPF.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=2, keepdims=True)
+    scaled: np.ndarray = exact / np.where(lengths > 0, lengths, 1)
+    return scaled.reshape(len(scaled), -1)
+
+
+@contextmanager
+def _evaluating(encoder: Encoder, dtype: torch.dtype) -> Iterator[None]:
+    """Read without gradients and in evaluation mode; afterwards the encoder is as before."""
+    before = encoder.training
+    encoder.eval()
+    try:
+        with torch.no_grad(), products_in(dtype, encoder):
+            yield
+    finally:
+        encoder.train(before)
+
+
+def _token_width(encoder: Encoder, settings: Probe, device: torch.device) -> int:
+    """Return F, read off a single token."""
+    encoded = encoder(torch.zeros(1, 1, dtype=torch.int64, device=device))
+    return _combined(encoded.layers, settings).shape[-1]
+
+
+def _combined(layers: Sequence[Tensor], settings: Probe) -> Tensor:
+    """Return the sum or concatenation (B, T, F) of the chosen layers, each (B, T, F_l)."""
+    wanted = range(len(layers)) if settings.layers == "all" else settings.layers
+    for index in wanted:
+        if not -len(layers) <= index < len(layers):
+            raise ValueError(
+                f"probe.layers names layer {index}, but the encoder has {len(layers)}: "
+                f"0 to {len(layers) - 1} from the bottom, or -1 to {-len(layers)} from the top"
+            )
+    chosen = [layers[index] for index in wanted]
+    if settings.combine == "concat":
+        return torch.cat(chosen, dim=-1)
+    widths = [layer.shape[-1] for layer in chosen]
+    if len(set(widths)) > 1:
+        raise ValueError(
+            f"probe.combine is sum, but the layers {list(wanted)} are {', '.join(map(str, widths))} wide; "
+            "set it to concat, or choose layers of one width"
+        )
+    return torch.stack(chosen).sum(0)
+
+
+def _pooling_weights(settings: Probe, mask_BT: Tensor, text_BT: Tensor, idf_BT: Tensor) -> Tensor:
+    """Return each pooling as weights of the tokens, (B, P, T); those of `max`, which is no sum, are zero.
+
+    The weights of a document sum to one, or to zero where it has no text.
+    """
+    places_T, lengths_B1 = torch.arange(mask_BT.shape[1]), mask_BT.sum(1, keepdim=True)
+    has_text_B1 = text_BT.any(1, keepdim=True)
+    weights = {
+        "mean": text_BT.float(),
+        "idf_mean": text_BT * idf_BT,
+        "max": torch.zeros(mask_BT.shape),
+        "first": ((places_T == 0) & has_text_B1).float(),
+        "last": ((places_T == lengths_B1 - 1) & has_text_B1).float(),
+    }
+    weights_BPT = torch.stack([weights[pooling] for pooling in settings.pooling], dim=1)
+    return weights_BPT / weights_BPT.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)
+
+
+def _pooled(
+    encoder: Encoder,
+    settings: Probe,
+    bptt: int,
+    width: int,
+    ids_BT: Tensor,
+    mask_BT: Tensor,
+    text_BT: Tensor,
+    weights_BPT: Tensor,
+) -> Tensor:
+    """Return the pooled features of a batch, (B, P, F), added up chunk by chunk."""
+    num_rows, num_poolings, _ = weights_BPT.shape
+    pooled_BPF = weights_BPT.new_zeros(num_rows, num_poolings, width)
+    max_BF = weights_BPT.new_full((num_rows, width), -torch.inf)
+    state: State = ()
+    for start in range(0, ids_BT.shape[1], bptt):
+        part = slice(start, start + bptt)
+        encoded = encoder(ids_BT[:, part], mask_BT[:, part], state)
+        state = encoded.state
+        features_BTF = _combined(encoded.layers, settings)
+        pooled_BPF += weights_BPT[:, :, part] @ features_BTF
+        if "max" in settings.pooling:
+            seen_BTF = features_BTF.masked_fill(~text_BT[:, part, None], -torch.inf)
+            max_BF = torch.maximum(max_BF, seen_BTF.amax(1))
+    if "max" in settings.pooling:
+        no_text_B1 = ~text_BT.any(1, keepdim=True)
+        pooled_BPF[:, settings.pooling.index("max")] = max_BF.masked_fill(no_text_B1, 0.0)
+    return pooled_BPF

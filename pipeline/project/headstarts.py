@@ -1,0 +1,148 @@
+"""The settings of a head start, with the defaults of its family and what params.yaml lays over them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pydantic import BaseModel, create_model
+
+from models.family import Family
+from models.objective import Objective
+from pipeline.distributed.settings import Range, Tune
+from pipeline.objectives.lookup import objective_of
+from pipeline.project.params import Params
+from pipeline.settings.loader import flatten, overlay, typed
+from pipeline.settings.section import Section
+from pipeline.training.cards import family_and_config
+from pipeline.training.settings import ClassifierTraining, LanguageModelSettings, Model, Training
+
+
+@dataclass(frozen=True)
+class ResolvedHeadStart:
+    """All settings of a head start, checked by its family."""
+
+    name: str
+    family: Family
+    objective: type[Objective]
+    model: Model  # with the defaults of the family's config written out
+    tokenizer: str
+    pretrain_lm: LanguageModelSettings
+    finetune_lm: LanguageModelSettings
+    finetune_classifier: ClassifierTraining
+    few_labels: ClassifierTraining
+    scratch: ClassifierTraining  # few labels, from scratch
+
+    def of_stage(self, stage: str) -> dict[str, Any]:
+        """The settings that a training stage depends on, as plain values."""
+        found = getattr(self, stage)
+        section = found.dump() if isinstance(found, LanguageModelSettings) else found.model_dump()
+        return {"model": self.model.model_dump(), stage: section}
+
+    def searchable(self) -> dict[str, Any]:
+        """Values by the keys that `tune.space` names."""
+        found = {
+            "config": self.model.config,
+            "finetune_lm": self.finetune_lm.dump(),
+            "finetune_classifier": self.finetune_classifier.model_dump(),
+        }
+        return dict(flatten(found))
+
+
+def resolve(params: Params, name: str) -> ResolvedHeadStart:
+    """Settings of the head start `name`. Raises ValueError naming each offending key."""
+    section = params.headstarts[name]
+    key = f"headstarts.{name}"
+    family, config = family_and_config(section.model, key)
+    objective = objective_of(family)
+
+    def language_model(stage: str) -> LanguageModelSettings:
+        base = getattr(params, stage).model_dump()
+        own = family.defaults.get(stage, {})
+        return _language_model(objective, base, own, getattr(section, stage), f"{key}.{stage}.")
+
+    def classifier(prefix: str, *layers: Mapping[str, Any]) -> ClassifierTraining:
+        values = params.finetune_classifier.model_dump()
+        for layer in layers:
+            values = overlay(values, layer)
+        return typed(ClassifierTraining, values, where="params.yaml", prefix=f"{key}.{prefix}.")
+
+    finished = (family.defaults.get("finetune_classifier", {}), section.finetune_classifier)
+    few = (
+        *finished,
+        params.sample_efficiency.classifier,
+        family.defaults.get("few_labels", {}),
+        section.few_labels,
+    )
+    return ResolvedHeadStart(
+        name=name,
+        family=family,
+        objective=objective,
+        model=Model(family=family.name, config=asdict(config)),
+        tokenizer=section.tokenizer,
+        pretrain_lm=language_model("pretrain_lm"),
+        finetune_lm=language_model("finetune_lm"),
+        finetune_classifier=classifier("finetune_classifier", *finished),
+        few_labels=classifier("few_labels", *few),
+        scratch=classifier("scratch", *few, family.defaults.get("scratch", {}), section.scratch),
+    )
+
+
+def resolve_all(params: Params) -> list[ResolvedHeadStart]:
+    """All head starts that are declared, and the search, so that nothing is refused after hours of training.
+
+    Raises ValueError naming each offending key.
+    """
+    found = {name: resolve(params, name) for name in params.headstarts}
+    space_of(params.tune, found[params.tune.headstart])
+    return [found[name] for name in params.run.headstarts]
+
+
+def space_of(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:
+    """What `tune` searches, by key of the head start: the family's space with `tune.space` laid over it.
+
+    Raises ValueError for a key that is no setting of the head start.
+    """
+    own = {
+        name: typed(Range, each, where=head_start.family.name)
+        for name, each in head_start.family.space.items()
+    }
+    known = head_start.searchable()
+    for name in tune.space:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise ValueError(f"tune.space names `{name}`, which is no setting of {head_start.name}{hint}")
+    return {name: each for name, each in {**own, **tune.space}.items() if each is not None}
+
+
+def _language_model(
+    objective: type[Objective],
+    base: Mapping[str, Any],
+    own: Mapping[str, Any],
+    top: Mapping[str, Any],
+    prefix: str,
+) -> LanguageModelSettings:
+    """Settings for an objective: of the section `base`, the keys that the objective knows."""
+    kind = _settings_of(objective)
+    values = {name: value for name, value in base.items() if name in kind.model_fields}
+    found = typed(kind, overlay(overlay(values, own), top), where="params.yaml", prefix=prefix)
+    values = found.model_dump()
+    common = {name: values.pop(name) for name in Training.model_fields}
+    return LanguageModelSettings(
+        typed(Training, common, where="params.yaml", prefix=prefix),
+        typed(objective.Settings, values, where="params.yaml", prefix=prefix),
+    )
+
+
+def _settings_of(objective: type[Objective]) -> type[BaseModel]:
+    """What all objectives share and what this one adds, as one section."""
+    own = objective.Settings
+    if issubclass(own, Section):
+        return create_model(own.__name__, __base__=(Training, own))
+    from pipeline.settings.loader import strict_model
+
+    added = strict_model(own)
+    return create_model(own.__name__, __base__=(Training, added))

@@ -1,0 +1,132 @@
+"""Weights of a blend, and the choice among candidates on validation documents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies
+
+from pipeline.evaluation.blend import BLEND, blend_weights, blended, choose, cross_fitted_blend
+from pipeline.evaluation.metrics import log_loss
+from pipeline.evaluation.settings import Evaluate
+
+SETTINGS = Evaluate(
+    bootstrap_samples=200, confidence=0.9, calibration_bins=10, baseline_tfidf=True, confident_errors=3
+)
+
+
+def predictions(seed: int, strengths: list[float], num_documents: int = 200) -> tuple[np.ndarray, np.ndarray]:
+    """Return probabilities (M, N, 3) of independent models, the stronger the better, and labels (N,)."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, size=num_documents)
+    logits = rng.normal(size=(len(strengths), num_documents, 3))
+    logits += np.array(strengths)[:, None, None] * np.eye(3)[labels]
+    probs = np.exp(logits)
+    return probs / probs.sum(2, keepdims=True), labels
+
+
+def loss_of(weights: np.ndarray, probs: np.ndarray, labels: np.ndarray) -> float:
+    return log_loss(labels, blended(probs, weights))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=strategies.integers(0, 1000),
+    strengths=strategies.lists(strategies.floats(-1, 3), min_size=1, max_size=4),
+)
+def test_weights_are_on_the_simplex_and_no_part_has_a_lower_log_loss(seed, strengths):
+    probs, labels = predictions(seed, strengths, 60)
+    weights = blend_weights(probs, labels)
+    assert (weights >= 0).all()
+    assert weights.sum() == pytest.approx(1)
+    assert loss_of(weights, probs, labels) <= min(log_loss(labels, each) for each in probs) + 2e-6
+
+
+@pytest.mark.parametrize("strengths", [[1.0, 1.0], [0.0, 1.0, 2.0], [2.0, -1.0, 0.5, 2.0]])
+def test_weights_equal_those_of_a_general_optimiser(strengths):
+    from scipy.optimize import minimize
+
+    probs, labels = predictions(1, strengths)
+    found = minimize(
+        loss_of,
+        np.full(len(probs), 1 / len(probs)),
+        args=(probs, labels),
+        method="SLSQP",
+        bounds=[(0, 1)] * len(probs),
+        constraints={"type": "eq", "fun": lambda weights: weights.sum() - 1},
+        tol=1e-10,
+    )
+    weights = blend_weights(probs, labels)
+    assert loss_of(weights, probs, labels) == pytest.approx(found.fun, abs=2e-6)
+    np.testing.assert_allclose(weights, found.x, atol=0.02)
+
+
+def test_documents_that_every_model_gives_probability_zero_are_ignored():
+    probs, labels = predictions(2, [1.0, 2.0])
+    expected = blend_weights(probs[:, 1:], labels[1:])
+    probs[:, 0, labels[0]] = 0
+    np.testing.assert_allclose(blend_weights(probs, labels), expected)
+    assert blend_weights(np.zeros((2, 3, 2)), np.zeros(3, dtype=int)).tolist() == [0.5, 0.5]
+
+
+def test_the_blend_of_a_document_does_not_know_its_label():
+    probs, labels = predictions(3, [1.0, 1.0], 40)
+    out = cross_fitted_blend(probs, labels, seed=0)
+    other = labels.copy()
+    other[0] = (labels[0] + 1) % 3
+    changed = cross_fitted_blend(probs, other, seed=0)
+    assert np.array_equal(out[0], changed[0])
+    assert not np.array_equal(out, changed)
+    assert out.sum(1) == pytest.approx(np.ones(40))
+
+
+def test_cross_fitting_flatters_less_than_fitting_and_judging_on_the_same_documents():
+    gained = []
+    for seed in range(6):
+        probs, labels = predictions(seed, [0.5] * 6, 40)
+        fitted = loss_of(blend_weights(probs, labels), probs, labels)
+        gained.append(log_loss(labels, cross_fitted_blend(probs, labels, seed=0)) - fitted)
+    assert np.mean(gained) > 0
+    assert all(gain > -1e-3 for gain in gained)
+
+
+def test_the_least_error_wins_and_the_log_loss_settles_ties():
+    labels = np.array([0, 0, 1, 1])
+    sure = np.array([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.99, 0.01]])
+    unsure = np.array([[0.6, 0.4], [0.6, 0.4], [0.4, 0.6], [0.6, 0.4]])
+    right_at_all = np.array([[0.51, 0.49]] * 2 + [[0.49, 0.51]] * 2)
+    found = choose({"sure": sure, "unsure": unsure}, labels, SETTINGS, seed=0)
+    assert log_loss(labels, unsure) < log_loss(labels, sure)
+    assert [each.name for each in found.candidates] == ["unsure", "sure"]
+    found = choose({"sure": sure, "unsure": unsure, "right": right_at_all}, labels, SETTINGS, seed=0)
+    assert found.name == "right"
+    assert [each.error for each in found.candidates] == [0, 0.25, 0.25]
+    assert [each.above for each in found.candidates] == [0, 0.25, 0.25]
+
+
+def test_candidates_come_with_the_noise_of_their_difference_from_the_chosen_one():
+    probs, labels = predictions(4, [2.5, 2.3, 0.0], 400)
+    found = choose(dict(zip("abc", probs, strict=True)), labels, SETTINGS, seed=0)
+    best, close, far = found.candidates
+    assert (best.name, close.name, far.name) == ("a", "b", "c")
+    assert (best.above, best.above_low, best.above_high) == (0, 0, 0)
+    assert close.above_low <= 0 <= close.above_high
+    assert far.above_low > 0.1
+    assert far.above == pytest.approx(far.error - best.error)
+    assert found.weights == {}
+
+
+def test_a_blend_of_unlike_models_wins_with_weights_fitted_on_all_documents():
+    probs, labels = predictions(5, [1.5, 1.5, 1.5], 600)
+    candidates = dict(zip("abc", probs, strict=True))
+    found = choose(candidates, labels, SETTINGS, seed=0, blend_of=["a", "b", "c"])
+    assert found.name == BLEND
+    np.testing.assert_allclose(list(found.weights.values()), blend_weights(probs, labels))
+    assert list(found.weights) == ["a", "b", "c"]
+    out = cross_fitted_blend(probs, labels, seed=0)
+    assert found.candidates[0].error == pytest.approx((out.argmax(1) != labels).mean())
+
+
+def test_nothing_to_choose_from_is_refused():
+    with pytest.raises(ValueError, match="nothing to choose from"):
+        choose({}, np.array([0]), SETTINGS, seed=0)
