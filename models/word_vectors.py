@@ -33,7 +33,6 @@ class Config:
     algorithm: Algorithm = "skip_gram"
     embedding_dim: int = 200  # D
     embedding_dropout: float = 0.1  # drops whole words; for the classifier, the algorithms use none
-    tie_weights: bool = False  # a word's input and output vectors must differ: it is rarely its own context
 
     def __post_init__(self) -> None:
         if self.embedding_dim < 1:
@@ -42,8 +41,6 @@ class Config:
             raise ValueError(
                 f"model.config.embedding_dropout is {self.embedding_dropout}; it must be 0 <= p < 1"
             )
-        if self.tie_weights:
-            raise ValueError("model.config.tie_weights must be false: word vectors have no tied weights")
 
     def scaled_dropout(self, factor: float) -> Config:
         return replace(self, embedding_dropout=min(0.95, self.embedding_dropout * factor))

@@ -38,7 +38,8 @@ class Cooccurrences:
 def count_cooccurrences(
     shards: Sequence[Documents], vocab_size: int, special_ids: frozenset[int], window: int
 ) -> Cooccurrences:
-    keys, counts = np.empty(0, dtype=np.int64), np.empty(0)
+    keys: np.ndarray = np.empty(0, dtype=np.int64)
+    counts: np.ndarray = np.empty(0)
     for ids, documents in _chunks(shards, special_ids):
         parts = [(keys, counts)]
         for distance in range(1, min(window, len(ids) - 1) + 1):

@@ -25,27 +25,17 @@ from models.objective import Documents, Measure, Objective, StepLoss, TrainingTe
 from models.word_vectors import WordVectorModel
 from pipeline.corpus.batches import rows_of
 from pipeline.corpus.cooccurrences import CooccurrenceBatches, Cooccurrences, count_cooccurrences
-from pipeline.corpus.word_batches import Vocabulary, WordBatches, count_tokens
-from pipeline.settings.section import Count, Positive
+from pipeline.corpus.word_batches import BLOCK, Vocabulary, WordBatches, count_tokens
+from pipeline.objectives.settings import WordVectorSettings
 
 _EVALUATION_SEED = 0  # so that losses of several seeds compare
-
-
-@dataclass(frozen=True)
-class Settings:
-    batch_rows: Count  # rows of the global batch
-    row_tokens: Count  # tokens of a row, at most; for glove, pairs of words that occur together
-    window: Count  # words on either side of a centre, at most
-    negatives: Count  # words that each pair is contrasted with; for skip_gram and cbow
-    shared_negatives: Count  # words drawn for each block of 32 centres, to stand for these
-    subsample: Positive | None  # words of a larger share of the text are dropped at random; null: none
-    count_cap: Positive  # for glove: x_max, the count from which on a pair has full weight
 
 
 class _Losses(Protocol):
     """A text as one algorithm reads it."""
 
-    steps_per_epoch: int
+    @property
+    def steps_per_epoch(self) -> int: ...
 
     def at(self, step: int, rows: slice, context: Workers, dtype: torch.dtype) -> StepLoss:
         """Return the loss of a step on some rows; `objective` is not yet divided by `num_targets`."""
@@ -54,7 +44,7 @@ class _Losses(Protocol):
 class WordVectors(Objective):
     """For `glove` the loss of a pair is the weighted squared error of the logarithm of its count."""
 
-    Settings = Settings
+    Settings = WordVectorSettings
     measures = (Measure("loss", "loss, nats a pair"),)
 
     @staticmethod
@@ -67,7 +57,9 @@ class WordVectors(Objective):
     ) -> list[list[nn.Parameter]]:
         return [*encoder_groups, model.top]
 
-    def __init__(self, model: WordVectorModel, settings: Settings, text: TrainingText, seed: int) -> None:
+    def __init__(
+        self, model: WordVectorModel, settings: WordVectorSettings, text: TrainingText, seed: int
+    ) -> None:
         """Raises ValueError if the training text has no words."""
         self._num_rows = settings.batch_rows
         make = _factorising if model.algorithm == "glove" else _sampling
@@ -93,13 +85,20 @@ class WordVectors(Objective):
             nats, num_targets = nats + float(loss.nats), num_targets + loss.num_targets
         return {"validation/loss": context.sum_numbers(nats)[0] / max(1, num_targets)}
 
+    @classmethod
+    def size_of_step(cls, settings: WordVectorSettings, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
+        tokens = settings.batch_rows * settings.row_tokens
+        # Of each block: contexts and negatives, their vectors and gradients, and three copies of the logits.
+        columns = BLOCK + 2 * settings.window + settings.shared_negatives
+        return tokens, tokens // BLOCK * columns * (3 * encoder.width + 3 * BLOCK)
+
 
 @dataclass(frozen=True)
 class _Sampling:
     """Skip-gram or CBOW with negative sampling."""
 
     model: WordVectorModel
-    settings: Settings
+    settings: WordVectorSettings
     batches: WordBatches
 
     @property
@@ -116,7 +115,7 @@ class _Sampling:
 
 
 def _sampling(
-    model: WordVectorModel, settings: Settings, text: TrainingText, seed: int
+    model: WordVectorModel, settings: WordVectorSettings, text: TrainingText, seed: int
 ) -> tuple[_Losses, _Losses]:
     counts_V = count_tokens(text.training, text.vocab_size)
     vocabulary = Vocabulary.of(counts_V, text.special_ids, settings.subsample)
@@ -141,7 +140,7 @@ class _Factorising:
     """GloVe."""
 
     model: WordVectorModel
-    settings: Settings
+    settings: WordVectorSettings
     batches: CooccurrenceBatches
     num_tokens: int  # of the text
 
@@ -150,14 +149,14 @@ class _Factorising:
         return self.batches.steps_per_epoch
 
     def at(self, step: int, rows: slice, context: Workers, dtype: torch.dtype) -> StepLoss:
-        pairs = context.to_device(*self.batches.at(step, rows))
-        loss = self.model.glove(*pairs, self.settings.count_cap)
+        inputs_P, outputs_P, counts_P = context.to_device(*self.batches.at(step, rows))
+        loss = self.model.glove(inputs_P, outputs_P, counts_P, self.settings.count_cap)
         num_tokens = self.num_tokens // self.steps_per_epoch
         return StepLoss(loss, loss.detach(), self.batches.num_pairs_at(step), num_tokens)
 
 
 def _factorising(
-    model: WordVectorModel, settings: Settings, text: TrainingText, seed: int
+    model: WordVectorModel, settings: WordVectorSettings, text: TrainingText, seed: int
 ) -> tuple[_Losses, _Losses]:
     training, validation = (
         count_cooccurrences(shards, text.vocab_size, text.special_ids, settings.window)
@@ -174,12 +173,6 @@ def _factorising(
         return _Factorising(model, settings, batches, sum(int(shard.offsets[-1]) for shard in shards))
 
     return read(training, text.training, seed), read(validation, text.validation, _EVALUATION_SEED)
-
-    @classmethod
-    def size_of_step(cls, settings: Any, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
-        tokens = settings.batch_rows * settings.row_tokens
-        # The logits of each centre's window and negatives, and their gradients.
-        return tokens, 2 * tokens * (2 * settings.window + 1 + settings.shared_negatives)
 
 
 OBJECTIVE = WordVectors

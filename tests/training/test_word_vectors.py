@@ -19,11 +19,12 @@ from pipeline.corpus.batches import rows_of
 from pipeline.corpus.cooccurrences import count_cooccurrences
 from pipeline.corpus.tokens import TokenShard
 from pipeline.corpus.word_batches import BLOCK, Vocabulary, WordBatch, WordBatches, count_tokens
-from pipeline.objectives.word_vectors import OBJECTIVE, Settings
+from pipeline.objectives.settings import WordVectorSettings
+from pipeline.objectives.word_vectors import OBJECTIVE
 from pipeline.settings.loader import typed
 from pipeline.training.context import Context
 from pipeline.training.optim import make_optimizer, set_rates
-from pipeline.training.settings import Optimizer
+from pipeline.training.settings import ClassifierTraining, Optimizer, Training
 
 BOS, EOS = 2, 3
 SPECIAL = frozenset(range(4))
@@ -45,12 +46,12 @@ def text_of(training: list[list[int]], validation: list[list[int]], vocab_size: 
     return TrainingText([shard_of(training)], [shard_of(validation)], vocab_size, "forward", SPECIAL)
 
 
-def settings_of(**changes: Any) -> Settings:
+def settings_of(**changes: Any) -> WordVectorSettings:
     values: dict[str, Any] = {
         "batch_rows": 5, "row_tokens": 20, "window": WINDOW, "negatives": 2, "shared_negatives": 6,
         "subsample": None, "count_cap": 3.0,
     }  # fmt: skip
-    return Settings(**(values | changes))
+    return WordVectorSettings(**(values | changes))
 
 
 def model_of(algorithm: str, vocab_size: int = 40, dim: int = 6, scale: float = 1.0) -> WordVectorModel:
@@ -341,16 +342,17 @@ def test_adagrad_is_torchs(weight_decay):
 def test_the_family_has_good_defaults():
     family = lookup("word_vectors")
     config = typed(Config, {}, where="params.yaml")
-    encoder = family.build(config.scaled_dropout(2.0), 40)
-    assert encoder.config.embedding_dropout == 2 * config.embedding_dropout
+    assert config.scaled_dropout(2.0).embedding_dropout == 2 * config.embedding_dropout
+    encoder = family.build(config, 40)
     encoded = encoder(torch.tensor([[5, 6], [6, 5]]))
     assert encoded.features.shape == (2, 2, 200)
     assert encoded.features[0, 0].equal(encoded.features[1, 1])
-    own = {field.name for field in dataclasses.fields(Settings)}
     for stage in ("pretrain_lm", "finetune_lm"):
-        mine = {name: family.defaults[stage][name] for name in own}
-        typed(Settings, mine, where=stage)
-        Optimizer(**family.defaults[stage]["optimizer"])
+        section = family.defaults[stage]
+        common = {name: value for name, value in section.items() if name in Training.model_fields}
+        typed(Training, common, where=stage)
+        typed(WordVectorSettings, {name: section[name] for name in section.keys() - common}, where=stage)
+    typed(ClassifierTraining, family.defaults["finetune_classifier"], where="finetune_classifier")
 
 
 def test_a_text_of_special_tokens_is_refused():
