@@ -42,7 +42,7 @@ _COMPUTING = {
     "torchmetrics": "torchmetrics",
 }
 # Packages that only move data or call others. A test checks that each imported package is in one of the two.
-NOT_COMPUTING = {"joblib", "pyarrow"}
+NOT_COMPUTING = {"joblib", "pyarrow", "safetensors"}
 
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}  # methods of a logger
 
