@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 
 from pipeline.corpus.settings import SentencepieceTokenizer
 from pipeline.corpus.tokenizer import SPECIAL_PIECES, train
-from pipeline.corpus.vector_files import Vectors, read_vectors, read_vocabulary, words_of_pieces
+from pipeline.corpus.tokenizer_json import read_vocabulary, words_of_pieces
+from pipeline.corpus.vector_files import Vectors, read_vectors
 from pipeline.corpus.word_tokenizer import WordTokenizer, count_words
 from pipeline.corpus.word_vectors import pieces_from_words, vectors_for
 from tests.fuzz.damage import damaged, refused
@@ -266,8 +267,10 @@ def encode_letters(words: Sequence[str]) -> list[np.ndarray]:
 def test_a_piece_takes_the_mean_of_its_words_weighted_by_their_counts():
     vectors = Vectors(["ab", "b"], np.array([[1, 0], [0, 1]], np.float32))
     matrix, coverage = pieces_from_words({"ab": 1, "b": 3, "bc": 5}, encode_letters, 8, vectors)
-    np.testing.assert_allclose(matrix[4:6], [[1, 0], [1 / 4, 3 / 4]])
-    np.testing.assert_allclose(matrix[[1, 6, 7]], [[5 / 8, 3 / 8]] * 3)  # c is in no word with a vector
+    np.testing.assert_allclose(matrix[4], vectors.matrix[0])
+    np.testing.assert_allclose(matrix[5], np.array([1 / 4, 3 / 4]))
+    mean = np.array([5 / 8, 3 / 8])  # for c, which is in no word with a vector, too
+    np.testing.assert_allclose(matrix[[1, 6, 7]], np.stack([mean] * 3))
     assert not matrix[[0, 2, 3]].any()
     assert (coverage.num_words, coverage.share_of_words) == (2, 0.5)
     assert coverage.share_of_running_words == pytest.approx((1 + 9) / 15)  # a once, b nine times, c five
