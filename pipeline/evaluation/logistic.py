@@ -5,6 +5,7 @@ Shapes: N documents, F features, C classes.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +83,7 @@ def chosen_strength(
     There are at most as many folds as the rarest class has documents. The log loss chooses, rather than the
     error, because the error of few documents moves in steps.
     """
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
@@ -96,7 +98,9 @@ def chosen_strength(
         refit=False,
         n_jobs=num_processes,
     )
-    found = float(search.fit(features, labels).best_params_["C"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # stopping early is part of a candidate
+        found = float(search.fit(features, labels).best_params_["C"])
     if num_processes > 1:
         from joblib.externals.loky import get_reusable_executor
 

@@ -25,9 +25,7 @@ from pipeline.evaluation.settings import Probe
 
 _BATCH_TOKENS = 32_768  # padded tokens per batch
 # For features of length one. On AG News the folds choose 3 to 100 (word vectors 10, an LSTM 10 to 100).
-_STRENGTHS = Strengths(
-    grid=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1e3, 3e3, 1e4), fallback=10.0, num_folds=5
-)
+_STRENGTHS = Strengths(grid=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=5)
 
 
 @dataclass(frozen=True)
@@ -82,7 +80,7 @@ def pooled_features(
 class ProbeClassifier:
     """Logistic regression on pooled features (N, P, F), each pooling's vector scaled to length one.
 
-    Zeros stay zeros. On AG News that is 0.2 to 0.6 points of error better than standardised features for
+    Zeros stay zeros. On AG News that is 0.2 to 0.5 points of error better than standardised features for
     word vectors, and alike for an LSTM.
     """
 

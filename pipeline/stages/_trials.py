@@ -98,7 +98,7 @@ class TfidfPoint:
 
 @dataclass(frozen=True)
 class ProbePoint:
-    """Logistic regression on frozen features, of the same labels. It validates by folds, so all labels train."""
+    """Logistic regression on frozen features. It validates by folds, so all labels train."""
 
     name: str
     folder: str

@@ -40,7 +40,7 @@ SPLITS = ("train", "validation", "test")
 
 
 def run(params: Params, *, headstart: str, tokens: Path, target_lm: Path, out: Path) -> dict[str, Any]:
-    """Write `SPLIT.npy`, float32 of (documents, poolings, features), and `idf.npy` (V,) into the folder `out`.
+    """Write `SPLIT.npy`, float32 (documents, poolings, features), and `idf.npy` (V,) into the folder `out`.
 
     Probes are fitted on these, however many there are: each document is read once. Raises ValueError where
     tokens and model do not match, or the model lacks a layer.
