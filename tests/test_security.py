@@ -64,7 +64,7 @@ _ALLOWED = {
         "pipeline/objectives/lookup.py",
         "importlib.import_module",
     ),  # the name is one of the files in the folder
-    ("pipeline/evaluation/tfidf.py", "joblib.externals.loky.get_reusable_executor"),  # ends its processes
+    ("pipeline/evaluation/logistic.py", "joblib.externals.loky.get_reusable_executor"),  # ends its processes
     ("benchmarks/scaling.py", "torch.save"),  # three numbers, read with weights_only
 }
 
@@ -285,7 +285,8 @@ finetune_lm: {{epochs: 1.0, batch_rows: 4, bptt: 20}}
 finetune_classifier: {{epochs: 2.0, batch_rows: 16}}
 evaluate: {{bootstrap_samples: 20, confident_errors: 2}}
 sample_efficiency:
-  {{arms: [ulmfit, vectors:probe, tfidf], labels: [30], seeds: [1], min_steps: 5, evaluations: 1, bootstrap_samples: 20}}
+  {{arms: [ulmfit, "vectors:probe", tfidf], labels: [30], seeds: [1], min_steps: 5, evaluations: 1,
+   bootstrap_samples: 20}}
 """
 
 

@@ -96,12 +96,17 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
 
 
 def resolve_all(params: Params) -> list[ResolvedHeadStart]:
-    """All head starts that are declared, and the search, so that nothing is refused after hours of training.
+    """All head starts that are declared, the search and the ledger: nothing is refused after hours.
 
     Raises ValueError naming each offending key.
     """
     found = {name: resolve(params, name) for name in params.headstarts}
-    space_of(params.tune, found[params.tune.headstart])
+    searched = found[params.tune.headstart]
+    space_of(params.tune, searched)
+    for stage, top in params.tune.overrides.items():
+        _check_laid_over(searched, stage, top, f"tune.overrides.{stage}.")
+    pretrain_lm = params.ablate.pretrain_lm
+    _check_laid_over(found[params.ablate.headstart], "pretrain_lm", pretrain_lm, "ablate.pretrain_lm.")
     return [found[name] for name in params.run.headstarts]
 
 
@@ -121,6 +126,13 @@ def space_of(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:
             hint = f"; did you mean `{near[0]}`?" if near else ""
             raise ValueError(f"tune.space names `{name}`, which is no setting of {head_start.name}{hint}")
     return {name: each for name, each in {**own, **tune.space}.items() if each is not None}
+
+
+def _check_laid_over(head_start: ResolvedHeadStart, stage: str, top: Mapping[str, Any], prefix: str) -> None:
+    """Raises ValueError for what a stage of a head start does not have."""
+    is_classifier = stage == "finetune_classifier"
+    kind = ClassifierTraining if is_classifier else _settings_of(head_start.objective)
+    typed(kind, overlay(head_start.of_stage(stage)[stage], top), where="params.yaml", prefix=prefix)
 
 
 def _language_model(
