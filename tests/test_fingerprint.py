@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def forget() -> None:
-    for cached in (fingerprint.imports_of, fingerprint._imported, fingerprint._parsed):
+    for cached in (fingerprint.imports_of, fingerprint._imported, fingerprint._parsed, trials_digest):
         cached.cache_clear()
 
 
@@ -43,7 +43,8 @@ def params() -> Params:
 def digests(params: Params) -> dict[str, str]:
     forget()
     found = {stage: stage_fingerprint(stage, params).digest for stage in stages.names()}
-    found["trials"] = trials_digest(params)
+    found["trials"] = trials_digest("awd_lstm")
+    found["trials without a model"] = trials_digest(None)
     return found | {f"prepare {each}": stage_fingerprint("prepare", params, each).digest
                     for each in ("general", "target")}  # fmt: skip
 
@@ -145,9 +146,8 @@ def test_what_only_classifiers_use_trains_no_language_model_again(source, params
         changed = changed_by(source, params, f"pipeline/{file}", "import numpy", "A = 1\nimport numpy")
         assert {"evaluate", "sample_efficiency", "trials"} <= changed, file
         assert not changed & {"pretrain_lm", "finetune_lm"}, file
-    changed = changed_by(
-        source, params, "pipeline/training/language_model.py", "import math", "A = 1\nimport math"
-    )
+    first = "import torch\n"
+    changed = changed_by(source, params, "pipeline/training/language_model.py", first, f"A = 1\n{first}")
     assert {"pretrain_lm", "finetune_lm", "trials"} <= changed
     assert not changed & {"finetune_classifier", "evaluate"}
 
@@ -218,10 +218,11 @@ def test_the_normalisation_changes_the_documents(source, params):
 
 
 def test_another_family_counts_only_where_it_is_used(source, params):
-    (source / "models/other.py").write_text("A = 1\n")
+    described = 'from models.family import Family\n\nFAMILY = Family(name="other", objective="causal")\n'
+    (source / "models/other.py").write_text(described)
     forget()
-    plain = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", family="awd_lstm", trains=True)
-    other = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", family="other", trains=True)
+    plain = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", families=["awd_lstm"], trains=True)
+    other = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", families=["other"], trains=True)
     assert "models.other" in other.code
     assert "models.other" not in plain.code
     assert "models.awd_lstm" in plain.code
@@ -234,6 +235,7 @@ def test_every_training_counts_the_loop_and_what_it_runs():
         "models.layers",
         "pipeline.corpus.batches",
         "pipeline.corpus.tokens",
+        "pipeline.objectives.causal",
         "pipeline.training.context",
         "pipeline.training.jobs",
         "pipeline.training.loop",
@@ -243,7 +245,7 @@ def test_every_training_counts_the_loop_and_what_it_runs():
         "pipeline.training.schedules",
     }
     for stage in stages.of_kind("trains", "sweeps"):
-        found = fingerprint.fingerprint_of(f"pipeline.stages.{stage}", family="awd_lstm", trains=True)
+        found = fingerprint.fingerprint_of(f"pipeline.stages.{stage}", families=["awd_lstm"], trains=True)
         assert wanted <= found.code.keys(), stage
 
 
@@ -275,9 +277,10 @@ def test_text_of_installed_packages_counts_where_it_is_the_corpus(params):
 
 def test_a_file_that_says_the_same_is_left_alone(params, tmp_path):
     written = write_fingerprints(params, tmp_path)
-    assert {file.stem for file in written} == {*stages.names(), "prepare-general", "prepare-target"} - {
-        "prepare"
-    }
+    trains = stages.of_kind("trains")
+    whole = set(stages.names()) - {"prepare", *trains}
+    by_item = {"prepare-general", "prepare-target", *(f"{stage}-ulmfit" for stage in trains)}
+    assert {file.stem for file in written} == whole | by_item
     stamps = {file: file.stat().st_mtime_ns for file in written}
     assert write_fingerprints(params, tmp_path) == []
     assert {file: file.stat().st_mtime_ns for file in written} == stamps

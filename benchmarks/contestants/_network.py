@@ -58,7 +58,7 @@ def language_model_task(
     groups = language_model_groups(model, layer_groups(encoder))
     sampler = None
     if sampled_words is not None:
-        counts = torch.from_numpy(token_counts([shard], size.vocab_size))
+        counts = torch.from_numpy(token_counts([shard.tokens], size.vocab_size))
         sampler = WordSampler.of(counts, sampled_words)
     return LanguageModelTask(
         model=model,
