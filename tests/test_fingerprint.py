@@ -228,6 +228,38 @@ def test_another_family_counts_only_where_it_is_used(source, params):
     assert "models.awd_lstm" in plain.code
 
 
+def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_all_it_trains(source, params):
+    other = params.headstarts["ulmfit"].model_copy(update={"family": "other"})
+    run = params.run.model_copy(update={"headstarts": ["ulmfit", "words"]})
+    both = params.model_copy(update={"headstarts": {**params.headstarts, "words": other}, "run": run})
+    (source / "models/other.py").write_text(
+        'from models.family import Family\n\nFAMILY = Family(name="other", objective="guess")\n'
+    )
+    (source / "pipeline/objectives/guess.py").write_text("OBJECTIVE = 1\n")
+    forget()
+    for stage in stages.of_kind("trains"):
+        ulmfit, words = (stage_fingerprint(stage, both, headstart=name).code for name in both.run.headstarts)
+        assert {"models.awd_lstm", "pipeline.objectives.causal"} <= ulmfit.keys() - words.keys()
+        assert {"models.other", "pipeline.objectives.guess"} <= words.keys() - ulmfit.keys()
+        assert ulmfit == stage_fingerprint(stage, params, headstart="ulmfit").code
+    for stage in (*stages.of_kind("sweeps"), "evaluate"):
+        found = stage_fingerprint(stage, both).code.keys()
+        assert {"models.awd_lstm", "models.other", "pipeline.objectives.guess"} <= found, stage
+    assert trials_digest("awd_lstm") != trials_digest("other")
+    before = trials_digest("awd_lstm")
+    (source / "pipeline/objectives/guess.py").write_text("OBJECTIVE = 2\n")
+    forget()
+    assert trials_digest("awd_lstm") == before
+
+
+@pytest.mark.parametrize("family", ["layers", "awd_lsm"])
+def test_a_family_that_is_none_is_refused_by_its_key(params, tmp_path, family):
+    other = params.headstarts["ulmfit"].model_copy(update={"family": family})
+    wrong = params.model_copy(update={"headstarts": {**params.headstarts, "ulmfit": other}})
+    with pytest.raises(ValueError, match=rf"headstarts\.ulmfit\.family is '{family}', which is not a model"):
+        write_fingerprints(wrong, tmp_path)
+
+
 def test_every_training_counts_the_loop_and_what_it_runs():
     wanted = {
         "models.awd_lstm",

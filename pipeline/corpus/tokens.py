@@ -79,7 +79,7 @@ class TokenShard:
 
 
 def token_counts(texts: Iterable[np.ndarray], vocab_size: int) -> np.ndarray:
-    """Count of each token in the tokens of shards (vocab_size,), from an even sample of at most ten million."""
+    """Count of each token in some texts (vocab_size,), from an even sample of at most ten million."""
     counts = np.zeros(vocab_size, dtype=np.int64)
     for tokens in texts:
         num_tokens = len(tokens)

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.files.atomic import atomic_write_text
-from pipeline.identity.fingerprint import Fingerprint, fingerprint_of
+from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
 from pipeline.project import stages
 from pipeline.project.params import Params
 
@@ -38,12 +38,20 @@ def _items(stage: str, params: Params) -> list[dict[str, str]]:
 def stage_fingerprint(
     stage: str, params: Params, corpus: str | None = None, headstart: str | None = None
 ) -> Fingerprint:
-    """The fingerprint of a stage, for one corpus or one head start where it reads one."""
+    """The fingerprint of a stage, for one corpus or one head start where it reads one.
+
+    Raises ValueError for an unknown family.
+    """
     source = getattr(params.corpus, corpus).source if corpus in ("general", "target") else None
     names = [headstart] if headstart is not None else params.run.headstarts
+    families = sorted({params.headstarts[name].family for name in names})
+    if not all(map(is_family, families)):
+        from pipeline.project.headstarts import resolve_all
+
+        resolve_all(params)  # which names the key
     return fingerprint_of(
         f"pipeline.stages.{stage}",
-        families=sorted({params.headstarts[name].family for name in names}),
+        families=families,
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",
     )

@@ -24,7 +24,6 @@ from pipeline.files.atomic import atomic_write_text
 from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
 from pipeline.files.tables import write_csv
-from pipeline.identity.fingerprint import source_of
 from pipeline.identity.key import run_key
 from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
@@ -152,9 +151,6 @@ def _stage_info(
     sections = [path.format(**texts) for path in described.sections]
     section = selected(settings.model_dump(), sections)
     inputs = {name: content_hash(path) for name, path in paths.items()}
-    families = {settings.headstarts[name].family for name in settings.run.headstarts}
-    if not all(source_of(f"models.{family}").is_file() for family in families):
-        check_head_starts(settings)
     items = {name: texts[name] for name in ("corpus", "headstart") if name in texts}
     code = stage_fingerprint(stage, settings, **items).digest
     _compare(fingerprint, code)
