@@ -1,21 +1,22 @@
 """Word vectors: one vector a word, the same wherever the word stands.
 
-Sources: skip-gram and CBOW, Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector Space"
-(arXiv 1301.3781); negative sampling, Mikolov et al. 2013, "Distributed Representations of Words and Phrases and
-their Compositionality" (arXiv 1310.4546); GloVe, Pennington, Socher and Manning 2014, "GloVe: Global Vectors for
-Word Representation" (https://aclanthology.org/D14-1162). Reference code: Google's word2vec.c, Stanford's GloVe.
+Sources: skip-gram and CBOW, Mikolov et al. 2013, "Efficient Estimation of Word Representations in Vector
+Space" (arXiv 1301.3781); negative sampling, Mikolov et al. 2013, "Distributed Representations of Words and
+Phrases and their Compositionality" (arXiv 1310.4546); GloVe, Pennington, Socher and Manning 2014, "GloVe:
+Global Vectors for Word Representation" (https://aclanthology.org/D14-1162). Reference code: Google's
+word2vec.c and Stanford's GloVe.
 
-The encoder is the lookup of the input vectors. It has no memory and reads nothing around a word, so a classifier
-on top sees a bag of words, pooled to its mean.
+The encoder looks up the input vectors. It has no memory and reads nothing around a word, so a classifier on
+top sees a bag of words, pooled to its mean.
 
-Shapes: B rows, T tokens, D vector, V vocabulary, N blocks of C centres, K contexts around a block, S negatives
-shared by a block, P pairs.
+Shapes: B rows, T tokens, D vector, V vocabulary, N blocks of C centres, K contexts around a block, S shared
+negatives of a block, P pairs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,6 @@ class Config:
     algorithm: Algorithm = "skip_gram"
     embedding_dim: int = 200  # D
     embedding_dropout: float = 0.1  # drops whole words; for the classifier, the algorithms use none
-    tie_weights: bool = False  # a word's input and output vectors must differ: it is rarely its own context
 
     def __post_init__(self) -> None:
         if self.embedding_dim < 1:
@@ -41,8 +41,6 @@ class Config:
             raise ValueError(
                 f"model.config.embedding_dropout is {self.embedding_dropout}; it must be 0 <= p < 1"
             )
-        if self.tie_weights:
-            raise ValueError("model.config.tie_weights must be false: word vectors have no tied weights")
 
     def scaled_dropout(self, factor: float) -> Config:
         return replace(self, embedding_dropout=min(0.95, self.embedding_dropout * factor))
@@ -109,39 +107,46 @@ class WordVectorModel(nn.Module):
         """Return the loss in nats, summed over pairs of centre and context, and the number of pairs.
 
         Source: arXiv 1310.4546, equation 4, where the input word is the centre and the output word a context;
-        `num_negatives` is its k. Departure: the S negatives of a block count for all its pairs, each with
-        weight k / S, instead of k drawn for each pair. The expectation of loss and gradient is the same.
+        `num_negatives` is its k.
         """
-        centres_NCD = self.encoder.embedding(windows.centres_NC).to(dtype)
-        ids_NL = torch.cat([windows.contexts_NK, windows.negatives_NS], 1)  # L = K + S
-        outputs_NLD = F.embedding(ids_NL, self.output).to(dtype)
-        logits_NCL = (centres_NCD @ outputs_NLD.mT).float()
-        num_contexts_NC1 = windows.mask_NCK.sum(-1, keepdim=True)
-        share = num_negatives / windows.negatives_NS.shape[1]
-        negative_NCS = (share * num_contexts_NC1).expand(-1, -1, windows.negatives_NS.shape[1])
-        weights_NCL = torch.cat([windows.mask_NCK, negative_NCS], -1)
-        nats = _logistic_loss(logits_NCL, weights_NCL, windows.mask_NCK.shape[-1])
-        return nats, num_contexts_NC1.sum()
+        inputs_NCD = self.encoder.embedding(windows.centres_NC)
+        pairs_NCK = windows.mask_NCK.float()
+        return self._contrast(inputs_NCD, windows.contexts_NK, pairs_NCK, windows, num_negatives, dtype)
 
     def cbow(self, windows: Windows, num_negatives: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return the loss in nats, summed over centres that have a context, and the number of these.
 
         Sources: arXiv 1301.3781, section 3.1 (the input is the mean of the contexts), with equation 4 of
-        arXiv 1310.4546 in place of the hierarchical softmax. Negatives are shared as in `skip_gram`.
+        arXiv 1310.4546 in place of the hierarchical softmax.
         """
-        contexts_NKD = self.encoder.embedding(windows.contexts_NK).to(dtype)
         num_contexts_NC1 = windows.mask_NCK.sum(-1, keepdim=True)
-        mean_NCD = (windows.mask_NCK / num_contexts_NC1.clamp(min=1)).to(dtype) @ contexts_NKD
-        num_centres = windows.centres_NC.shape[1]
-        ids_NL = torch.cat([windows.centres_NC, windows.negatives_NS], 1)  # L = C + S
-        outputs_NLD = F.embedding(ids_NL, self.output).to(dtype)
-        positive_NC1 = (mean_NCD * outputs_NLD[:, :num_centres]).sum(-1, keepdim=True)
-        negative_NCS = mean_NCD @ outputs_NLD[:, num_centres:].mT
-        logits_NCL = torch.cat([positive_NC1, negative_NCS], -1).float()
-        counts_NC1 = (num_contexts_NC1 > 0).float()
-        share = num_negatives / windows.negatives_NS.shape[1]
-        weights_NCL = torch.cat([counts_NC1, share * counts_NC1.expand_as(negative_NCS)], -1)
-        return _logistic_loss(logits_NCL, weights_NCL, 1), counts_NC1.sum()
+        contexts_NKD = self.encoder.embedding(windows.contexts_NK)
+        inputs_NCD = (windows.mask_NCK / num_contexts_NC1.clamp(min=1)) @ contexts_NKD
+        eye_CC = torch.eye(windows.centres_NC.shape[1], device=contexts_NKD.device)
+        pairs_NCC = eye_CC * (num_contexts_NC1 > 0)
+        return self._contrast(inputs_NCD, windows.centres_NC, pairs_NCC, windows, num_negatives, dtype)
+
+    def _contrast(
+        self,
+        inputs_NCD: Tensor,
+        outputs_NK: Tensor,
+        pairs_NCK: Tensor,
+        windows: Windows,
+        num_negatives: int,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of negative sampling, summed over pairs, and their number; `pairs_NCK` is 0 or 1.
+
+        Departure from arXiv 1310.4546: the S negatives of a block count for all its pairs, each with weight
+        k / S, instead of k drawn for each pair. The expectation of loss and gradient is the same.
+        """
+        num_shared = windows.negatives_NS.shape[1]
+        num_pairs_NC1 = pairs_NCK.sum(-1, keepdim=True)
+        negatives_NCS = (num_negatives / num_shared * num_pairs_NC1).expand(-1, -1, num_shared)
+        outputs_NLD = F.embedding(torch.cat([outputs_NK, windows.negatives_NS], 1), self.output)  # L = K + S
+        weights_NCL = torch.cat([pairs_NCK, negatives_NCS], -1)
+        nats = _LogisticLoss.apply(inputs_NCD, outputs_NLD, weights_NCL, pairs_NCK.shape[-1], dtype)
+        return nats, num_pairs_NC1.sum()
 
     def glove(self, inputs_P: Tensor, outputs_P: Tensor, counts_P: Tensor, cap: float) -> Tensor:
         """Return the weighted squared error of the logarithms of co-occurrence counts, summed over pairs.
@@ -154,30 +159,86 @@ class WordVectorModel(nn.Module):
         return (weights_P * (predicted_P - counts_P.log()).square()).sum()
 
 
-def _logistic_loss(logits_NCL: Tensor, weights_NCL: Tensor, num_positive: int) -> Tensor:
-    """Return the weighted sum of -log sigmoid(x) for the first columns and -log sigmoid(-x) for the others."""
-    loss: Tensor = _LogisticLoss.apply(logits_NCL, weights_NCL, num_positive)
-    return loss
-
-
 class _LogisticLoss(torch.autograd.Function):
-    """The gradient is computed with the loss, in place of several passes over the logits."""
+    """The weighted sum of -log sigmoid(x.y) for the first `num_positive` y of a block, -log sigmoid(-x.y) for
+    the others.
+
+    Gradients are computed with the loss: fewer passes over the logits, and no transposed copies.
+    """
 
     @staticmethod
-    def forward(ctx: object, logits: Tensor, weights: Tensor, num_positive: int) -> Tensor:
-        signed = logits.clone()
-        signed[..., :num_positive].neg_()  # the loss is softplus of this
-        loss = (F.softplus(signed) * weights).sum()
-        grad = signed.sigmoid_().mul_(weights)
-        grad[..., :num_positive].neg_()
-        ctx.save_for_backward(grad)  # type: ignore[attr-defined]
+    def forward(
+        ctx: Any, x_NCD: Tensor, y_NLD: Tensor, weights_NCL: Tensor, num_positive: int, dtype: torch.dtype
+    ) -> Tensor:
+        x_NCD, y_NLD = x_NCD.to(dtype), y_NLD.to(dtype)
+        signed_NCL = (x_NCD @ y_NLD.mT).float()
+        signed_NCL[..., :num_positive].neg_()
+        loss = (F.softplus(signed_NCL) * weights_NCL).sum()
+        grad_NCL = signed_NCL.sigmoid_().mul_(weights_NCL)
+        grad_NCL[..., :num_positive].neg_()
+        grad_NCL = grad_NCL.to(dtype)
+        ctx.save_for_backward(grad_NCL @ y_NLD, grad_NCL.mT @ x_NCD)
         return loss
 
     @staticmethod
-    def backward(ctx: object, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (grad,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return grad * grads[0], None, None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x_NCD, grad_y_NLD = ctx.saved_tensors
+        return grad_x_NCD.float() * grads[0], grad_y_NLD.float() * grads[0], None, None, None
 
+
+_PRETRAIN_LM: dict[str, Any] = {
+    "epochs": 20.0,
+    "batch_rows": 16,
+    "row_tokens": 1024,
+    "window": 8,
+    "negatives": 8,
+    "shared_negatives": 64,
+    "subsample": 1e-3,
+    "count_cap": 10.0,
+    "optimizer": {
+        "kind": "adagrad",
+        "lr": 0.1,
+        "momentum": 0.0,
+        "beta2": 0.0,
+        "weight_decay": 0.0,
+        "clip_norm": None,
+        "nonmonotone_interval": 5,
+        "discriminative_factor": 1.0,
+    },
+    "schedule": {"kind": "linear", "cut_frac": 0.05, "ratio": 32.0, "span": "run"},
+    "unfreeze": "full",
+    "epochs_per_unfreezing": 1.0,
+    "dropout": 1.0,
+    "evaluations_per_epoch": 1,
+}
+_FINETUNE_CLASSIFIER: dict[str, Any] = {
+    "start": "target_lm",
+    "max_labels": None,
+    "epochs": 20.0,
+    "batch_rows": 32,
+    "bptt": 400,
+    "max_tokens": 400,
+    "optimizer": {
+        "kind": "adamw",
+        "lr": 0.01,
+        "momentum": 0.8,
+        "beta2": 0.99,
+        "weight_decay": 0.05,
+        "clip_norm": None,
+        "nonmonotone_interval": 5,
+        "discriminative_factor": 10.0,  # thousands of vectors, and few labels to change them by
+    },
+    "schedule": {"kind": "slanted_triangular", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
+    "unfreeze": "gradual",
+    "epochs_per_unfreezing": 5.0,
+    "dropout": 1.0,
+    "head_hidden": 50,
+    "head_dropout": [0.4, 0.1],
+    "pooling": "mean",
+    "label_smoothing": 0.1,
+    "evaluations_per_epoch": 1,
+    "patience": None,
+}
 
 FAMILY = Family(
     name="word_vectors",
@@ -186,4 +247,9 @@ FAMILY = Family(
     layer_groups=layer_groups,
     objective="word_vectors",
     pooling="mean",
+    defaults={
+        "pretrain_lm": _PRETRAIN_LM,
+        "finetune_lm": _PRETRAIN_LM,
+        "finetune_classifier": _FINETUNE_CLASSIFIER,
+    },
 )

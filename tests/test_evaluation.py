@@ -11,7 +11,7 @@ from pipeline.evaluation.metrics import (
     confusion,
 )
 from pipeline.evaluation.settings import Evaluate
-from pipeline.evaluation.tfidf import tfidf_probabilities
+from pipeline.evaluation.tfidf import fit_tfidf
 
 SETTINGS = Evaluate(
     bootstrap_samples=200, confidence=0.9, calibration_bins=10, baseline_tfidf=True, confident_errors=3
@@ -73,12 +73,12 @@ def test_confusion_has_a_row_for_each_document(predictions):
 def test_tfidf_learns_words_and_gives_an_unseen_class_probability_zero():
     texts = ["salt and dough in the pan"] * 6 + ["wave and tide on the reef"] * 6
     labels = np.array([0] * 6 + [2] * 6)
-    probs = tfidf_probabilities(texts, labels, ["dough in a pan", "a wave on a reef"], 3, seed=0)
+    probs = fit_tfidf(texts, labels, 3, seed=0).probabilities(["dough in a pan", "a wave on a reef"])
     assert probs.argmax(1).tolist() == [0, 2]
     assert probs[:, 1].tolist() == [0, 0]
     assert probs.sum(1) == pytest.approx([1, 1])
 
 
 def test_tfidf_accepts_a_single_text_per_class():
-    probs = tfidf_probabilities(["salt dough", "wave tide"], np.array([0, 1]), ["dough"], 2, seed=0)
+    probs = fit_tfidf(["salt dough", "wave tide"], np.array([0, 1]), 2, seed=0).probabilities(["dough"])
     assert probs.argmax() == 0

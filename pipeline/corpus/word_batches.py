@@ -47,8 +47,10 @@ class WordBatch:
     num_tokens: int  # read for the global batch, dropped ones included
 
     def to(self, context: Workers) -> WordBatch:
-        tensors = context.to_device(self.ids_RM, self.documents_RM, self.reach_RM, self.negatives_RNS)
-        return WordBatch(*tensors, num_tokens=self.num_tokens)
+        ids, documents, reach, negatives = context.to_device(
+            self.ids_RM, self.documents_RM, self.reach_RM, self.negatives_RNS
+        )
+        return WordBatch(ids, documents, reach, negatives, self.num_tokens)
 
     def windows(self, window: int) -> Windows:
         """Return the blocks of all rows; a context is at most `window` words away."""
@@ -138,7 +140,7 @@ class WordBatches:
         ribbon, first = self._ribbon(epoch), place * self.num_rows
         texts = [self._row(epoch, first + row, ribbon) for row in range(rows.start, rows.stop)]
         longest = max((len(ids) for ids, *_ in texts), default=0)
-        num_blocks = -(-longest // BLOCK)
+        num_blocks = max(1, -(-longest // BLOCK))
         ids, documents, reach, negatives = _empty(len(texts), num_blocks, self._negatives)
         for row, text in enumerate(texts):
             length = len(text[0])
@@ -146,9 +148,13 @@ class WordBatches:
             rng = text[3]
             own_blocks = -(-length // BLOCK)  # as other rows' lengths must not change a draw
             negatives[row, :own_blocks] = self._vocabulary.draw(rng, (own_blocks, self._negatives))
+        num_tokens = self._bound(first + self.num_rows) - self._bound(first)
         return WordBatch(
-            *(torch.from_numpy(each) for each in (ids, documents, reach, negatives)),
-            num_tokens=self._bound(first + self.num_rows) - self._bound(first),
+            torch.from_numpy(ids),
+            torch.from_numpy(documents),
+            torch.from_numpy(reach),
+            torch.from_numpy(negatives),
+            num_tokens,
         )
 
     def _row(

@@ -5,6 +5,7 @@ Shapes: N documents, F features, C classes.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,49 +29,61 @@ class Strengths:
     grid: Sequence[float]  # ascending: of equally good ones the first, the strongest penalty, is taken
     fallback: float  # where folds cannot choose, because a class has a single document
     num_folds: int
-    standard_errors: float = 0.0  # take the strongest penalty whose log loss is within so many of the least
 
 
-def logistic_probabilities(
-    train_features: Any,
-    train_labels: np.ndarray,
-    test_features: Any,
+@dataclass(frozen=True)
+class LinearClassifier:
+    """A fitted logistic regression over all classes. One without a training document has probability 0."""
+
+    weight_CF: np.ndarray  # float64
+    bias_C: np.ndarray  # float64; minus infinity for a class without a training document
+
+    def probabilities(self, features: Any) -> np.ndarray:
+        """Return probabilities (N, C) of features (N, F), dense or sparse."""
+        from scipy.special import softmax
+
+        found: np.ndarray = softmax(features @ self.weight_CF.T + self.bias_C, axis=1)
+        return found
+
+
+def fit_logistic(
+    features: Any,
+    labels: np.ndarray,
     num_classes: int,
     strengths: Strengths,
     seed: int,
     num_processes: int = 1,
-) -> np.ndarray:
-    """Return probabilities (N, C) of logistic regression, float64; features are (N, F), dense or sparse.
+) -> LinearClassifier:
+    """Fit logistic regression on features (N, F), dense or sparse.
 
-    The folds use at most 5,000 training documents, the fit all of them. A class without a training document
-    gets probability 0; if there is but one class, it gets probability 1.
+    The folds use at most 5,000 documents, the fit all of them. If there is but one class, it gets
+    probability 1.
     """
     from sklearn.linear_model import LogisticRegression
 
-    probs = np.zeros((test_features.shape[0], num_classes))
-    known = np.unique(train_labels)
-    if len(known) == 1:
-        probs[:, known] = 1.0
-        return probs
-    chosen = stratified_subset(train_labels, min(len(train_labels), _LABELS_TO_CHOOSE_BY), seed)
-    inverse = chosen_strength(train_features[chosen], train_labels[chosen], strengths, seed, num_processes)
-    model = LogisticRegression(C=inverse, max_iter=_MAX_ITERATIONS).fit(train_features, train_labels)
-    probs[:, model.classes_] = model.predict_proba(test_features)
-    return probs
+    weight_CF = np.zeros((num_classes, features.shape[1]))
+    bias_C = np.full(num_classes, -np.inf)
+    known = np.unique(labels)
+    bias_C[known] = 0.0
+    if len(known) > 1:
+        chosen = stratified_subset(labels, min(len(labels), _LABELS_TO_CHOOSE_BY), seed)
+        inverse = chosen_strength(features[chosen], labels[chosen], strengths, seed, num_processes)
+        model = LogisticRegression(C=inverse, max_iter=_MAX_ITERATIONS).fit(features, labels)
+        # Of two classes scikit-learn keeps the weights of the second alone; those of the first are 0.
+        ours = known[-len(model.coef_) :]
+        weight_CF[ours], bias_C[ours] = model.coef_, model.intercept_
+    return LinearClassifier(weight_CF, bias_C)
 
 
 def chosen_strength(
     features: Any, labels: np.ndarray, strengths: Strengths, seed: int, num_processes: int = 1
 ) -> float:
-    """Return the inverse strength with the least log loss over stratified folds, or a stronger penalty.
+    """Return the inverse strength with the least log loss over stratified folds.
 
     There are at most as many folds as the rarest class has documents. The log loss chooses, rather than the
     error, because the error of few documents moves in steps.
-
-    Source of `standard_errors`: the one-standard-error rule (Breiman et al. 1984; Hastie et al. 2009, section
-    7.10): with few documents, strengths that differ by less than the noise of the folds are equally good, and
-    the simplest of these models is taken.
     """
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
@@ -85,12 +98,11 @@ def chosen_strength(
         refit=False,
         n_jobs=num_processes,
     )
-    folds = search.fit(features, labels).cv_results_
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # stopping early is part of a candidate
+        found = float(search.fit(features, labels).best_params_["C"])
     if num_processes > 1:
         from joblib.externals.loky import get_reusable_executor
 
         get_reusable_executor().shutdown(wait=True)  # the cost only counts processes that have exited
-    scores = folds["mean_test_score"]
-    noise = folds["std_test_score"][scores.argmax()] / np.sqrt(search.n_splits_ - 1)
-    good_enough = scores >= scores.max() - strengths.standard_errors * noise
-    return strengths.grid[int(good_enough.argmax())]
+    return found

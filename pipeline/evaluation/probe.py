@@ -2,7 +2,7 @@
 
 The route of a document: token ids -> the part that is read (`clip`) -> a batch of texts of similar length ->
 the encoder, `bptt` tokens at a time with the state carried over -> chosen layers, summed or concatenated at
-each token (B, T, F) -> one vector for each pooling, beside one another (P * F).
+each token (B, T, F) -> one vector for each pooling (P, F).
 
 Shapes: N documents, B rows of a batch, T tokens, F features of a token, P poolings, V vocabulary, C classes.
 """
@@ -20,16 +20,12 @@ from torch import Tensor
 from models.family import Encoder, State, products_in
 from pipeline.corpus.classifier_batches import by_length, clip, pad
 from pipeline.corpus.settings import Direction
-from pipeline.evaluation.logistic import Strengths, logistic_probabilities
+from pipeline.evaluation.logistic import LinearClassifier, Strengths, fit_logistic
 from pipeline.evaluation.settings import Probe
 
 _BATCH_TOKENS = 32_768  # padded tokens per batch
-_STRENGTHS = Strengths(
-    grid=(1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0),
-    fallback=0.003,
-    num_folds=5,
-    standard_errors=1,
-)
+# For features of length one. On AG News the folds choose 3 to 100 (word vectors 10, an LSTM 10 to 100).
+_STRENGTHS = Strengths(grid=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=5)
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ def pooled_features(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> np.ndarray:
-    """Return the pooled features of documents of token ids, (N, P * F), float32; matrix products in `dtype`.
+    """Return the pooled features of documents of token ids, (N, P, F), float32; matrix products in `dtype`.
 
     `mean`, `idf_mean` (weighted by `idf_V`) and `max` pool the tokens of the text alone. Special tokens are
     the same in every document, so in a mean they would only tell how short a text is. `first` and `last`
@@ -66,7 +62,7 @@ def pooled_features(
     order = sorted(range(len(clipped)), key=lambda k: clipped[k].tobytes())  # of equal lengths, by content
     with _evaluating(encoder, dtype):
         width = _token_width(encoder, settings, device)
-        features = np.zeros((len(clipped), len(settings.pooling) * width), dtype=np.float32)
+        features = np.zeros((len(clipped), len(settings.pooling), width), dtype=np.float32)
         for batch in by_length([len(clipped[k]) for k in order], _BATCH_TOKENS):
             chosen = [order[place] for place in batch]
             texts = [clipped[k] for k in chosen]
@@ -80,23 +76,35 @@ def pooled_features(
     return features
 
 
-def probe_probabilities(
-    train_features: np.ndarray,
-    train_labels: np.ndarray,
-    test_features: np.ndarray,
-    num_classes: int,
-    seed: int,
-    num_processes: int = 1,
-) -> np.ndarray:
-    """Return probabilities (N, C) of logistic regression on pooled features (N, F), standardised.
+@dataclass(frozen=True)
+class ProbeClassifier:
+    """Logistic regression on pooled features (N, P, F), each pooling's vector scaled to length one.
 
-    Means and deviations are those of the training documents.
+    Zeros stay zeros. On AG News that is 0.2 to 0.5 points of error better than standardised features for
+    word vectors, and alike for an LSTM.
     """
-    from sklearn.preprocessing import StandardScaler
 
-    scaler = StandardScaler().fit(train_features.astype(np.float64))
-    train, test = (scaler.transform(each.astype(np.float64)) for each in (train_features, test_features))
-    return logistic_probabilities(train, train_labels, test, num_classes, _STRENGTHS, seed, num_processes)
+    linear: LinearClassifier
+
+    def probabilities(self, features_NPF: np.ndarray) -> np.ndarray:
+        """Return probabilities (N, C)."""
+        return self.linear.probabilities(_of_length_one(features_NPF))
+
+
+def fit_probe(
+    features_NPF: np.ndarray, labels: np.ndarray, num_classes: int, seed: int, num_processes: int = 1
+) -> ProbeClassifier:
+    """Fit a probe; the strength of its penalty is chosen by folds over these documents."""
+    features = _of_length_one(features_NPF)
+    return ProbeClassifier(fit_logistic(features, labels, num_classes, _STRENGTHS, seed, num_processes))
+
+
+def _of_length_one(features_NPF: np.ndarray) -> np.ndarray:
+    """Return the features with each pooling's vector at length one, beside one another, (N, P * F)."""
+    exact = features_NPF.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=2, keepdims=True)
+    scaled: np.ndarray = exact / np.where(lengths > 0, lengths, 1)
+    return scaled.reshape(len(scaled), -1)
 
 
 @contextmanager
@@ -166,7 +174,7 @@ def _pooled(
     text_BT: Tensor,
     weights_BPT: Tensor,
 ) -> Tensor:
-    """Return the pooled features of a batch, (B, P * F), added up chunk by chunk."""
+    """Return the pooled features of a batch, (B, P, F), added up chunk by chunk."""
     num_rows, num_poolings, _ = weights_BPT.shape
     pooled_BPF = weights_BPT.new_zeros(num_rows, num_poolings, width)
     max_BF = weights_BPT.new_full((num_rows, width), -torch.inf)
@@ -183,4 +191,4 @@ def _pooled(
     if "max" in settings.pooling:
         no_text_B1 = ~text_BT.any(1, keepdim=True)
         pooled_BPF[:, settings.pooling.index("max")] = max_BF.masked_fill(no_text_B1, 0.0)
-    return pooled_BPF.flatten(1)
+    return pooled_BPF

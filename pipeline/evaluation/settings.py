@@ -15,6 +15,7 @@ class Evaluate(Section):
     calibration_bins: Annotated[int, Field(ge=1, le=10_000)]
     baseline_tfidf: bool
     confident_errors: CountOrZero  # how many to show, with texts and attributions
+    ship: str | None  # a candidate; null: the one with the least error on validation documents
 
 
 class Probe(Section):

@@ -13,15 +13,12 @@ import numpy as np
 import polars as pl
 import torch
 
-from models.heads import Classifier
-from pipeline.artifacts.model_folder import load_classifier
-from pipeline.artifacts.shipped import parts_of
+from pipeline.artifacts.shipped import Labelling, parts_of
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.inference.parts import TextClassifier, load_part
 from pipeline.settings.section import Precision
-from pipeline.training.cards import HeadCard, ModelCard
-from pipeline.training.classifier import predict_logits
 from pipeline.training.precision import dtype_of
 
 # A batch ends at whichever limit it reaches first. Larger batches, sorted by length, need less padding.
@@ -35,26 +32,16 @@ class Prediction:
     probabilities: dict[str, float]
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    """A part of a classifier, ready to predict."""
-
-    model: Classifier
-    card: ModelCard
-    head: HeadCard
-    tokenizer: Tokenizer
-    weight: float
-
-
 class Predictor:
-    """The averaged probabilities of one classifier or several, each with its tokenizer."""
+    """The weighted mean of the probabilities of one classifier or several."""
 
-    def __init__(self, parts: Sequence[_Loaded], precision: Precision = "auto") -> None:
+    def __init__(self, parts: Sequence[tuple[TextClassifier, float]], precision: Precision = "auto") -> None:
         self._parts = parts
         self._device = torch.device("cpu")
         self._dtype = dtype_of(precision, self._device)
-        self.label_names = parts[0].head.label_names
-        self._normalise = Normalise(**parts[0].head.normalise)
+        labelling = parts[0][0].labelling
+        self.label_names = labelling.label_names
+        self._normalise = Normalise(**labelling.normalise)
 
     @classmethod
     def load(cls, *folders: Path, precision: Precision = "auto") -> Predictor:
@@ -64,41 +51,29 @@ class Predictor:
         IMDb's 25,000 test reviews. Raises ValueError if a folder holds no complete classifier, or if two of
         them do not match.
         """
-        parts: list[_Loaded] = []
+        parts: list[tuple[TextClassifier, float]] = []
         for folder in folders:
             for part in parts_of(folder):
-                loaded = _load(part.folder, part.weight / len(folders))
-                if parts and loaded.head.label_names != parts[0].head.label_names:
-                    raise ValueError(
-                        f"the classifiers in {part.folder} and {folders[0]} have different labels"
-                    )
-                if parts and loaded.head.normalise != parts[0].head.normalise:
-                    raise ValueError(
-                        f"the classifiers in {part.folder} and {folders[0]} read differently normalised text"
-                    )
-                parts.append(loaded)
+                loaded = load_part(part.folder)
+                if parts:
+                    _check_alike(loaded.labelling, parts[0][0].labelling, part.folder, folders[0])
+                parts.append((loaded, part.weight / len(folders)))
         return cls(parts, precision)
 
     def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """Return label and probabilities of each text. An empty text counts as one without words."""
-        normalised = normalise(pl.Series(list(map(_valid_unicode, texts)), dtype=pl.String), self._normalise)
-        mean = torch.zeros(len(texts), len(self.label_names), dtype=torch.float64)
-        ids: dict[str, list[np.ndarray]] = {}  # parts may share a tokenizer
-        for part in self._parts:
-            tokens = ids.setdefault(part.tokenizer.sha256, [])
-            if not tokens:
-                tokens += part.tokenizer.encode_batch(normalised.to_list())
-            card = part.card
-            logits = predict_logits(
-                part.model,
-                tokens,
-                part.head.max_tokens,
-                card.direction,
-                card.pad_id,
-                self._device,
-                self._dtype,
-            )
-            mean += part.weight * logits.double().softmax(1)
+        series = normalise(pl.Series(list(map(_valid_unicode, texts)), dtype=pl.String), self._normalise)
+        normalised = series.to_list()
+        encoded: dict[str, list[np.ndarray]] = {}  # parts may share a tokenizer
+
+        def ids(tokenizer: Tokenizer) -> list[np.ndarray]:
+            if tokenizer.sha256 not in encoded:
+                encoded[tokenizer.sha256] = tokenizer.encode_batch(normalised)
+            return encoded[tokenizer.sha256]
+
+        mean = np.zeros((len(texts), len(self.label_names)))
+        for part, weight in self._parts:
+            mean += weight * part.probabilities(normalised, ids, self._device, self._dtype)
         return [
             Prediction(
                 self.label_names[int(row.argmax())],
@@ -108,12 +83,11 @@ class Predictor:
         ]
 
 
-def _load(folder: Path, weight: float) -> _Loaded:
-    model, card, head = load_classifier(folder)
-    tokenizer = Tokenizer.load(folder)
-    if card.tokenizer_sha256 != tokenizer.sha256:
-        raise ValueError(f"the classifier in {folder} was trained with another tokenizer than the one there")
-    return _Loaded(model, card, head, tokenizer, weight)
+def _check_alike(ours: Labelling, theirs: Labelling, folder: Path, other: Path) -> None:
+    if ours.label_names != theirs.label_names:
+        raise ValueError(f"the classifiers in {folder} and {other} have different labels")
+    if ours.normalise != theirs.normalise:
+        raise ValueError(f"the classifiers in {folder} and {other} read differently normalised text")
 
 
 def predict_lines(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.settings.section import Count, NonNegative, Section
+from pipeline.settings.section import Count, NonNegative, Positive, Section
 
 
 class CausalSettings(Section):
@@ -16,3 +16,13 @@ class CausalSettings(Section):
     ar_alpha: NonNegative
     tar_beta: NonNegative
     sampled_words: Count | None  # of the training softmax: about so many and the targets; null: all
+
+
+class WordVectorSettings(Section):
+    batch_rows: Count  # rows of the global batch
+    row_tokens: Count  # tokens of a row, at most; for glove, pairs of words that occur together
+    window: Annotated[int, Field(ge=1, le=100)]  # words on either side of a centre, at most
+    negatives: Count  # words that each pair is contrasted with; for skip_gram and cbow
+    shared_negatives: Count  # words drawn for each block of 32 centres, to stand for these
+    subsample: Positive | None  # words of a larger share of the text are dropped at random; null: none
+    count_cap: Positive  # for glove: x_max, the count from which on a pair has full weight

@@ -1,4 +1,4 @@
-"""Word vectors: skip-gram and CBOW with negative sampling, and GloVe. See `models/word_vectors.py` for sources.
+"""Word vectors: skip-gram and CBOW with negative sampling, and GloVe. Sources: `models/word_vectors.py`.
 
 Departures from the papers, all of them for large batches on many workers:
 
@@ -7,43 +7,44 @@ Departures from the papers, all of them for large batches on many workers:
   in the global batch. With AdaGrad or Adam, which do not see the scale of a gradient, the best rate hardly
   depends on the size of the batch; with SGD it would grow with it.
 - The negatives of a block of centres are drawn once (`WordVectorModel.skip_gram`).
-- The vectors kept are the input vectors. GloVe's authors add the output vectors, a small gain by their account
-  (section 4.2 of the paper).
+- The vectors kept are the input vectors. GloVe's authors add the output vectors (section 4.2).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
-from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 
 from models.family import Encoder, State
 from models.objective import Documents, Measure, Objective, StepLoss, TrainingText, Workers
 from models.word_vectors import WordVectorModel
 from pipeline.corpus.batches import rows_of
-from pipeline.corpus.word_batches import Vocabulary, WordBatch, WordBatches, count_tokens
-from pipeline.settings.section import Count, Positive
+from pipeline.corpus.cooccurrences import CooccurrenceBatches, Cooccurrences, count_cooccurrences
+from pipeline.corpus.word_batches import BLOCK, Vocabulary, WordBatches, count_tokens
+from pipeline.objectives.settings import WordVectorSettings
 
 _EVALUATION_SEED = 0  # so that losses of several seeds compare
 
 
-@dataclass(frozen=True)
-class Settings:
-    batch_rows: Count  # rows of the global batch
-    row_tokens: Count  # tokens of a row, at most
-    window: Annotated[int, Field(ge=1, le=100)]  # words on either side of a centre, at most
-    negatives: Count  # words that each pair is contrasted with; for skip_gram and cbow
-    shared_negatives: Count  # words drawn for each block of 32 centres to stand for these
-    subsample: Positive | None  # words of a larger share of the text are dropped at random; null: none
+class _Losses(Protocol):
+    """A text as one algorithm reads it."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def at(self, step: int, rows: slice, context: Workers, dtype: torch.dtype) -> StepLoss:
+        """Return the loss of a step on some rows; `objective` is not yet divided by `num_targets`."""
 
 
 class WordVectors(Objective):
-    Settings = Settings
+    """For `glove` the loss of a pair is the weighted squared error of the logarithm of its count."""
+
+    Settings = WordVectorSettings
     measures = (Measure("loss", "loss, nats a pair"),)
 
     @staticmethod
@@ -56,60 +57,122 @@ class WordVectors(Objective):
     ) -> list[list[nn.Parameter]]:
         return [*encoder_groups, model.top]
 
-    def __init__(self, model: WordVectorModel, settings: Settings, text: TrainingText, seed: int) -> None:
+    def __init__(
+        self, model: WordVectorModel, settings: WordVectorSettings, text: TrainingText, seed: int
+    ) -> None:
         """Raises ValueError if the training text has no words."""
-        self.model, self.settings = model, settings
-        counts_V = count_tokens(text.training, text.vocab_size)
-        self._vocabulary = Vocabulary.of(counts_V, text.special_ids, settings.subsample)
-        self._training = self._batches(text.training, seed)
-        self._validation = self._batches(text.validation, _EVALUATION_SEED)
-
-    def _batches(self, shards: Sequence[Documents], seed: int) -> WordBatches:
-        return WordBatches(
-            shards,
-            self._vocabulary,
-            num_rows=self.settings.batch_rows,
-            row_tokens=self.settings.row_tokens,
-            window=self.settings.window,
-            negatives=self.settings.shared_negatives,
-            seed=seed,
-        )
+        self._num_rows = settings.batch_rows
+        make = _factorising if model.algorithm == "glove" else _sampling
+        self._training, self._validation = make(model, settings, text, seed)
 
     def num_steps(self, epochs: float) -> int:
         return math.ceil(epochs * self._training.steps_per_epoch)
 
     def lanes(self, context: Workers) -> tuple[slice, int]:
-        num_rows = self.settings.batch_rows
-        return rows_of(context.rank, context.world, num_rows), num_rows
+        return rows_of(context.rank, context.world, self._num_rows), self._num_rows
 
     def loss(self, step: int, state: State, context: Workers) -> StepLoss:
-        batch = self._training.at(step, self.lanes(context)[0])
-        nats, num_pairs = self._nats(batch, context, context.precision)
-        num_targets = max(1, round(context.sum_numbers(float(num_pairs))[0]))
-        return StepLoss(nats / num_targets, nats.detach(), num_targets, batch.num_tokens)
-
-    def _nats(self, batch: WordBatch, context: Workers, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the loss summed over this worker's pairs, and their number."""
-        windows = batch.to(context).windows(self.settings.window)
-        loss = self.model.skip_gram if self.model.algorithm == "skip_gram" else self.model.cbow
-        return loss(windows, self.settings.negatives, dtype)
+        loss = self._training.at(step, self.lanes(context)[0], context, context.precision)
+        return replace(loss, objective=loss.objective / max(1, loss.num_targets))
 
     @torch.no_grad()
     def evaluate(self, context: Workers) -> dict[str, float]:
-        """Return the loss in nats a pair on one pass over the validation text, with the same draws each time."""
-        nats = num_pairs = 0.0
+        """Return the loss a pair over one pass of the validation text, with the same draws each time."""
+        rows, _ = self.lanes(context)
+        nats, num_targets = 0.0, 0
         for step in range(self._validation.steps_per_epoch):
-            batch = self._validation.at(step, self.lanes(context)[0])
-            of_step = self._nats(batch, context, torch.float32)
-            nats, num_pairs = nats + float(of_step[0]), num_pairs + float(of_step[1])
-        nats, num_pairs = context.sum_numbers(nats, num_pairs)
-        return {"validation/loss": nats / max(1.0, num_pairs)}
+            loss = self._validation.at(step, rows, context, torch.float32)
+            nats, num_targets = nats + float(loss.nats), num_targets + loss.num_targets
+        return {"validation/loss": context.sum_numbers(nats)[0] / max(1, num_targets)}
 
     @classmethod
-    def size_of_step(cls, settings: Any, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
+    def size_of_step(cls, settings: WordVectorSettings, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
         tokens = settings.batch_rows * settings.row_tokens
-        # The logits of each centre's window and negatives, and their gradients.
-        return tokens, 2 * tokens * (2 * settings.window + 1 + settings.shared_negatives)
+        # Of each block: contexts and negatives, their vectors and gradients, and three copies of the logits.
+        columns = BLOCK + 2 * settings.window + settings.shared_negatives
+        return tokens, tokens // BLOCK * columns * (3 * encoder.width + 3 * BLOCK)
+
+
+@dataclass(frozen=True)
+class _Sampling:
+    """Skip-gram or CBOW with negative sampling."""
+
+    model: WordVectorModel
+    settings: WordVectorSettings
+    batches: WordBatches
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.batches.steps_per_epoch
+
+    def at(self, step: int, rows: slice, context: Workers, dtype: torch.dtype) -> StepLoss:
+        batch = self.batches.at(step, rows).to(context)
+        algorithm = self.model.skip_gram if self.model.algorithm == "skip_gram" else self.model.cbow
+        nats, num_pairs = algorithm(batch.windows(self.settings.window), self.settings.negatives, dtype)
+        # How many words the other workers keep is only known to them.
+        num_targets = round(context.sum_numbers(float(num_pairs))[0])
+        return StepLoss(nats, nats.detach(), num_targets, batch.num_tokens)
+
+
+def _sampling(
+    model: WordVectorModel, settings: WordVectorSettings, text: TrainingText, seed: int
+) -> tuple[_Losses, _Losses]:
+    counts_V = count_tokens(text.training, text.vocab_size)
+    vocabulary = Vocabulary.of(counts_V, text.special_ids, settings.subsample)
+
+    def read(shards: Sequence[Documents], seed: int) -> _Sampling:
+        batches = WordBatches(
+            shards,
+            vocabulary,
+            num_rows=settings.batch_rows,
+            row_tokens=settings.row_tokens,
+            window=settings.window,
+            negatives=settings.shared_negatives,
+            seed=seed,
+        )
+        return _Sampling(model, settings, batches)
+
+    return read(text.training, seed), read(text.validation, _EVALUATION_SEED)
+
+
+@dataclass(frozen=True)
+class _Factorising:
+    """GloVe."""
+
+    model: WordVectorModel
+    settings: WordVectorSettings
+    batches: CooccurrenceBatches
+    num_tokens: int  # of the text
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.batches.steps_per_epoch
+
+    def at(self, step: int, rows: slice, context: Workers, dtype: torch.dtype) -> StepLoss:
+        inputs_P, outputs_P, counts_P = context.to_device(*self.batches.at(step, rows))
+        loss = self.model.glove(inputs_P, outputs_P, counts_P, self.settings.count_cap)
+        num_tokens = self.num_tokens // self.steps_per_epoch
+        return StepLoss(loss, loss.detach(), self.batches.num_pairs_at(step), num_tokens)
+
+
+def _factorising(
+    model: WordVectorModel, settings: WordVectorSettings, text: TrainingText, seed: int
+) -> tuple[_Losses, _Losses]:
+    training, validation = (
+        count_cooccurrences(shards, text.vocab_size, text.special_ids, settings.window)
+        for shards in (text.training, text.validation)
+    )
+    if not len(training.counts_P):
+        raise ValueError("the training text has no two words that stand near each other")
+    # Counts grow with the text, so those of the validation text are raised to the size of the training text.
+    validation = validation.scaled(training.counts_P.sum() / max(1.0, validation.counts_P.sum()))
+
+    def read(pairs: Cooccurrences, shards: Sequence[Documents], seed: int) -> _Factorising:
+        num_rows, row_pairs = settings.batch_rows, settings.row_tokens
+        batches = CooccurrenceBatches(pairs, num_rows=num_rows, row_pairs=row_pairs, seed=seed)
+        return _Factorising(model, settings, batches, sum(int(shard.offsets[-1]) for shard in shards))
+
+    return read(training, text.training, seed), read(validation, text.validation, _EVALUATION_SEED)
 
 
 OBJECTIVE = WordVectors

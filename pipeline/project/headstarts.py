@@ -12,6 +12,7 @@ from pydantic import BaseModel, create_model
 from models.family import Family
 from models.objective import Objective
 from pipeline.distributed.settings import Range, Tune
+from pipeline.evaluation.settings import Probe
 from pipeline.objectives.lookup import objective_of
 from pipeline.project.params import Params
 from pipeline.settings.loader import flatten, overlay, typed
@@ -34,6 +35,7 @@ class ResolvedHeadStart:
     finetune_classifier: ClassifierTraining
     few_labels: ClassifierTraining
     scratch: ClassifierTraining  # few labels, from scratch
+    probe: Probe
 
     def of_stage(self, stage: str) -> dict[str, Any]:
         """The settings that a training stage depends on, as plain values."""
@@ -76,6 +78,8 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         family.defaults.get("few_labels", {}),
         section.few_labels,
     )
+    probe = overlay(params.probe.model_dump(), family.defaults.get("probe", {}))
+    probe = overlay(probe, section.probe)
     return ResolvedHeadStart(
         name=name,
         family=family,
@@ -87,6 +91,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         finetune_classifier=classifier("finetune_classifier", *finished),
         few_labels=classifier("few_labels", *few),
         scratch=classifier("scratch", *few, family.defaults.get("scratch", {}), section.scratch),
+        probe=typed(Probe, probe, where="params.yaml", prefix=f"{key}.probe."),
     )
 
 

@@ -17,13 +17,18 @@ from pydantic import Field
 
 from pipeline.corpus.settings import Corpora, Leakage, Tokenizer
 from pipeline.distributed.settings import Distinct, Run, Trials, Tune
-from pipeline.evaluation.settings import Evaluate
+from pipeline.evaluation.settings import Evaluate, Probe
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.settings.section import Section
 from pipeline.sweeps.settings import Ablate, SampleEfficiency
 from pipeline.training.settings import ClassifierTraining, HeadStart, LanguageModelTraining
 
-STARTS = ("general_lm", "target_lm_alone", "scratch")  # of an arm, beside the target's language model
+STARTS = (
+    "general_lm",
+    "target_lm_alone",
+    "scratch",
+    "probe",
+)  # of an arm, beside the target's language model
 BASELINES = ("tfidf",)  # arms without a head start
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -40,6 +45,7 @@ class Params(Section):
     pretrain_lm: LanguageModelTraining
     finetune_lm: LanguageModelTraining
     finetune_classifier: ClassifierTraining
+    probe: Probe
     leakage: Leakage
     evaluate: Evaluate
     trials: Trials

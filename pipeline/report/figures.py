@@ -20,6 +20,7 @@ CORPORA = ("general", "target")
 TFIDF = "TF-IDF + logistic regression"
 _STARTS = {
     "scratch": "from scratch",
+    "probe": "frozen features",
     "general_lm": "general language model only",
     "target_lm_alone": "target language model only",
 }

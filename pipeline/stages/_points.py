@@ -14,7 +14,7 @@ from pipeline.machine.cost import total
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
 from pipeline.project.params import Params
 from pipeline.settings.loader import overlay
-from pipeline.stages._trials import ClassifierPoint, LanguageModelPoint, TfidfPoint
+from pipeline.stages._trials import ClassifierPoint, LanguageModelPoint, ProbePoint, TfidfPoint
 from pipeline.sweeps.settings import SampleEfficiency
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
@@ -23,7 +23,7 @@ from pipeline.training.language_model import make_language_model_job
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 
 # What a network's weights come from.
-Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch"]
+Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch", "probe"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Inputs:
     documents: Path
     general_lm: Path
     target_lm: Path
+    features: Path | None = None  # folder, by head start
     target_lm_alone: Mapping[str, Path] = field(default_factory=dict)  # trained here, by head start
 
     def tokens_of(self, head_start: str, corpus: str = "target") -> Path:
@@ -113,7 +114,8 @@ def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
     names = params.head_starts_of(place.arm)
     if not names:
         return [_tfidf(place, params, inputs)]
-    return [_classifier(place, resolve(params, name), params, inputs) for name in names]
+    make = _probe if place.start == "probe" else _classifier
+    return [make(place, resolve(params, name), params, inputs) for name in names]
 
 
 def _tfidf(place: Place, params: Params, inputs: Inputs) -> Spec:
@@ -139,6 +141,33 @@ def _tfidf(place: Place, params: Params, inputs: Inputs) -> Spec:
         "test_documents": test_documents,
     }
     return Spec(name, identity, ("documents",), build)
+
+
+def _probe(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
+    name = f"{head_start.name} probe {place.num_labels} labels, seed {place.seed}"
+    test_documents = params.sample_efficiency.test_documents
+    assert inputs.features is not None
+    features = inputs.features / head_start.name
+
+    def build(session: Session) -> SweepTrial:
+        return ProbePoint(
+            name,
+            session.folder,
+            inputs.tokens_of(head_start.name).resolve(),
+            features.resolve(),
+            place.num_labels,
+            place.seed,
+            test_documents,
+        )
+
+    identity = {
+        "arm": "probe",
+        "labels": place.num_labels,
+        "seed": place.seed,
+        "test_documents": test_documents,
+    }
+    read = (f"tokens/{head_start.name}/target.json", f"features/{head_start.name}")
+    return Spec(name, identity, read, build)
 
 
 def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:

@@ -20,7 +20,8 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import device_of
-from pipeline.evaluation.tfidf import tfidf_probabilities
+from pipeline.evaluation.probe import fit_probe
+from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.machine.cost import Cost, total
 from pipeline.storage.lease import Fence
 from pipeline.training.cards import build_classifier, build_encoder
@@ -84,13 +85,47 @@ class TfidfPoint:
         train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
         chosen = chosen_documents(train, self.num_labels, self.seed, "sample_efficiency.labels")
         train_texts, test_texts = read_texts(self.documents, "train"), read_texts(self.documents, "test")
-        probs = tfidf_probabilities(
+        classifier = fit_tfidf(
             [train_texts[index] for index in chosen],
             train.labels[chosen].astype(np.int64),
-            [test_texts[index] for index in test_sample(test, self.test_documents)],
             len(read_info(self.tokens).label_names or ()),
             self.seed,
         )
+        tested = test_sample(test, self.test_documents)
+        probs = classifier.probabilities([test_texts[index] for index in tested])
+        return _outcome(0, torch.from_numpy(probs), cost.spent(), {})
+
+
+@dataclass(frozen=True)
+class ProbePoint:
+    """Logistic regression on frozen features. It validates by folds, so all labels train."""
+
+    name: str
+    folder: str
+    tokens: Path
+    features: Path  # folder, by split
+    num_labels: int
+    seed: int
+    test_documents: int | None
+
+    def recorded(self, session: Session) -> ProbePoint:
+        return self  # it has no curve
+
+    def run(self, fence: Fence) -> Checkpoint:
+        cost = Cost()
+        train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
+        chosen = chosen_documents(train, self.num_labels, self.seed, "sample_efficiency.labels")
+        features = {
+            split: np.load(self.features / f"{split}.npy", mmap_mode="r") for split in ("train", "test")
+        }
+        classifier = fit_probe(
+            features["train"][chosen],
+            train.labels[chosen].astype(np.int64),
+            len(read_info(self.tokens).label_names or ()),
+            self.seed,
+        )
+        tested = test_sample(test, self.test_documents)
+        probs = classifier.probabilities(features["test"][tested])
         return _outcome(0, torch.from_numpy(probs), cost.spent(), {})
 
 

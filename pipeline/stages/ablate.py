@@ -36,7 +36,7 @@ from pipeline.training.classifier import split_labels
 from pipeline.training.language_model import make_language_model_job
 
 STAGE = Stage(
-    place=11,
+    place=12,
     kind="sweeps",
     sections=(
         "run.seed",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import numpy as np
 import torch
 
 from models.heads import Classifier
-from pipeline.artifacts.model_folder import load_classifier
-from pipeline.artifacts.shipped import ship
+from pipeline.artifacts.model_folder import ModelFolder, load_classifier
+from pipeline.artifacts.shipped import Labelling, ShippedProbe, ship, write_probe, write_tfidf
 from pipeline.corpus.classifier_batches import clip
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
@@ -23,30 +24,39 @@ from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.evaluation import metrics as evaluation
-from pipeline.evaluation.tfidf import tfidf_probabilities
+from pipeline.evaluation.blend import BLEND, blended, choose
+from pipeline.evaluation.probe import fit_probe
+from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.machine.cost import Cost
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
+from pipeline.stages.read_features import reading_of
 from pipeline.training.cards import HeadCard, ModelCard
+from pipeline.training.checkpoint import tensors_under
 from pipeline.training.classifier import chosen_documents, predict_logits
 
 STAGE = Stage(
-    place=8,
+    place=9,
     kind="evaluates",
     sections=(
         "run.seed",
         "run.headstarts",
+        "headstarts",
         "ensembles",
+        "probe",
+        "finetune_classifier",
         "evaluate",
         "corpus.target.normalise",
-        "finetune_classifier.max_labels",
         "leakage.action",
     ),
     outputs=("out", "classifier"),
     registers="headstart-classifier",
 )
+
+TFIDF = "tfidf"
 
 
 def run(
@@ -55,6 +65,8 @@ def run(
     tokens: Path,
     documents: Path,
     classifiers: Path,
+    features: Path,
+    target_lm: Path,
     leaks: Path,
     out: Path,
     classifier: Path,
@@ -64,81 +76,68 @@ def run(
     Raises:
         ValueError: there is no test split, or a classifier does not match its tokens.
     """
-    first = tokens_at(tokens / params.run.headstarts[0] / "target.json")
-    names = read_info(first).label_names
-    test = _Labelled.of(open_shard(first, "test"), "test")
-    leaked = leaked_documents(leaks)
-    num_leaked = int(np.isin(test.documents, leaked).sum())
-    if params.leakage.action == "drop":
-        test = test.without(leaked)
-    if not len(test.documents) or names is None:
-        raise ValueError(f"{first} has no labelled test documents; set corpus.target.split.test above 0")
-    validation = _Labelled.of(open_shard(first, "validation"), "validation")
-    trained = {
-        name: _load(classifiers / name, tokens / name / "target.json") for name in params.run.headstarts
-    }
-    found = {name: _of_head_start(each, validation, test) for name, each in trained.items()}
+    data = _Data.of(params, tokens, documents, leaks)
+    candidates = [_network(params, name, data, classifiers) for name in params.run.headstarts]
+    candidates += [_probe(params, name, data, features, target_lm) for name in params.run.headstarts]
+    if params.evaluate.baseline_tfidf:
+        candidates.append(_tfidf(params, data))
+    found = {each.name: each for each in candidates}
     for name, members in params.trained_ensembles().items():
-        found[name] = _mean([found[member] for member in members])
-    shipped = _chosen(found, validation.labels)
-    probs, labels = found[shipped].test, test.labels
+        found[name] = _mixture(name, [found[member] for member in members], [1 / len(members)] * len(members))
     settings, seed = params.evaluate, params.run.seed
+    choice = choose(
+        {name: each.validation for name, each in found.items()},
+        data.validation.labels,
+        settings,
+        seed,
+        blend_of=[each.name for each in candidates],
+    )
+    weights = [choice.weights[each.name] for each in candidates]
+    found[BLEND] = _mixture(BLEND, candidates, weights)
+    shipped = found[_name_to_ship(settings.ship, choice.name, list(found))]
+    judged = {each.name: each for each in choice.candidates}
     metrics: dict[str, Any] = {
-        "num_documents": len(labels),
-        "shipped": shipped,
-        **evaluation.classification_metrics(labels, probs, settings, seed),
+        "num_documents": len(data.test.labels),
+        "num_validation_documents": len(data.validation.labels),
+        "shipped": shipped.name,
+        "forced": settings.ship is not None,
+        "parts": shipped.parts,
+        **evaluation.classification_metrics(data.test.labels, shipped.test, settings, seed),
     }
     metrics["candidates"] = {
         name: {
-            **evaluation.classification_metrics(labels, each.test, settings, seed),
-            "validation_error": float((each.validation.argmax(1) != validation.labels).mean()),
-            "head_starts": params.ensembles.get(name, [name]),
-            "milliseconds_per_document": each.seconds / len(labels) * 1000,
+            **evaluation.classification_metrics(data.test.labels, found[name].test, settings, seed),
+            **found[name].cost,
+            "head_starts": found[name].head_starts,
+            "is_frozen": found[name].is_frozen,
+            "milliseconds_per_document": found[name].seconds / len(data.test.labels) * 1000,
+            "validation": {key: value for key, value in asdict(judged[name]).items() if key != "name"},
         }
-        for name, each in found.items()
+        for name in judged
     }
-    unseen = ~np.isin(test.documents, leaked)
-    metrics["leakage"] = {"num_leaked": num_leaked, "action": params.leakage.action}
-    if unseen.any() and not unseen.all():
-        metrics["leakage"]["error_without"] = float((probs.argmax(1) != labels)[unseen].mean())
-    cost, known = Cost(), open_shard(first, "train").labels
-    majority = np.bincount(known[known != UNLABELLED], minlength=len(names)).argmax()
-    error = float((labels != majority).mean())
-    metrics["baselines"] = {"majority_class": {"error": error, **cost.spent()}}
-    if settings.baseline_tfidf:
-        cost = Cost()
-        baseline = _tfidf(params, first, documents, len(names), test.documents)
-        metrics["baselines"]["tfidf"] = {
-            **cost.spent(),
-            **evaluation.classification_metrics(labels, baseline, settings, seed),
-            **evaluation.error_above(labels, baseline, probs, settings, seed),
-        }
-        for name, each in found.items():
-            above = evaluation.error_above(labels, baseline, each.test, settings, seed)
-            metrics["candidates"][name]["tfidf_above"] = above
-        if "error_without" in metrics["leakage"]:
-            without = float((baseline.argmax(1) != labels)[unseen].mean())
-            metrics["leakage"]["tfidf_error_without"] = without
-    parts = params.ensembles.get(shipped, [shipped])
-    wrong = evaluation.confident_errors(labels, probs, settings.confident_errors)
-    errors = [
-        {
-            "actual": names[labels[place]],
-            "predicted": names[probs[place].argmax()],
-            "confidence": float(probs[place].max()),
-            "leaked": bool(~unseen[place]),
-            "tokens": trained[parts[0]].explained(int(test.documents[place]), int(probs[place].argmax())),
-        }
-        for place in wrong
-    ]
+    metrics |= _baselines(metrics, found, shipped, data, params)
+    wrong = evaluation.confident_errors(data.test.labels, shipped.test, settings.confident_errors)
+    errors = [_error(place, shipped, found, data) for place in wrong]
     with atomic_folder(out) as folder:
-        write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, names))
+        labels, probs = data.test.labels, shipped.test
+        write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, data.label_names))
         table = evaluation.calibration_table(labels, probs, settings.calibration_bins)
         write_csv(folder / "calibration.csv", table)
         np.save(folder / "probabilities.npy", probs.astype(np.float32))
         (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
-    ship(classifier, shipped, {classifiers / name: 1 / len(parts) for name in parts})
+    ship(classifier, shipped.name, shipped.parts, {each.name: each.write for each in candidates})
     return metrics
+
+
+def _name_to_ship(wanted: str | None, best: str, known: Sequence[str]) -> str:
+    if wanted is None:
+        return best
+    if wanted not in known:
+        raise ValueError(f"evaluate.ship is {wanted}, which is no candidate; there are {', '.join(known)}")
+    return wanted
+
+
+# ---------------------------------------------------------------------------------------------- data
 
 
 @dataclass(frozen=True)
@@ -160,88 +159,249 @@ class _Labelled:
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    """Probabilities (N, C) for validation and test documents."""
+class _Data:
+    """The documents to learn from, to choose by and to test on. All head starts have the same."""
 
-    validation: np.ndarray
-    test: np.ndarray
-    seconds: float  # that the test documents took
+    tokens: Path  # links, by head start
+    documents: Path
+    label_names: tuple[str, ...]
+    train: _Labelled
+    validation: _Labelled
+    test: _Labelled
+    leaked: np.ndarray  # test documents that were trained on
+    num_leaked: int
+
+    @staticmethod
+    def of(params: Params, tokens: Path, documents: Path, leaks: Path) -> _Data:
+        first = tokens_at(tokens / params.run.headstarts[0] / "target.json")
+        names = read_info(first).label_names
+        train, test = open_shard(first, "train"), _Labelled.of(open_shard(first, "test"), "test")
+        leaked = leaked_documents(leaks)
+        num_leaked = int(np.isin(test.documents, leaked).sum())
+        if params.leakage.action == "drop":
+            test = test.without(leaked)
+        if not len(test.documents) or names is None:
+            raise ValueError(f"{first} has no labelled test documents; set corpus.target.split.test above 0")
+        chosen = chosen_documents(train, params.finetune_classifier.max_labels, params.run.seed)
+        return _Data(
+            tokens,
+            documents,
+            names,
+            _Labelled("train", chosen, train.labels[chosen].astype(np.int64)),
+            _Labelled.of(open_shard(first, "validation"), "validation"),
+            test,
+            leaked,
+            num_leaked,
+        )
+
+    @property
+    def judged(self) -> tuple[_Labelled, _Labelled]:
+        return self.validation, self.test
+
+    def tokens_of(self, head_start: str) -> Path:
+        return tokens_at(self.tokens / head_start / "target.json")
+
+    def tokenizer_of(self, head_start: str) -> Path:
+        return Path(read_link(self.tokens / head_start / "target.json").tokenizer)
 
 
-def _mean(members: Sequence[_Candidate]) -> _Candidate:
-    return _Candidate(
-        np.mean([each.validation for each in members], axis=0),
-        np.mean([each.test for each in members], axis=0),
-        sum(each.seconds for each in members),
-    )
-
-
-def _chosen(candidates: Mapping[str, _Candidate], labels_N: np.ndarray) -> str:
-    """The candidate with the lowest error on validation documents; of equal ones the first."""
-    errors = {name: (each.validation.argmax(1) != labels_N).mean() for name, each in candidates.items()}
-    return min(errors, key=lambda name: float(errors[name]))
+# ---------------------------------------------------------------------------------------- candidates
 
 
 @dataclass(frozen=True)
-class _Trained:
-    """A head start's classifier, read once, and the tokens that it reads."""
+class _Candidate:
+    """Probabilities (N, C) for validation and test documents, and what they cost."""
 
-    model: Classifier
-    card: ModelCard
-    head: HeadCard
-    tokens: Path
-    tokenizer: Path
+    name: str
+    validation: np.ndarray
+    test: np.ndarray
+    seconds: float  # that the test documents took
+    parts: dict[str, float]  # weights of single candidates
+    head_starts: list[str]
+    cost: dict[str, float]  # of its fit, where it was fitted here
+    is_frozen: bool = False  # its head starts were not fine-tuned as classifiers
+    write: Callable[[Path], None] = lambda folder: None
+    explain: Callable[[int, int], list[tuple[str, float]]] | None = None  # (test document, label)
 
-    def explained(self, test_document: int, label: int) -> list[tuple[str, float]]:
+
+def _mixture(name: str, members: Sequence[_Candidate], weights: Sequence[float]) -> _Candidate:
+    """A weighted mean of single candidates, without those of no weight."""
+    used = [(each, weight) for each, weight in zip(members, weights, strict=True) if weight > 1e-3]
+    total = sum(weight for _, weight in used)
+    shares = np.array([weight / total for _, weight in used])
+    return _Candidate(
+        name,
+        blended(np.stack([each.validation for each, _ in used]), shares),
+        blended(np.stack([each.test for each, _ in used]), shares),
+        seconds=sum(each.seconds for each, _ in used),
+        parts={each.name: float(share) for (each, _), share in zip(used, shares, strict=True)},
+        head_starts=list(dict.fromkeys(name for each, _ in used for name in each.head_starts)),
+        cost={},
+        is_frozen=all(each.is_frozen for each, _ in used),
+    )
+
+
+def _network(params: Params, name: str, data: _Data, classifiers: Path) -> _Candidate:
+    """A head start's fine-tuned classifier."""
+    folder, tokens = classifiers / name, data.tokens_of(name)
+    model, card, head = load_classifier(folder)
+    if card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
+        raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
+    validation, _ = _predicted(model, card, head, tokens, data.validation)
+    test, seconds = _predicted(model, card, head, tokens, data.test)
+
+    def explain(document: int, label: int) -> list[tuple[str, float]]:
         """Pieces of the text that the classifier read, each with how much it spoke for `label`."""
         from pipeline.evaluation.attribution import token_attributions
 
-        document = open_shard(self.tokens, "test").document(test_document)
-        ids = clip(document, self.head.max_tokens, self.card.direction)
-        moved = token_attributions(self.model, ids, label)
-        if self.card.direction == "backward":
+        ids = clip(open_shard(tokens, "test").document(document), head.max_tokens, card.direction)
+        moved = token_attributions(model.cpu(), ids, label)
+        if card.direction == "backward":
             ids, moved = ids[::-1], moved[::-1]
-        pieces = Tokenizer.load(self.tokenizer).pieces(ids)
+        pieces = Tokenizer.load(data.tokenizer_of(name)).pieces(ids)
         return [(piece, round(float(value), 4)) for piece, value in zip(pieces, moved, strict=True)]
 
+    def write(aside: Path) -> None:
+        shutil.copytree(folder, aside)
 
-def _load(folder: Path, link: Path) -> _Trained:
-    model, card, head = load_classifier(folder)
-    tokens = tokens_at(link)
-    if card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
-        raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
-    return _Trained(model, card, head, tokens, Path(read_link(link).tokenizer))
+    return _Candidate(name, validation, test, seconds, {name: 1.0}, [name], {}, write=write, explain=explain)
 
 
-def _of_head_start(trained: _Trained, validation: _Labelled, test: _Labelled) -> _Candidate:
-    before = time.monotonic()
-    found = _probabilities(trained, test)
-    seconds = time.monotonic() - before
-    return _Candidate(_probabilities(trained, validation), found, seconds)
-
-
-def _probabilities(trained: _Trained, labelled: _Labelled) -> np.ndarray:
+def _predicted(
+    model: Classifier, card: ModelCard, head: HeadCard, tokens: Path, labelled: _Labelled
+) -> tuple[np.ndarray, float]:
+    """Probabilities (N, C), and the seconds that they took."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    shard = open_shard(trained.tokens, labelled.split)
+    shard, before = open_shard(tokens, labelled.split), time.monotonic()
     texts = [shard.document(int(k)) for k in labelled.documents]
-    card, head = trained.card, trained.head
-    model = trained.model.to(device)
-    logits = predict_logits(model, texts, head.max_tokens, card.direction, card.pad_id, device)
-    return logits.double().softmax(1).numpy()
+    logits = predict_logits(model.to(device), texts, head.max_tokens, card.direction, card.pad_id, device)
+    return logits.double().softmax(1).numpy(), time.monotonic() - before
 
 
-def _tfidf(
-    params: Params, tokens: Path, documents: Path, num_classes: int, chosen_test: np.ndarray
-) -> np.ndarray:
-    """The baseline, trained on the same labelled documents as the classifier."""
-    train = open_shard(tokens, "train")
-    chosen = chosen_documents(train, params.finetune_classifier.max_labels, params.run.seed)
-    train_texts, test_texts = read_texts(documents, "train"), read_texts(documents, "test")
-    return tfidf_probabilities(
-        [train_texts[k] for k in chosen],
-        train.labels[chosen].astype(np.int64),
-        [test_texts[k] for k in chosen_test],
-        num_classes,
-        params.run.seed,
-        num_processes=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+def _probe(params: Params, name: str, data: _Data, features: Path, target_lm: Path) -> _Candidate:
+    """Logistic regression on a head start's frozen features."""
+    folder, settings = features / name, resolve(params, name)
+    pooled = {
+        each.split: np.load(folder / f"{each.split}.npy", mmap_mode="r")[each.documents]
+        for each in (data.train, *data.judged)
+    }
+    cost = Cost()
+    fitted = fit_probe(
+        pooled["train"], data.train.labels, len(data.label_names), params.run.seed, _num_processes()
     )
+    spent = cost.spent()
+    before = time.monotonic()
+    test = fitted.probabilities(pooled["test"])
+    seconds = time.monotonic() - before
+
+    def write(aside: Path) -> None:
+        start, info = ModelFolder.at(target_lm / name), read_info(data.tokens_of(name))
+        card = start.card()
+        probe = ShippedProbe(
+            card=card,
+            encoder=tensors_under(start.tensors(), "encoder."),
+            idf_V=torch.from_numpy(np.load(folder / "idf.npy")),
+            settings=settings.probe,
+            reading=reading_of(settings.finetune_classifier, card, info),
+            classifier=fitted,
+        )
+        tokenizer = Tokenizer.file_in(data.tokenizer_of(name))
+        write_probe(aside, probe, _labelling(params, data), tokenizer)
+
+    return _Candidate(
+        f"{name}:probe",
+        fitted.probabilities(pooled["validation"]),
+        test,
+        seconds,
+        {f"{name}:probe": 1.0},
+        [name],
+        dict(spent),
+        is_frozen=True,
+        write=write,
+    )
+
+
+def _tfidf(params: Params, data: _Data) -> _Candidate:
+    """The baseline, trained on the same labelled documents as the classifiers."""
+    cost = Cost()
+    texts = read_texts(data.documents, "train")
+    fitted = fit_tfidf(
+        [texts[k] for k in data.train.documents],
+        data.train.labels,
+        len(data.label_names),
+        params.run.seed,
+        _num_processes(),
+    )
+    spent = cost.spent()
+    found = {}
+    for each in data.judged:
+        texts, before = read_texts(data.documents, each.split), time.monotonic()
+        probs = fitted.probabilities([texts[k] for k in each.documents])
+        found[each.split] = (probs, time.monotonic() - before)
+    (validation, _), (test, seconds) = found["validation"], found["test"]
+
+    def write(aside: Path) -> None:
+        write_tfidf(aside, fitted, _labelling(params, data))
+
+    return _Candidate(
+        TFIDF, validation, test, seconds, {TFIDF: 1.0}, [], dict(spent), is_frozen=True, write=write
+    )
+
+
+def _labelling(params: Params, data: _Data) -> Labelling:
+    return Labelling(data.label_names, params.corpus.target.normalise.model_dump())
+
+
+def _num_processes() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+# ------------------------------------------------------------------------------------------- figures
+
+
+def _baselines(
+    metrics: Mapping[str, Any],
+    found: Mapping[str, _Candidate],
+    shipped: _Candidate,
+    data: _Data,
+    params: Params,
+) -> dict[str, Any]:
+    """Figures of the majority class and TF-IDF, each candidate against TF-IDF, and those without leaks."""
+    settings, seed, labels = params.evaluate, params.run.seed, data.test.labels
+    counts = np.bincount(data.train.labels, minlength=len(data.label_names))
+    majority: dict[str, float] = {"error": float((labels != counts.argmax()).mean())}
+    baselines: dict[str, Any] = {"majority_class": majority}
+    leakage: dict[str, Any] = {"num_leaked": data.num_leaked, "action": params.leakage.action}
+    unseen = ~np.isin(data.test.documents, data.leaked)
+    leaks_matter = bool(unseen.any() and not unseen.all())
+    if leaks_matter:
+        leakage["error_without"] = float((shipped.test.argmax(1) != labels)[unseen].mean())
+    if TFIDF in found:
+        tfidf = found[TFIDF].test
+        for name, each in metrics["candidates"].items():
+            each["tfidf_above"] = evaluation.error_above(labels, tfidf, found[name].test, settings, seed)
+        above = metrics["candidates"][shipped.name]["tfidf_above"]
+        baselines[TFIDF] = {**metrics["candidates"][TFIDF], **above}
+        if leaks_matter:
+            leakage["tfidf_error_without"] = float((tfidf.argmax(1) != labels)[unseen].mean())
+    return {"baselines": baselines, "leakage": leakage}
+
+
+def _error(place: int, shipped: _Candidate, found: Mapping[str, _Candidate], data: _Data) -> dict[str, Any]:
+    """A wrong prediction with its text, explained by the part of most weight that can be."""
+    document, probs = int(data.test.documents[place]), shipped.test[place]
+    label = int(probs.argmax())
+    parts = sorted(shipped.parts, key=lambda name: -shipped.parts[name])
+    explain = next((found[name].explain for name in parts if found[name].explain is not None), None)
+    return {
+        "actual": data.label_names[data.test.labels[place]],
+        "predicted": data.label_names[label],
+        "confidence": float(probs[label]),
+        "leaked": bool(np.isin(document, data.leaked)),
+        "tokens": explain(document, label) if explain else _text(data, document),
+    }
+
+
+def _text(data: _Data, document: int) -> list[tuple[str, float]]:
+    """The whole text, unexplained."""
+    return [(read_texts(data.documents, "test")[document], 0.0)]

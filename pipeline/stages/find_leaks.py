@@ -14,7 +14,7 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 
-STAGE = Stage(place=7, kind="prepares", sections=("leakage",))
+STAGE = Stage(place=8, kind="prepares", sections=("leakage",))
 
 _EXCERPT_CHARACTERS = 300
 

@@ -18,7 +18,7 @@ from pipeline.training.checkpoint import model_tensors
 from pipeline.training.classifier import ClassifierJob, make_classifier_job
 
 STAGE = Stage(
-    place=6,
+    place=7,
     kind="trains",
     sections=(
         "run.seed",

@@ -13,7 +13,7 @@ from pipeline.report import figures as say
 from pipeline.report.page import Provenance, page
 
 STAGE = Stage(
-    place=12,
+    place=13,
     kind="reports",
     sections=("run.headstarts", "headstarts"),
     outputs=("out", "summary", "pictures"),

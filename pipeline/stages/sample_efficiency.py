@@ -30,7 +30,7 @@ from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import chosen_documents, split_labels
 
 STAGE = Stage(
-    place=10,
+    place=11,
     kind="sweeps",
     sections=(
         "run.seed",
@@ -40,6 +40,7 @@ STAGE = Stage(
         "ensembles",
         "pretrain_lm",
         "finetune_lm",
+        "probe",
         "finetune_classifier",
         "corpus.target.normalise",
         "leakage.action",
@@ -56,6 +57,7 @@ def run(
     documents: Path,
     general_lm: Path,
     target_lm: Path,
+    features: Path,
     leaks: Path,
     out: Path,
     sweep: Sweep,
@@ -72,7 +74,7 @@ def run(
         for seed in settings.seeds
         for arm in arms
     ]
-    inputs = Inputs(tokens, documents, general_lm, target_lm)
+    inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(params.run.headstarts[0])  # the same documents and labels for all
     _check(params, labelled)
     alone = {
@@ -117,7 +119,7 @@ def _check(params: Params, tokens: Path) -> None:
         raise ValueError(f"{tokens} has no labelled test documents; set corpus.target.split.test above 0")
     train = open_shard(tokens, "train")
     for count in settings.labels:
-        if not any(params.head_starts_of(arm) for arm in arms):
+        if all(arm == "tfidf" or arm.endswith(":probe") for arm in arms):  # no label is held out
             chosen_documents(train, count, 0, "sample_efficiency.labels")
         else:
             split_labels(train, few_labels(settings, count), 0)

@@ -19,7 +19,7 @@ from pipeline.sweeps.sweep import SearchRuns, Sweep
 from pipeline.terminal.progress import counted
 
 STAGE = Stage(
-    place=9,
+    place=10,
     kind="sweeps",
     sections=(
         "run.seed",

@@ -127,7 +127,12 @@ class AdaGrad(GroupOptimizer):
 
 def make_optimizer(settings: Optimizer, groups: Sequence[Sequence[nn.Parameter]]) -> GroupOptimizer:
     """Make an optimizer with one group of parameters per layer group, in order."""
-    kinds = {"adamw": AdamW, "adagrad": AdaGrad, "sgd": SGD, "nt_asgd": SGD}
+    kinds: dict[str, type[AdamW | SGD | AdaGrad]] = {
+        "adamw": AdamW,
+        "adagrad": AdaGrad,
+        "sgd": SGD,
+        "nt_asgd": SGD,
+    }
     return kinds[settings.kind](settings, groups)
 
 

@@ -28,6 +28,7 @@ class HeadStart(Section):
     finetune_classifier: dict[str, Any]
     few_labels: dict[str, Any]  # laid over sample_efficiency.classifier, for this head start
     scratch: dict[str, Any]  # laid over `few_labels` where the network starts from scratch
+    probe: dict[str, Any]
 
     @property
     def model(self) -> Model:

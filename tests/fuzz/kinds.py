@@ -17,7 +17,8 @@ from tests.fuzz.damage import damaged_folders
 NUM_CASES = {
     "CSV": 100, "NDJSON": 100, "plain text": 60, "parquet": 60, "label columns": 100, "params.yaml": 100,
     "overlays": 30, "tokenizer training": 40, "predict input": 60, "documents folder": 60,
-    "tokenizer folder": 60, "words folder": 60, "tokens folder": 60, "checkpoint folder": 60, "model folder": 60,
+    "tokenizer folder": 60, "words folder": 60, "tokens folder": 60, "checkpoint folder": 60,
+    "model folder": 60,
 }  # fmt: skip
 
 

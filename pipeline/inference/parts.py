@@ -1,0 +1,122 @@
+"""The parts of a classifier, read from their folders: each gives probabilities for normalised texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from models.family import Encoder
+from models.heads import Classifier
+from pipeline.artifacts.model_folder import load_classifier
+from pipeline.artifacts.shipped import Labelling, ShippedProbe, read_probe, read_tfidf
+from pipeline.artifacts.tensor_folder import read_state
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.evaluation.probe import pooled_features
+from pipeline.evaluation.tfidf import TfidfClassifier
+from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder
+from pipeline.training.classifier import predict_logits
+
+Ids = Callable[[Tokenizer], list[np.ndarray]]  # the texts' tokens by a tokenizer
+
+
+class TextClassifier(Protocol):
+    @property
+    def labelling(self) -> Labelling: ...
+
+    def probabilities(
+        self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
+    ) -> np.ndarray:
+        """Return probabilities (texts, classes) of normalised texts, float64."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A fine-tuned classifier."""
+
+    model: Classifier
+    card: ModelCard
+    head: HeadCard
+    tokenizer: Tokenizer
+
+    @property
+    def labelling(self) -> Labelling:
+        return Labelling(self.head.label_names, self.head.normalise)
+
+    def probabilities(
+        self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
+    ) -> np.ndarray:
+        tokens, card = ids(self.tokenizer), self.card
+        logits = predict_logits(
+            self.model, tokens, self.head.max_tokens, card.direction, card.pad_id, device, dtype
+        )
+        found: np.ndarray = logits.double().softmax(1).numpy()
+        return found
+
+
+@dataclass(frozen=True)
+class FrozenProbe:
+    encoder: Encoder
+    probe: ShippedProbe
+    labelling: Labelling
+    tokenizer: Tokenizer
+
+    def probabilities(
+        self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
+    ) -> np.ndarray:
+        probe = self.probe
+        features = pooled_features(
+            self.encoder,
+            ids(self.tokenizer),
+            probe.settings,
+            probe.reading,
+            probe.idf_V.numpy(),
+            device,
+            dtype,
+        )
+        return probe.classifier.probabilities(features)
+
+
+@dataclass(frozen=True)
+class Tfidf:
+    classifier: TfidfClassifier
+    labelling: Labelling
+
+    def probabilities(
+        self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
+    ) -> np.ndarray:
+        return self.classifier.probabilities(texts)
+
+
+def load_part(folder: Path) -> TextClassifier:
+    """Load a part of whichever kind it is. Raises ValueError if the folder holds none, or is damaged."""
+    kind = read_state(folder).get("kind")
+    if kind == "tfidf":
+        return Tfidf(*read_tfidf(folder))
+    if kind == "probe":
+        return _load_probe(folder)
+    model, card, head = load_classifier(folder)
+    return Network(model, card, head, _tokenizer_of(folder, card))
+
+
+def _load_probe(folder: Path) -> FrozenProbe:
+    probe, labelling = read_probe(folder)
+    with NoInitialWeights():
+        encoder = build_encoder(probe.card)[0]
+    try:
+        encoder.load_state_dict(probe.encoder)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{folder}: the tensors do not fit the card: {reason}; evaluate again") from error
+    return FrozenProbe(encoder.eval(), probe, labelling, _tokenizer_of(folder, probe.card))
+
+
+def _tokenizer_of(folder: Path, card: ModelCard) -> Tokenizer:
+    tokenizer = Tokenizer.load(folder)
+    if card.tokenizer_sha256 != tokenizer.sha256:
+        raise ValueError(f"the model in {folder} was trained with another tokenizer than the one there")
+    return tokenizer

@@ -1,0 +1,83 @@
+"""Stage: the labelled documents, as a frozen language model sees them -> their pooled features."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.artifacts.model_folder import ModelFolder
+from pipeline.corpus.document_frequencies import inverse_document_frequencies
+from pipeline.corpus.token_links import tokens_at
+from pipeline.corpus.tokens import TokensInfo, open_shard, read_info
+from pipeline.evaluation.probe import Reading, pooled_features
+from pipeline.files.atomic import atomic_folder
+from pipeline.machine.cost import Cost
+from pipeline.project.headstarts import resolve
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
+from pipeline.training.cards import ModelCard, build_encoder
+from pipeline.training.checkpoint import tensors_under
+from pipeline.training.settings import ClassifierTraining
+
+STAGE = Stage(
+    place=6,
+    kind="evaluates",
+    sections=(
+        "headstarts.{headstart}.family",
+        "headstarts.{headstart}.config",
+        "headstarts.{headstart}.finetune_classifier",
+        "headstarts.{headstart}.probe",
+        "finetune_classifier",
+        "probe",
+    ),
+)
+
+SPLITS = ("train", "validation", "test")
+
+
+def run(params: Params, *, headstart: str, tokens: Path, target_lm: Path, out: Path) -> dict[str, Any]:
+    """Write `SPLIT.npy`, float32 (documents, poolings, features), and `idf.npy` (V,) into the folder `out`.
+
+    Probes are fitted on these, however many there are: each document is read once. Raises ValueError where
+    tokens and model do not match, or the model lacks a layer.
+    """
+    cost, settings = Cost(), resolve(params, headstart)
+    folder, start = tokens_at(tokens), ModelFolder.at(target_lm)
+    info, card = read_info(folder), start.card()
+    if card.tokenizer_sha256 != info.tokenizer_sha256:
+        raise ValueError(f"the model in {target_lm} was trained with another tokenizer than {folder}")
+    encoder = build_encoder(card)[0]
+    encoder.load_state_dict(tensors_under(start.tensors(), "encoder."))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    reading = reading_of(settings.finetune_classifier, card, info)
+    idf_V = inverse_document_frequencies([open_shard(folder, "train")], info.vocab_size)
+    num_documents, before = 0, time.monotonic()
+    with atomic_folder(out) as aside:
+        for split in (split for split in SPLITS if split in info.splits):
+            shard = open_shard(folder, split)
+            documents = [shard.document(index) for index in range(len(shard))]
+            num_documents += len(documents)
+            features = pooled_features(encoder.to(device), documents, settings.probe, reading, idf_V, device)
+            np.save(aside / f"{split}.npy", features)
+        np.save(aside / "idf.npy", idf_V)
+    return {
+        "num_documents": num_documents,
+        "num_features": int(np.prod(features.shape[1:])),
+        "milliseconds_per_document": (time.monotonic() - before) / max(1, num_documents) * 1000,
+        **cost.spent(),
+    }
+
+
+def reading_of(settings: ClassifierTraining, card: ModelCard, info: TokensInfo) -> Reading:
+    """How a probe reads a document: as much of it as the classifier does."""
+    return Reading(
+        direction=card.direction,
+        max_tokens=settings.max_tokens,
+        bptt=settings.bptt,
+        pad_id=info.pad_id,
+        special_ids=frozenset((info.pad_id, info.bos_id, info.eos_id)),
+    )

@@ -1,0 +1,51 @@
+"""Logistic regression with chosen strength, against scikit-learn's own search."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pipeline.evaluation.logistic import Strengths, chosen_strength, logistic_probabilities
+
+STRENGTHS = Strengths(grid=(1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), fallback=0.1, num_folds=4)
+
+
+def cloud(noise: float, num_documents: int = 80) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.arange(num_documents) % 2
+    rng = np.random.default_rng(0)
+    return np.eye(2, 5)[labels] + noise * rng.normal(size=(num_documents, 5)), labels
+
+
+def test_the_choice_and_the_probabilities_equal_those_of_a_search_by_hand():
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.metrics import log_loss
+    from sklearn.model_selection import StratifiedKFold
+
+    features, labels = cloud(0.7)
+    losses = []
+    for strength in STRENGTHS.grid:
+        folds = StratifiedKFold(4, shuffle=True, random_state=5).split(features, labels)
+        model = LogisticRegression(C=strength, max_iter=300)
+        each = []
+        for kept, out in folds:
+            probs = model.fit(features[kept], labels[kept]).predict_proba(features[out])
+            each.append(log_loss(labels[out], probs))
+        losses.append(np.mean(each))
+    best = STRENGTHS.grid[int(np.argmin(losses))]
+    assert chosen_strength(features, labels, STRENGTHS, seed=5) == best
+    expected = LogisticRegression(C=best, max_iter=300).fit(features, labels).predict_proba(features)
+    found = logistic_probabilities(features, labels, features, 2, STRENGTHS, seed=5)
+    np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize(("noise", "end"), [(0.01, -1), (100.0, 0)])
+def test_at_an_end_of_the_grid_the_end_is_taken(noise, end):
+    features, labels = cloud(noise)
+    labels = labels if noise < 1 else np.random.default_rng(1).permutation(labels)
+    assert chosen_strength(features, labels, STRENGTHS, seed=0) == STRENGTHS.grid[end]
+
+
+def test_a_class_of_one_document_leaves_the_choice_to_the_fallback():
+    features, labels = cloud(0.5, 9)
+    labels[-1] = 2
+    assert chosen_strength(features, labels, STRENGTHS, seed=0) == STRENGTHS.fallback
