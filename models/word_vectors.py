@@ -191,7 +191,7 @@ _PRETRAIN_LM: dict[str, Any] = {
     "window": 8,
     "negatives": 8,
     "shared_negatives": 64,
-    "subsample": 1e-3,
+    "subsample": 1e-4,
     "count_cap": 10.0,
     "optimizer": {
         "kind": "adagrad",
