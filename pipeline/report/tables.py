@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from pipeline.report.figures import TFIDF, TRAININGS, Figures, by_arm, by_importance, name_of
+from pipeline.report.figures import TRAININGS, Figures, by_arm, by_importance, name_of
+from pipeline.report.figures import prices as prices_of_arms
 from pipeline.report.sentences import number_of_labels
 
 Table = list[dict[str, str]]
@@ -31,20 +32,19 @@ def classifiers(figures: Figures) -> Table:
     shipped = metrics["shipped"]
     names = sorted(metrics["candidates"], key=lambda name: name != shipped)
     rows = {
-        f"{name} (ships)" if name == shipped else name: {
+        f"{_candidate(name)} (ships)" if name == shipped else _candidate(name): {
             **metrics["candidates"][name],
-            **_spent(figures, metrics["candidates"][name]["head_starts"]),
+            **_spent(figures, metrics["candidates"][name]),
         }
         for name in names
     }
-    if "tfidf" in metrics["baselines"]:
-        rows[TFIDF] = metrics["baselines"]["tfidf"]
     rows["majority class"] = metrics["baselines"]["majority_class"]
     scores = {"macro F1": "macro_f1", "log loss, nats": "log_loss", "calibration error": "calibration_error"}
     return [
         {
             "": name,
             "error (interval)": error(row),
+            "on validation": _on_validation(row),
             **{column: f"{row[score]:.3f}" if score in row else "" for column, score in scores.items()},
             "ms a document": _milliseconds(row),
             **cost(row),
@@ -53,18 +53,31 @@ def classifiers(figures: Figures) -> Table:
     ]
 
 
+def _on_validation(row: Mapping[str, Any]) -> str:
+    return f"{row['validation']['error']:.1%}" if "validation" in row else ""
+
+
 def _milliseconds(row: Mapping[str, Any]) -> str:
     taken = row.get("milliseconds_per_document")
     return "" if taken is None else f"{taken:.2f}"
 
 
-def _spent(figures: Figures, head_starts: Sequence[str]) -> dict[str, float | None]:
-    """The cost of all trainings behind a classifier; None if one of them did not record it."""
-    trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS for name in head_starts]
+def _candidate(name: str) -> str:
+    return name_of(name) if name != "blend" else "blend of them"
+
+
+def _spent(figures: Figures, candidate: Mapping[str, Any]) -> dict[str, float | None]:
+    """The cost of a candidate: its own fit, and the trainings of its head starts.
+
+    None if one of them did not record it.
+    """
+    frozen = ("pretrain_lm", "finetune_lm", "read_features")
+    needed = frozen if candidate["is_frozen"] else TRAININGS
+    parts = [figures[f"{stage}-{name}"] for stage in needed for name in candidate["head_starts"]]
+    if "seconds" in candidate:
+        parts.append(candidate)
     return {
-        name: sum(training[name] for training in trainings)
-        if all(name in training for training in trainings)
-        else None
+        name: sum(each[name] for each in parts) if all(name in each for each in parts) else None
         for name in ("seconds", "core_seconds", "gpu_seconds")
     }
 
@@ -100,6 +113,21 @@ def labels_needed(figures: Figures) -> Table:
         }
         for arm, by_count in by_arm(figures, "labels_needed").items()
         for count, needed in by_count.items()
+    ]
+
+
+def prices(figures: Figures) -> Table:
+    """The cheapest ways to ever lower errors."""
+    rows = sorted(prices_of_arms(figures), key=lambda row: row["core_minutes"])
+    return [
+        {
+            "cheapest way to": f"{row['error']:.1%}",
+            "arm": row["arm"],
+            "labels": f"{row['labels']:,}",
+            "core minutes": f"{row['core_minutes']:.2f}",
+        }
+        for row in rows
+        if row["cheapest"]
     ]
 
 
