@@ -65,7 +65,7 @@ def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str =
 
     Raises:
         ValueError: one line per unknown, missing or wrong key, with its dotted name and, for an unknown
-            key, the nearest known name.
+            key, the nearest known name. What a dataclass refuses itself begins with the key's own name.
     """
     model = kind if issubclass(kind, BaseModel) else strict_model(kind)
     try:
@@ -77,7 +77,7 @@ def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str =
         return checked
     try:
         return kind(**checked.model_dump())
-    except ValueError as error:  # of a dataclass; it begins with the key
+    except ValueError as error:
         raise ValueError(f"{where}: {prefix}{error}") from error
 
 

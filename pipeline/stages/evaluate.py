@@ -33,7 +33,7 @@ from pipeline.machine.cost import Cost
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
-from pipeline.stages.read_features import reading_of
+from pipeline.stages._features import reading_of
 from pipeline.training.cards import HeadCard, ModelCard
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.classifier import chosen_documents, predict_logits

@@ -103,6 +103,6 @@ def check_match(start: ModelCard, wanted: ModelCard, folder: Path) -> None:
         theirs = start.config.get(name)
         if theirs != ours and not name.endswith("dropout"):
             raise ValueError(
-                f"the model in {folder} has {name}: {theirs}, the head start's config.{name} is {ours}; "
+                f"the model in {folder} has {name}: {theirs}, config.{name} of this head start is {ours}; "
                 "make them equal, or pretrain again"
             )
