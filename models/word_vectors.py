@@ -36,11 +36,9 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.embedding_dim < 1:
-            raise ValueError(f"model.config.embedding_dim is {self.embedding_dim}; it must be at least 1")
+            raise ValueError(f"embedding_dim is {self.embedding_dim}; it must be at least 1")
         if not 0 <= self.embedding_dropout < 1:
-            raise ValueError(
-                f"model.config.embedding_dropout is {self.embedding_dropout}; it must be 0 <= p < 1"
-            )
+            raise ValueError(f"embedding_dropout is {self.embedding_dropout}; it must be 0 <= p < 1")
 
     def scaled_dropout(self, factor: float) -> Config:
         return replace(self, embedding_dropout=min(0.95, self.embedding_dropout * factor))
@@ -193,7 +191,7 @@ _PRETRAIN_LM: dict[str, Any] = {
     "window": 8,
     "negatives": 8,
     "shared_negatives": 64,
-    "subsample": 1e-3,
+    "subsample": 1e-4,
     "count_cap": 10.0,
     "optimizer": {
         "kind": "adagrad",

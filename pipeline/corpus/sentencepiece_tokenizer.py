@@ -63,8 +63,8 @@ class SentencepieceTokenizer(Tokenizer):
         return np.array([self._processor.is_byte(token) for token in range(self.vocab_size)])
 
 
-def train(texts: Iterable[str], settings: Settings) -> SentencepieceTokenizer:
-    """Train a tokenizer.
+def train(texts: Iterable[str], settings: Settings, key: str) -> SentencepieceTokenizer:
+    """Train a tokenizer. `key` is that of its settings.
 
     Raises:
         ValueError: the text supports no vocabulary of that size; the message says which size it does.
@@ -92,9 +92,9 @@ def train(texts: Iterable[str], settings: Settings) -> SentencepieceTokenizer:
             minloglevel=2,  # errors only
         )
     except RuntimeError as error:
-        raise ValueError(_training_failure(str(error), settings)) from error
+        raise ValueError(_training_failure(str(error), settings, key)) from error
     tokenizer = SentencepieceTokenizer(model.getvalue())
-    _check_size(tokenizer.vocab_size, settings)
+    _check_size(tokenizer.vocab_size, settings, key)
     return tokenizer
 
 
@@ -114,26 +114,26 @@ def split_lines(text: str, max_bytes: int = _MAX_LINE_BYTES) -> Iterator[str]:
             yield encoded.decode("utf-8")
 
 
-def _training_failure(message: str, settings: Settings) -> str:
+def _training_failure(message: str, settings: Settings, key: str) -> str:
     if too_high := re.search(r"value <= (\d+)", message):
         return (
-            f"`vocab_size` is {settings.vocab_size:,}, but the sample supports at most "
+            f"`{key}.vocab_size` is {settings.vocab_size:,}, but the sample supports at most "
             f"{int(too_high[1]):,} pieces; lower it, or give more text (`sample_mb`)"
         )
     if too_low := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return (
-            f"`vocab_size` is {settings.vocab_size:,}, but the characters, bytes and special "
+            f"`{key}.vocab_size` is {settings.vocab_size:,}, but the characters, bytes and special "
             f"pieces alone need {int(too_low[1]):,}; raise it, or lower `character_coverage`"
         )
     if "sentences_.empty()" in message:
-        return f"`sample_mb` is {settings.sample_mb:g}: the sample holds no text; raise it"
-    return f"`tokenizer`: training a {settings.kind} tokenizer failed: {message}"
+        return f"`{key}.sample_mb` is {settings.sample_mb:g}: the sample holds no text; raise it"
+    return f"`{key}`: training a {settings.kind} tokenizer failed: {message}"
 
 
-def _check_size(size: int, settings: Settings) -> None:
+def _check_size(size: int, settings: Settings, key: str) -> None:
     # The char kind silently makes a smaller vocabulary than asked for.
     if size != settings.vocab_size:
         raise ValueError(
-            f"`vocab_size` is {settings.vocab_size:,}, but the sample supports at most {size:,} "
+            f"`{key}.vocab_size` is {settings.vocab_size:,}, but the sample supports at most {size:,} "
             f"pieces of kind {settings.kind}; lower it, or give more text (`sample_mb`)"
         )

@@ -109,8 +109,8 @@ class Tokenizer(ABC):
         return np.zeros(self.vocab_size, dtype=bool)
 
 
-def train(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
-    """Train a tokenizer of the kind that the settings ask for.
+def train(texts: Iterable[str], settings: TokenizerSettings, key: str = "tokenizers") -> Tokenizer:
+    """Train a tokenizer of the kind that the settings, those under `key`, ask for.
 
     Raises:
         ValueError: the text supports no such vocabulary; the message says which key to change.
@@ -118,8 +118,8 @@ def train(texts: Iterable[str], settings: TokenizerSettings) -> Tokenizer:
     from pipeline.corpus import sentencepiece_tokenizer, word_tokenizer
 
     if isinstance(settings, WordSettings):
-        return word_tokenizer.train(texts, settings)
-    return sentencepiece_tokenizer.train(texts, settings)
+        return word_tokenizer.train(texts, settings, key)
+    return sentencepiece_tokenizer.train(texts, settings, key)
 
 
 def _kinds() -> tuple[type[Tokenizer], ...]:

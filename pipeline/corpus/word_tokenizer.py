@@ -77,21 +77,22 @@ class WordTokenizer(Tokenizer):
         return word if token < len(SPECIAL_PIECES) else SPACE + word
 
 
-def train(texts: Iterable[str], settings: Settings) -> WordTokenizer:
+def train(texts: Iterable[str], settings: Settings, key: str) -> WordTokenizer:
     """Take the most frequent words of the texts; of equally frequent ones the first by code point.
 
-    The vocabulary has `vocab_size` words with the special pieces, or fewer if the texts have fewer.
+    The vocabulary has `vocab_size` words with the special pieces, or fewer if the texts have fewer. `key` is
+    that of the settings.
 
     Raises:
         ValueError: no word is frequent enough.
     """
     counts = count_words(texts, lowercase=settings.lowercase)
     if not counts:
-        raise ValueError(f"`sample_mb` is {settings.sample_mb:g}: the sample holds no text; raise it")
+        raise ValueError(f"`{key}.sample_mb` is {settings.sample_mb:g}: the sample holds no text; raise it")
     frequent = [word for word, count in counts.items() if count >= settings.min_count]
     if not frequent:
         raise ValueError(
-            f"`min_count` is {settings.min_count:,}, but no word of the sample occurs more than "
+            f"`{key}.min_count` is {settings.min_count:,}, but no word of the sample occurs more than "
             f"{max(counts.values()):,} times; lower it"
         )
     frequent.sort(key=lambda word: (-counts[word], word))

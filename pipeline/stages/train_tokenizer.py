@@ -24,7 +24,7 @@ def run(params: Params, *, tokenizer: str, documents: Path, out: Path) -> dict[s
     settings = params.tokenizers[tokenizer]
     corpora = [documents / corpus for corpus in settings.corpora]
     sample = draw_sample(corpora, settings.sample_mb, params.run.seed)
-    trained = train(sample.texts, settings)
+    trained = train(sample.texts, settings, f"tokenizers.{tokenizer}")
     info = {
         "kind": settings.kind,
         "vocab_size": trained.vocab_size,

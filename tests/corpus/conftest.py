@@ -78,7 +78,7 @@ def make_params(
         return SimpleNamespace(
             run=SimpleNamespace(seed=seed),
             corpus=Corpora(general=corpus, target=corpus),
-            tokenizer=tokenizer_settings.model_copy(update=tokenizer),
+            tokenizers={"pieces": tokenizer_settings.model_copy(update=tokenizer)},
         )
 
     return make

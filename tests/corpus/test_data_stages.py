@@ -21,28 +21,31 @@ def params(make_params, make_corpus, labelled_csv):
 
 def _route(params, folder):
     return {
-        "prepare": prepare.run(params, corpus="target", out=folder / "documents"),
+        "prepare": prepare.run(params, corpus="general", out=folder / "documents" / "general"),
         "train_tokenizer": train_tokenizer.run(
-            params, documents=folder / "documents", out=folder / "tokenizer"
+            params, tokenizer="pieces", documents=folder / "documents", out=folder / "pieces"
         ),
         "encode": encode.run(
-            params, documents=folder / "documents", tokenizer=folder / "tokenizer", out=folder / "tokens"
+            params,
+            documents=folder / "documents" / "general",
+            tokenizer=folder / "pieces",
+            out=folder / "tokens",
         ),
     }
 
 
 def test_tokens_decode_to_the_documents(params, tmp_path):
     metrics = _route(params, tmp_path)
-    pieces = Tokenizer.load(tmp_path / "tokenizer")
+    pieces = Tokenizer.load(tmp_path / "pieces")
     info = tokens.read_info(tmp_path / "tokens")
-    assert info.tokenizer_sha256 == pieces.sha256 == sha256_of(tmp_path / "tokenizer" / "tokenizer.model")
+    assert info.tokenizer_sha256 == pieces.sha256 == sha256_of(tmp_path / "pieces" / "tokenizer.model")
     assert info.vocab_size == pieces.vocab_size == 330
     assert info.label_names == ("no", "yes")
     for split, sizes in metrics["prepare"]["splits"].items():
         shard = tokens.open_shard(tmp_path / "tokens", split)
         rows = [
             pair
-            for batch in read_documents(tmp_path / "documents", split)
+            for batch in read_documents(tmp_path / "documents" / "general", split)
             for pair in zip(batch.texts, batch.labels, strict=True)
         ]
         assert [pieces.decode(shard.document(index)) for index in range(len(shard))] == [
@@ -70,7 +73,7 @@ def test_the_tokenizer_sample_is_bounded_seeded_and_reported(
     for seed in (0, 1):
         params = make_params(corpus, seed=seed, sample_mb=0.006, vocab_size=300)
         _route(params, tmp_path / str(seed))
-        info = json.loads((tmp_path / str(seed) / "tokenizer" / "tokenizer.json").read_text())
+        info = json.loads((tmp_path / str(seed) / "pieces" / "tokenizer.json").read_text())
         assert 3_000 < info["sample_bytes"] <= 6_000 < info["train_bytes"]
         assert info["sample_documents"] < info["train_documents"] == 240
         models[seed] = info["sha256"]
@@ -79,24 +82,27 @@ def test_the_tokenizer_sample_is_bounded_seeded_and_reported(
 
 def test_a_failing_stage_overwrites_nothing(params, make_params, make_corpus, tmp_path):
     _route(params, tmp_path)
+    documents = tmp_path / "documents" / "general"
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     empty = tmp_path / "train.csv"
     empty.write_text("text,label\n,no\n")
     before[empty] = empty.read_bytes()
     with pytest.raises(ValueError, match="only the class 'no'"):
-        prepare.run(make_params(make_corpus(train=[str(empty)])), corpus="target", out=tmp_path / "documents")
+        prepare.run(make_params(make_corpus(train=[str(empty)])), corpus="general", out=documents)
     large = make_params(vocab_size=90_000)
-    with pytest.raises(ValueError, match=r"tokenizer\.vocab_size"):
-        train_tokenizer.run(large, documents=tmp_path / "documents", out=tmp_path / "tokenizer")
-    (tmp_path / "documents" / "test.parquet").write_bytes(b"torn")
-    before[tmp_path / "documents" / "test.parquet"] = b"torn"
+    with pytest.raises(ValueError, match=r"`tokenizers\.pieces\.vocab_size` is 90,000"):
+        train_tokenizer.run(
+            large, tokenizer="pieces", documents=tmp_path / "documents", out=tmp_path / "pieces"
+        )
+    (documents / "test.parquet").write_bytes(b"torn")
+    before[documents / "test.parquet"] = b"torn"
     with pytest.raises(
         ValueError, match=r"test\.parquet is missing or cut short.*run the stage `prepare` again"
     ):
         encode.run(
             params,
-            documents=tmp_path / "documents",
-            tokenizer=tmp_path / "tokenizer",
+            documents=documents,
+            tokenizer=tmp_path / "pieces",
             out=tmp_path / "tokens",
         )
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before

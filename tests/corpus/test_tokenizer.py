@@ -24,7 +24,7 @@ def train(sentences, tokenizer_settings):
     def make(**changes):
         kind = changes.get("kind", "unigram")
         settings = tokenizer_settings.model_copy(update={"vocab_size": SIZES[kind]} | changes)
-        return tokenizers.train(sentences, settings)
+        return tokenizers.train(sentences, settings, "tokenizers.pieces")
 
     return make
 
@@ -88,7 +88,7 @@ def test_training_is_deterministic_and_threads_do_not_change_tokens(train, sente
 @pytest.mark.parametrize("kind", list(SIZES))
 def test_a_vocabulary_too_large_for_the_text_is_refused_with_the_largest_size(kind, train):
     with pytest.raises(
-        ValueError, match=r"`tokenizer\.vocab_size` is 50,000, .*supports at most [\d,]+"
+        ValueError, match=r"`tokenizers\.pieces\.vocab_size` is 50,000, .*supports at most [\d,]+"
     ) as refusal:
         train(kind=kind, vocab_size=50_000)
     possible = int(str(refusal.value).split("at most ")[1].split()[0].replace(",", ""))
@@ -96,7 +96,9 @@ def test_a_vocabulary_too_large_for_the_text_is_refused_with_the_largest_size(ki
 
 
 def test_a_vocabulary_too_small_for_the_characters_is_refused(train):
-    with pytest.raises(ValueError, match=r"`tokenizer\.vocab_size` is 262.* alone need \d+; raise it"):
+    with pytest.raises(
+        ValueError, match=r"`tokenizers\.pieces\.vocab_size` is 262.* alone need \d+; raise it"
+    ):
         train(vocab_size=262)
 
 
@@ -156,5 +158,5 @@ def test_a_model_other_than_the_trained_one_is_refused(train, tmp_path):
 
 
 def test_a_sample_without_text_is_refused(tokenizer_settings):
-    with pytest.raises(ValueError, match=r"`tokenizer\.sample_mb` is 1: the sample holds no text"):
-        tokenizers.train([], tokenizer_settings)
+    with pytest.raises(ValueError, match=r"`tokenizers\.pieces\.sample_mb` is 1: the sample holds no text"):
+        tokenizers.train([], tokenizer_settings, "tokenizers.pieces")

@@ -13,7 +13,14 @@ def _write(folder, vocab_size=100):
         writer.append(DOCUMENTS[:1], [1])
         writer.append(DOCUMENTS[1:], [None, 0])
     info = tokens.TokensInfo(
-        vocab_size, "abc", 2, 3, 0, ("a", "b"), {"train": writer.info(num_words=3, num_bytes=15)}
+        vocab_size=vocab_size,
+        tokenizer_sha256="abc",
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        pad_id=0,
+        label_names=("a", "b"),
+        splits={"train": writer.info(num_words=3, num_bytes=15)},
     )
     tokens.write_info(folder, info)
     return info

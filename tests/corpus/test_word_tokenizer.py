@@ -15,6 +15,7 @@ from pipeline.corpus import vocabulary
 from pipeline.corpus.settings import WordTokenizer as Settings
 from pipeline.corpus.tokenizer import INFO_FILE, SPECIAL_PIECES, Tokenizer, train
 from pipeline.corpus.tokenizer_sample import MEGABYTE, draw_sample
+from pipeline.corpus.tokens import read_info
 from pipeline.corpus.word_tokenizer import WordTokenizer, count_words
 from pipeline.settings.loader import typed
 from pipeline.stages import encode, prepare, train_tokenizer
@@ -25,7 +26,7 @@ HINDI = "\u0928\u092e\u0938\u094d\u0924\u0947"  # a word with vowel signs
 
 
 def trained(*texts: str, **changes: object) -> WordTokenizer:
-    made = train(texts, SETTINGS.model_copy(update=changes))
+    made = train(texts, SETTINGS.model_copy(update=changes), "tokenizers.words")
     assert isinstance(made, WordTokenizer)
     return made
 
@@ -116,8 +117,12 @@ def test_the_report_of_the_vocabulary_counts_words():
 @pytest.mark.parametrize(
     ("texts", "changes", "message"),
     [
-        ([" "], {}, r"`tokenizer\.sample_mb` is 1: the sample holds no text; raise it"),
-        (["a b b"], {"min_count": 3}, r"`tokenizer\.min_count` is 3, but .* more than 2 times; lower it"),
+        ([" "], {}, r"`tokenizers\.words\.sample_mb` is 1: the sample holds no text; raise it"),
+        (
+            ["a b b"],
+            {"min_count": 3},
+            r"`tokenizers\.words\.min_count` is 3, but .* more than 2 times; lower it",
+        ),
     ],
 )
 def test_a_sample_without_frequent_words_is_refused(texts, changes, message):
@@ -192,14 +197,20 @@ def test_a_sample_is_drawn_from_several_corpora_and_from_unlabelled_text(make_pa
 
 def test_the_stages_make_and_use_it(make_params, make_corpus, labelled_csv, tmp_path):
     params = make_params(make_corpus(train=[str(labelled_csv)], fractions=(0.1, 0.1)))
-    params.tokenizer = SETTINGS
-    prepare.run(params, corpus="target", out=tmp_path / "documents")
-    made = train_tokenizer.run(params, documents=tmp_path / "documents", out=tmp_path / "tokenizer")
-    assert sorted(file.name for file in (tmp_path / "tokenizer").iterdir()) == [INFO_FILE, "words.txt"]
-    metrics = encode.run(
-        params, documents=tmp_path / "documents", tokenizer=tmp_path / "tokenizer", out=tmp_path / "tokens"
+    params.tokenizers = {"words": SETTINGS}
+    documents = {corpus: tmp_path / "documents" / corpus for corpus in ("general", "target")}
+    for corpus, folder in documents.items():
+        prepare.run(params, corpus=corpus, out=folder)
+    made = train_tokenizer.run(
+        params, tokenizer="words", documents=tmp_path / "documents", out=tmp_path / "words"
     )
-    assert made["sha256"] == Tokenizer.load(tmp_path / "tokenizer").sha256
+    assert sorted(file.name for file in (tmp_path / "words").iterdir()) == [INFO_FILE, "words.txt"]
+    assert made["train_documents"] == 2 * 240  # of both corpora
+    metrics = encode.run(
+        params, documents=documents["target"], tokenizer=tmp_path / "words", out=tmp_path / "tokens"
+    )
+    assert read_info(tmp_path / "tokens").unk_id == 1
+    assert made["sha256"] == Tokenizer.load(tmp_path / "words").sha256
     assert metrics["vocabulary"]["tokens_per_word"] == 1.0
 
 

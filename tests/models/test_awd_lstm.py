@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from typing import Any
 
@@ -12,6 +12,8 @@ from models.awd_lstm import AWDLSTM, FAMILY, Config, layer_groups
 from models.family import lookup
 from models.heads import Classifier, LanguageModel, classifier_groups, language_model_groups
 from models.layers import GlobalBatch
+from pipeline.training.cards import family_and_config
+from pipeline.training.settings import Model
 
 VOCAB = 20
 PLAIN = Config(
@@ -151,16 +153,19 @@ def test_weight_dropout_affects_every_token_but_the_first():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"embedding_dim": 0}, "headstarts.ulmfit.config.embedding_dim is 0"),
-        ({"hidden_dim": -1}, "headstarts.ulmfit.config.hidden_dim is -1"),
-        ({"num_layers": 0}, "headstarts.ulmfit.config.num_layers is 0"),
-        ({"weight_dropout": 1.0}, "headstarts.ulmfit.config.weight_dropout is 1.0"),
-        ({"input_dropout": -0.1}, "headstarts.ulmfit.config.input_dropout is -0.1"),
+        ({"embedding_dim": 0}, "^embedding_dim is 0"),
+        ({"hidden_dim": -1}, "^hidden_dim is -1"),
+        ({"num_layers": 0}, "^num_layers is 0"),
+        ({"weight_dropout": 1.0}, "^weight_dropout is 1.0"),
+        ({"input_dropout": -0.1}, "^input_dropout is -0.1"),
     ],
 )
 def test_refused_settings(change, message):
     with pytest.raises(ValueError, match=message):
         replace(PLAIN, **change)
+    config = asdict(PLAIN) | change
+    with pytest.raises(ValueError, match=f"headstarts.mine.config.{message.removeprefix('^')}"):
+        family_and_config(Model(family="awd_lstm", config=config), "headstarts.mine")
 
 
 def test_scaled_dropout_changes_each_dropout_and_no_size():

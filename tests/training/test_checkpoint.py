@@ -367,7 +367,10 @@ def test_the_card_survives_as_json():
         ({"vocab_size": 12}, "has vocab_size 12, finetune_classifier needs 11"),
         ({"direction": "forward"}, "has direction forward, finetune_classifier needs backward"),
         ({"family": "gpt"}, "has family gpt, finetune_classifier needs awd_lstm"),
-        ({"config": CONFIG | {"hidden_dim": 7}}, "has hidden_dim: 7, headstarts.ulmfit.config.hidden_dim is 6"),
+        (
+            {"config": CONFIG | {"hidden_dim": 7}},
+            "has hidden_dim: 7, config.hidden_dim of this head start is 6",
+        ),
         ({"config": CONFIG | {"tie_weights": False}}, "has tie_weights: False"),
     ],
 )
