@@ -16,6 +16,7 @@ from pipeline.project import stages
 Row = Mapping[str, Any]
 
 TRAININGS = stages.of_kind("trains")
+FROZEN = ("pretrain_lm", "finetune_lm", "read_features")  # the stages behind a probe
 CORPORA = ("general", "target")
 TFIDF = "TF-IDF + logistic regression"
 _STARTS = {
@@ -60,7 +61,8 @@ def read(metrics: Path, curves: Path, evaluation: Path, tokenizers: Mapping[str,
     """`tokenizers`: of each head start. Raises ValueError if a file is missing or damaged."""
     trainings = [f"{stage}-{name}" for stage in TRAININGS for name in tokenizers]
     encoded = {f"encode-{corpus}-{each}": None for each in tokenizers.values() for corpus in CORPORA}
-    needed = [*(f"prepare-{corpus}" for corpus in CORPORA), *encoded, *trainings]
+    features = [f"read_features-{name}" for name in tokenizers]
+    needed = [*(f"prepare-{corpus}" for corpus in CORPORA), *encoded, *trainings, *features]
     needed += ["find_leaks", "evaluate", "sample_efficiency"]
     found = {name: _json(metrics / f"{name}.json") for name in needed}
     for name in ("tune", "ablate"):

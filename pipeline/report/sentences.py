@@ -16,12 +16,12 @@ def key_figures(figures: Figures) -> list[str]:
 def _error(figures: Figures) -> str:
     metrics = figures["evaluate"]
     said = (
-        f"The classifier that ships, {metrics['shipped']}, gets {metrics['error']:.1%} of "
+        f"The classifier that ships, {name_of(metrics['shipped'])}, gets {metrics['error']:.1%} of "
         f"{metrics['num_documents']:,} held-out documents "
         f"wrong ({metrics['error_low']:.1%} to {metrics['error_high']:.1%})."
     )
     tfidf = metrics["baselines"].get("tfidf")
-    if tfidf is None:
+    if tfidf is None or metrics["shipped"] == "tfidf":
         return said
     sign = 100 if tfidf["above"] >= 0 else -100
     low, high = sorted((sign * tfidf["above_low"], sign * tfidf["above_high"]))

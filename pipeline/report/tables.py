@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.report.figures import TFIDF, TRAININGS, Figures, by_arm, by_importance, name_of
+from pipeline.report.figures import FROZEN, TRAININGS, Figures, by_arm, by_importance, name_of
 from pipeline.report.sentences import number_of_labels
 
 Table = list[dict[str, str]]
@@ -26,19 +26,17 @@ def cost(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def classifiers(figures: Figures) -> Table:
-    """All candidates, the one that ships first, and the baselines, with the cost of their training."""
+    """All candidates, the one that ships first, and the majority class, with the cost of their training."""
     metrics = figures["evaluate"]
     shipped = metrics["shipped"]
     names = sorted(metrics["candidates"], key=lambda name: name != shipped)
     rows = {
-        f"{name} (ships)" if name == shipped else name: {
+        f"{name_of(name)} (ships)" if name == shipped else name_of(name): {
             **metrics["candidates"][name],
-            **_spent(figures, metrics["candidates"][name]["head_starts"]),
+            **_spent(figures, metrics["candidates"][name]["parts"]),
         }
         for name in names
     }
-    if "tfidf" in metrics["baselines"]:
-        rows[TFIDF] = metrics["baselines"]["tfidf"]
     rows["majority class"] = metrics["baselines"]["majority_class"]
     scores = {"macro F1": "macro_f1", "log loss, nats": "log_loss", "calibration error": "calibration_error"}
     return [
@@ -58,15 +56,22 @@ def _milliseconds(row: Mapping[str, Any]) -> str:
     return "" if taken is None else f"{taken:.2f}"
 
 
-def _spent(figures: Figures, head_starts: Sequence[str]) -> dict[str, float | None]:
-    """The cost of all trainings behind a classifier; None if one of them did not record it."""
-    trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS for name in head_starts]
+def _spent(figures: Figures, parts: Iterable[str]) -> dict[str, float | None]:
+    """The cost of all that the parts of a classifier needed, each once; None if it was not recorded."""
+    trainings = {f"{stage}-{part.partition(':')[0]}" for part in parts for stage in _behind(part)}
+    fitted = [figures["evaluate"]["candidates"][part] for part in parts if ":" in part or part == "tfidf"]
+    costs = [*(figures[each] for each in trainings), *fitted]
     return {
-        name: sum(training[name] for training in trainings)
-        if all(name in training for training in trainings)
-        else None
+        name: sum(cost[name] for cost in costs) if all(name in cost for cost in costs) else None
         for name in ("seconds", "core_seconds", "gpu_seconds")
     }
+
+
+def _behind(part: str) -> Sequence[str]:
+    """The stages behind a single candidate: TF-IDF, a probe, or a head start's own classifier."""
+    if part == "tfidf":
+        return ()
+    return FROZEN if part.endswith(":probe") else TRAININGS
 
 
 def label_curve_cost(figures: Figures) -> Table:
@@ -172,7 +177,7 @@ def ablations(figures: Figures) -> Table:
     """The worth of each trick, in the unit of its measure; a trick that failed has no figures."""
     rows = []
     for row in figures["ablate"]["rows"]:
-        form = ".3f" if row["measure"] == "bits per byte" else ".1%"
+        form = ".1%" if row["measure"] == "test error" else ".3f"
         signed = f"+{form}"
         known, has_interval = row["difference"] is not None, row["difference_low"] is not None
         rows.append({

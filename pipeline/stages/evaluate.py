@@ -109,6 +109,7 @@ def run(
             **evaluation.classification_metrics(data.test.labels, found[name].test, settings, seed),
             **found[name].cost,
             "head_starts": found[name].head_starts,
+            "parts": found[name].parts,
             "is_frozen": found[name].is_frozen,
             "milliseconds_per_document": found[name].seconds / len(data.test.labels) * 1000,
             "validation": {key: value for key, value in asdict(judged[name]).items() if key != "name"},
