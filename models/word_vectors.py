@@ -244,6 +244,7 @@ FAMILY = Family(
     build=WordVectors,
     layer_groups=layer_groups,
     objective="word_vectors",
+    imports_vectors=True,
     pooling="mean",
     defaults={
         "pretrain_lm": _PRETRAIN_LM,

@@ -63,6 +63,17 @@ def scores(error: float) -> dict[str, float]:
     }  # fmt: skip
 
 
+def candidate_of(error: float, parts: dict[str, float], **more: Any) -> dict[str, Any]:
+    validation = {
+        "error": error + 0.01,
+        "log_loss": 0.5,
+        "above": 0.05,
+        "above_low": 0.01,
+        "above_high": 0.09,
+    }
+    return scores(error) | {"parts": parts, "validation": validation} | more
+
+
 def needed(**given: float) -> dict[str, float | None]:
     names = ("labels", "more_than", "at_most", "labels_low", "labels_low_more_than", "labels_high",
              "labels_high_more_than", "saved", "times")  # fmt: skip
@@ -114,13 +125,14 @@ def figures() -> Figures:
         },
         "evaluate": scores(0.1) | {
             "num_documents": 50, "shipped": "ulmfit",
+            "num_validation_documents": 40, "forced": False,
             "candidates": {
-                "ulmfit:probe": scores(0.15) | {"parts": {"ulmfit:probe": 1.0}, "seconds": 3.0,
-                                                "core_seconds": 3.0, "gpu_seconds": 0.0},
-                "ulmfit": scores(0.1) | {"parts": {"ulmfit": 1.0}, "milliseconds_per_document": 1.234,
-                                         "tfidf_above": {"above_low": 0.02, "above_high": 0.18}},
-                "tfidf": scores(0.2) | cost | {"parts": {"tfidf": 1.0}},
-                "blend": scores(0.11) | {"parts": {"ulmfit": 0.5, "ulmfit:probe": 0.3, "tfidf": 0.2}},
+                "ulmfit": candidate_of(0.1, {"ulmfit": 1.0}, milliseconds_per_document=1.234,
+                                       tfidf_above={"above_low": 0.02, "above_high": 0.18}),
+                "ulmfit:probe": candidate_of(0.15, {"ulmfit:probe": 1.0}, seconds=3.0, core_seconds=3.0,
+                                             gpu_seconds=0.0),
+                "tfidf": candidate_of(0.2, {"tfidf": 1.0}, **cost),
+                "blend": candidate_of(0.11, {"ulmfit": 0.5, "ulmfit:probe": 0.3, "tfidf": 0.2}),
             },
             "leakage": {"num_leaked": 2, "action": "label", "error_without": 0.12,
                         "tfidf_error_without": 0.23},
@@ -140,7 +152,10 @@ def figures() -> Figures:
             }},
             "above": {"ulmfit": {"ulmfit:scratch": {"100": above(-0.02), "1000": above(0.2)}}},
             "above_base": {"ulmfit:scratch": {"100": above(-0.02), "1000": above(0.2)}},
+            "head_starts": {"ulmfit": ["ulmfit"], "ulmfit:scratch": ["ulmfit"], "tfidf": []},
             "cost": {"ulmfit": cost, "ulmfit:scratch": cost, "tfidf": cost},
+            "core_seconds": {"ulmfit": {"100": 6.0, "1000": 20.0}, "tfidf": {},
+                             "ulmfit:scratch": {"100": 12.0, "1000": 130.0}},
             "failed": {EVIL: "out of memory"},
         },
     }  # fmt: skip
@@ -203,7 +218,9 @@ def compare(
         for arm, by_count in tried.items()
         if by_count
     }
-    candidate = figures["evaluate"]["candidates"].setdefault(name, scores(0.1) | {"parts": {name: 1.0}})
+    for other in (f"{name}:probe", "blend"):
+        figures["evaluate"]["candidates"].pop(other, None)
+    candidate = figures["evaluate"]["candidates"].setdefault(name, candidate_of(0.1, {name: 1.0}))
     candidate.pop("tfidf_above", None)
     if finished is not None:
         interval = {"above_low": finished - 0.01, "above_high": finished + 0.01}
@@ -211,41 +228,46 @@ def compare(
 
 
 MORE, FEWER, ALIKE = {100: -0.1, 1000: -0.1}, {100: 0.1, 1000: 0.1}, {100: 0.0, 1000: 0.009}
-YES = "Yes, the head start ulmfit was worth it on this corpus: "
-PARTLY = "In part, the head start ulmfit was worth it on this corpus: "
-NO = "No, the head start ulmfit was not worth it on this corpus: "
-UNCLEAR = "It is not clear whether the head start ulmfit was worth it on this corpus: "
-WITH_SCRATCH = "compared with training from scratch, it makes"
-WITH_TFIDF = "compared with TF-IDF (simple word counts), it makes"
+YES = "Yes, the head start ulmfit was worth it on this corpus: fine-tuned, "
+PARTLY = "In part, the head start ulmfit was worth it on this corpus: fine-tuned, "
+NO = "No, the head start ulmfit was not worth it on this corpus: fine-tuned, "
+UNCLEAR = "It is not clear whether the head start ulmfit was worth it on this corpus: fine-tuned, "
+SCRATCH = "compared with training from scratch"
+TFIDF = "compared with TF-IDF (simple word counts)"
 NO_TFIDF = "there is no comparison with TF-IDF (simple word counts)."
+LEFT_OUT = "; trainings that failed are left out."
+
+
+def it_makes(scratch: str, tfidf: str) -> str:
+    return f"it makes {scratch} {SCRATCH}, and it makes {tfidf} {TFIDF}"
 
 
 @pytest.mark.parametrize(
     ("scratch", "tfidf", "finished", "said"),
     [
-        (FEWER, FEWER, 0.1, f"{YES}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} fewer mistakes."),
-        (MORE, FEWER, 0.1, f"{NO}{WITH_SCRATCH} more mistakes; {WITH_TFIDF} fewer mistakes."),
-        (FEWER, MORE, -0.1, f"{NO}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} more mistakes."),
-        (ALIKE, FEWER, 0.1, f"{UNCLEAR}{WITH_SCRATCH} no clear difference; {WITH_TFIDF} fewer mistakes."),
-        (FEWER, ALIKE, 0.0, f"{UNCLEAR}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} no clear difference."),
-        (FEWER, MORE, 0.1, f"{PARTLY}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} more mistakes, and the "
-         "finished classifier fewer mistakes."),
-        (FEWER, None, 0.1, f"{YES}{WITH_SCRATCH} fewer mistakes; compared with TF-IDF (simple word "
-         "counts), the finished classifier makes fewer mistakes."),
-        (FEWER, None, None, f"{YES}{WITH_SCRATCH} fewer mistakes; {NO_TFIDF}"),
-        (MORE, None, None, f"{NO}{WITH_SCRATCH} more mistakes; {NO_TFIDF}"),
-        (ALIKE, None, None, f"{UNCLEAR}{WITH_SCRATCH} no clear difference; {NO_TFIDF}"),
+        (FEWER, FEWER, 0.1, f"{YES}{it_makes('fewer mistakes', 'fewer mistakes')}."),
+        (MORE, FEWER, 0.1, f"{NO}{it_makes('more mistakes', 'fewer mistakes')}."),
+        (FEWER, MORE, -0.1, f"{NO}{it_makes('fewer mistakes', 'more mistakes')}."),
+        (ALIKE, FEWER, 0.1, f"{UNCLEAR}{it_makes('no clear difference', 'fewer mistakes')}."),
+        (FEWER, ALIKE, 0.0, f"{UNCLEAR}{it_makes('fewer mistakes', 'no clear difference')}."),
+        (FEWER, MORE, 0.1,
+         f"{PARTLY}{it_makes('fewer mistakes', 'more mistakes')} (fewer mistakes with all labels)."),
+        (FEWER, None, 0.1,
+         f"{YES}{it_makes('fewer mistakes', 'fewer mistakes')}, with all labels."),
+        (FEWER, None, None, f"{YES}it makes fewer mistakes {SCRATCH}, and {NO_TFIDF}"),
+        (MORE, None, None, f"{NO}it makes more mistakes {SCRATCH}, and {NO_TFIDF}"),
+        (ALIKE, None, None, f"{UNCLEAR}it makes no clear difference {SCRATCH}, and {NO_TFIDF}"),
         ({1000: -0.1, 300: 0.1, 100: 0.2}, None, None,
-         f"{PARTLY}{WITH_SCRATCH} fewer mistakes with few labels and more mistakes with many; {NO_TFIDF}"),
+         f"{PARTLY}it makes fewer mistakes with few labels and more mistakes with many {SCRATCH}, and "
+         f"{NO_TFIDF}"),
         ({100: 0.0, 300: 0.1, 1000: 0.0, 3000: -0.1}, None, None,
-         f"{PARTLY}{WITH_SCRATCH} no clear difference at some numbers of labels and fewer mistakes or more "
-         f"mistakes at others; {NO_TFIDF}"),
-        (None, FEWER, 0.1, f"{YES}{WITH_TFIDF} fewer mistakes."),
-        (None, ALIKE, 0.0, f"{UNCLEAR}{WITH_TFIDF} no clear difference."),
-        (None, MORE, -0.1, f"{NO}{WITH_TFIDF} more mistakes."),
-        (None, None, 0.1, f"{YES}compared with TF-IDF (simple word counts), the finished classifier makes "
-         "fewer mistakes."),
-        (None, None, None, f"{UNCLEAR}there is no comparison with training from scratch; {NO_TFIDF}"),
+         f"{PARTLY}it makes no clear difference at some numbers of labels and fewer mistakes or more "
+         f"mistakes at others {SCRATCH}, and {NO_TFIDF}"),
+        (None, FEWER, 0.1, f"{YES}it makes fewer mistakes {TFIDF}."),
+        (None, ALIKE, 0.0, f"{UNCLEAR}it makes no clear difference {TFIDF}."),
+        (None, MORE, -0.1, f"{NO}it makes more mistakes {TFIDF}."),
+        (None, None, 0.1, f"{YES}it makes fewer mistakes {TFIDF}, with all labels."),
+        (None, None, None, f"{UNCLEAR}{NO_TFIDF}"),
     ],
 )  # fmt: skip
 def test_the_verdict_says_whether_the_head_start_was_worth_it(figures, scratch, tfidf, finished, said):
@@ -256,16 +278,31 @@ def test_the_verdict_says_whether_the_head_start_was_worth_it(figures, scratch, 
 @pytest.mark.parametrize(
     ("scratch", "tfidf", "said"),
     [
-        ({1000: 0.1}, FEWER, f"{YES}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} fewer mistakes; trainings "
-         "that failed are left out."),
-        ({}, FEWER, f"{UNCLEAR}the comparison with training from scratch failed; {WITH_TFIDF} fewer "
-         "mistakes; trainings that failed are left out."),
-        ({}, {}, f"{UNCLEAR}the comparison with training from scratch failed; the comparison with TF-IDF "
-         "(simple word counts) failed."),
+        ({1000: 0.1}, FEWER, f"{YES}{it_makes('fewer mistakes', 'fewer mistakes')}{LEFT_OUT}"),
+        ({}, FEWER, f"{UNCLEAR}the comparison with training from scratch failed, and it makes fewer mistakes "
+         f"{TFIDF}{LEFT_OUT}"),
+        ({}, {}, f"{UNCLEAR}the comparison with training from scratch failed, and the comparison with TF-IDF "
+         f"(simple word counts) failed{LEFT_OUT}"),
     ],
 )  # fmt: skip
 def test_the_verdict_leaves_out_what_failed_and_says_so(figures, scratch, tfidf, said):
     assert compared(figures, scratch, tfidf) == said
+
+
+def test_the_better_of_a_head_start_s_uses_decides_and_comes_first(figures):
+    figures["sample_efficiency"]["failed"] = {}
+    fine_tuned = compared(figures, FEWER, MORE, -0.1)
+    assert fine_tuned.startswith(NO)
+    figures["sample_efficiency"]["arms"].append("ulmfit:probe")
+    figures["sample_efficiency"]["above"]["ulmfit:probe"] = {
+        "tfidf": {"100": above(0.1)}, "ulmfit:scratch": {"100": above(-0.1)},
+    }  # fmt: skip
+    frozen = f"with frozen features, it makes fewer mistakes {TFIDF}"  # it trains no network from scratch
+    assert verdict(figures) == (
+        f"{YES.removesuffix('fine-tuned, ')}{frozen}; fine-tuned, {fine_tuned.removeprefix(NO)}"
+    )
+    figures["sample_efficiency"]["above"]["ulmfit:probe"]["tfidf"]["100"] = above(-0.1)
+    assert verdict(figures).startswith(fine_tuned.removesuffix("."))
 
 
 def test_the_verdict_is_the_same_if_training_from_scratch_is_the_base(figures):
@@ -283,8 +320,8 @@ def test_of_two_head_starts_the_most_worthwhile_comes_first(figures):
     vectors_yes = YES.replace("ulmfit", "vectors")
     compare(both, "ulmfit", FEWER, MORE, -0.1)
     compare(both, "vectors", None, FEWER, 0.1)
-    worse = f"{NO}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} more mistakes."
-    assert verdict(both) == f"{vectors_yes}{WITH_TFIDF} fewer mistakes. {worse}"
+    worse = f"{NO}{it_makes('fewer mistakes', 'more mistakes')}."
+    assert verdict(both) == f"{vectors_yes}it makes fewer mistakes {TFIDF}. {worse}"
     compare(both, "ulmfit", FEWER, FEWER, 0.1)  # of equally worthwhile ones in the order of the settings
     said = verdict(both)
     assert said.index(YES) < said.index(vectors_yes)
@@ -309,7 +346,7 @@ def both_with_figures(figures: Figures) -> Figures:
         {"step": 20.0, "train_loss": 4.0, "validation_loss": 3.25, "lr_group_0": 0.01},
     ]
     metrics = copy.deepcopy(dict(figures.metrics)) | more
-    metrics["evaluate"]["candidates"].setdefault("vectors", scores(0.12) | {"parts": {"vectors": 1.0}})
+    metrics["evaluate"]["candidates"].setdefault("vectors", candidate_of(0.12, {"vectors": 1.0}))
     return dataclasses.replace(
         figures,
         tokenizers={"ulmfit": "pieces", "vectors": "words"},
@@ -348,11 +385,15 @@ def test_the_verdict_comes_before_any_figure(figures):
 
 
 def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
-    first, leaks, labels, last = sentences.key_figures(figures)
+    first, chosen, leaks, labels, last = sentences.key_figures(figures)
     assert first == (
         "The classifier that ships, ulmfit, gets 10.0% of 50 held-out documents wrong (8.0% to 12.0%). That "
         "is 10.0 points (2.0 to 18.0) better than TF-IDF with logistic regression on the same labels and "
         "documents, which gets 20.0% wrong."
+    )
+    assert chosen == (
+        "ulmfit ships because it has the lowest error, 11.0%, on 40 validation documents, clearly below all "
+        "3 others."
     )
     assert leaks == (
         "2 test documents are also in the training text, word for word or nearly; without them the "
@@ -364,6 +405,37 @@ def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
         "more than 1,000."
     )
     assert last.startswith("Training took 4.0 minutes: ulmfit 4.0 minutes (pretrain_lm 2.0, ")
+
+
+def test_why_it_ships_is_said_and_how_sure_that_is(figures):
+    metrics = figures["evaluate"]
+    metrics["candidates"]["ulmfit:probe"]["validation"]["above_low"] = 0.0
+    assert sentences.key_figures(figures)[1].endswith(
+        "on 40 validation documents. There is no clear difference to ulmfit, frozen features."
+    )
+    metrics["candidates"]["tfidf"]["validation"]["above_low"] = -0.01
+    assert sentences.key_figures(figures)[1].endswith(
+        "There are no clear differences to ulmfit, frozen features, TF-IDF + logistic regression."
+    )
+    metrics["forced"] = True
+    assert sentences.key_figures(figures)[1] == "ulmfit ships because evaluate.ship names it."
+
+
+def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheapest(figures):
+    """The core minutes: 50 + 50 seconds of two language models, and a training."""
+    rows = {
+        (row["arm"], row["labels"]): (row["core_minutes"], row["cheapest"]) for row in data.prices(figures)
+    }
+    assert rows == {
+        ("ulmfit", 100): (pytest.approx(106 / 60), True),
+        ("ulmfit", 1000): (pytest.approx(120 / 60), True),
+        ("ulmfit, from scratch", 100): (pytest.approx(12 / 60), True),
+        ("ulmfit, from scratch", 1000): (pytest.approx(130 / 60), False),
+    }
+    text = summary(figures).partition("## The cheapest ways to lower errors")[2]
+    ways = ["| 50.0% | ulmfit, from scratch | 100 | 0.20 |", "| 30.0% | ulmfit | 100 | 1.77 |",
+            "| 10.0% | ulmfit | 1,000 | 2.00 |"]  # fmt: skip
+    assert [text.index(way) for way in ways] == sorted(text.index(way) for way in ways)
 
 
 def test_tf_idf_that_ships_is_compared_with_no_other(figures):
@@ -464,7 +536,7 @@ def test_markdown_holds_the_search_the_ledger_and_what_each_classifier_took(figu
         r"ulmfit \(ships\)": "| 1.23 | 4.0 | 2.5 | 0.0 |",
         "ulmfit, frozen features": "|  | 3.1 | 1.8 | 0.0 |",
         r"TF-IDF \+ logistic regression": "|  | 1.0 | 0.8 | 0.0 |",
-        "blend": "|  | 5.2 | 3.5 | 0.0 |",
+        "blend of them": "|  | 5.2 | 3.5 | 0.0 |",
     }
     for name, cost in took.items():
         (row,) = re.findall(rf"(?m)^\| {name} \| \d+\.\d% \(.*\|$", text.partition("## Error")[0])
@@ -575,7 +647,7 @@ def test_a_browser_draws_every_chart_without_a_complaint(figures, tmp_path, widt
     file.write_text(page(with_search(figures), Provenance({"commit": "abc"})), encoding="utf-8")
     done = in_chromium(file, width, tmp_path)
     charts = file.read_text(encoding="utf-8").count("data-chart=")
-    assert charts == 7 + 3 + 2
+    assert charts == 8 + 3 + 2
     assert len(re.findall(r"""<div class="chart[^>]*>(?:<[^>]*>)*?<svg""", done.stdout)) == charts
     assert "not drawn" not in re.sub(r"<script.*?</script>", "", done.stdout, flags=re.S)
     assert "<title>headstart: report</title>" in done.stdout

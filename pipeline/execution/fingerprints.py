@@ -49,8 +49,10 @@ def stage_fingerprint(
         from pipeline.project.headstarts import resolve_all
 
         resolve_all(params)  # which names the key
+    imports = stage == "pretrain_lm" and any(params.headstarts[name].weights for name in names)
     return fingerprint_of(
         f"pipeline.stages.{stage}",
+        *(["pipeline.stages._imported_vectors"] if imports else []),
         families=families,
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",

@@ -180,9 +180,11 @@ def _identity(
         return section
     from pipeline.project.headstarts import resolve
 
+    found = resolve(settings, texts["headstart"])
+    weights = {"weights": content_hash(found.weights)} if found.weights and stage == "pretrain_lm" else {}
     own = {stage, *(path for path in section if path.startswith("headstarts."))}
     shared = {path: value for path, value in section.items() if path not in own}
-    return shared | resolve(settings, texts["headstart"]).of_stage(stage)
+    return shared | found.of_stage(stage) | weights
 
 
 def _compare(file: Path | None, code: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, create_model
@@ -29,6 +30,7 @@ class ResolvedHeadStart:
     family: Family
     objective: type[Objective]
     model: Model  # with the defaults of the family's config written out
+    weights: Path | None  # from elsewhere; `pretrain_lm` imports them
     tokenizer: str
     pretrain_lm: LanguageModelSettings
     finetune_lm: LanguageModelSettings
@@ -59,6 +61,11 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
     key = f"headstarts.{name}"
     family, config = family_and_config(section.model, key)
     objective = objective_of(family)
+    if section.weights is not None and not family.imports_vectors:
+        raise ValueError(
+            f"params.yaml: `{key}.weights` is {section.weights!r}, but the family {family.name} imports "
+            "none; set it to null"
+        )
 
     def language_model(stage: str) -> LanguageModelSettings:
         base = getattr(params, stage).model_dump()
@@ -85,6 +92,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         family=family,
         objective=objective,
         model=Model(family=family.name, config=asdict(config)),
+        weights=None if section.weights is None else Path(section.weights),
         tokenizer=section.tokenizer,
         pretrain_lm=language_model("pretrain_lm"),
         finetune_lm=language_model("finetune_lm"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.report.figures import FROZEN, TRAININGS, Figures, by_arm, by_importance, name_of
+from pipeline.report.figures import prices as prices_of_arms
 from pipeline.report.sentences import number_of_labels
 
 Table = list[dict[str, str]]
@@ -31,7 +32,7 @@ def classifiers(figures: Figures) -> Table:
     shipped = metrics["shipped"]
     names = sorted(metrics["candidates"], key=lambda name: name != shipped)
     rows = {
-        f"{name_of(name)} (ships)" if name == shipped else name_of(name): {
+        f"{_candidate(name)} (ships)" if name == shipped else _candidate(name): {
             **metrics["candidates"][name],
             **_spent(figures, metrics["candidates"][name]["parts"]),
         }
@@ -43,12 +44,21 @@ def classifiers(figures: Figures) -> Table:
         {
             "": name,
             "error (interval)": error(row),
+            "on validation": _on_validation(row),
             **{column: f"{row[score]:.3f}" if score in row else "" for column, score in scores.items()},
             "ms a document": _milliseconds(row),
             **cost(row),
         }
         for name, row in rows.items()
     ]
+
+
+def _candidate(name: str) -> str:
+    return name_of(name) if name != "blend" else "blend of them"
+
+
+def _on_validation(row: Mapping[str, Any]) -> str:
+    return f"{row['validation']['error']:.1%}" if "validation" in row else ""
 
 
 def _milliseconds(row: Mapping[str, Any]) -> str:
@@ -105,6 +115,21 @@ def labels_needed(figures: Figures) -> Table:
         }
         for arm, by_count in by_arm(figures, "labels_needed").items()
         for count, needed in by_count.items()
+    ]
+
+
+def prices(figures: Figures) -> Table:
+    """The cheapest ways to ever lower errors."""
+    rows = sorted(prices_of_arms(figures), key=lambda row: row["core_minutes"])
+    return [
+        {
+            "cheapest way to": f"{row['error']:.1%}",
+            "arm": row["arm"],
+            "labels": f"{row['labels']:,}",
+            "core minutes": f"{row['core_minutes']:.2f}",
+        }
+        for row in rows
+        if row["cheapest"]
     ]
 
 

@@ -72,7 +72,9 @@ def run(
 
     Language models are compared by their objective's first measure on the general validation text,
     classifiers by error on the test documents; classifiers train on `ablate.labels` labels, otherwise like
-    those of the label curve. With no seeds nothing is trained. Raises ValueError for settings that cannot be trained.
+    those of the label curve. With no seeds nothing is trained.
+
+    Raises ValueError for settings that cannot be trained.
     """
     if not params.ablate.seeds:
         with atomic_folder(out) as folder:
