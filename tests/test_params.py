@@ -356,6 +356,37 @@ def test_a_family_whose_objective_is_none_is_refused_by_name(monkeypatch):
         resolved_with({})
 
 
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        (
+            {"ablate": {"pretrain_lm": {"epoch": 2}}},
+            r"unknown key `ablate\.pretrain_lm\.epoch`; did you mean `epochs`",
+        ),
+        (
+            {"tune": {"overrides": {"finetune_lm": {"epoch": 2}}}},
+            r"unknown key `tune\.overrides\.finetune_lm\.epoch`; did you mean `epochs`",
+        ),
+        (
+            {"tune": {"headstart": "ulmfit_backward", "num_trials": 1}},
+            r"tune\.headstart is ulmfit_backward, which run\.headstarts does not train; name it there",
+        ),
+        (
+            {"ablate": {"headstart": "ulmfit_backward", "seeds": [1]}},
+            r"ablate\.headstart is ulmfit_backward, which run\.headstarts does not train; name it there",
+        ),
+    ],
+)
+def test_what_a_sweep_could_not_train_is_refused_at_the_start(top, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_all(params_with(top))
+
+
+def test_a_sweep_of_what_is_not_trained_may_stay_switched_off():
+    top = {"tune": {"headstart": "ulmfit_backward"}, "ablate": {"headstart": "ulmfit_backward"}}
+    assert resolve_all(params_with(top))
+
+
 def test_a_search_is_laid_over_the_family_s_and_refuses_a_key_that_is_no_setting():
     def searched(space: dict[str, Any]) -> dict[str, Any]:
         params = params_with({"tune": {"space": space}})
