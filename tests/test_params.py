@@ -266,7 +266,7 @@ def test_a_label_curve_without_an_arm_that_is_trained_is_refused():
         params_with({"sample_efficiency": {"arms": ["ulmfit_backward", "bidirectional"]}})
 
 
-DEFAULTS = {
+DEFAULTS: dict[str, dict[str, Any]] = {
     "pretrain_lm": {"epochs": 3.0, "optimizer": {"lr": 0.5, "beta2": 0.5}, "bptt": 33},
     "finetune_lm": {"dropout": 0.7},
     "finetune_classifier": {"epochs": 9.0, "batch_rows": 7, "max_tokens": 55},
@@ -325,7 +325,7 @@ class OtherSettings:
 
 
 class OtherObjective(Causal):
-    Settings = OtherSettings
+    Settings = OtherSettings  # type: ignore[assignment]  # its settings are only read here
 
 
 def test_keys_of_the_section_that_an_objective_does_not_know_are_not_in_its_way(monkeypatch):

@@ -79,7 +79,10 @@ def of_words(tmp_path_factory):
 
 def shipped(folder: Path, parts: dict[Path, float]) -> Path:
     def write(source: Path) -> Callable[[Path], None]:
-        return lambda aside: shutil.copytree(source, aside) and None
+        def copy(aside: Path) -> None:
+            shutil.copytree(source, aside)
+
+        return copy
 
     ship(
         folder,

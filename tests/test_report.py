@@ -336,16 +336,17 @@ def both_with_figures(figures: Figures) -> Figures:
     """`vectors` as a second head start, whose objective has no bits per byte."""
     measures = [{"name": "loss", "title": "loss, nats a pair", "digits": 3, "comparable": False}]
     cost = {"seconds": 30.0, "core_seconds": 25.0, "gpu_seconds": 0.0}
-    lm = {"before": {"loss": 4.5}, "after": {"loss": 3.25}, "measures": measures} | cost
+    lm: dict[str, Any] = {"before": {"loss": 4.5}, "after": {"loss": 3.25}, "measures": measures} | cost
     words = VOCABULARY | {"bytes_per_token": 5.0}
-    more = {"encode-general-words": {"vocabulary": words}, "encode-target-words": {"vocabulary": words},
+    more: dict[str, Any] = {
+            "encode-general-words": {"vocabulary": words}, "encode-target-words": {"vocabulary": words},
             "pretrain_lm-vectors": lm, "finetune_lm-vectors": lm, "read_features-vectors": cost,
             "finetune_classifier-vectors": cost}  # fmt: skip
-    curve = [
+    curve: list[dict[str, Any]] = [
         {"step": 0.0, "train_loss": None, "validation_loss": 4.5, "lr_group_0": None},
         {"step": 20.0, "train_loss": 4.0, "validation_loss": 3.25, "lr_group_0": 0.01},
     ]
-    metrics = copy.deepcopy(dict(figures.metrics)) | more
+    metrics: dict[str, Any] = copy.deepcopy(dict(figures.metrics)) | more
     metrics["evaluate"]["candidates"].setdefault("vectors", candidate_of(0.12, {"vectors": 1.0}))
     return dataclasses.replace(
         figures,

@@ -649,9 +649,9 @@ def test_a_failing_stage_overwrites_nothing(project):
 def test_killed_and_started_again_a_training_ends_with_the_same_weights(project, tmp_path):
     def pretrain(out: str) -> list[str]:
         return [
-            str(Path(sys.executable).parent / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general/pieces",
-            "--headstart", "ulmfit", "--out", out, "--metrics", f"{out}.json", "--curve", f"{out}.csv",
-            "--params", "long.yaml",
+            str(Path(sys.executable).parent / "headstart"), "pretrain_lm", "--tokens",
+            "data/tokens/general/pieces", "--headstart", "ulmfit", "--out", out, "--metrics",
+            f"{out}.json", "--curve", f"{out}.csv", "--params", "long.yaml",
         ]  # fmt: skip
 
     settings = (project / "params.yaml").read_text(encoding="utf-8")
@@ -761,7 +761,7 @@ def test_trained_again_by_force_and_undisturbed_it_ends_with_the_same_weights_an
 
 
 def test_a_new_target_changes_neither_the_tokenizer_of_general_text_nor_pretraining(project):
-    """DVC has no way to make a tokenizer depend on the corpora that it learns from alone, so it is made anew."""
+    """DVC cannot make a tokenizer depend on the corpora that it learns from alone: it is made anew, alike."""
     tokenizer = project / "data/tokenizers/pieces/tokenizer.model"
     before = tokenizer.read_bytes()
     write_corpora(project / "new", seed=2, num_target=300)

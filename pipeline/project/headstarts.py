@@ -104,7 +104,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
 
 
 def resolve_all(params: Params) -> list[ResolvedHeadStart]:
-    """All head starts that are declared, the search and the ablations, so that nothing is refused after hours.
+    """All head starts that are declared, search and ablations, so that nothing is refused after hours.
 
     Raises ValueError naming each offending key.
     """
