@@ -103,7 +103,7 @@ def test_a_plan_that_would_wait_forever_is_refused(settings, resources, message)
         plan_placement(run_of(**({"threads_per_worker": "auto"} | settings)), resources)
 
 
-def make_job(folder: Path, family: str = "awd_lstm") -> LanguageModelJob:
+def make_job(folder: Path, family: str = "awd_lstm", tokenizer_sha256: str = "abc") -> LanguageModelJob:
     tokens = folder / "tokens"
     tokens.mkdir()
     rng = np.random.default_rng(0)
@@ -115,7 +115,7 @@ def make_job(folder: Path, family: str = "awd_lstm") -> LanguageModelJob:
                 shard.append([document], [None])
             splits[split] = shard.info(2 * num_documents, 10 * num_documents)
     specials = {"unk_id": 3, "bos_id": 1, "eos_id": 2, "pad_id": 0}
-    write_info(tokens, TokensInfo(50, "abc", **specials, label_names=None, splits=splits))
+    write_info(tokens, TokensInfo(50, tokenizer_sha256, **specials, label_names=None, splits=splits))
     common: dict[str, Any] = {
         "epochs": 2.0, "unfreeze": "gradual",
         "optimizer": {

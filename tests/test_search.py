@@ -30,8 +30,8 @@ RATES = [0.01, 0.02, 0.0001, 0.03]
 KILLED = 0.02
 ONE_AT_ONCE = Trials(cpus=1, gpus=0.0, at_once=1)
 SETTINGS = Tune(
-    headstart="ulmfit", stage="finetune_lm", num_trials=4, search="grid", seed=1, workers=1, labels=None, grace=0.25,
-    reduction=2, overrides={}, space={LR: Range(choices=[*RATES])},
+    headstart="ulmfit", stage="finetune_lm", num_trials=4, search="grid", seed=1, workers=1, labels=None,
+    grace=0.25, reduction=2, overrides={}, space={LR: Range(choices=[*RATES])},
 )  # fmt: skip
 
 

@@ -286,8 +286,8 @@ def test_its_settings_are_read_from_params_yaml_with_its_own_defaults():
     mine = resolve(params_with(finetune_lm={"documents": 9, "epochs": 1.5}), "mine")
     assert mine.objective is WordsOfADocument
     assert mine.model.config == {"width": 6, "embedding_dropout": 0.1}
-    assert (mine.pretrain_lm.own, mine.pretrain_lm.training.epochs) == (Settings(5), 3.0)
-    assert (mine.finetune_lm.own, mine.finetune_lm.training.epochs) == (Settings(9), 1.5)
+    assert (mine.pretrain_lm.own, mine.pretrain_lm.training.epochs) == (BagSettings(5), 3.0)
+    assert (mine.finetune_lm.own, mine.finetune_lm.training.epochs) == (BagSettings(9), 1.5)
     assert mine.finetune_classifier.pooling == "mean"
     assert mine.of_stage("pretrain_lm")["pretrain_lm"].keys() == {*Training.model_fields, "documents"}
     assert mine.searchable()["finetune_lm.documents"] == 9
