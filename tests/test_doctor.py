@@ -24,7 +24,7 @@ import pytest
 
 from pipeline.distributed.placement import Placement
 from pipeline.doctor import cluster as ray_checks
-from pipeline.doctor import examination, examine, needs, nodes, probe, project
+from pipeline.doctor import examination, examine, nodes, probe, project
 from pipeline.doctor.findings import Finding, as_table, checked, in_background, refusal, to_json
 from pipeline.doctor.needs import FACTOR, needs_of, num_trials
 from pipeline.doctor.nodes import Answers, judge, probe_nodes
@@ -149,15 +149,18 @@ def test_more_workers_take_less_each_and_a_longer_text_more():
 
 def test_the_estimate_counts_as_many_logits_as_are_held_at_once():
     from models import kernels
+    from pipeline.objectives import causal
 
-    assert (needs._LOGIT_ROWS, needs._LOGITS) == (kernels._ROWS_AT_ONCE, kernels._LOGITS_AT_ONCE)
+    assert (causal._LOGIT_ROWS, causal._LOGITS) == (kernels._ROWS_AT_ONCE, kernels._LOGITS_AT_ONCE)
 
 
 def test_the_trials_of_all_sweeps_are_counted():
-    curve = {"arms": ["ulmfit", "bidirectional", "tfidf"], "labels": [100, 200], "seeds": [1, 2, 3]}
-    top = {"run": {"directions": ["forward", "backward"]}, "tune": {"num_trials": 5},
+    arms = ["ulmfit", "bidirectional", "ulmfit:scratch", "ulmfit:probe", "vectors", "tfidf"]
+    curve = {"arms": arms, "labels": [100, 200], "seeds": [1, 2, 3]}
+    top = {"run": {"headstarts": ["ulmfit", "ulmfit_backward"]}, "tune": {"num_trials": 5},
            "sample_efficiency": curve}  # fmt: skip
-    assert num_trials(typed(Params, overlay(PARAMS, top), where="test")) == (1 + 2) * 2 * 3 + 5
+    # Networks: one, two, and one from scratch. Arms of head starts that are not trained are left out.
+    assert num_trials(typed(Params, overlay(PARAMS, top), where="test")) == (1 + 2 + 1) * 2 * 3 + 5
 
 
 MEASURED = """
@@ -185,10 +188,12 @@ for split, number in (("train", 300), ("validation", 80)):
         for _ in range(number):
             shard.append([rng.integers(5, 4000, size=120)], [int(rng.integers(4))])
         splits[split] = shard.info(50 * number, 300 * number)
-write_info(folder, TokensInfo(4000, "abc", 1, 2, 0, ("a", "b", "c", "d"), splits))
+write_info(folder, TokensInfo(
+    4000, "abc", unk_id=3, bos_id=1, eos_id=2, pad_id=0, label_names=("a", "b", "c", "d"), splits=splits
+))
 params = load(folder / "params.yaml")
 given = {"tokens": str(folder), "target_lm": "not read", "general_lm": "not read"}
-job = job_of(stage, params, given, "forward")
+job = job_of(stage, params, given, sys.argv[3])
 prepare_torch(1)
 before = peak()
 store = CheckpointStore(str(folder / "checkpoints"))
@@ -208,21 +213,29 @@ print(json.dumps([need.worker_bytes, taken, need.checkpoint_bytes, written]))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["pretrain_lm", "finetune_classifier"])
-def test_the_estimate_is_near_the_measured_peak_of_a_training(tmp_path, stage):
+@pytest.mark.parametrize(
+    ("headstart", "sizes", "too_high"),
+    [
+        ("ulmfit", {"embedding_dim": 200, "hidden_dim": 400}, FACTOR),
+        ("vectors", {"embedding_dim": 400}, 4.0),  # activations are estimated as those of a recurrent network
+    ],
+)
+def test_the_estimate_is_near_the_measured_peak_of_a_training(tmp_path, stage, headstart, sizes, too_high):
     from ruamel.yaml import YAML
 
-    sizes = {"embedding_dim": 200, "hidden_dim": 400}
-    classifier = {"start": "scratch", "batch_rows": 64, "patience": 3, "unfreeze": "full"}
+    classifier = {"start": "scratch", "batch_rows": 64, "max_tokens": 120, "patience": 3, "unfreeze": "full"}
+    changes = {"config": sizes, "finetune_classifier": classifier}
     with (tmp_path / "params.yaml").open("w") as file:
-        YAML(typ="safe").dump(
-            overlay(PARAMS, {"model": {"config": sizes}, "finetune_classifier": classifier}), file
-        )
+        YAML(typ="safe").dump(overlay(PARAMS, {"headstarts": {headstart: changes}}), file)
     done = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(tmp_path), stage], env=HERE, capture_output=True, text=True
+        [sys.executable, "-c", MEASURED, str(tmp_path), stage, headstart],
+        env=HERE,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     estimated, taken, estimated_checkpoint, written = json.loads(done.stdout)
-    assert 1 / FACTOR < estimated / taken < FACTOR
+    assert 1 / FACTOR < estimated / taken < too_high
     assert 0.95 < estimated_checkpoint / written < 1.05
 
 
@@ -583,7 +596,7 @@ def test_without_ray_all_checks_run_and_leave_nothing(project_folder):
             "storage", "tracking", "room", "leases"} <= set(found)  # fmt: skip
     assert states(found["storage"]) == states(found["tracking"]) == states(found["memory"]) == ["ok"]
     assert "would run" in found["dvc"][0].found
-    assert "not made yet: data/tokens/general/pieces" in found["inputs"][0].found
+    assert "not made yet: data/inputs/vectors/general.json" in found["inputs"][0].found
     assert made_by(project_folder) - before <= {".headstart"}
 
 
@@ -626,19 +639,33 @@ def test_unusable_settings_are_refused(tmp_path, run, message):
 
 @pytest.mark.slow
 def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_path, monkeypatch):
+    from pipeline.corpus.word_tokenizer import WordTokenizer
+    from pipeline.execution.choose_tokens import choose_tokens
     from tests.test_launch import make_job
 
-    make_job(tmp_path)  # writes shards, without labels
-    shutil.copytree(tmp_path / "tokens", tmp_path / "data" / "tokens" / "general")
-    shutil.copytree(tmp_path / "tokens", tmp_path / "data" / "tokens" / "target")
-    (tmp_path / "data" / "tokenizer").mkdir()
+    tokenizer = WordTokenizer.of(["the", "film"], lowercase=True)
+    make_job(tmp_path, tokenizer_sha256=tokenizer.sha256)  # writes shards, without labels
     monkeypatch.chdir(tmp_path)
-    params = typed(Params, overlay(PARAMS, {"finetune_classifier": {"start": "scratch"}}), where="test")
+    data = Path("data")
+    for corpus in ("general", "target"):
+        shutil.copytree("tokens", data / "tokens" / corpus / "pieces")
+    (data / "tokenizers" / "pieces").mkdir(parents=True)
+    (data / "tokenizers" / "pieces" / WordTokenizer.FILE).write_bytes(tokenizer.content)
+    changes = {"run": {"headstarts": ["ulmfit"]}, "finetune_classifier": {"start": "scratch"}}
+    params = typed(Params, overlay(PARAMS, changes), where="test")
+    choose_tokens(params, data / "tokens", data / "tokenizers", data / "inputs")
     found = project.inputs(params, ROOT / "dvc.yaml")
     assert [each.state for each in found] == ["warning", "ok"]
+    assert "finetune_classifier@ulmfit would refuse" in found[0].found
     assert "has no labels: set corpus.target.source.label_column" in found[0].found
     assert "fit for pretrain_lm@ulmfit" in found[1].found
     assert "not made yet: data/general_lm/ulmfit" in found[1].found
+    other = WordTokenizer.of(["the", "films"], lowercase=True)
+    (data / "tokenizers" / "pieces" / WordTokenizer.FILE).write_bytes(other.content)
+    first = project.inputs(params, ROOT / "dvc.yaml")[0]
+    assert first.state == "warning"
+    assert "pretrain_lm@ulmfit would refuse" in first.found
+    assert "was encoded with another tokenizer than data/tokenizers/pieces" in first.found
 
 
 HANGS = """

@@ -24,6 +24,7 @@ from pipeline.corpus.settings import SentencepieceTokenizer
 from pipeline.corpus.tokenizer import Tokenizer, train
 from pipeline.corpus.word_tokenizer import WordTokenizer
 from pipeline.project import params
+from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.cards import build_encoder, build_language_model
 from pipeline.weights.fastai import (
     import_language_model,
@@ -131,7 +132,7 @@ def test_what_has_no_row_starts_from_the_mean():
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer, fastai's two files, and params.yaml for a network of their size."""
+    """A tokenizer in its folder, and fastai's two files."""
     folder = tmp_path_factory.mktemp("fastai")
     settings = SentencepieceTokenizer(
         kind="bpe", vocab_size=60, character_coverage=1.0, byte_fallback=False, sample_mb=1.0, threads=1
@@ -139,7 +140,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draw = random.Random(1)
     known = ["the", "film", "was", "and", "sea", "music", "woman", "walk", "talk", "good"]
     texts = [" ".join(draw.choices(known, k=8)) for _ in range(200)]
-    (folder / "tokenizer.model").write_bytes(train(texts, settings).content)
+    (folder / "tokenizers" / "pieces").mkdir(parents=True)
+    (folder / "tokenizers" / "pieces" / "tokenizer.model").write_bytes(train(texts, settings).content)
     torch.save({"model": TheirLanguageModel().saved(), "opt": {"lr": 0.1}}, folder / "lm.pth")
     words = ["xxunk", "xxpad", "xxbos", "the", "film", "was", "and", "sea"]
     words += [f"w{number}" for number in range(V - len(words))]
@@ -149,22 +151,30 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(**config: object) -> params.Params:
-    whole = params.load(ROOT / "params.yaml")
+    """params.yaml whose head starts are networks of the size of fastai's."""
     sizes = {"embedding_dim": E, "hidden_dim": H, "num_layers": 3, "tie_weights": True, **config}
-    model = whole.model.model_copy(update={"config": {**whole.model.config, **sizes}})
-    return whole.model_copy(update={"model": model})
+    top = {"headstarts": {name: {"config": sizes} for name in ("ulmfit", "ulmfit_backward")}}
+    return params.checked(overlay(read_yaml(ROOT / "params.yaml"), top), where="params.yaml")
 
 
-@pytest.mark.parametrize("vocabulary", ["itos.pkl", "words.txt"])
-def test_an_import_is_a_language_model_to_go_on_from(files, tmp_path, vocabulary):
+@pytest.mark.parametrize(
+    ("vocabulary", "headstart", "direction"),
+    [
+        ("itos.pkl", "ulmfit", "forward"),
+        ("words.txt", "ulmfit", "forward"),
+        ("itos.pkl", "ulmfit_backward", "backward"),
+    ],
+)
+def test_an_import_is_a_language_model_to_go_on_from(files, tmp_path, vocabulary, headstart, direction):
     out = tmp_path / "general_lm"
     moved = import_language_model(
-        files / "lm.pth", files / vocabulary, files / "tokenizer.model", settings(), "forward", out
+        files / "lm.pth", files / vocabulary, files / "tokenizers", settings(), headstart, out
     )
     tensors, card = load_model(out)
     model = build_language_model(build_encoder(card)[0], card)
     model.load_state_dict(tensors)
-    ours = Tokenizer.load(files / "tokenizer.model")
+    assert (card.direction, card.config["direction"]) == (direction, direction)
+    ours = Tokenizer.load(files / "tokenizers" / "pieces")
     assert (moved.num_pieces, moved.num_words) == (ours.vocab_size, V)
     assert 3 + 4 <= moved.num_found < ours.vocab_size  # three special tokens, and some words
     their_rows = TheirLanguageModel().saved()["0.encoder.weight"]
@@ -176,11 +186,28 @@ def test_an_import_is_a_language_model_to_go_on_from(files, tmp_path, vocabulary
 
 def test_another_network_is_refused_with_what_to_set(files, tmp_path):
     with pytest.raises(
-        ValueError, match=r"set model\.config\.embedding_dim: 6, model\.config\.hidden_dim: 10"
+        ValueError,
+        match=r"set headstarts\.ulmfit\.config\.embedding_dim: 6, headstarts\.ulmfit\.config\.hidden_dim: 10",
     ):
         import_language_model(
-            files / "lm.pth", files / "itos.pkl", files / "tokenizer.model", settings(hidden_dim=11),
-            "forward", tmp_path / "out",
+            files / "lm.pth", files / "itos.pkl", files / "tokenizers", settings(hidden_dim=11),
+            "ulmfit", tmp_path / "out",
+        )  # fmt: skip
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("headstart", "message"),
+    [
+        ("ulmfti", r"--headstart is ulmfti; there are .*ulmfit"),
+        ("vectors", r"headstarts\.vectors\.family is word_vectors; fastai's models are awd_lstm"),
+    ],
+)
+def test_a_head_start_that_is_not_there_or_of_another_family_is_refused(files, tmp_path, headstart, message):
+    with pytest.raises(ValueError, match=message):
+        import_language_model(
+            files / "lm.pth", files / "itos.pkl", files / "tokenizers", settings(), headstart,
+            tmp_path / "out",
         )  # fmt: skip
     assert not (tmp_path / "out").exists()
 
@@ -189,7 +216,7 @@ def test_a_vocabulary_of_another_model_is_refused(files, tmp_path):
     (tmp_path / "few.txt").write_text("one\ntwo\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"has 2 words, but .* has rows for 30"):
         import_language_model(
-            files / "lm.pth", tmp_path / "few.txt", files / "tokenizer.model", settings(), "forward",
+            files / "lm.pth", tmp_path / "few.txt", files / "tokenizers", settings(), "ulmfit",
             tmp_path / "out",
         )  # fmt: skip
 
@@ -372,7 +399,7 @@ def test_a_folder_of_anything_else_is_not_written_over(files, tmp_path):
     (tmp_path / "letters.txt").write_text("mine", encoding="utf-8")
     with pytest.raises(ValueError, match="exists and is no model folder"):
         import_language_model(
-            files / "lm.pth", files / "itos.pkl", files / "tokenizer.model", settings(), "forward", tmp_path
+            files / "lm.pth", files / "itos.pkl", files / "tokenizers", settings(), "ulmfit", tmp_path
         )
     assert (tmp_path / "letters.txt").read_text(encoding="utf-8") == "mine"
 

@@ -30,13 +30,12 @@ from pipeline.training import precision
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.training.language_model import LanguageModelJob, LanguageModelTask, make_language_model_job
-from pipeline.training.settings import LanguageModelTraining, Model
+from tests.families import FAMILIES, language_model_settings, model_of
 from tests.killed import Killing
 
 RUN: dict[str, Any] = {
     "seed": 7, "workers": 0, "threads_per_worker": 1, "device": "cpu", "precision": "fp32",
-    "deterministic": False,
-    "directions": ["forward"], "storage": "unused", "storage_wait_minutes": 0.0,
+    "deterministic": False, "headstarts": ["ulmfit"], "storage": "unused", "storage_wait_minutes": 0.0,
     "checkpoint_minutes": 1e-12, "keep_checkpoints": 2,
     "log_steps": 1, "max_worker_failures": 2,
 }  # fmt: skip
@@ -104,7 +103,7 @@ def test_a_plan_that_would_wait_forever_is_refused(settings, resources, message)
         plan_placement(run_of(**({"threads_per_worker": "auto"} | settings)), resources)
 
 
-def make_job(folder: Path) -> LanguageModelJob:
+def make_job(folder: Path, family: str = "awd_lstm", tokenizer_sha256: str = "abc") -> LanguageModelJob:
     tokens = folder / "tokens"
     tokens.mkdir()
     rng = np.random.default_rng(0)
@@ -115,27 +114,23 @@ def make_job(folder: Path) -> LanguageModelJob:
                 document = (rng.integers(45) + np.arange(int(rng.integers(5, 20)))) % 45 + 5
                 shard.append([document], [None])
             splits[split] = shard.info(2 * num_documents, 10 * num_documents)
-    write_info(tokens, TokensInfo(50, "abc", 1, 2, 0, label_names=None, splits=splits))
-    dropouts = {f"{part}_dropout": 0.2 for part in ("embedding", "input", "hidden", "output", "weight")}
-    sizes = {"embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True}
-    settings: dict[str, Any] = {
-        "epochs": 2.0, "batch_rows": 5, "bptt": 6, "variable_bptt": True, "unfreeze": "gradual",
+    specials = {"unk_id": 3, "bos_id": 1, "eos_id": 2, "pad_id": 0}
+    write_info(tokens, TokensInfo(50, tokenizer_sha256, **specials, label_names=None, splits=splits))
+    common: dict[str, Any] = {
+        "epochs": 2.0, "unfreeze": "gradual",
         "optimizer": {
             "kind": "adamw", "lr": 0.02, "momentum": 0.8, "beta2": 0.99, "weight_decay": 0.01,
             "clip_norm": 0.25, "nonmonotone_interval": 5, "discriminative_factor": 1.3,
         },
         "schedule": {"kind": "slanted_triangular", "cut_frac": 0.2, "ratio": 32.0, "span": "run"},
-        "epochs_per_unfreezing": 0.5, "dropout": 1.0, "ar_alpha": 2.0, "tar_beta": 1.0,
-        "sampled_words": None,
-        "evaluations_per_epoch": 2,
+        "epochs_per_unfreezing": 0.5, "dropout": 1.0, "evaluations_per_epoch": 2,
     }  # fmt: skip
     return make_language_model_job(
-        LanguageModelTraining(**settings),
-        Model(family="awd_lstm", config=sizes | dropouts),
+        language_model_settings(family, common),
+        model_of(family),
         stage="pretrain_lm",
         tokens=tokens,
         start=None,
-        direction="forward",
         seed=7,
     )
 
@@ -308,8 +303,9 @@ def workers_find_this_module(monkeypatch):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_module):
-    job = make_job(tmp_path)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_module, family):
+    job = make_job(tmp_path, family)
     done = {
         workers: fit(job, run_of(workers=workers), session_of(tmp_path, f"workers-{workers}"))
         for workers in (0, 1, 2)

@@ -20,6 +20,7 @@ from pipeline.project import presets, stages
 from pipeline.project.headstarts import resolve, resolve_all, space_of
 from pipeline.project.params import Params, checked, load
 from pipeline.settings.loader import overlay, read_yaml, typed
+from pipeline.training.settings import HeadStart
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = stages.names()
@@ -320,6 +321,7 @@ def test_a_stage_reads_no_setting_beyond_its_sections(stage):
             assert any(chain == each or chain.startswith(each + ".") for each in sections), chain
 
 
+LAID_OVER = HeadStart.model_fields.keys() & Params.model_fields.keys()  # sections that head starts change
 CHANGES_NO_RESULT = {"tokenizers.{tokenizer.name}.threads"}
 METHODS = {
     node.name: node
@@ -336,10 +338,10 @@ def settings_read(tree: ast.AST, params: str = "params") -> Iterator[str]:
     """
     resolved: dict[str, str] = {}  # name of the result -> of the head start
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            call, target = node.value, node.targets[0]
-            if ast.unparse(call.func) == "resolve" and isinstance(target, ast.Name):
-                resolved[target.id] = ast.unparse(call.args[1])
+        if isinstance(node, ast.Assign):
+            for target, value in _assigned(node.targets[0], node.value):
+                if isinstance(value, ast.Call) and ast.unparse(value.func) == "resolve":
+                    resolved[ast.unparse(target)] = ast.unparse(value.args[1])
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Subscript)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
@@ -359,8 +361,14 @@ def settings_read(tree: ast.AST, params: str = "params") -> Iterator[str]:
             key = f"headstarts.{{{resolved[owner]}}}"
             if path[0] == "model":
                 yield from (f"{key}.family", f"{key}.config")
-            elif path[0] in STAGES:
+            elif path[0] in LAID_OVER:
                 yield from (f"{key}.{path[0]}", path[0])
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
 
 
 def _path(node: ast.AST) -> list[str]:

@@ -44,7 +44,7 @@ def storage(request, tmp_path) -> Storage:
 
 
 def checkpoint_of(step: int, finished: bool) -> Checkpoint:
-    card = {"stage": "pretrain_lm", "direction": "forward"}
+    card = {"stage": "pretrain_lm", "family": "awd_lstm", "direction": "forward"}
     state = {"step": step, "num_steps": 20, "finished": finished, "card": card}
     return Checkpoint(step, {"a": torch.arange(100.0)}, state, {"curve.jsonl": b"{}\n"})
 
@@ -87,9 +87,9 @@ def test_each_kind_of_run_is_told_from_the_others(storage):
     storage.write(f"notes/{other}", b"not ours")
     runs = found_in(storage)
     assert {key: (run.title, run.state, run.is_unfinished) for key, run in runs.items()} == {
-        finished: ("pretrain_lm forward", "finished", False),
-        unfinished: ("pretrain_lm forward", "step 10 of 20", True),
-        trial: ("trial, pretrain_lm forward", "finished", False),
+        finished: ("pretrain_lm awd_lstm forward", "finished", False),
+        unfinished: ("pretrain_lm awd_lstm forward", "step 10 of 20", True),
+        trial: ("trial, pretrain_lm awd_lstm forward", "finished", False),
         sweep: ("sweep", "1 trials", False),
         search: ("search", "", False),
         torn: ("", "no whole checkpoint", True),
@@ -404,7 +404,7 @@ def test_a_sweep_records_which_trials_it_reads(tmp_path):
     any_value: Any = None
     settings: Any = SimpleNamespace(patiently=lambda what, action: action())
     folder = str(tmp_path / KEYS[0])
-    sweep = Sweep(settings, any_value, None, folder, {}, "", *[any_value] * 6)
+    sweep = Sweep(settings, any_value, None, folder, *[any_value] * 8)
     assert sweep.key == KEYS[0]
     sweep.retain(KEYS[2:4])
     sweep.retain([KEYS[1], KEYS[2]])
@@ -416,7 +416,7 @@ def test_a_sweep_records_which_trials_it_reads(tmp_path):
 
 def test_the_metrics_of_every_stage_that_trains_count():
     for stage in stages.names():
-        counts = _metrics().search(f"reports/metrics/{stage}-forward.json") is not None
+        counts = _metrics().search(f"reports/metrics/{stage}-ulmfit.json") is not None
         assert counts == stages.describe(stage).is_training, stage
 
 
@@ -618,7 +618,7 @@ def test_gc_only_shows_without_yes(project):
     done = headstart(folder, "gc", "--older-than", "0")
     assert done.returncode == 0, done.stderr
     lines = {line.split()[0]: line.rstrip() for line in done.stdout.splitlines() if line}
-    assert "pretrain_lm forward  finished" in lines[KEYS[0]]
+    assert "pretrain_lm awd_lstm forward  finished" in lines[KEYS[0]]
     assert lines[KEYS[0]].endswith("kept: a revision refers to it")
     assert lines[KEYS[1]].endswith("goes")
     assert "2 runs, " in done.stdout

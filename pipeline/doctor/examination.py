@@ -84,14 +84,15 @@ def _probe(
     placement: Placement | None = None, nodes: Nodes = (), is_spread: bool = False,
 ) -> list[Finding]:  # fmt: skip
     """The findings of probes on this machine and all nodes. Without nodes, this process trains."""
-    families = {f"models.{params.headstarts[name].family}" for name in params.run.headstarts}
+    families = {params.headstarts[name].family for name in params.run.headstarts}
+    built = {module for family in families for module in identity.modules_of_family(family)}
     settings = ProbeSettings(
         storage=storage,
         folder=f".doctor-{secrets.token_hex(6)}",
         tracking=tracking.tracking_uri(root),
         is_spread=is_spread,
         environment=credentials() | stores.credentials(),  # workers get them, too
-        code=tuple(identity.modules_of("pipeline.execution.run_stage", *families)),
+        code=tuple(identity.modules_of("pipeline.execution.run_stage", *built)),
     )
     needs = needs_of(params, placement.num_workers) if placement else []
     answers = probe_nodes(settings, ray_checks.start_probes(nodes, settings) if nodes else [])

@@ -59,11 +59,11 @@ def run_stage(
     """
     parent = _dvc()  # first: dvc may be killed from here on, which leaves this process orphaned
     settings = load(params)
-    if stage == "prepare":  # the first stage: refuse now what a later one would refuse after hours
-        check_head_starts(settings)
-    root = project_root(Path.cwd())
     described = stages.describe(stage)
     kind = described.kind
+    if stage == "prepare" or kind == "sweeps":  # refuse now what would be refused after hours
+        check_head_starts(settings)
+    root = project_root(Path.cwd())
     # A sweep starts Ray itself, if any trial is left to train.
     ray = cluster_of(root, settings, stage) if kind in ("trains", "sweeps") else None
     with ray if ray and kind == "trains" else nullcontext(ray) as cluster:

@@ -84,7 +84,9 @@ def fingerprint_of(
     roots = [*modules, *(_TRAINS if trains else ())]
     found = numerical_modules(roots)
     if "models.family" in found:
-        found = numerical_modules([*roots, *(module for name in families for module in _of_family(name))])
+        found = numerical_modules(
+            [*roots, *(module for name in families for module in modules_of_family(name))]
+        )
     imported = {name for module in found for name in _foreign_imports(module)}
     distributions = sorted({_COMPUTING[name] for name in imported if name in _COMPUTING})
     return Fingerprint(
@@ -100,7 +102,7 @@ def is_family(name: str) -> bool:
     return file.is_file() and "\nFAMILY = " in file.read_text(encoding="utf-8")
 
 
-def _of_family(name: str) -> list[str]:
+def modules_of_family(name: str) -> list[str]:
     """The module of a family, and that of its objective where it names one of `pipeline/objectives`."""
     calls = (node for node in ast.walk(_tree(f"models.{name}")) if isinstance(node, ast.Call))
     described = next(call for call in calls if ast.unparse(call.func) == "Family")

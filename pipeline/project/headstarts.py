@@ -104,12 +104,27 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
 
 
 def resolve_all(params: Params) -> list[ResolvedHeadStart]:
-    """All head starts that are declared, and the search, so that nothing is refused after hours of training.
+    """All head starts that are declared, search and ablations, so that nothing is refused after hours.
 
     Raises ValueError naming each offending key.
     """
     found = {name: resolve(params, name) for name in params.headstarts}
-    space_of(params.tune, found[params.tune.headstart])
+    tune, ablate = params.tune, params.ablate
+    for section, name, is_wanted in (
+        ("tune", tune.headstart, tune.num_trials > 0),
+        ("ablate", ablate.headstart, bool(ablate.seeds)),
+    ):
+        if is_wanted and name not in params.run.headstarts:
+            raise ValueError(
+                f"{section}.headstart is {name}, which run.headstarts does not train; name it there"
+            )
+    searched, ablated = found[tune.headstart], found[ablate.headstart]
+    space_of(tune, searched)
+    for key, head_start, below, top in (
+        ("tune.overrides.finetune_lm", searched, searched.finetune_lm, tune.overrides.get("finetune_lm", {})),
+        ("ablate.pretrain_lm", ablated, ablated.pretrain_lm, ablate.pretrain_lm),
+    ):
+        _language_model(head_start.objective, below.dump(), {}, top, f"{key}.")
     return [found[name] for name in params.run.headstarts]
 
 

@@ -16,6 +16,7 @@ from pipeline.project import stages
 Row = Mapping[str, Any]
 
 TRAININGS = stages.of_kind("trains")
+FROZEN = ("pretrain_lm", "finetune_lm", "read_features")  # the stages behind a probe
 CORPORA = ("general", "target")
 TFIDF = "TF-IDF + logistic regression"
 _STARTS = {

@@ -23,15 +23,16 @@ def _choice(figures: Figures) -> str:
     """What ships, why, and how sure the choice is."""
     metrics = figures["evaluate"]
     shipped, candidates = metrics["shipped"], metrics["candidates"]
+    chosen = name_of(shipped)
     if metrics["forced"]:
-        return f"{shipped} ships because evaluate.ship names it."
+        return f"{chosen} ships because evaluate.ship names it."
     close = [
         name_of(name)
         for name, each in candidates.items()
         if name != shipped and each["validation"]["above_low"] <= 0
     ]
     said = (
-        f"{shipped} ships because it has the lowest error, "
+        f"{chosen} ships because it has the lowest error, "
         f"{candidates[shipped]['validation']['error']:.1%}, on "
         f"{metrics['num_validation_documents']:,} validation documents"
     )
@@ -44,7 +45,7 @@ def _choice(figures: Figures) -> str:
 def _error(figures: Figures) -> str:
     metrics = figures["evaluate"]
     said = (
-        f"The classifier that ships, {metrics['shipped']}, gets {metrics['error']:.1%} of "
+        f"The classifier that ships, {name_of(metrics['shipped'])}, gets {metrics['error']:.1%} of "
         f"{metrics['num_documents']:,} held-out documents "
         f"wrong ({metrics['error_low']:.1%} to {metrics['error_high']:.1%})."
     )

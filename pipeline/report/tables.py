@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.report.figures import TRAININGS, Figures, by_arm, by_importance, name_of
+from pipeline.report.figures import FROZEN, TRAININGS, Figures, by_arm, by_importance, name_of
 from pipeline.report.figures import prices as prices_of_arms
 from pipeline.report.sentences import number_of_labels
 
@@ -27,14 +27,14 @@ def cost(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def classifiers(figures: Figures) -> Table:
-    """All candidates, the one that ships first, and the baselines, with the cost of their training."""
+    """All candidates, the one that ships first, and the majority class, with the cost of their training."""
     metrics = figures["evaluate"]
     shipped = metrics["shipped"]
     names = sorted(metrics["candidates"], key=lambda name: name != shipped)
     rows = {
         f"{_candidate(name)} (ships)" if name == shipped else _candidate(name): {
             **metrics["candidates"][name],
-            **_spent(figures, metrics["candidates"][name]),
+            **_spent(figures, metrics["candidates"][name]["parts"]),
         }
         for name in names
     }
@@ -53,6 +53,10 @@ def classifiers(figures: Figures) -> Table:
     ]
 
 
+def _candidate(name: str) -> str:
+    return name_of(name) if name != "blend" else "blend of them"
+
+
 def _on_validation(row: Mapping[str, Any]) -> str:
     return f"{row['validation']['error']:.1%}" if "validation" in row else ""
 
@@ -62,24 +66,22 @@ def _milliseconds(row: Mapping[str, Any]) -> str:
     return "" if taken is None else f"{taken:.2f}"
 
 
-def _candidate(name: str) -> str:
-    return name_of(name) if name != "blend" else "blend of them"
-
-
-def _spent(figures: Figures, candidate: Mapping[str, Any]) -> dict[str, float | None]:
-    """The cost of a candidate: its own fit, and the trainings of its head starts.
-
-    None if one of them did not record it.
-    """
-    frozen = ("pretrain_lm", "finetune_lm", "read_features")
-    needed = frozen if candidate["is_frozen"] else TRAININGS
-    parts = [figures[f"{stage}-{name}"] for stage in needed for name in candidate["head_starts"]]
-    if "seconds" in candidate:
-        parts.append(candidate)
+def _spent(figures: Figures, parts: Iterable[str]) -> dict[str, float | None]:
+    """The cost of all that the parts of a classifier needed, each once; None if it was not recorded."""
+    trainings = {f"{stage}-{part.partition(':')[0]}" for part in parts for stage in _behind(part)}
+    fitted = [figures["evaluate"]["candidates"][part] for part in parts if ":" in part or part == "tfidf"]
+    costs = [*(figures[each] for each in trainings), *fitted]
     return {
-        name: sum(each[name] for each in parts) if all(name in each for each in parts) else None
+        name: sum(cost[name] for cost in costs) if all(name in cost for cost in costs) else None
         for name in ("seconds", "core_seconds", "gpu_seconds")
     }
+
+
+def _behind(part: str) -> Sequence[str]:
+    """The stages behind a single candidate: TF-IDF, a probe, or a head start's own classifier."""
+    if part == "tfidf":
+        return ()
+    return FROZEN if part.endswith(":probe") else TRAININGS
 
 
 def label_curve_cost(figures: Figures) -> Table:
@@ -200,7 +202,7 @@ def ablations(figures: Figures) -> Table:
     """The worth of each trick, in the unit of its measure; a trick that failed has no figures."""
     rows = []
     for row in figures["ablate"]["rows"]:
-        form = ".3f" if row["measure"] == "bits per byte" else ".1%"
+        form = ".1%" if row["measure"] == "test error" else ".3f"
         signed = f"+{form}"
         known, has_interval = row["difference"] is not None, row["difference_low"] is not None
         rows.append({

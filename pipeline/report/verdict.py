@@ -58,7 +58,8 @@ def _of_use(figures: Figures, name: str, arm: str) -> tuple[Answer, str]:
         parts.append(_compared(figures, f"{name}:scratch", _SCRATCH, scratch))
     parts.append(_compared(figures, "tfidf", _TFIDF, tfidf, finished))
     how = "with frozen features" if frozen else "fine-tuned"
-    return _answer(scratch, [*tfidf, *finished]), f"{how}, {', and '.join(parts)}"
+    missing = not scratch and f"{name}:scratch" in figures["sample_efficiency"]["arms"] and not frozen
+    return _answer(scratch, [*tfidf, *finished], missing), f"{how}, {', and '.join(parts)}"
 
 
 def _on_label_curve(figures: Figures, arm: str, rival: str) -> list[Outcome]:
@@ -81,12 +82,12 @@ def _outcome(low: float, high: float) -> Outcome:
     return "fewer mistakes" if low > 0 else "more mistakes" if high < 0 else "no clear difference"
 
 
-def _answer(scratch: Sequence[Outcome], tfidf: Sequence[Outcome]) -> Answer:
-    """TF-IDF is the bar where it was tried; beating training from scratch alone is worth it only in part."""
+def _answer(scratch: Sequence[Outcome], tfidf: Sequence[Outcome], missing: bool) -> Answer:
+    """A comparison may not have been asked for. Where one was and is `missing`, there is no yes."""
     judged = [set(outcomes) for outcomes in (scratch, tfidf) if outcomes]
     if any("more mistakes" in found and "fewer mistakes" not in found for found in judged):
         return "no"
-    if not judged or {"no clear difference"} in judged:
+    if not judged or missing or {"no clear difference"} in judged:
         return "unclear"
     return "yes" if all(found == {"fewer mistakes"} for found in judged) else "partly"
 

@@ -136,7 +136,7 @@ def _described(run: Storage, paths: set[str]) -> dict[str, Any]:
     if checkpoints:
         try:
             found = json.loads(run.read(f"checkpoints/{checkpoints[-1]}/state.json") or b"")
-            title = f"{found['card']['stage']} {found['card']['direction']}"
+            title = " ".join(found["card"][name] for name in ("stage", "family", "direction"))
             is_unfinished = not found["finished"]
             state = f"step {found['step']:,} of {found['num_steps']:,}" if is_unfinished else "finished"
         except (ValueError, KeyError, TypeError):

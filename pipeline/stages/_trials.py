@@ -165,7 +165,7 @@ def test_sample(shard: TokenShard, size: int | None) -> np.ndarray:
 
 
 def probabilities_of(outcomes: Sequence[Checkpoint]) -> np.ndarray:
-    """Probabilities (N, C), averaged over the directions of a model."""
+    """Probabilities (N, C), averaged over the members of an ensemble."""
     return np.mean([outcome.tensors["probabilities"].double().numpy() for outcome in outcomes], axis=0)
 
 

@@ -33,7 +33,7 @@ from pipeline.machine.cost import Cost
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
-from pipeline.stages.read_features import reading_of
+from pipeline.stages._features import reading_of
 from pipeline.training.cards import HeadCard, ModelCard
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.classifier import chosen_documents, predict_logits
@@ -109,6 +109,7 @@ def run(
             **evaluation.classification_metrics(data.test.labels, found[name].test, settings, seed),
             **found[name].cost,
             "head_starts": found[name].head_starts,
+            "parts": found[name].parts,
             "is_frozen": found[name].is_frozen,
             "milliseconds_per_document": found[name].seconds / len(data.test.labels) * 1000,
             "validation": {key: value for key, value in asdict(judged[name]).items() if key != "name"},

@@ -181,7 +181,7 @@ def _metrics(
         "above_base": label_curve.comparisons(wrong, base, bootstrap) if compared else {},
         "labels_needed": label_curve.labels_saved(wrong, base, bootstrap) if compared else {},
         "cost": costs,
-        "core_seconds": {arm: _core_seconds(points, arm) for arm in arms},
+        "core_seconds": {arm: _core_seconds(points, arm, shared_cost.get(arm, {})) for arm in arms},
         "failed": {
             f"{point.place.arm} {point.place.num_labels} labels, seed {point.place.seed}": point.failure
             for point in points
@@ -190,13 +190,14 @@ def _metrics(
     }
 
 
-def _core_seconds(points: Sequence[Figures], arm: str) -> dict[str, float]:
-    """Mean core time of a training, by number of labels."""
+def _core_seconds(points: Sequence[Figures], arm: str, shared: Mapping[str, float]) -> dict[str, float]:
+    """Mean core time of a training, by number of labels, and that of a language model that only it needs."""
+    before = shared.get("core_seconds", 0.0)
     spent: dict[int, list[float]] = {}
     for point in points:
         if point.place.arm == arm and point.cost:
             spent.setdefault(point.place.num_labels, []).append(point.cost["core_seconds"])
-    return {str(count): float(np.mean(each)) for count, each in sorted(spent.items())}
+    return {str(count): before + float(np.mean(each)) for count, each in sorted(spent.items())}
 
 
 def _row(point: Figures) -> dict[str, Any]:

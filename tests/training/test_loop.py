@@ -19,44 +19,36 @@ import torch.multiprocessing
 from hypothesis import given, settings, strategies
 from torch import Tensor
 
+from models.family import lookup
 from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.artifacts.model_folder import ModelFolder, export_model, load_classifier, load_model
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, open_shard, write_info
 from pipeline.machine.cost import Cost
+from pipeline.objectives.lookup import objective_of
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import make_classifier_job
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
 from pipeline.training.language_model import make_language_model_job
 from pipeline.training.loop import train
-from pipeline.training.settings import ClassifierTraining, LanguageModelTraining, Model
+from pipeline.training.settings import ClassifierTraining
+from tests.families import FAMILIES, OWN, language_model_settings, model_of
 
 VOCAB = 50
-MODEL = Model(
-    family="awd_lstm",
-    config={
-        "embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.1,
-        "input_dropout": 0.2, "hidden_dropout": 0.2, "output_dropout": 0.2, "weight_dropout": 0.3,
-    },
-)  # fmt: skip
 OPTIMIZER: dict[str, Any] = {
     "kind": "adamw", "lr": 0.02, "momentum": 0.8, "beta2": 0.99, "weight_decay": 0.01, "clip_norm": 0.25,
     "nonmonotone_interval": 1, "discriminative_factor": 1.3,
 }  # fmt: skip
 TRAINING: dict[str, Any] = {
-    "bptt": 6,
     "schedule": {"kind": "slanted_triangular", "cut_frac": 0.2, "ratio": 32.0, "span": "run"},
     "unfreeze": "gradual",
     "epochs_per_unfreezing": 0.5,
     "dropout": 1.0,
 }
-LANGUAGE_MODEL: dict[str, Any] = {
-    "epochs": 2.5, "batch_rows": 5, "variable_bptt": True, "ar_alpha": 2.0, "tar_beta": 1.0,
-    "sampled_words": None, "evaluations_per_epoch": 3,
-}  # fmt: skip
+LANGUAGE_MODEL: dict[str, Any] = {"epochs": 2.5, "evaluations_per_epoch": 3}
 CLASSIFIER: dict[str, Any] = {
-    "start": "scratch", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "max_tokens": 14,
+    "start": "scratch", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "bptt": 6, "max_tokens": 14,
     "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat", "label_smoothing": 0.1,
     "evaluations_per_epoch": 2, "patience": None,
 }  # fmt: skip
@@ -82,37 +74,48 @@ def write_tokens(folder: Path) -> Path:
                 num_words += length
             splits[split] = shard.info(num_words, 5 * num_words)
     names = ("slow", "fast")
-    write_info(folder, TokensInfo(VOCAB, "abc", 1, 2, 0, label_names=names, splits=splits))
+    specials = {"unk_id": 3, "bos_id": 1, "eos_id": 2, "pad_id": 0}
+    write_info(folder, TokensInfo(VOCAB, "abc", **specials, label_names=names, splits=splits))
     return folder
 
 
 def language_model_job(
-    tokens: Path, *, kind: str = "adamw", seed: int = 7, start: Path | None = None, **changes: Any
+    tokens: Path,
+    family: str = "awd_lstm",
+    *,
+    kind: str = "adamw",
+    seed: int = 7,
+    start: Path | None = None,
+    config: Mapping[str, Any] | None = None,
+    **changes: Any,
 ) -> Job:
+    """A training of a tiny model; `changes` are of its settings, also of those of the family's objective."""
     optimizer = {**OPTIMIZER, "kind": kind, **changes.pop("optimizer", {})}
     if kind != "adamw":
         optimizer = {"lr": 3.0, **changes.pop("rate", {})} | {k: v for k, v in optimizer.items() if k != "lr"}
-    values = {**TRAINING, **LANGUAGE_MODEL, "optimizer": optimizer, **changes}
+    own = {name: changes.pop(name) for name in OWN[family].keys() & changes.keys()}
+    common = {**TRAINING, **LANGUAGE_MODEL, "optimizer": optimizer, **changes}
     return make_language_model_job(
-        LanguageModelTraining(**values),
-        MODEL,
+        language_model_settings(family, common, **own),
+        model_of(family, **(config or {})),
         stage="finetune_lm" if start else "pretrain_lm",
         tokens=tokens,
         start=ModelFolder.at(start) if start else None,
-        direction="forward",
         seed=seed,
     )
 
 
-def classifier_job(tokens: Path, *, kind: str = "adamw", start: Path | None = None, **changes: Any) -> Job:
+def classifier_job(
+    tokens: Path, family: str = "awd_lstm", *, kind: str = "adamw", start: Path | None = None, **changes: Any
+) -> Job:
     values = {**TRAINING, **CLASSIFIER, "optimizer": {**OPTIMIZER, "kind": kind}, **changes}
+    reads = {} if start or family != "awd_lstm" else {"direction": "backward"}
     return make_classifier_job(
         ClassifierTraining(**values),
-        MODEL,
+        model_of(family, **reads),
         NORMALISE,
         tokens=tokens,
         start=ModelFolder.at(start) if start else None,
-        direction="forward" if start else "backward",
         seed=7,
     )
 
@@ -124,19 +127,24 @@ def tokens(tmp_path) -> Path:
 
 @dataclass(frozen=True)
 class Starts:
-    """Models that earlier stages have exported."""
+    """Models of a family that earlier stages have exported."""
 
     pretrained: Path
     finetuned: Path
 
 
 @pytest.fixture(scope="module")
-def starts(tmp_path_factory) -> Starts:
+def starts(tmp_path_factory) -> dict[str, Starts]:
+    """By family."""
     folder = tmp_path_factory.mktemp("starts")
     tokens = write_tokens(folder / "tokens")
-    found = Starts(folder / "pretrained", folder / "finetuned")
-    export_trained(language_model_job(tokens, epochs=1.5, seed=1), found.pretrained)
-    export_trained(language_model_job(tokens, epochs=1.5, start=found.pretrained), found.finetuned)
+    found = {}
+    for family in FAMILIES:
+        found[family] = Starts(folder / family / "pretrained", folder / family / "finetuned")
+        pretrained = language_model_job(tokens, family, epochs=1.5, seed=1)
+        export_trained(pretrained, found[family].pretrained)
+        finetuned = language_model_job(tokens, family, epochs=1.5, start=found[family].pretrained)
+        export_trained(finetuned, found[family].finetuned)
     return found
 
 
@@ -211,22 +219,32 @@ def without_cost(checkpoint: Checkpoint) -> dict[str, Any]:
     return {name: value for name, value in checkpoint.state.items() if name != "spent"}
 
 
-def jobs_to_resume(tokens: Path, starts: Starts) -> dict[str, Job]:
+def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]:
     noisy: dict[str, Any] = {"rate": {"lr": 30.0}, "optimizer": {"clip_norm": None}}
+    lstm, vectors = starts["awd_lstm"], starts["word_vectors"]
     return {
         "lm-adamw": language_model_job(tokens),
         "lm-sampled": language_model_job(tokens, sampled_words=20),
         "lm-sgd": language_model_job(tokens, kind="sgd"),
         "lm-nt_asgd": language_model_job(tokens, kind="nt_asgd", **noisy),
-        "lm-started": language_model_job(tokens, start=starts.pretrained),
+        "lm-started": language_model_job(tokens, start=lstm.pretrained),
+        "vectors-skip_gram": language_model_job(tokens, "word_vectors"),
+        "vectors-adagrad": language_model_job(tokens, "word_vectors", kind="adagrad", rate={"lr": 0.1}),
+        "vectors-cbow": language_model_job(tokens, "word_vectors", config={"algorithm": "cbow"}),
+        "vectors-glove": language_model_job(
+            tokens, "word_vectors", config={"algorithm": "glove"}, row_tokens=15
+        ),
+        "vectors-started": language_model_job(tokens, "word_vectors", start=vectors.pretrained),
         "classifier": classifier_job(tokens, unfreeze="chain_thaw"),
-        "classifier-started": classifier_job(tokens, start=starts.finetuned),
+        "classifier-started": classifier_job(tokens, start=lstm.finetuned),
+        "classifier-vectors": classifier_job(tokens, "word_vectors", start=vectors.finetuned, pooling="mean"),
         "patience": classifier_job(tokens, epochs=8.0, patience=3, optimizer=OPTIMIZER | {"lr": 0.2}),
     }
 
 
 KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
-KINDS += ["classifier", "classifier-started", "patience"]
+KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
+KINDS += ["classifier", "classifier-started", "classifier-vectors", "patience"]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -234,11 +252,11 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     job = jobs_to_resume(tokens, starts)[name]
     whole_curve = Curve()
     whole = run(job, tmp_path / "whole", whole_curve)
-    plan = job.task(Context()).plan
-    assert len(plan.phases) >= 3  # so that groups unfreeze, and a partial epoch begins, during the run
-    assert len(set(plan.at(plan.num_steps - 1).lrs)) == len(
-        job.task(Context()).groups
-    )  # each group has its own rate
+    task = job.task(Context())
+    plan, num_groups = task.plan, len(task.groups)
+    assert num_groups == {"lm": 3, "vectors": 2}.get(name.partition("-")[0], num_groups)
+    assert len(plan.phases) >= num_groups > 1  # groups unfreeze, and a partial epoch begins, during the run
+    assert len(set(plan.at(plan.num_steps - 1).lrs)) == num_groups  # each group has its own rate
     assert 10 <= whole.step <= plan.num_steps
     assert (whole.step < plan.num_steps) == (name == "patience")
     if name == "lm-nt_asgd":
@@ -287,11 +305,19 @@ def test_wherever_and_however_often_a_run_is_stopped_it_ends_alike(whole_runs, d
             assert found == {key: value for key, value in metrics.items() if key.startswith("validation/")}
 
 
-def test_a_started_run_begins_with_the_weights_that_it_is_given(tokens, starts):
-    for name, start in (("lm-started", starts.pretrained), ("classifier-started", starts.finetuned)):
-        given = {key: value for key, value in load_model(start)[0].items() if key.startswith("encoder.")}
-        begun = jobs_to_resume(tokens, starts)[name].task(Context()).model.state_dict()
-        assert len(given) > 5
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_started_run_begins_with_the_weights_that_it_is_given(tokens, starts, family):
+    jobs = {
+        starts[family].pretrained: language_model_job(tokens, family, start=starts[family].pretrained),
+        starts[family].finetuned: classifier_job(tokens, family, start=starts[family].finetuned),
+    }
+    for start, job in jobs.items():
+        given = load_model(start)[0]
+        if job.card.head is not None:
+            given = {key: value for key, value in given.items() if key.startswith("encoder.")}
+        begun = job.task(Context()).model.state_dict()
+        assert "encoder.embedding.weight" in given
+        assert (len(given) > 5) == (family == "awd_lstm")
         for key, weight in given.items():
             assert torch.equal(begun[key], weight), key
 
@@ -316,7 +342,8 @@ def whole_runs(tmp_path_factory, starts) -> dict[str, tuple[Job, Checkpoint, dic
     return found
 
 
-def test_the_curve_is_durable_before_a_checkpoint_covers_it(tokens, tmp_path):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_curve_is_durable_before_a_checkpoint_covers_it(tokens, tmp_path, family):
     curve = Curve()
     saved = []
 
@@ -327,11 +354,29 @@ def test_the_curve_is_durable_before_a_checkpoint_covers_it(tokens, tmp_path):
 
     context = context_of(tmp_path / "run", curve)
     context.store = Store(str(tmp_path / "run"), keep=2)
-    train(language_model_job(tokens, epochs=1.5).task(context), context)
+    train(language_model_job(tokens, family, epochs=1.5).task(context), context)
     assert saved == list(range(1, max(curve.records) + 1))
 
 
-@pytest.mark.parametrize("name", ["lm-adamw", "lm-nt_asgd", "classifier"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_evaluation_has_the_measures_of_the_objective(tokens, tmp_path, family):
+    curve = Curve()
+    run(language_model_job(tokens, family), tmp_path / "run", curve)
+    measures = {f"validation/{measure.name}" for measure in objective_of(lookup(family)).measures}
+    evaluated = evaluations(curve.records)
+    assert len(evaluated) == 1 + round(2.5 * 3)  # the first before training
+    assert {frozenset(metrics) for metrics in evaluated.values()} == {frozenset(measures)}
+    losses = [metrics["validation/loss"] for metrics in evaluated.values()]
+    assert losses[-1] < losses[0]
+    trained = [
+        step for step, metrics in curve.records.items() if np.isfinite(metrics.get("train/loss", np.nan))
+    ]
+    assert trained == list(range(1, max(evaluated) + 1))
+
+
+@pytest.mark.parametrize(
+    "name", ["lm-adamw", "lm-nt_asgd", "vectors-skip_gram", "vectors-glove", "classifier"]
+)
 def test_a_finished_run_is_restored_without_a_step(tokens, starts, tmp_path, name):
     job = jobs_to_resume(tokens, starts)[name]
     done = run(job, tmp_path / "run")
@@ -373,6 +418,8 @@ def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(tokens,
 def test_a_layer_that_would_never_train_is_refused_before_training(tokens):
     with pytest.raises(ValueError, match=r"pretrain_lm\.epochs is 1\.0, .* over 3 layer groups"):
         language_model_job(tokens, epochs=1.0)
+    with pytest.raises(ValueError, match=r"pretrain_lm\.epochs is 0\.5, .* over 2 layer groups"):
+        language_model_job(tokens, "word_vectors", epochs=0.5)
     with pytest.raises(ValueError, match=r"finetune_classifier\.epochs is 1\.0, .* over 4 layer groups"):
         classifier_job(tokens, epochs=1.0)
 
@@ -388,7 +435,8 @@ def test_training_does_not_load_the_compiler_of_torch(tokens, tmp_path):
 import sys
 from pathlib import Path
 from tests.training.test_loop import Curve, classifier_job, language_model_job, run
-run(language_model_job(Path({str(tokens)!r})), Path({str(tmp_path / "lm")!r}), Curve())
+for family in ("awd_lstm", "word_vectors"):
+    run(language_model_job(Path({str(tokens)!r}), family), Path({str(tmp_path)!r}) / family, Curve())
 run(classifier_job(Path({str(tokens)!r})), Path({str(tmp_path / "classifier")!r}), Curve())
 print("torch._dynamo" in sys.modules)
 """
@@ -397,10 +445,11 @@ print("torch._dynamo" in sys.modules)
     assert done.stdout.split() == ["False"]
 
 
-def test_the_same_seed_gives_the_same_figures_and_another_others(tokens, tmp_path):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_seed_gives_the_same_figures_and_another_others(tokens, tmp_path, family):
     curves = [Curve(), Curve(), Curve()]
     for number, (seed, curve) in enumerate(zip((7, 7, 8), curves, strict=True)):
-        run(language_model_job(tokens, seed=seed), tmp_path / str(number), curve)
+        run(language_model_job(tokens, family, seed=seed), tmp_path / str(number), curve)
     assert curves[0].records == curves[1].records
     assert curves[0].records != curves[2].records
 
@@ -444,7 +493,7 @@ def test_a_classifier_learns_a_learnable_difference(tokens):
 
 
 def test_with_unfreeze_head_the_head_trains_and_the_encoder_stays_as_it_was(tokens, starts, tmp_path):
-    job = classifier_job(tokens, start=starts.finetuned, unfreeze="head", epochs=1.0)
+    job = classifier_job(tokens, start=starts["awd_lstm"].finetuned, unfreeze="head", epochs=1.0)
     before, after = job.task(context_of(tmp_path / "x", Curve())).model, run(job, tmp_path / "run").tensors
     for name, tensor in before.state_dict().items():
         same = torch.equal(after[f"model.{name}"], tensor)
@@ -473,15 +522,19 @@ def test_a_loss_that_is_not_finite_is_refused_with_what_to_do(tokens):
         train(job.task(context), context)
 
 
-@pytest.mark.parametrize("kind", ["lm", "classifier"])
+@pytest.mark.parametrize("kind", ["lm", "vectors", "glove", "classifier"])
 def test_a_worker_without_rows_takes_part_with_nothing(tokens, kind):
     # With three workers and two rows, the first worker has no row and adds nothing to loss and gradient.
-    job = (
-        language_model_job(tokens, batch_rows=2, unfreeze="full")
-        if kind == "lm"
-        else classifier_job(tokens, batch_rows=2, unfreeze="full")
-    )
+    two: dict[str, Any] = {"batch_rows": 2, "unfreeze": "full"}
+    job = {
+        "lm": lambda: language_model_job(tokens, **two),
+        "vectors": lambda: language_model_job(tokens, "word_vectors", **two),
+        "glove": lambda: language_model_job(tokens, "word_vectors", config={"algorithm": "glove"}, **two),
+        "classifier": lambda: classifier_job(tokens, **two),
+    }[kind]()
     context = Context(rank=0, world=3)
+    if kind == "vectors":  # how many pairs the others have is only known to them
+        context.all_reduce = lambda counts: counts.add_(5)
     task = job.task(context)
     loss = task.loss(0, (), context)
     loss.objective.backward()
@@ -494,13 +547,16 @@ def test_a_worker_without_rows_takes_part_with_nothing(tokens, kind):
 # ------------------------------------------------------------------------------- several processes
 
 
+WORLDS = (2, 3, 4)
+
+
 def process(rank: int, num_processes: int, folder: Path) -> None:
     """Run one of several processes: it joins each world that includes its rank and saves a checkpoint."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=num_processes
     )
-    for world in (2, 3):
+    for world in WORLDS:
         group = torch.distributed.new_group(list(range(world)))
         if rank < world:
             for name, job in several_jobs(folder / "tokens").items():
@@ -522,27 +578,31 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         "lm": language_model_job(tokens, epochs=1.5),
         "sampled": language_model_job(tokens, epochs=1.5, sampled_words=20),
         "nt_asgd": language_model_job(tokens, kind="nt_asgd", epochs=1.5, rate={"lr": 10.0}),
+        "vectors": language_model_job(tokens, "word_vectors", epochs=1.5),
+        "glove": language_model_job(
+            tokens, "word_vectors", config={"algorithm": "glove"}, row_tokens=15, epochs=1.5
+        ),
         "classifier": classifier_job(tokens, epochs=2.0),
     }
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory) -> Path:
-    """Runs of several jobs by 1, 2 and 3 processes."""
+    """Runs of several jobs by 1, 2, 3 and 4 processes."""
     folder = tmp_path_factory.mktemp("several")
     tokens = write_tokens(folder / "tokens")
     for name, job in several_jobs(tokens).items():
         half = run(job, folder / f"{name}-1").step // 2
-        for world in (2, 3):
+        for world in WORLDS:
             with pytest.raises(StopTrainingError):
                 run(job, folder / f"{name}-begun-by-one-{world}", Curve(stop_at=half))
-    torch.multiprocessing.spawn(process, args=(3, folder), nprocs=3)
+    torch.multiprocessing.spawn(process, args=(max(WORLDS), folder), nprocs=max(WORLDS))
     return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("name", ["lm", "sampled", "nt_asgd", "classifier"])
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", ["lm", "sampled", "nt_asgd", "vectors", "glove", "classifier"])
 @pytest.mark.parametrize("begun", ["", "begun-by-one-"])
 def test_any_number_of_processes_trains_the_same_model(several, name, world, begun):
     folders = (f"{name}-1", f"{name}-{begun}{world}")

@@ -1,0 +1,48 @@
+"""Tiny models of the families that come with the project, and settings of their own. Not a test itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.family import lookup
+from pipeline.objectives.lookup import objective_of
+from pipeline.training.settings import LanguageModelSettings, Model, Training
+
+_DROPOUTS = {
+    "embedding_dropout": 0.1, "input_dropout": 0.2, "hidden_dropout": 0.2, "output_dropout": 0.2,
+    "weight_dropout": 0.3,
+}  # fmt: skip
+MODELS = {
+    "awd_lstm": Model(
+        family="awd_lstm",
+        config={"embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True, **_DROPOUTS},
+    ),
+    "word_vectors": Model(
+        family="word_vectors",
+        config={"algorithm": "skip_gram", "embedding_dim": 6, "embedding_dropout": 0.1},
+    ),
+}
+FAMILIES = list(MODELS)
+# What the objective of each family adds to what all share: an epoch of a few hundred tokens has ten steps.
+OWN: dict[str, dict[str, Any]] = {
+    "awd_lstm": {
+        "batch_rows": 5, "bptt": 6, "variable_bptt": True, "ar_alpha": 2.0, "tar_beta": 1.0,
+        "sampled_words": None,
+    },
+    "word_vectors": {
+        "batch_rows": 5, "row_tokens": 8, "window": 3, "negatives": 2, "shared_negatives": 4,
+        "subsample": 0.03, "count_cap": 3.0,
+    },
+}  # fmt: skip
+
+
+def model_of(family: str, **config: Any) -> Model:
+    """The tiny model of a family, with changes of its config."""
+    model = MODELS[family]
+    return Model(family=family, config={**model.config, **config})
+
+
+def language_model_settings(family: str, common: dict[str, Any], **own: Any) -> LanguageModelSettings:
+    """Settings of a language-model stage: those that all families share, and changes of the family's own."""
+    objective = objective_of(lookup(family))
+    return LanguageModelSettings(Training(**common), objective.Settings(**{**OWN[family], **own}))

@@ -1,0 +1,330 @@
+"""A family with an objective of its own: one file that describes both, and nothing else is changed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models import family as families
+from models.family import Encoded, Encoder, Family, State
+from models.layers import GlobalBatch, embed
+from models.objective import Measure, Objective, StepLoss, TrainingText, Workers
+from pipeline.artifacts.model_folder import ModelFolder, load_model
+from pipeline.corpus.batches import rng_of, rows_of
+from pipeline.objectives.lookup import objective_of
+from pipeline.project.headstarts import resolve
+from pipeline.project.params import Params, checked
+from pipeline.settings.loader import overlay, read_yaml
+from pipeline.training.classifier import make_classifier_job
+from pipeline.training.context import Context
+from pipeline.training.jobs import Job
+from pipeline.training.language_model import make_language_model_job
+from pipeline.training.loop import train
+from pipeline.training.settings import ClassifierTraining, LanguageModelSettings, Model, Training
+from tests.training.test_loop import (
+    CLASSIFIER,
+    LANGUAGE_MODEL,
+    NORMALISE,
+    OPTIMIZER,
+    TRAINING,
+    Curve,
+    StopTrainingError,
+    assert_identical,
+    evaluations,
+    export_trained,
+    run,
+    tokens,
+)
+
+__all__ = ["tokens"]  # a fixture
+PARAMS = Path(__file__).resolve().parents[2] / "params.yaml"
+
+# ------------------------------------------------------------------- what a person's file would hold
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int
+    embedding_dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"width is {self.width}; it must be at least 1")
+
+    def scaled_dropout(self, factor: float) -> Config:
+        return replace(self, embedding_dropout=min(0.95, factor * self.embedding_dropout))
+
+
+class Bag(Encoder):
+    def __init__(self, config: Config, vocab_size: int) -> None:
+        super().__init__()
+        self.config, self.width = config, config.width
+        self.embedding = nn.Embedding(vocab_size, config.width)
+
+    def initial_state(self, num_rows: int) -> State:
+        return ()
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor | None = None,
+        state: State = (),
+        batch: GlobalBatch | None = None,
+    ) -> Encoded:
+        features = embed(self.embedding, ids_BT, self.config.embedding_dropout, batch)
+        return Encoded([features], features, ())
+
+
+class BagModel(nn.Module):
+    """Tells the words of a document by the mean of their embeddings."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = nn.Linear(encoder.width, encoder.embedding.num_embeddings)
+
+    def forward(self, ids_T: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+        return self.decoder(self.encoder(ids_T[None], None, (), batch).features.mean(1))
+
+
+@dataclass(frozen=True)
+class BagSettings:
+    documents: int  # of a step
+
+
+class WordsOfADocument(Objective):
+    Settings = BagSettings
+    measures = (Measure("surprise", "surprise, nats a word"),)
+    watched = "validation/surprise"
+
+    @staticmethod
+    def build(encoder: Encoder, config: Config) -> BagModel:
+        return BagModel(encoder)
+
+    @staticmethod
+    def layer_groups(model: BagModel, encoder_groups: list[list[nn.Parameter]]) -> list[list[nn.Parameter]]:
+        return [*encoder_groups, list(model.decoder.parameters())]
+
+    def __init__(self, model: BagModel, settings: BagSettings, text: TrainingText, seed: int) -> None:
+        self._model, self._settings, self._text, self._seed = model, settings, text, seed
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        return math.ceil(len(self._text.training[0]) / self._settings.documents)
+
+    def num_steps(self, epochs: float) -> int:
+        return math.ceil(epochs * self._steps_per_epoch)
+
+    def lanes(self, context: Workers) -> tuple[slice, int]:
+        return rows_of(context.rank, context.world, self._settings.documents), self._settings.documents
+
+    def loss(self, step: int, state: State, context: Workers) -> StepLoss:
+        epoch, place = divmod(step, self._steps_per_epoch)
+        shard, number = self._text.training[0], self._settings.documents
+        order = rng_of(self._seed, epoch).permutation(len(shard))
+        chosen = [int(each) for each in np.resize(order[place * number : (place + 1) * number], number)]
+        rows, _ = self.lanes(context)
+        num_targets = sum(len(shard.document(each)) for each in chosen)
+        nats = torch.zeros(())
+        for row in range(rows.start, rows.stop):
+            whole = GlobalBatch(self._seed, step, number, slice(row, row + 1))
+            nats = nats + self._nats(shard.document(chosen[row]), context, whole)
+        if rows.start == rows.stop:  # a gradient of nothing
+            nats = nats + 0 * sum(each.sum() for each in self._model.parameters())
+        return StepLoss(nats / num_targets, nats.detach(), num_targets, num_targets)
+
+    def _nats(self, document: np.ndarray, context: Workers, batch: GlobalBatch | None = None) -> Tensor:
+        (ids_T,) = context.to_device(torch.from_numpy(document.astype(np.int64)))
+        logits = self._model(ids_T, batch).expand(len(ids_T), -1)
+        return F.cross_entropy(logits, ids_T, reduction="sum")
+
+    @torch.no_grad()
+    def evaluate(self, context: Workers) -> dict[str, float]:
+        shard = self._text.validation[0]
+        mine = range(context.rank, len(shard), context.world)
+        (nats,) = context.sum_numbers(sum(float(self._nats(shard.document(k), context)) for k in mine))
+        return {"validation/surprise": nats / int(shard.offsets[-1])}
+
+    @classmethod
+    def size_of_step(cls, settings: BagSettings, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
+        return settings.documents * 100, vocab_size
+
+    @classmethod
+    def check(cls, settings: BagSettings, text: TrainingText, section: str) -> None:
+        if settings.documents > len(text.training[0]):
+            raise ValueError(f"{section}.documents is {settings.documents}; there are not so many")
+
+
+BAG = Family(
+    name="bag",
+    config=Config,
+    build=Bag,
+    layer_groups=lambda encoder: [list(encoder.embedding.parameters())],
+    objective=WordsOfADocument,
+    pooling="mean",
+    defaults={
+        "pretrain_lm": {"documents": 5, "epochs": 3.0},
+        "finetune_lm": {"documents": 4},
+        "finetune_classifier": {"pooling": "mean"},
+    },
+    space={"finetune_lm.optimizer.lr": {"low": 0.001, "high": 0.1, "log": True}},
+)
+
+# ---------------------------------------------------------------------------------------------- tests
+
+
+@pytest.fixture(autouse=True)
+def bag(monkeypatch) -> None:
+    """As if `models/bag.py` ended with `FAMILY = BAG`."""
+    use(monkeypatch, BAG)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, family: Family) -> None:
+    module: Any = ModuleType("models.bag")
+    module.FAMILY = family
+    known = sorted({*families._known_families(), "bag"})
+    monkeypatch.setitem(sys.modules, "models.bag", module)
+    monkeypatch.setattr(families, "_known_families", lambda: known)
+
+
+def bag_job(tokens: Path, start: Path | None = None, **changes: Any) -> Job:
+    common = {**TRAINING, **LANGUAGE_MODEL, "optimizer": OPTIMIZER}
+    return make_language_model_job(
+        LanguageModelSettings(Training(**common), BagSettings(**({"documents": 4} | changes))),
+        Model(family="bag", config={"width": 6}),
+        stage="finetune_lm" if start else "pretrain_lm",
+        tokens=tokens,
+        start=ModelFolder.at(start) if start else None,
+        seed=7,
+    )
+
+
+def bag_classifier_job(tokens: Path, start: Path) -> Job:
+    values = {**TRAINING, **CLASSIFIER, "optimizer": OPTIMIZER, "pooling": "mean"}
+    return make_classifier_job(
+        ClassifierTraining(**values),
+        Model(family="bag", config={"width": 6}),
+        NORMALISE,
+        tokens=tokens,
+        start=ModelFolder.at(start),
+        seed=7,
+    )
+
+
+def params_with(**section: Any) -> Params:
+    """params.yaml with a head start `mine` of this family."""
+    stages = ("pretrain_lm", "finetune_lm", "finetune_classifier", "few_labels", "scratch", "probe")
+    empty: dict[str, Any] = {stage: {} for stage in stages}
+    mine = {"family": "bag", "tokenizer": "pieces", "config": {"width": 6}, **empty, **section}
+    return checked(overlay(read_yaml(PARAMS), {"headstarts": {"mine": mine}}), where="params.yaml")
+
+
+def test_it_trains_from_stage_to_stage(tokens, tmp_path):
+    curve = Curve()
+    context = Context(open_recorder=curve.open)
+    metrics = train(bag_job(tokens).task(context), context)
+    evaluated = evaluations(curve.records)
+    assert {frozenset(each) for each in evaluated.values()} == {frozenset({"validation/surprise"})}
+    assert metrics["validation/surprise"] < evaluated[0]["validation/surprise"]
+    export_trained(bag_job(tokens), tmp_path / "general")
+    general, card = load_model(tmp_path / "general")[:2]
+    assert (card.family, card.kind, card.direction) == ("bag", "language_model", "forward")
+    second = bag_job(tokens, tmp_path / "general")
+    for name, weight in second.task(Context()).model.state_dict().items():
+        assert torch.equal(weight, general[name]), name
+    export_trained(second, tmp_path / "target")
+    export_trained(bag_classifier_job(tokens, tmp_path / "target"), tmp_path / "classifier")
+
+
+@pytest.mark.parametrize("kind", ["language model", "classifier"])
+def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(tokens, tmp_path, kind):
+    job = bag_job(tokens)
+    if kind == "classifier":
+        export_trained(job, tmp_path / "target")
+        job = bag_classifier_job(tokens, tmp_path / "target")
+    whole_curve, curve = Curve(), Curve()
+    whole = run(job, tmp_path / "whole", whole_curve)
+    assert whole.step >= 10
+    for curve.stop_at in range(2, whole.step + 1):
+        with pytest.raises(StopTrainingError):
+            run(job, tmp_path / "stopped", curve)
+    curve.stop_at = None
+    assert_identical(run(job, tmp_path / "stopped", curve), whole)
+    assert curve.records == whole_curve.records
+
+
+def test_losses_of_several_workers_add_up_to_that_of_one(tokens):
+    def losses(world: int) -> list[tuple[float, list[Tensor]]]:
+        found = []
+        for rank in range(world):
+            context = Context(rank=rank, world=world)
+            task = bag_job(tokens, documents=3).task(context)
+            loss = task.loss(2, (), context)
+            loss.objective.backward()
+            found.append((float(loss.nats), [p.grad for p in task.model.parameters() if p.grad is not None]))
+        return found
+
+    ((nats, grads),) = losses(1)
+    for world in (2, 4):
+        parts = losses(world)
+        assert sum(each for each, _ in parts) == pytest.approx(nats, rel=1e-5)
+        for number, grad in enumerate(grads):
+            torch.testing.assert_close(sum(each[number] for _, each in parts), grad)
+
+
+def test_its_settings_are_read_from_params_yaml_with_its_own_defaults():
+    mine = resolve(params_with(finetune_lm={"documents": 9, "epochs": 1.5}), "mine")
+    assert mine.objective is WordsOfADocument
+    assert mine.model.config == {"width": 6, "embedding_dropout": 0.1}
+    assert (mine.pretrain_lm.own, mine.pretrain_lm.training.epochs) == (BagSettings(5), 3.0)
+    assert (mine.finetune_lm.own, mine.finetune_lm.training.epochs) == (BagSettings(9), 1.5)
+    assert mine.finetune_classifier.pooling == "mean"
+    assert mine.of_stage("pretrain_lm")["pretrain_lm"].keys() == {*Training.model_fields, "documents"}
+    assert mine.searchable()["finetune_lm.documents"] == 9
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"finetune_lm": {"bptt": 70}}, r"unknown key `headstarts\.mine\.finetune_lm\.bptt`"),
+        ({"finetune_lm": {"documents": "4"}}, r"`headstarts\.mine\.finetune_lm\.documents`"),
+        ({"config": {"width": 0}}, r"headstarts\.mine\.config\.width is 0; it must be at least 1"),
+        ({"config": {"width": 6, "depth": 2}}, r"unknown key `headstarts\.mine\.config\.depth`"),
+        ({"family": "bags"}, r"headstarts\.mine\.family is 'bags', .* did you mean `bag`\?"),
+    ],
+)
+def test_other_settings_are_refused_by_their_key(section, message):
+    with pytest.raises(ValueError, match=message):
+        resolve(params_with(**section), "mine")
+
+
+def test_settings_that_do_not_fit_the_text_are_refused_before_a_worker_starts(tokens):
+    with pytest.raises(ValueError, match=r"pretrain_lm\.documents is 25; there are not so many"):
+        bag_job(tokens, documents=25)
+
+
+@pytest.mark.parametrize("objective", ["bags", "lookup", "", None, int])
+def test_an_unknown_objective_is_refused_with_those_that_there_are(monkeypatch, tokens, objective):
+    use(monkeypatch, replace(BAG, objective=objective))
+    message = r"the family bag trains by .* no objective; known: .*causal, .*or a class"
+    with pytest.raises(ValueError, match=message):
+        bag_job(tokens)
+    with pytest.raises(ValueError, match=message):
+        resolve(params_with(), "mine")
+
+
+def test_the_families_that_come_with_the_project_name_theirs():
+    for name in families._known_families():
+        if name != "bag":
+            family = families.lookup(name)
+            assert objective_of(family).__module__ == f"pipeline.objectives.{family.objective}"
