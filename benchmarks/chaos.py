@@ -42,8 +42,9 @@ from pipeline.project.stages import of_kind
 from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ["pretrain_lm@ulmfit", "finetune_lm@ulmfit", "finetune_classifier@ulmfit"]
-MODELS = {"pretrain_lm": "general_lm", "finetune_lm": "target_lm", "finetune_classifier": "classifier"}
+HEAD_START = "ulmfit"
+TARGETS = [f"{stage}@{HEAD_START}" for stage in ("pretrain_lm", "finetune_lm", "finetune_classifier")]
+MODELS = {"pretrain_lm": "general_lm", "finetune_lm": "target_lm", "finetune_classifier": "classifiers"}
 GIVE_UP = 40  # most starts of `dvc repro` in one run
 TIMES = frozenset(Cost().spent())  # figures that vary from run to run
 RAY_WAIT_S = 10.0  # for Ray's workers to exit after a stage
@@ -59,7 +60,9 @@ MISTAKE = re.compile(
 
 EPOCHS = {"pretrain_lm": 6.0, "finetune_lm": 12.0, "finetune_classifier": 30.0}
 SETTINGS = """
-run: {workers: 1, threads_per_worker: 1, log_steps: 5, checkpoint_minutes: 0.02, precision: fp32}
+run:
+  {workers: 1, threads_per_worker: 1, headstarts: [ulmfit], log_steps: 5, checkpoint_minutes: 0.02,
+   precision: fp32}
 corpus:
   general:
     source:
@@ -71,8 +74,8 @@ corpus:
       {kind: files, format: csv, train: [in/target.csv], validation: [], test: [], unlabelled: [],
        text_column: body, label_column: topic, label_names: null, encoding_errors: refuse}
     split: {validation: 0.1, test: 0.2}
-tokenizer: {vocab_size: 320}
-model: {config: {embedding_dim: 32, hidden_dim: 64}}
+tokenizers: {pieces: {vocab_size: 320}}
+headstarts: {ulmfit: {config: {embedding_dim: 32, hidden_dim: 64}}}
 pretrain_lm:
   {batch_rows: 8, bptt: 20, evaluations_per_epoch: 2, optimizer: {kind: nt_asgd, lr: 10.0}}
 finetune_lm: {batch_rows: 8, bptt: 20, unfreeze: gradual}
@@ -91,7 +94,7 @@ def _code_of_keys() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "pipeline", "fingerprint", "--out", folder], check=True,
                        cwd=ROOT, stdout=subprocess.DEVNULL)  # fmt: skip
-        return {stage: Path(folder, f"{stage}.json").read_text() for stage in of_kind("trains")}
+        return {stage: Path(folder, f"{stage}-{HEAD_START}.json").read_text() for stage in of_kind("trains")}
 
 
 def main() -> None:
@@ -512,8 +515,8 @@ def results_of(project: Path, targets: list[str]) -> dict[str, Any]:
     """Return each stage's exported weights and its figures, except times."""
     found: dict[str, Any] = {}
     for name in (target.partition("@")[0] for target in targets):
-        weights = project / "data" / MODELS[name] / "forward/tensors.safetensors"
-        figures = json.loads((project / f"reports/metrics/{name}-forward.json").read_text())
+        weights = project / "data" / MODELS[name] / HEAD_START / "tensors.safetensors"
+        figures = json.loads((project / f"reports/metrics/{name}-{HEAD_START}.json").read_text())
         found[f"the weights of {name}"] = weights.read_bytes()
         for key in figures.keys() - TIMES:
             found[f"the figures {key} of {name}"] = figures[key]
@@ -555,7 +558,7 @@ def unsound_runs(project: Path, uri: str) -> list[str]:
             if len(steps) != len(set(steps)):
                 findings.append(f"{metric} of {name} has a step twice")
     for stage in MODELS:
-        file = project / f"reports/metrics/{stage}-forward.json"
+        file = project / f"reports/metrics/{stage}-{HEAD_START}.json"
         if file.exists():
             findings += unsound_curve(client, everywhere, stage, json.loads(file.read_text())["steps"])
     return findings
@@ -581,7 +584,7 @@ def unexplained(runs: Iterable[Any]) -> list[str]:
 
 def unsound_curve(client: Any, experiments: list[str], stage: str, num_steps: int) -> list[str]:
     """Check that a training has exactly one finished run, and that no step is missing in it."""
-    condition = f"tags.`headstart.stage` = '{stage}:forward' and attributes.status = 'FINISHED'"
+    condition = f"tags.`headstart.stage` = '{stage}:{HEAD_START}' and attributes.status = 'FINISHED'"
     runs = client.search_runs(experiments, condition)
     if len(runs) != 1:
         return [f"{stage} has {len(runs)} runs that finished"]

@@ -35,7 +35,7 @@ def main() -> None:
         command = [sys.executable, __file__, "--make", folder, "--text", arguments.text]
         subprocess.run([*command, "--megabytes", str(arguments.megabytes)], check=True)
         of_corpus = ["--corpus", f"{folder}/corpus.parquet"]
-        ours = [*of_corpus, "--tokenizer", f"{folder}/tokenizer"]
+        ours = [*of_corpus, "--tokenizer", f"{folder}/pieces"]
         hugging_face = "data_hugging_face.py"
         found = compare(
             [
@@ -72,8 +72,9 @@ def make(folder: Path, text: str, size_mb: float) -> None:
     corpus = folder / "corpus.parquet"
     make_corpus(text, "parquet", size_mb, corpus)
     params = params_of("parquet", corpus)
-    prepare.run(params, corpus="general", out=folder / "documents")
-    train_tokenizer.run(params, documents=folder / "documents", out=folder / "tokenizer")
+    documents = folder / "documents"
+    prepare.run(params, corpus="general", out=documents / "general")
+    train_tokenizer.run(params, tokenizer="pieces", documents=documents, out=folder / "pieces")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ from pipeline import tracking
 from pipeline.corpus.tokens import ShardWriter, TokensInfo, write_info
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
-from pipeline.project.params import load
+from pipeline.project.headstarts import resolve
+from pipeline.project.params import checked, load
+from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.context import CurveRecorder
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 
@@ -114,16 +116,16 @@ def make_job(folder: Path) -> LanguageModelJob:
             for _ in range(int(NUM_TOKENS * share / 200)):
                 shard.append([(rng.zipf(1.3, 200) % (VOCAB - 5) + 5).astype(np.int64)], [None])
             splits[split] = shard.info(1000, 5000)
-    write_info(folder, TokensInfo(VOCAB, "long", 1, 2, 0, label_names=None, splits=splits))
-    settings = load(ROOT / "params.yaml")
-    model = settings.model.model_copy(
-        update={"config": settings.model.config | {"embedding_dim": 64, "hidden_dim": 128}}
-    )
-    training = settings.pretrain_lm.model_copy(
-        update={"epochs": 1e4, "batch_rows": 16, "evaluations_per_epoch": 1}
-    )
+    specials = {"unk_id": 3, "bos_id": 1, "eos_id": 2, "pad_id": 0}
+    write_info(folder, TokensInfo(VOCAB, "long", **specials, label_names=None, splits=splits))
+    small = {
+        "config": {"embedding_dim": 64, "hidden_dim": 128},
+        "pretrain_lm": {"epochs": 1e4, "batch_rows": 16, "evaluations_per_epoch": 1},
+    }
+    values = overlay(read_yaml(ROOT / "params.yaml"), {"headstarts": {"ulmfit": small}})
+    head_start = resolve(checked(values, where="the long run"), "ulmfit")
     return make_language_model_job(
-        training, model, stage="pretrain_lm", tokens=folder, start=None, direction="forward", seed=1
+        head_start.pretrain_lm, head_start.model, stage="pretrain_lm", tokens=folder, start=None, seed=1
     )
 
 

@@ -1,11 +1,11 @@
 """Share of training time spent on building batches, recording the curve and saving checkpoints.
 
-    python benchmarks/loop_share.py --tokens data/tokens [--epochs 0.45]
+    python benchmarks/loop_share.py --tokens data/tokens [--headstart ulmfit] [--epochs 0.45]
 
 The loop runs in this process with params.yaml: pretraining on the folder's `general` shards and a classifier
-from scratch on its `target` shards, with MLflow on SQLite and local checkpoints at the default frequency. A
-share is the training thread's time in a part, divided by the time of all steps. It excludes what background
-threads take of the same cores.
+from scratch on its `target` shards, both by the head start's tokenizer, with MLflow on SQLite and local
+checkpoints at the default frequency. A share is the training thread's time in a part, divided by the time of
+all steps. It excludes what background threads take of the same cores.
 """
 
 from __future__ import annotations
@@ -54,33 +54,34 @@ def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
     from pipeline.distributed.launch import fit
     from pipeline.distributed.session import Session
     from pipeline.project import params
+    from pipeline.project.headstarts import resolve
     from pipeline.training.classifier import make_classifier_job
     from pipeline.training.language_model import make_language_model_job
     from pipeline.training.loop import Training
 
-    top: dict[str, Any] = {"run": {"workers": 0}, stage: {"epochs": arguments.epochs}}
+    changes: dict[str, Any] = {"epochs": arguments.epochs}
     if stage == "finetune_classifier":
-        top[stage] |= {"start": "scratch"}
+        changes |= {"start": "scratch"}
+    top = {"run": {"workers": 0}, "headstarts": {arguments.headstart: {stage: changes}}}
     settings = params.checked(params.overlay(params.read_yaml(ROOT / "params.yaml"), top), where=stage)
+    head_start = resolve(settings, arguments.headstart)
     job: Any
     if stage == "pretrain_lm":
         job = make_language_model_job(
-            settings.pretrain_lm,
-            settings.model,
+            head_start.pretrain_lm,
+            head_start.model,
             stage=stage,
-            tokens=arguments.tokens / "general",
+            tokens=arguments.tokens / "general" / head_start.tokenizer,
             start=None,
-            direction="forward",
             seed=1,
         )
     else:
         job = make_classifier_job(
-            settings.finetune_classifier,
-            settings.model,
+            head_start.finetune_classifier,
+            head_start.model,
             settings.corpus.target.normalise,
-            tokens=arguments.tokens / "target",
+            tokens=arguments.tokens / "target" / head_start.tokenizer,
             start=None,
-            direction="forward",
             seed=1,
         )
     watch = Stopwatch()
@@ -101,6 +102,7 @@ def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
 def main() -> None:
     parser = arguments_of(__doc__, "loop_share.json")
     parser.add_argument("--tokens", type=Path, required=True, help="folder with the shards of both corpora")
+    parser.add_argument("--headstart", default="ulmfit", help="one whose language model is causal")
     parser.add_argument("--epochs", type=float, default=0.45)
     arguments = parser.parse_args()
     found = {}

@@ -100,14 +100,14 @@ def params_of(form: str, file: Path) -> Any:
         threads=2,
     )
     corpora = Corpora(general=corpus, target=corpus)
-    return SimpleNamespace(run=SimpleNamespace(seed=0), corpus=corpora, tokenizer=tokenizer)
+    return SimpleNamespace(run=SimpleNamespace(seed=0), corpus=corpora, tokenizers={"pieces": tokenizer})
 
 
 def step(name: str, source: str, form: str, size_mb: float, folder: Path) -> dict[str, float]:
     """Do one step in this process; return its seconds and its peak memory in MB."""
     from pipeline.stages import encode, prepare, train_tokenizer
 
-    documents, tokenizer = folder / "documents", folder.parent / "tokenizer"
+    documents, tokenizer = folder / "documents" / "general", folder.parent / "pieces"
     params = params_of(form, folder / f"corpus.{form}")
     start = time.perf_counter()
     match name:
@@ -116,7 +116,7 @@ def step(name: str, source: str, form: str, size_mb: float, folder: Path) -> dic
         case "prepare":
             prepare.run(params, corpus="general", out=documents)
         case "train_tokenizer":
-            train_tokenizer.run(params, documents=documents, out=tokenizer)
+            train_tokenizer.run(params, tokenizer="pieces", documents=documents.parent, out=tokenizer)
         case "encode":
             encode.run(params, documents=documents, tokenizer=tokenizer, out=folder / "tokens")
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -135,7 +135,7 @@ def measure(arguments: argparse.Namespace, root: Path) -> list[dict[str, Any]]:
             folder.mkdir()
             row: dict[str, Any] = {"format": form, "text_mb": size_mb}
             for name in ("make", "prepare", "train_tokenizer", "encode"):
-                if name == "train_tokenizer" and (root / "tokenizer").exists():
+                if name == "train_tokenizer" and (root / "pieces").exists():
                     continue  # one for all
                 row[name] = _in_child(name, arguments.text, form, size_mb, folder)
             prepared, encoded = row["prepare"], row["encode"]

@@ -32,6 +32,7 @@ def bits_per_byte(mode: str, seed: int, arguments: argparse.Namespace) -> float:
     from pipeline.distributed.launch import fit
     from pipeline.distributed.session import Session
     from pipeline.project import params
+    from pipeline.project.headstarts import resolve
     from pipeline.training.context import no_recorder
     from pipeline.training.language_model import make_language_model_job
 
@@ -41,13 +42,13 @@ def bits_per_byte(mode: str, seed: int, arguments: argparse.Namespace) -> float:
     }
     values = params.overlay(params.overlay(params.read_yaml(ROOT / "params.yaml"), MODES[mode]), here)
     settings = params.checked(values, where=f"the mode {mode}")
+    head_start = resolve(settings, "ulmfit")
     job = make_language_model_job(
-        settings.pretrain_lm,
-        settings.model,
+        head_start.pretrain_lm,
+        head_start.model,
         stage="pretrain_lm",
         tokens=arguments.tokens,
         start=None,
-        direction="forward",
         seed=seed,
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -63,12 +63,14 @@ def write_tokens(folder: Path, num_tokens: int) -> None:
         with ShardWriter(folder, split, VOCABULARY) as shard:
             shard.append([rng.integers(5, VOCABULARY, int(num_tokens * share))], [None])
             splits[split] = shard.info(1, 1)
-    write_info(folder, TokensInfo(VOCABULARY, "abc", 1, 2, 0, label_names=None, splits=splits))
+    specials = {"unk_id": 3, "bos_id": 1, "eos_id": 2, "pad_id": 0}
+    write_info(folder, TokensInfo(VOCABULARY, "abc", **specials, label_names=None, splits=splits))
 
 
 def make_job(folder: Path, steps: int) -> Any:
+    from pipeline.objectives.settings import CausalSettings
     from pipeline.training.language_model import make_language_model_job
-    from pipeline.training.settings import LanguageModelTraining, Model
+    from pipeline.training.settings import LanguageModelSettings, Model, Training
 
     rows, bptt = 16, 32
     tokens = folder / "tokens"
@@ -76,23 +78,24 @@ def make_job(folder: Path, steps: int) -> Any:
     write_tokens(tokens, rows * (bptt * steps + 1))
     dropouts = {f"{part}_dropout": 0.1 for part in ("embedding", "input", "hidden", "output", "weight")}
     sizes = {"embedding_dim": 64, "hidden_dim": 128, "num_layers": 2, "tie_weights": True}
-    settings: dict[str, Any] = {
-        "epochs": 1.0, "batch_rows": rows, "bptt": bptt, "variable_bptt": False, "unfreeze": "full",
+    common: dict[str, Any] = {
+        "epochs": 1.0, "unfreeze": "full",
         "optimizer": {
             "kind": "adamw", "lr": 0.001, "momentum": 0.8, "beta2": 0.99, "weight_decay": 0.01,
             "clip_norm": 0.25, "nonmonotone_interval": 5, "discriminative_factor": 1.0,
         },
         "schedule": {"kind": "slanted_triangular", "cut_frac": 0.2, "ratio": 32.0, "span": "run"},
-        "epochs_per_unfreezing": 0.5, "dropout": 1.0, "ar_alpha": 2.0, "tar_beta": 1.0,
-        "sampled_words": None, "evaluations_per_epoch": 1,
+        "epochs_per_unfreezing": 0.5, "dropout": 1.0, "evaluations_per_epoch": 1,
     }  # fmt: skip
+    own = CausalSettings(
+        batch_rows=rows, bptt=bptt, variable_bptt=False, ar_alpha=2.0, tar_beta=1.0, sampled_words=None
+    )
     return make_language_model_job(
-        LanguageModelTraining(**settings),
+        LanguageModelSettings(Training(**common), own),
         Model(family="awd_lstm", config=sizes | dropouts),
         stage="pretrain_lm",
         tokens=tokens,
         start=None,
-        direction="forward",
         seed=7,
     )
 
@@ -109,7 +112,7 @@ def train(way: Way, folder: Path, steps: int, ready: Barrier, parent: Connection
 
     run = Run(
         seed=7, workers=0, threads_per_worker=1, device="cpu", precision="fp32", deterministic=False,
-        directions=["forward"], storage="unused", storage_wait_minutes=0.0, checkpoint_minutes=1e9,
+        headstarts=["ulmfit"], storage="unused", storage_wait_minutes=0.0, checkpoint_minutes=1e9,
         keep_checkpoints=1, log_steps=1, max_worker_failures=0,
     )  # fmt: skip
     folder.mkdir()

@@ -134,7 +134,7 @@ def test_code_and_tokens_reach_nodes_that_share_no_folder(nodes_apart, tmp_path,
     marked = loop.read_text().replace('"finished": finished,', '"finished": finished, "marker": "sent",')
     loop.write_text(marked)
     write_corpora(project / "in", seed=1)
-    settings = f"run: {{workers: 2, threads_per_worker: 1, storage: '{bucket}'}}\n"
+    settings = f"run: {{workers: 2, threads_per_worker: 1, headstarts: [ulmfit], storage: '{bucket}'}}\n"
     (project / "tiny.yaml").write_text(TINY, encoding="utf-8")
     (project / "nodes.yaml").write_text(settings, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(project), prepend=os.pathsep)
@@ -200,7 +200,8 @@ def test_training_continues_without_a_lost_node_and_with_an_added_one(tmp_path, 
     monkeypatch.setenv("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "20")  # Ray first asks for as many as before
     monkeypatch.setattr(ray_train, "RESIZE_S", 3.0)
     job = make_job(tmp_path)
-    job = dataclasses.replace(job, settings=job.settings.model_copy(update={"epochs": 8.0}))
+    longer = job.settings.training.model_copy(update={"epochs": 8.0})
+    job = dataclasses.replace(job, settings=dataclasses.replace(job.settings, training=longer))
     whole = fit(job, run_of(workers=0), session_of(tmp_path, "whole"))
     census = tmp_path / "census"
     session = session_of(tmp_path, "elastic")

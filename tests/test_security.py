@@ -60,6 +60,10 @@ _ALLOWED = {
     ("pipeline/execution/run_stage.py", "importlib.import_module"),  # the name is a stage of the command line
     ("pipeline/weights/fastai.py", "pickle.UnpicklingError"),  # an error that torch raises
     ("pipeline/execution/lr_find.py", "importlib.import_module"),  # the name is a training stage
+    (
+        "pipeline/objectives/lookup.py",
+        "importlib.import_module",
+    ),  # the name is one of the files in the folder
     ("pipeline/evaluation/tfidf.py", "joblib.externals.loky.get_reusable_executor"),  # ends its processes
     ("benchmarks/scaling.py", "torch.save"),  # three numbers, read with weights_only
 }
@@ -272,14 +276,16 @@ corpus:
       {{kind: files, format: csv, train: ["{address}"], validation: [], test: [], unlabelled: [],
        text_column: body, label_column: topic, label_names: null, encoding_errors: refuse}}
     split: {{validation: 0.1, test: 0.2}}
-tokenizer: {{vocab_size: 280}}
-model: {{config: {{embedding_dim: 8, hidden_dim: 12}}}}
+tokenizers: {{pieces: {{vocab_size: 280}}, words: {{vocab_size: 100, min_count: 1}}}}
+headstarts:
+  ulmfit: {{config: {{embedding_dim: 8, hidden_dim: 12}}}}
+  vectors: {{config: {{embedding_dim: 8}}, pretrain_lm: {{epochs: 1.0}}, finetune_lm: {{epochs: 1.0}}}}
 pretrain_lm: {{epochs: 1.0, batch_rows: 4, bptt: 20}}
 finetune_lm: {{epochs: 1.0, batch_rows: 4, bptt: 20}}
 finetune_classifier: {{epochs: 2.0, batch_rows: 16}}
 evaluate: {{bootstrap_samples: 20, confident_errors: 2}}
 sample_efficiency:
-  {{arms: [ulmfit, tfidf], labels: [30], seeds: [1], min_steps: 5, evaluations: 1, bootstrap_samples: 20}}
+  {{arms: [ulmfit, vectors:probe, tfidf], labels: [30], seeds: [1], min_steps: 5, evaluations: 1, bootstrap_samples: 20}}
 """
 
 

@@ -382,7 +382,7 @@ def project(tmp_path) -> Path:
     run = {"workers": 0, "storage_wait_minutes": 0.0, "precision": "fp32", "storage": str(tmp_path / "runs")}
     small = {
         "run": run,
-        "model": {"config": {"embedding_dim": 6, "hidden_dim": 8}},
+        "headstarts": {"ulmfit": {"config": {"embedding_dim": 6, "hidden_dim": 8}}},
         "pretrain_lm": {"epochs": 2.0, "batch_rows": 5, "bptt": 6},
     }  # fmt: skip
     values = overlay(read_yaml(ROOT / "params.yaml"), small)
@@ -394,7 +394,7 @@ def pretrain(project: Path, out: Path) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, "-m", "pipeline", "pretrain_lm", "--tokens", "tokens", "--direction", "forward",
+        [sys.executable, "-m", "pipeline", "pretrain_lm", "--tokens", "tokens", "--headstart", "ulmfit",
          "--out", str(out), "--metrics", "metrics.json", "--curve", "curve.csv"],
         cwd=project, env=environment, text=True, capture_output=True, timeout=300,
     )  # fmt: skip

@@ -8,9 +8,10 @@ import torch
 from benchmarks.contestants._timing import Size
 from models.awd_lstm import AWDLSTM, Config, layer_groups
 from models.heads import LanguageModel, language_model_groups
-from models.sampling import WordSampler
-from pipeline.corpus.language_model_batches import LanguageModelBatches
-from pipeline.corpus.tokens import TokenShard, token_counts
+from models.objective import TrainingText
+from pipeline.corpus.tokens import TokenShard
+from pipeline.objectives.causal import Causal
+from pipeline.objectives.settings import CausalSettings
 from pipeline.training.language_model import LanguageModelTask
 from pipeline.training.schedules import make_plan
 from pipeline.training.settings import Optimizer, Schedule
@@ -56,31 +57,23 @@ def language_model_task(
     encoder = encoder_of(size, precision)
     model = LanguageModel(encoder, tie_weights=True)
     groups = language_model_groups(model, layer_groups(encoder))
-    sampler = None
-    if sampled_words is not None:
-        counts = torch.from_numpy(token_counts([shard.tokens], size.vocab_size))
-        sampler = WordSampler.of(counts, sampled_words)
+    settings = CausalSettings(
+        batch_rows=size.batch_rows,
+        bptt=size.bptt,
+        variable_bptt=False,
+        ar_alpha=2.0,
+        tar_beta=1.0,
+        sampled_words=sampled_words,
+    )
+    text = TrainingText([shard], [], size.vocab_size, "forward", special_ids=frozenset(range(4)))
     return LanguageModelTask(
         model=model,
+        objective=Causal(model, settings, text, seed=1),
         groups=groups,
         plan=make_plan(
             OPTIMIZER, SCHEDULE, "full", num_groups=len(groups), num_steps=num_steps, steps_per_unfreezing=1
         ),
         optimizer=OPTIMIZER,
         evaluation_steps=frozenset(),
-        batches=LanguageModelBatches(
-            [shard],
-            num_rows=size.batch_rows,
-            bptt=size.bptt,
-            variable_bptt=False,
-            direction="forward",
-            seed=1,
-        ),
-        validation=[],
-        direction="forward",
-        bptt=size.bptt,
-        ar_alpha=2.0,
-        tar_beta=1.0,
-        seed=1,
-        sampler=sampler,
+        watched=Causal.watched,
     )

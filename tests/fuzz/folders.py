@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,13 +36,10 @@ def write_all(root: Path) -> dict[str, Written]:
     """Write a small folder of each kind."""
     _write_documents(root / "documents")
     params = _Params()
-    train_tokenizer.run(params, documents=root / "documents", out=root / "tokenizer")  # type: ignore[arg-type]
-    words = _Params()
-    words.tokenizer = WordTokenizer(
-        kind="words", vocab_size=100, lowercase=True, min_count=1, sample_mb=1.0, threads=1
-    )
-    train_tokenizer.run(words, documents=root / "documents", out=root / "words")  # type: ignore[arg-type]
-    encode.run(params, documents=root / "documents", tokenizer=root / "tokenizer", out=root / "tokens")  # type: ignore[arg-type]
+    documents = root / "documents"
+    for name in params.tokenizers:
+        train_tokenizer.run(params, tokenizer=name, documents=root, out=root / name)  # type: ignore[arg-type]
+    encode.run(params, documents=documents, tokenizer=root / "tokenizer", out=root / "tokens")  # type: ignore[arg-type]
     _write_checkpoint(root / "checkpoint")
     _write_model(root / "model", root / "tokenizer" / "tokenizer.model")
     return {
@@ -72,9 +69,17 @@ class _Params:
     class run:  # noqa: N801
         seed = 0
 
-    tokenizer: SentencepieceTokenizer | WordTokenizer = SentencepieceTokenizer(
-        kind="unigram", vocab_size=285, character_coverage=1.0, byte_fallback=True, sample_mb=1.0, threads=1
-    )
+    # `corpora` are folders beside these tokenizers.
+    tokenizers: ClassVar = {
+        "tokenizer": SentencepieceTokenizer.model_construct(
+            kind="unigram", corpora=["documents"], vocab_size=285, character_coverage=1.0, byte_fallback=True,
+            sample_mb=1.0, threads=1,
+        ),
+        "words": WordTokenizer.model_construct(
+            kind="words", corpora=["documents"], vocab_size=100, lowercase=True, min_count=1, sample_mb=1.0,
+            threads=1,
+        ),
+    }  # fmt: skip
 
 
 NORMALISE = Normalise(
@@ -104,7 +109,7 @@ def _read_documents(folder: Path) -> Any:
 
 def _read_tokenizer(folder: Path) -> Any:
     tokenizer = Tokenizer.load(folder)
-    return tokenizer.sha256, [tokenizer.raw_piece(piece) for piece in range(tokenizers.pieces.vocab_size)]
+    return tokenizer.sha256, [tokenizer.raw_piece(piece) for piece in range(tokenizer.vocab_size)]
 
 
 def _read_tokens(folder: Path) -> Any:

@@ -55,7 +55,9 @@ def _words() -> st.SearchStrategy[WordTokenizer]:
 
 def check_training(case: tuple[list[str], list[str], TokenizerSettings], folder: Path) -> bool:
     trained_on, encoded, settings = case
-    no, pieces = refused(lambda: tokenizers.train(trained_on, settings), "`tokenizer")
+    no, pieces = refused(
+        lambda: tokenizers.train(trained_on, settings, "tokenizers.mine"), "`tokenizers.mine"
+    )
     if no:
         return True
     is_of_words = settings.kind == "words"
