@@ -14,16 +14,20 @@ from pipeline.project.params import Params
 def write_fingerprints(params: Params, out: Path) -> list[Path]:
     """Write a file for each stage, or for each of its corpora or head starts, into `out`.
 
-    Returns those that changed. A file that would say the same is not written again.
+    Returns those that changed. A file that would say the same is not written again; one of a head start that is
+    no longer trained is removed.
     """
-    changed = []
+    changed, wanted = [], set()
     for stage in stages.names():
         for item in _items(stage, params):
             file = out / f"{'-'.join([stage, *item.values()])}.json"
+            wanted.add(file)
             text = stage_fingerprint(stage, params, **item).to_json()
             if not file.exists() or file.read_text(encoding="utf-8") != text:
                 atomic_write_text(file, text)
                 changed.append(file)
+    for file in set(out.glob("*.json")) - wanted:
+        file.unlink()
     return changed
 
 

@@ -94,7 +94,7 @@ def run(
     )
     weights = [choice.weights[each.name] for each in candidates]
     found[BLEND] = _mixture(BLEND, candidates, weights)
-    shipped = found[_name_to_ship(settings.ship, choice.name, list(found))]
+    shipped = found[settings.ship or choice.name]
     judged = {each.name: each for each in choice.candidates}
     metrics: dict[str, Any] = {
         "num_documents": len(data.test.labels),
@@ -128,14 +128,6 @@ def run(
         (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
     ship(classifier, shipped.name, shipped.parts, {each.name: each.write for each in candidates})
     return metrics
-
-
-def _name_to_ship(wanted: str | None, best: str, known: Sequence[str]) -> str:
-    if wanted is None:
-        return best
-    if wanted not in known:
-        raise ValueError(f"evaluate.ship is {wanted}, which is no candidate; there are {', '.join(known)}")
-    return wanted
 
 
 # ---------------------------------------------------------------------------------------------- data
