@@ -68,6 +68,7 @@ bench: peers
 	PYTHONPATH=. python benchmarks/data_route.py
 	PYTHONPATH=. python benchmarks/prepare_memory.py
 	PYTHONPATH=. python benchmarks/stage_overhead.py
+	test -z "$(TOPICS)" || PYTHONPATH=. python benchmarks/word_vectors.py --data $(TOPICS)
 
 up: setup
 	headstart up

@@ -95,6 +95,7 @@ class Family:
     layer_groups: Callable[[Any], list[list[nn.Parameter]]]
     objective: str | type[Objective]  # a module of `pipeline/objectives`, or a class of the family's own
     pooling: str  # default for a classifier on top
+    imports_vectors: bool = False  # its embedding can come from a file of word vectors
     # Laid over a stage's section of params.yaml, by stage: what fits this family. `few_labels` is laid over
     # `finetune_classifier` where labels are few.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

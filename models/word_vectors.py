@@ -191,7 +191,7 @@ _PRETRAIN_LM: dict[str, Any] = {
     "window": 8,
     "negatives": 8,
     "shared_negatives": 64,
-    "subsample": 1e-3,
+    "subsample": 1e-4,
     "count_cap": 10.0,
     "optimizer": {
         "kind": "adagrad",
@@ -210,10 +210,8 @@ _PRETRAIN_LM: dict[str, Any] = {
     "evaluations_per_epoch": 1,
 }
 _FINETUNE_CLASSIFIER: dict[str, Any] = {
-    "start": "target_lm",
-    "max_labels": None,
-    "epochs": 20.0,
-    "batch_rows": 32,
+    "epochs": 8.0,
+    "batch_rows": 128,
     "bptt": 400,
     "max_tokens": 400,
     "optimizer": {
@@ -228,11 +226,11 @@ _FINETUNE_CLASSIFIER: dict[str, Any] = {
     },
     "schedule": {"kind": "slanted_triangular", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
     "unfreeze": "gradual",
-    "epochs_per_unfreezing": 5.0,
+    "epochs_per_unfreezing": 1.0,
     "dropout": 1.0,
     "head_hidden": 50,
     "head_dropout": [0.4, 0.1],
-    "pooling": "mean",
+    "pooling": "idf",
     "label_smoothing": 0.1,
     "evaluations_per_epoch": 1,
     "patience": None,
@@ -244,6 +242,7 @@ FAMILY = Family(
     build=WordVectors,
     layer_groups=layer_groups,
     objective="word_vectors",
+    imports_vectors=True,
     pooling="mean",
     defaults={
         "pretrain_lm": _PRETRAIN_LM,

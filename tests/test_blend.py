@@ -11,7 +11,12 @@ from pipeline.evaluation.metrics import log_loss
 from pipeline.evaluation.settings import Evaluate
 
 SETTINGS = Evaluate(
-    bootstrap_samples=200, confidence=0.9, calibration_bins=10, baseline_tfidf=True, confident_errors=3
+    bootstrap_samples=200,
+    confidence=0.9,
+    calibration_bins=10,
+    baseline_tfidf=True,
+    confident_errors=3,
+    ship=None,
 )
 
 

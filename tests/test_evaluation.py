@@ -14,7 +14,12 @@ from pipeline.evaluation.settings import Evaluate
 from pipeline.evaluation.tfidf import fit_tfidf
 
 SETTINGS = Evaluate(
-    bootstrap_samples=200, confidence=0.9, calibration_bins=10, baseline_tfidf=True, confident_errors=3
+    bootstrap_samples=200,
+    confidence=0.9,
+    calibration_bins=10,
+    baseline_tfidf=True,
+    confident_errors=3,
+    ship=None,
 )
 
 

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def forget() -> None:
-    for cached in (fingerprint.imports_of, fingerprint._imported, fingerprint._parsed):
+    for cached in (fingerprint.imports_of, fingerprint._imported, fingerprint._parsed, trials_digest):
         cached.cache_clear()
 
 
@@ -43,7 +43,8 @@ def params() -> Params:
 def digests(params: Params) -> dict[str, str]:
     forget()
     found = {stage: stage_fingerprint(stage, params).digest for stage in stages.names()}
-    found["trials"] = trials_digest(params)
+    found["trials"] = trials_digest("awd_lstm")
+    found["trials without a model"] = trials_digest(None)
     return found | {f"prepare {each}": stage_fingerprint("prepare", params, each).digest
                     for each in ("general", "target")}  # fmt: skip
 
@@ -145,9 +146,8 @@ def test_what_only_classifiers_use_trains_no_language_model_again(source, params
         changed = changed_by(source, params, f"pipeline/{file}", "import numpy", "A = 1\nimport numpy")
         assert {"evaluate", "sample_efficiency", "trials"} <= changed, file
         assert not changed & {"pretrain_lm", "finetune_lm"}, file
-    changed = changed_by(
-        source, params, "pipeline/training/language_model.py", "import math", "A = 1\nimport math"
-    )
+    first = "import torch\n"
+    changed = changed_by(source, params, "pipeline/training/language_model.py", first, f"A = 1\n{first}")
     assert {"pretrain_lm", "finetune_lm", "trials"} <= changed
     assert not changed & {"finetune_classifier", "evaluate"}
 
@@ -218,13 +218,46 @@ def test_the_normalisation_changes_the_documents(source, params):
 
 
 def test_another_family_counts_only_where_it_is_used(source, params):
-    (source / "models/other.py").write_text("A = 1\n")
+    described = 'from models.family import Family\n\nFAMILY = Family(name="other", objective="causal")\n'
+    (source / "models/other.py").write_text(described)
     forget()
-    plain = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", family="awd_lstm", trains=True)
-    other = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", family="other", trains=True)
+    plain = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", families=["awd_lstm"], trains=True)
+    other = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", families=["other"], trains=True)
     assert "models.other" in other.code
     assert "models.other" not in plain.code
     assert "models.awd_lstm" in plain.code
+
+
+def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_all_it_trains(source, params):
+    other = params.headstarts["ulmfit"].model_copy(update={"family": "other"})
+    run = params.run.model_copy(update={"headstarts": ["ulmfit", "words"]})
+    both = params.model_copy(update={"headstarts": {**params.headstarts, "words": other}, "run": run})
+    (source / "models/other.py").write_text(
+        'from models.family import Family\n\nFAMILY = Family(name="other", objective="guess")\n'
+    )
+    (source / "pipeline/objectives/guess.py").write_text("OBJECTIVE = 1\n")
+    forget()
+    for stage in stages.of_kind("trains"):
+        ulmfit, words = (stage_fingerprint(stage, both, headstart=name).code for name in both.run.headstarts)
+        assert {"models.awd_lstm", "pipeline.objectives.causal"} <= ulmfit.keys() - words.keys()
+        assert {"models.other", "pipeline.objectives.guess"} <= words.keys() - ulmfit.keys()
+        assert ulmfit == stage_fingerprint(stage, params, headstart="ulmfit").code
+    for stage in (*stages.of_kind("sweeps"), "evaluate"):
+        found = stage_fingerprint(stage, both).code.keys()
+        assert {"models.awd_lstm", "models.other", "pipeline.objectives.guess"} <= found, stage
+    assert trials_digest("awd_lstm") != trials_digest("other")
+    before = trials_digest("awd_lstm")
+    (source / "pipeline/objectives/guess.py").write_text("OBJECTIVE = 2\n")
+    forget()
+    assert trials_digest("awd_lstm") == before
+
+
+@pytest.mark.parametrize("family", ["layers", "awd_lsm"])
+def test_a_family_that_is_none_is_refused_by_its_key(params, tmp_path, family):
+    other = params.headstarts["ulmfit"].model_copy(update={"family": family})
+    wrong = params.model_copy(update={"headstarts": {**params.headstarts, "ulmfit": other}})
+    with pytest.raises(ValueError, match=rf"headstarts\.ulmfit\.family is '{family}', which is not a model"):
+        write_fingerprints(wrong, tmp_path)
 
 
 def test_every_training_counts_the_loop_and_what_it_runs():
@@ -234,6 +267,7 @@ def test_every_training_counts_the_loop_and_what_it_runs():
         "models.layers",
         "pipeline.corpus.batches",
         "pipeline.corpus.tokens",
+        "pipeline.objectives.causal",
         "pipeline.training.context",
         "pipeline.training.jobs",
         "pipeline.training.loop",
@@ -243,7 +277,7 @@ def test_every_training_counts_the_loop_and_what_it_runs():
         "pipeline.training.schedules",
     }
     for stage in stages.of_kind("trains", "sweeps"):
-        found = fingerprint.fingerprint_of(f"pipeline.stages.{stage}", family="awd_lstm", trains=True)
+        found = fingerprint.fingerprint_of(f"pipeline.stages.{stage}", families=["awd_lstm"], trains=True)
         assert wanted <= found.code.keys(), stage
 
 
@@ -275,9 +309,11 @@ def test_text_of_installed_packages_counts_where_it_is_the_corpus(params):
 
 def test_a_file_that_says_the_same_is_left_alone(params, tmp_path):
     written = write_fingerprints(params, tmp_path)
-    assert {file.stem for file in written} == {*stages.names(), "prepare-general", "prepare-target"} - {
-        "prepare"
-    }
+    by_head_start = {stage for stage in stages.names() if "headstart" in stages.arguments(stage)}
+    assert by_head_start >= set(stages.of_kind("trains"))
+    wanted = {"prepare-general", "prepare-target"}
+    wanted |= {f"{stage}-{name}" for stage in by_head_start for name in params.run.headstarts}
+    assert {file.stem for file in written} == wanted | set(stages.names()) - by_head_start - {"prepare"}
     stamps = {file: file.stat().st_mtime_ns for file in written}
     assert write_fingerprints(params, tmp_path) == []
     assert {file: file.stat().st_mtime_ns for file in written} == stamps

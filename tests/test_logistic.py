@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipeline.evaluation.logistic import Strengths, chosen_strength, logistic_probabilities
+from pipeline.evaluation.logistic import Strengths, chosen_strength, fit_logistic
 
 STRENGTHS = Strengths(grid=(1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), fallback=0.1, num_folds=4)
 
@@ -34,7 +34,7 @@ def test_the_choice_and_the_probabilities_equal_those_of_a_search_by_hand():
     best = STRENGTHS.grid[int(np.argmin(losses))]
     assert chosen_strength(features, labels, STRENGTHS, seed=5) == best
     expected = LogisticRegression(C=best, max_iter=300).fit(features, labels).predict_proba(features)
-    found = logistic_probabilities(features, labels, features, 2, STRENGTHS, seed=5)
+    found = fit_logistic(features, labels, 2, STRENGTHS, seed=5).probabilities(features)
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 

@@ -47,7 +47,7 @@ def test_a_loss_that_never_falls_is_refused():
 )
 def test_bad_arguments_are_refused(stage, lowest, highest, steps, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        find(stage, "forward", lowest, highest, steps, tmp_path)
+        find(stage, "ulmfit", lowest, highest, steps, tmp_path)
 
 
 @pytest.mark.parametrize("stage", stages.of_kind("trains"))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.project.params import load
-from pipeline.settings.loader import overlay, read_yaml
+from models import awd_lstm
+from pipeline.objectives.causal import Causal
+from pipeline.project.headstarts import ResolvedHeadStart, resolve, resolve_all, space_of
+from pipeline.project.params import Params, checked, load
+from pipeline.settings.loader import overlay, read_yaml, typed
 
 FILE = Path(__file__).resolve().parent.parent / "params.yaml"
 
@@ -31,7 +36,7 @@ def load_text(tmp_path):
         ("run: {seed: 2024-13-45}", r"month must be in 1\.\.12.*line 1, column 13"),
         (f"run: {{seed: {'1' * 5_000}}}", r"Exceeds the limit .*line 1, column 13"),
         ('run: {storage: "a\\0b"}', r"`run\.storage` holds a NUL"),
-        ('run: {directions: ["a\\0b"]}', r"`run\.directions` holds a NUL"),
+        ('run: {headstarts: ["a\\0b"]}', r"`run\.headstarts` holds a NUL"),
         (b"\xff", r"not valid YAML: 'utf-8' codec"),
         ("run: !!python/object:os.system ls", r"could not determine a constructor.*line 1, column 6"),
         ("", r"holds NoneType; expected a mapping"),
@@ -59,9 +64,6 @@ def test_a_file_that_is_no_settings_is_named_with_the_place(load_text, content, 
     ],
 )
 def test_a_number_that_nothing_could_work_with_is_refused_by_its_key(load_text, key, value):
-    from pipeline.project.params import Params
-    from pipeline.settings.loader import typed
-
     top: object = value
     for part in reversed(key.split(".")):
         top = {part: top}
@@ -127,3 +129,279 @@ def test_anchors_and_merges_that_end_are_settings_like_others(load_text):
     params = load_text(first + second + rest)
     assert params.finetune_lm.optimizer == params.pretrain_lm.optimizer.model_copy(update={"lr": 0.5})
     assert optimizer
+
+
+# ------------------------------------------------------------------------------------------- head starts
+
+
+def params_with(top: dict[str, Any]) -> Params:
+    return checked(overlay(read_yaml(FILE), top), where="params.yaml")
+
+
+def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStart:
+    return resolve(params_with(top), name)
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        (
+            {"headstarts": {"ulmfit": {"tokenizer": "peices"}}},
+            r"headstarts\.ulmfit\.tokenizer names 'peices', which there is not; did you mean pieces\?",
+        ),
+        (
+            {"headstarts": {"ulmfit": {"tokenizer": "zzz"}}},
+            r"headstarts\.ulmfit\.tokenizer names 'zzz', which there is not; there are pieces",
+        ),
+        (
+            {"headstarts": {"ulmfit": {"family": "awd_lsm"}}},
+            r"headstarts\.ulmfit\.family is 'awd_lsm', which is not a model .*; did you mean `awd_lstm`\?",
+        ),
+        (
+            {"ensembles": {"bidirectional": ["ulmfit", "ulmfit_backwards"]}},
+            r"ensembles\.bidirectional names 'ulmfit_backwards', .*; did you mean ulmfit_backward\?",
+        ),
+        ({"run": {"headstarts": ["ulmfti"]}}, r"run\.headstarts names 'ulmfti', .*; did you mean ulmfit\?"),
+        (
+            {"sample_efficiency": {"arms": ["ulmfit", "bidirectoinal"]}},
+            r"sample_efficiency\.arms names 'bidirectoinal', .*; did you mean bidirectional\?",
+        ),
+        (
+            {"sample_efficiency": {"arms": ["ulmfti:scratch"]}},
+            r"sample_efficiency\.arms names 'ulmfti', .*; did you mean ulmfit\?",
+        ),
+        (
+            {"sample_efficiency": {"arms": ["bidirectional:scratch"]}},
+            r"sample_efficiency\.arms names 'bidirectional', which there is not; there are .*ulmfit, ",
+        ),
+        (
+            {"sample_efficiency": {"arms": ["ulmfit:scrach"]}},
+            r"sample_efficiency\.arms, after ulmfit:, names 'scrach', .*; did you mean scratch\?",
+        ),
+        ({"tune": {"headstart": "ulmfti"}}, r"tune\.headstart names 'ulmfti', .*; did you mean ulmfit\?"),
+        ({"ablate": {"headstart": "ulmfti"}}, r"ablate\.headstart names 'ulmfti', .*; did you mean ulmfit\?"),
+    ],
+)
+def test_a_name_that_names_nothing_is_refused_with_the_nearest(top, message):
+    with pytest.raises(ValueError, match=rf"^(params\.yaml: )?{message}"):
+        resolve_all(params_with(top))
+
+
+@pytest.mark.parametrize(
+    "name", ["tfidf", "Big", "a-b", "a.b", "a:b", "a/b", "../a", "1a", "_a", "a b", "", "ä"]
+)
+@pytest.mark.parametrize("section", ["tokenizers", "headstarts", "ensembles"])
+def test_a_name_that_cannot_be_one_is_refused(section, name):
+    values = read_yaml(FILE)
+    values[section] = values[section] | {name: next(iter(values[section].values()))}
+    with pytest.raises(
+        ValueError, match=rf"^params\.yaml: {section} has {name!r}; a name has .* is not tfidf$"
+    ):
+        checked(values, where="params.yaml")
+
+
+def test_a_head_start_and_an_ensemble_cannot_have_one_name():
+    values = read_yaml(FILE)
+    values["ensembles"]["ulmfit"] = ["ulmfit", "ulmfit_backward"]
+    with pytest.raises(
+        ValueError, match=r"ulmfit: a head start and an ensemble have the same name; rename one"
+    ):
+        checked(values, where="params.yaml")
+
+
+def test_a_head_start_of_another_family_begins_with_empty_settings():
+    own = {"config": {"hidden_dim": 8}, "finetune_lm": {"epochs": 2.0}, "few_labels": {"dropout": 0.5}}
+    below = {"family": "awd_lstm", "tokenizer": "pieces", **own}
+    top = {"family": "other", "config": {"width": 3}}
+    found = overlay({"headstarts": {"ulmfit": below}}, {"headstarts": {"ulmfit": top}})["headstarts"]
+    assert found["ulmfit"] == {
+        "family": "other", "tokenizer": "pieces", "config": {"width": 3}, "finetune_lm": {}, "few_labels": {},
+    }  # fmt: skip
+    same = overlay(below, {"family": "awd_lstm", "config": {"num_layers": 3}})
+    assert same == below | {"config": {"hidden_dim": 8, "num_layers": 3}}
+
+
+def test_null_takes_a_head_start_a_tokenizer_or_an_ensemble_out():
+    top: dict[str, Any] = {"headstarts": {"ulmfit_backward": None}}
+    with pytest.raises(
+        ValueError, match=r"ensembles\.bidirectional names 'ulmfit_backward', which there is not"
+    ):
+        params_with(top)
+    params = params_with(top | {"ensembles": {"bidirectional": None}})
+    assert params.headstarts.keys() == read_yaml(FILE)["headstarts"].keys() - {"ulmfit_backward"}
+    assert params.ensembles == {}
+
+    tokenizers = read_yaml(FILE)["tokenizers"]
+    values = overlay(read_yaml(FILE), {"tokenizers": {"more": tokenizers["pieces"]}})
+    assert overlay(values, {"tokenizers": {"more": None}})["tokenizers"] == tokenizers
+    with pytest.raises(ValueError, match=r"headstarts\.ulmfit\.tokenizer names 'pieces', which there is not"):
+        checked(overlay(values, {"tokenizers": {"pieces": None}}), where="params.yaml")
+    assert overlay({"a": {"b": {"c": 1}}}, {"a": {"b": None}}) == {"a": {"b": None}}  # any other null stays
+
+
+def test_arms_of_what_is_not_trained_are_left_out():
+    arms = [
+        "ulmfit",
+        "ulmfit_backward:scratch",
+        "bidirectional",
+        "ulmfit:general_lm",
+        "ulmfit_backward",
+        "tfidf",
+    ]
+    one = params_with({"sample_efficiency": {"arms": arms}, "run": {"headstarts": ["ulmfit"]}})
+    assert one.arms() == ["ulmfit", "ulmfit:general_lm", "tfidf"]
+    assert one.trained_ensembles() == {}
+    both = params_with(
+        {"sample_efficiency": {"arms": arms}, "run": {"headstarts": ["ulmfit_backward", "ulmfit"]}}
+    )
+    assert both.arms() == arms
+    assert both.trained_ensembles() == {"bidirectional": ["ulmfit", "ulmfit_backward"]}
+    assert [both.head_starts_of(arm) for arm in arms] == [
+        ["ulmfit"], ["ulmfit_backward"], ["ulmfit", "ulmfit_backward"], ["ulmfit"], ["ulmfit_backward"], [],
+    ]  # fmt: skip
+
+
+def test_a_label_curve_without_an_arm_that_is_trained_is_refused():
+    with pytest.raises(ValueError, match=r"run\.headstarts trains none of them: name one of them, or tfidf"):
+        params_with({"sample_efficiency": {"arms": ["ulmfit_backward", "bidirectional"]}})
+
+
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "pretrain_lm": {"epochs": 3.0, "optimizer": {"lr": 0.5, "beta2": 0.5}, "bptt": 33},
+    "finetune_lm": {"dropout": 0.7},
+    "finetune_classifier": {"epochs": 9.0, "batch_rows": 7, "max_tokens": 55},
+    "few_labels": {"dropout": 0.25, "batch_rows": 5, "unfreeze": "chain_thaw"},
+    "scratch": {"dropout": 0.125, "pooling": "mean"},
+}
+
+
+@pytest.fixture
+def with_defaults(monkeypatch):
+    """The family of `ulmfit`, with defaults of its own."""
+    monkeypatch.setattr(awd_lstm, "FAMILY", replace(awd_lstm.FAMILY, defaults=DEFAULTS))
+
+
+@pytest.mark.usefixtures("with_defaults")
+def test_defaults_of_a_family_lie_above_the_section_and_below_the_head_start():
+    values = read_yaml(FILE)
+    own = {
+        "pretrain_lm": {"optimizer": {"lr": 0.25}},
+        "finetune_classifier": {"epochs": 4.0},
+        "few_labels": {"unfreeze": "full", "optimizer": {"lr": 0.02}},
+        "scratch": {"pooling": "last"},
+    }
+    values["headstarts"]["ulmfit"] |= own
+    found = resolve(checked(values, where="params.yaml"), "ulmfit")
+    lm = found.pretrain_lm
+    assert (lm.training.epochs, lm.own.bptt) == (3.0, 33)
+    assert (lm.training.optimizer.lr, lm.training.optimizer.beta2) == (0.25, 0.5)
+    assert lm.training.optimizer.kind == values["pretrain_lm"]["optimizer"]["kind"]
+    assert found.finetune_lm.training.dropout == 0.7
+    assert found.finetune_lm.training.epochs == values["finetune_lm"]["epochs"]
+    finished, few, scratch = found.finetune_classifier, found.few_labels, found.scratch
+    assert (finished.epochs, finished.batch_rows, finished.max_tokens) == (4.0, 7, 55)
+    assert finished.dropout == values["finetune_classifier"]["dropout"]
+    # Few labels: the finished classifier's, then the curve's, then the family's for few labels, then its own.
+    assert (few.epochs, few.max_tokens, few.batch_rows) == (4.0, 55, 5)
+    assert few.patience == values["sample_efficiency"]["classifier"]["patience"]
+    assert (few.dropout, few.unfreeze, few.optimizer.lr) == (0.25, "full", 0.02)
+    assert (scratch.dropout, scratch.pooling, scratch.unfreeze) == (0.125, "last", "full")
+    assert scratch.optimizer.lr == 0.02
+
+
+@pytest.mark.usefixtures("with_defaults")
+def test_a_wrong_setting_of_a_head_start_is_named_with_the_head_start():
+    for stage, key in (("pretrain_lm", "bppt"), ("few_labels", "drop_out"), ("scratch", "poolin")):
+        with pytest.raises(
+            ValueError, match=rf"unknown key `headstarts\.ulmfit\.{stage}\.{key}`; did you mean"
+        ):
+            resolved_with({"headstarts": {"ulmfit": {stage: {key: 1}}}})
+
+
+@dataclass(frozen=True)
+class OtherSettings:
+    words: int
+    window: int
+
+
+class OtherObjective(Causal):
+    Settings = OtherSettings  # type: ignore[assignment]  # its settings are only read here
+
+
+def test_keys_of_the_section_that_an_objective_does_not_know_are_not_in_its_way(monkeypatch):
+    """Those that it does not find there its family brings, or the head start."""
+    defaults = {"pretrain_lm": {"words": 5, "window": 2}, "finetune_lm": {"words": 6}}
+    other = replace(awd_lstm.FAMILY, objective=OtherObjective, defaults=defaults)
+    monkeypatch.setattr(awd_lstm, "FAMILY", other)
+    params = params_with({"headstarts": {"ulmfit": {"finetune_lm": {"window": 3}}}})
+    found = resolve(params, "ulmfit")
+    assert found.objective is OtherObjective
+    assert found.pretrain_lm.own == OtherSettings(5, 2)
+    assert found.finetune_lm.own == OtherSettings(6, 3)
+    assert found.pretrain_lm.training.model_dump().items() <= params.pretrain_lm.model_dump().items()
+    assert found.pretrain_lm.dump() == found.pretrain_lm.training.model_dump() | {"words": 5, "window": 2}
+    assert "bptt" not in found.pretrain_lm.dump()
+
+    with pytest.raises(ValueError, match=r"unknown key `headstarts\.ulmfit\.pretrain_lm\.bptt`"):
+        resolved_with({"headstarts": {"ulmfit": {"pretrain_lm": {"bptt": 70}, "finetune_lm": {"window": 3}}}})
+    with pytest.raises(ValueError, match=r"missing key `headstarts\.ulmfit\.finetune_lm\.window`"):
+        resolved_with({})
+
+
+def test_a_family_whose_objective_is_none_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(awd_lstm, "FAMILY", replace(awd_lstm.FAMILY, objective="causla"))
+    with pytest.raises(
+        ValueError, match=r"the family awd_lstm trains by 'causla', which is no objective; known: causal"
+    ):
+        resolved_with({})
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        (
+            {"ablate": {"pretrain_lm": {"epoch": 2}}},
+            r"unknown key `ablate\.pretrain_lm\.epoch`; did you mean `epochs`",
+        ),
+        (
+            {"tune": {"overrides": {"finetune_lm": {"epoch": 2}}}},
+            r"unknown key `tune\.overrides\.finetune_lm\.epoch`; did you mean `epochs`",
+        ),
+        (
+            {"tune": {"headstart": "ulmfit_backward", "num_trials": 1}},
+            r"tune\.headstart is ulmfit_backward, which run\.headstarts does not train; name it there",
+        ),
+        (
+            {"ablate": {"headstart": "ulmfit_backward", "seeds": [1]}},
+            r"ablate\.headstart is ulmfit_backward, which run\.headstarts does not train; name it there",
+        ),
+    ],
+)
+def test_what_a_sweep_could_not_train_is_refused_at_the_start(top, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_all(params_with(top))
+
+
+def test_a_sweep_of_what_is_not_trained_may_stay_switched_off():
+    top = {"tune": {"headstart": "ulmfit_backward"}, "ablate": {"headstart": "ulmfit_backward"}}
+    assert resolve_all(params_with(top))
+
+
+def test_a_search_is_laid_over_the_family_s_and_refuses_a_key_that_is_no_setting():
+    def searched(space: dict[str, Any]) -> dict[str, Any]:
+        params = params_with({"tune": {"space": space}})
+        resolve_all(params)
+        return space_of(params.tune, resolve(params, "ulmfit"))
+
+    key = "finetune_lm.optimizer.lr"
+    assert key in searched({})
+    assert key not in searched({key: None})
+    assert searched({key: {"choices": [0.1]}})[key].choices == [0.1]
+    assert searched({"finetune_lm.bptt": {"choices": [70]}}).keys() == searched({}).keys() | {
+        "finetune_lm.bptt"
+    }
+    message = (
+        r"tune\.space names `finetune_lm\.optimizer\.lrr`, .*; did you mean `finetune_lm\.optimizer\.lr`\?"
+    )
+    with pytest.raises(ValueError, match=message):
+        searched({"finetune_lm.optimizer.lrr": {"choices": [0.1]}})

@@ -17,9 +17,10 @@ import pytest
 from pipeline.distributed.settings import Range
 from pipeline.execution.run_stage import project_root
 from pipeline.project import presets, stages
-from pipeline.project.params import Params, load
+from pipeline.project.headstarts import resolve, resolve_all, space_of
+from pipeline.project.params import Params, checked, load
 from pipeline.settings.loader import overlay, read_yaml, typed
-from pipeline.training.cards import family_and_config
+from pipeline.training.settings import HeadStart
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = stages.names()
@@ -38,17 +39,17 @@ def run_headstart(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
 
 def test_params_yaml_loads():
     params = load(ROOT / "params.yaml")
-    assert params.model_dump()["model"] == PARAMS["model"]
-    _, config = family_and_config(params.model)
-    assert config.embedding_dim == PARAMS["model"]["config"]["embedding_dim"]
+    assert params.model_dump()["headstarts"] == PARAMS["headstarts"]
+    for name, head_start in PARAMS["headstarts"].items():
+        config = resolve(params, name).model.config
+        assert config.items() >= head_start["config"].items()
 
 
 @pytest.mark.parametrize("preset", sorted((ROOT / "presets").glob("*.yaml")), ids=lambda path: path.stem)
 def test_a_preset_laid_over_params_yaml_loads_and_changes_something(preset):
     top = read_yaml(preset)
     values = overlay(PARAMS, top)
-    params = typed(Params, values, where=preset.name)
-    family_and_config(params.model)
+    resolve_all(checked(values, where=preset.name))
     assert values != PARAMS
 
 
@@ -87,8 +88,12 @@ def changed(path: str, value: Any = None, *, delete: bool = False) -> dict[str, 
         (changed("pretrain_lm.optimizer.weight_decay", True), "`pretrain_lm.optimizer.weight_decay` is True"),
         (changed("pretrain_lm.optimizer.lr", 0), "`pretrain_lm.optimizer.lr` is 0"),
         (changed("finetune_classifier.unfreeze", "slow"), "`finetune_classifier.unfreeze` is 'slow'"),
-        (changed("run.directions", []), "`run.directions` is []"),
-        (changed("run.directions", ["forward", "forward"]), "names one twice"),
+        (changed("run.headstarts", []), "`run.headstarts` is []"),
+        (changed("run.headstarts", ["ulmfit", "ulmfit"]), "names one twice"),
+        (changed("ensembles.bidirectional", ["ulmfit", "ulmfit"]), "names one twice"),
+        (changed("ensembles.bidirectional", ["ulmfit"]), "`ensembles.bidirectional` is ['ulmfit']"),
+        (changed("headstarts", {}), "`headstarts` is {}"),
+        (changed("tokenizers", {}), "`tokenizers` is {}"),
     ],
 )
 def test_a_wrong_setting_is_named(values, message):
@@ -175,7 +180,10 @@ def test_all_wrong_settings_are_named_at_once():
             changed("headstarts.ulmfit.config.hiden_dim", 3),
             "unknown key `headstarts.ulmfit.config.hiden_dim`; did you mean `hidden_dim`",
         ),
-        (changed("headstarts.ulmfit.config.hidden_dim", delete=True), "missing key `headstarts.ulmfit.config.hidden_dim`"),
+        (
+            changed("headstarts.ulmfit.config.hidden_dim", delete=True),
+            "missing key `headstarts.ulmfit.config.hidden_dim`",
+        ),
         (changed("headstarts.ulmfit.config.hidden_dim", "8"), "`headstarts.ulmfit.config.hidden_dim` is '8'"),
         (changed("headstarts.ulmfit.config.hidden_dim", 0), "headstarts.ulmfit.config.hidden_dim is 0"),
         (changed("headstarts.ulmfit.family", "awd_lsm"), "did you mean `awd_lstm`"),
@@ -184,7 +192,7 @@ def test_all_wrong_settings_are_named_at_once():
 def test_a_wrong_setting_of_the_family_is_named(values, message):
     params = typed(Params, values, where="params.yaml")
     with pytest.raises(ValueError, match=re.escape(message)):
-        family_and_config(params.model)
+        resolve(params, "ulmfit")
 
 
 def test_an_overlay_of_another_kind_of_source_replaces_it_whole():
@@ -257,19 +265,21 @@ def sections_of(stage: str) -> tuple[str, ...]:
 
 
 def test_where_a_run_takes_place_does_not_make_it_another():
-    may_differ = {"run.seed", "run.precision", "run.directions"}
+    may_differ = {"run.seed", "run.precision", "run.headstarts"}
     assert {path for stage in STAGES for path in sections_of(stage) if path.startswith("run")} == may_differ
 
 
 def test_dvc_knows_every_stage():
-    assert sorted(DVC) == sorted(["fingerprint", *STAGES])
+    assert sorted(DVC) == sorted(["fingerprint", "choose_tokens", *STAGES])
 
 
 def test_the_stages_are_in_the_order_of_the_route():
     """A stage comes after those whose outputs it reads."""
     assert [stages.describe(stage).place for stage in STAGES] == list(range(1, len(STAGES) + 1))
+    route = [stage for stage in DVC if stage != "fingerprint"]
+    assert [stage for stage in route if stage in STAGES] == list(STAGES)
     made: set[str] = set()
-    for stage in STAGES:
+    for stage in route:
         deps = {dep for dep in DVC[stage]["deps"] if dep.startswith("data/")}
         assert all(any(_plain(dep).startswith(_plain(out)) for out in made) for dep in deps), stage
         made |= {path for out in DVC[stage]["outs"] for path in out}
@@ -283,7 +293,10 @@ def _plain(path: str) -> str:
 def test_a_stage_depends_on_its_fingerprint_and_on_no_code(stage):
     (file,) = [dep for dep in DVC[stage]["deps"] if dep.startswith("reports/fingerprints/")]
     assert f"--fingerprint {file}" in DVC[stage]["cmd"]
-    assert Path(file).name in (f"{stage}.json", f"{stage}-${{item.corpus}}.json")
+    assert Path(file).name in {
+        f"{stage}.json",
+        *(f"{stage}-${{item.{item}}}.json" for item in ("corpus", "headstart")),
+    }
     code = {dep for dep in DVC[stage]["deps"] if dep.split("/")[0] in ("pipeline", "models")}
     assert code == ({"pipeline/report"} if stage == "report" else set())
 
@@ -291,15 +304,16 @@ def test_a_stage_depends_on_its_fingerprint_and_on_no_code(stage):
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_params_of_dvc_are_the_sections_of_the_stage(stage):
     wanted = [re.sub(r"\{(\w+)\}", r"${item.\1}", section) for section in sections_of(stage)]
-    assert sorted(DVC[stage]["params"]) == sorted(wanted)
+    assert sorted(DVC[stage].get("params", [])) == sorted(wanted)
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_reads_no_setting_beyond_its_sections(stage):
     """But `run`, handed on whole: only its seed and precision may change a result, so they must be listed."""
     sections = sections_of(stage)
-    chains = set(settings_read(tree_of(ROOT / f"pipeline/stages/{stage}.py")))
-    assert chains
+    tree = tree_of(ROOT / f"pipeline/stages/{stage}.py")
+    chains = set(settings_read(tree)) - CHANGES_NO_RESULT
+    assert chains or not sections
     for chain in chains:
         if chain == "run":
             assert {"run.seed", "run.precision"} <= set(sections)
@@ -307,20 +321,63 @@ def test_a_stage_reads_no_setting_beyond_its_sections(stage):
             assert any(chain == each or chain.startswith(each + ".") for each in sections), chain
 
 
-def settings_read(tree: ast.AST) -> Iterator[str]:
-    """Dotted paths read of `params`, each as long as it goes; `getattr(params.x, y)` as `x.{y}`."""
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+LAID_OVER = HeadStart.model_fields.keys() & Params.model_fields.keys()  # sections that head starts change
+CHANGES_NO_RESULT = {"tokenizers.{tokenizer.name}.threads"}
+METHODS = {
+    node.name: node
+    for node in ast.walk(tree_of(ROOT / "pipeline/project/params.py"))
+    if isinstance(node, ast.FunctionDef) and [each.arg for each in node.args.args[:1]] == ["self"]
+}
+
+
+def settings_read(tree: ast.AST, params: str = "params") -> Iterator[str]:
+    """Dotted paths read of `params`, each as long as it goes; `params.x[y]` and `getattr` as `x.{y}`.
+
+    A method reads what is read in it, and `resolve` the head start's settings that are taken from its result
+    with the section that those are laid over.
+    """
+    resolved: dict[str, str] = {}  # name of the result -> of the head start
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target, value in _assigned(node.targets[0], node.value):
+                if isinstance(value, ast.Call) and ast.unparse(value.func) == "resolve":
+                    resolved[ast.unparse(target)] = ast.unparse(value.args[1])
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Subscript)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
-            owner, name = node.args[:2]
-            inner.add(id(owner))
-            if ast.unparse(owner).startswith("params."):
-                yield f"{ast.unparse(owner).removeprefix('params.')}.{{{ast.unparse(name)}}}"
+            owner, *path = _path(node.args[0])
+            if owner == params and path:
+                inner.add(id(node.args[0]))
+                yield f"{'.'.join(path)}.{{{ast.unparse(node.args[1])}}}"
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and id(node) not in inner:
-            chain = ast.unparse(node)
-            if re.fullmatch(r"params(\.\w+)+", chain) and chain != "params.model_dump":
-                yield chain.removeprefix("params.")
+        if not isinstance(node, ast.Attribute | ast.Subscript) or id(node) in inner:
+            continue
+        owner, *path = _path(node)
+        if owner == params and path and path[0] in METHODS:
+            yield from settings_read(METHODS[path[0]], "self")
+        elif owner == params and path[:1] != ["model_dump"] and path[:1] != ["model_copy"]:
+            yield ".".join(path)
+        elif owner in resolved:
+            key = f"headstarts.{{{resolved[owner]}}}"
+            if path[0] == "model":
+                yield from (f"{key}.family", f"{key}.config")
+            elif path[0] in LAID_OVER:
+                yield from (f"{key}.{path[0]}", path[0])
+
+
+def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=True))
+    return [(target, value)]
+
+
+def _path(node: ast.AST) -> list[str]:
+    """`a.b[c].d` -> a, b, {c}, d; empty where it begins with something else than a name."""
+    if isinstance(node, ast.Attribute):
+        return [*_path(node.value), node.attr]
+    if isinstance(node, ast.Subscript):
+        return [*_path(node.value), f"{{{ast.unparse(node.slice)}}}"]
+    return [node.id] if isinstance(node, ast.Name) else [""]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -392,14 +449,21 @@ def test_what_an_experiment_elsewhere_records_is_kept_in_the_project(tmp_path, b
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
-    [("{family: awd-lstm}", "did you mean `awd_lstm`"), ("{config: {hidden_dims: 3}}", "hidden_dims")],
+    ("head_start", "message"),
+    [
+        ("{family: awd-lstm}", "did you mean `awd_lstm`"),
+        ("{config: {hidden_dims: 3}}", "hidden_dims"),
+        ("{pretrain_lm: {bppt: 3}}", "headstarts.ulmfit.pretrain_lm.bppt`; did you mean `bptt`"),
+        ("{tokenizer: peices}", "did you mean pieces"),
+    ],
 )
-def test_an_overlay_with_a_model_that_is_none_is_refused_and_nothing_written(tmp_path, model, message):
+def test_an_overlay_with_a_head_start_that_is_none_is_refused_and_nothing_written(
+    tmp_path, head_start, message
+):
     params = tmp_path / "params.yaml"
     params.write_text((ROOT / "params.yaml").read_text())
     mine = tmp_path / "mine.yaml"
-    mine.write_text(f"model: {model}\n")
+    mine.write_text(f"headstarts: {{ulmfit: {head_start}}}\n")
     with pytest.raises(ValueError, match=message):
         presets.use(str(mine), params, write=True)
     assert params.read_text() == (ROOT / "params.yaml").read_text()
@@ -416,10 +480,15 @@ def test_report_markdown_prints_the_summary_that_there_is(tmp_path):
 
 def test_an_overlay_takes_a_key_out_of_the_search():
     key = "finetune_classifier.dropout"
-    assert key in typed(Params, PARAMS, where="params.yaml").tune.space
-    found = typed(Params, overlay(PARAMS, {"tune": {"space": {key: None}}}), where="params.yaml")
-    assert key not in found.tune.space
-    assert "finetune_classifier.optimizer.lr" in found.tune.space
+
+    def searched(values: dict[str, Any]) -> dict[str, Range]:
+        params = typed(Params, values, where="params.yaml")
+        return space_of(params.tune, resolve(params, "ulmfit"))
+
+    assert key in searched(PARAMS)
+    found = searched(overlay(PARAMS, {"tune": {"space": {key: None}}}))
+    assert key not in found
+    assert "finetune_classifier.optimizer.lr" in found
 
 
 def test_a_range_becomes_choices_by_an_overlay_and_back():

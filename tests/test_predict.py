@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from pipeline.artifacts.model_folder import export_model
-from pipeline.corpus.settings import Normalise, SentencepieceTokenizer
+from pipeline.artifacts.shipped import ship
+from pipeline.corpus import sentencepiece_tokenizer, word_tokenizer
+from pipeline.corpus.settings import Normalise, SentencepieceTokenizer, WordTokenizer
+from pipeline.corpus.settings import Tokenizer as TokenizerSettings
 from pipeline.corpus.tokenizer import train
 from pipeline.inference import predict
 from pipeline.training import precision
@@ -25,27 +31,66 @@ NORMALISE = Normalise(
 )
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """The folder of an untrained classifier."""
-    folder = tmp_path_factory.mktemp("model")
-    settings = SentencepieceTokenizer(
-        kind="char", vocab_size=280, character_coverage=1.0, byte_fallback=True, sample_mb=1.0, threads=1
-    )
-    alphabet = "abcdefghijklmnopqrst"
-    pieces = train([f"{alphabet} {alphabet[::-1]}"] * 20, settings)
-    (folder / "tokenizer.model").write_bytes(pieces.content)
-    head = HeadCard(("no", "yes"), "concat", 5, (0.0, 0.0), 7, 40, NORMALISE.model_dump())
+ALPHABET = "abcdefghijklmnopqrst"
+PIECES = SentencepieceTokenizer(
+    kind="char", vocab_size=280, character_coverage=1.0, byte_fallback=True, sample_mb=1.0, threads=1
+)
+WORDS = WordTokenizer(
+    kind="words", corpora=["target"], vocab_size=40, lowercase=True, min_count=1, sample_mb=1.0, threads=1
+)
+
+
+def export(
+    folder: Path,
+    tokenizer: TokenizerSettings = PIECES,
+    *,
+    seed: int = 0,
+    labels: tuple[str, ...] = ("no", "yes"),
+    normalise: Normalise = NORMALISE,
+) -> Path:
+    """Write an untrained classifier into the folder."""
+    pieces = train([f"{ALPHABET} {ALPHABET[::-1]} {' '.join(ALPHABET)}"] * 20, tokenizer)
+    file = folder.parent / pieces.FILE
+    file.write_bytes(pieces.content)
+    head = HeadCard(labels, "concat", 5, (0.0, 0.0), 7, 40, normalise.model_dump())
     card = ModelCard(
         "classifier", "awd_lstm", CONFIG, pieces.vocab_size, pieces.pad_id, "forward", pieces.sha256,
         "finetune_classifier", "key", head,
     )  # fmt: skip
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     classifier = build_classifier(build_encoder(card)[0], head)
     tensors = {name: torch.randn_like(tensor) for name, tensor in classifier.state_dict().items()}
     tensors = {name: tensor.abs() if "var" in name else tensor for name, tensor in tensors.items()}
-    export_model(folder / "forward", tensors, card, extra_files=[folder / "tokenizer.model"])
-    return folder / "forward"
+    export_model(folder, tensors, card, extra_files=[file])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The folder of an untrained classifier."""
+    return export(tmp_path_factory.mktemp("model") / "ulmfit")
+
+
+@pytest.fixture(scope="module")
+def of_words(tmp_path_factory):
+    """Another, with other weights and a tokenizer of another kind."""
+    return export(tmp_path_factory.mktemp("model") / "vectors", WORDS, seed=1)
+
+
+def shipped(folder: Path, parts: dict[Path, float]) -> Path:
+    def write(source: Path) -> Callable[[Path], None]:
+        def copy(aside: Path) -> None:
+            shutil.copytree(source, aside)
+
+        return copy
+
+    ship(
+        folder,
+        "blend",
+        {source.name: weight for source, weight in parts.items()},
+        {source.name: write(source) for source in parts},
+    )
+    return folder
 
 
 @pytest.fixture
@@ -64,6 +109,71 @@ def test_any_text_is_labelled_and_alone_as_in_company(predictor):
         (alone,) = predictor.predict([text])
         assert alone.probabilities == pytest.approx(prediction.probabilities, abs=1e-5)
     assert predictor.predict([]) == []
+
+
+def probabilities(*folders: Path) -> np.ndarray:
+    found = predict.Predictor.load(*folders, precision="fp32").predict(TEXTS)
+    return np.array([list(each.probabilities.values()) for each in found])
+
+
+def test_a_shipped_classifier_gives_the_weighted_mean_of_its_parts_each_with_its_tokenizer(
+    model, of_words, tmp_path
+):
+    ones, others = probabilities(model), probabilities(of_words)
+    assert np.abs(ones - others).max() > 0.1
+    whole = shipped(tmp_path / "classifier", {model: 0.75, of_words: 0.25})
+    assert probabilities(whole) == pytest.approx(0.75 * ones + 0.25 * others)
+    assert {path.name for path in whole.iterdir()} == {"classifier.json", "ulmfit", "vectors"}
+    # It needs nothing but its folder.
+    moved = shutil.move(whole, tmp_path / "moved")
+    assert probabilities(Path(moved)) == pytest.approx(0.75 * ones + 0.25 * others)
+    alone = shipped(tmp_path / "alone", {of_words: 1.0})
+    assert probabilities(alone) == pytest.approx(others)
+
+
+def test_classifiers_that_are_given_together_count_alike_however_many_parts_they_have(
+    model, of_words, tmp_path
+):
+    ones, others = probabilities(model), probabilities(of_words)
+    assert probabilities(model, of_words) == pytest.approx((ones + others) / 2)
+    blend = shipped(tmp_path / "blend", {model: 0.75, of_words: 0.25})
+    wanted = (0.75 * ones + 0.25 * others + others) / 2
+    assert probabilities(blend, of_words) == pytest.approx(wanted)
+
+
+def test_a_tokenizer_that_parts_share_encodes_once(model, of_words, tmp_path, monkeypatch):
+    again = export(tmp_path / "again", seed=2)
+    encoded = []
+
+    def counted(kind, genuine):
+        def encode_batch(self, *arguments):
+            encoded.append(kind)
+            return genuine(self, *arguments)
+
+        return encode_batch
+
+    kinds = (sentencepiece_tokenizer.SentencepieceTokenizer, word_tokenizer.WordTokenizer)
+    for kind in kinds:
+        monkeypatch.setattr(kind, "encode_batch", counted(kind, kind.encode_batch))
+    predict.Predictor.load(model, of_words, again, precision="fp32").predict(TEXTS)
+    assert encoded == list(kinds)
+
+
+def test_parts_that_do_not_match_are_refused(model, tmp_path):
+    labels = export(tmp_path / "labels", labels=("no", "maybe"))
+    with pytest.raises(ValueError, match=r"the classifiers in .*labels and .*ulmfit have different labels"):
+        predict.Predictor.load(model, labels)
+    lower = export(tmp_path / "lower", normalise=NORMALISE.model_copy(update={"lowercase": True}))
+    with pytest.raises(ValueError, match=r"lower and .*ulmfit read differently normalised text"):
+        predict.Predictor.load(model, lower)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"parts": {}}', '{"parts": {"ulmfit": "much"}}'])
+def test_a_list_of_parts_that_is_damaged_is_named(model, tmp_path, content):
+    folder = shipped(tmp_path / "classifier", {model: 1.0})
+    (folder / "classifier.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"classifier\.json is damaged .*; run the stage `evaluate` again"):
+        predict.Predictor.load(folder)
 
 
 def test_input_is_read_ahead_within_bounds_and_each_line_answered_once(model, monkeypatch, tmp_path):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import pipeline.report.page as page_module
+from pipeline.objectives.causal import Causal
 from pipeline.report import figures as data
 from pipeline.report import sentences
 from pipeline.report.figures import Figures
@@ -52,6 +53,7 @@ SIZES = {"train": {"num_documents": 40, "num_words": 400, "num_bytes": 2000}}
 VOCABULARY = {"byte_share": 0.0, "bytes_per_token": 4.0, "tokens_per_word": 1.5, "unknown_share": 0.0,
               "vocabulary_used": 0.9}  # fmt: skip
 LM = {"bits_per_byte": 2.0, "perplexity": 100.0, "word_perplexity": 900.0, "loss": 4.6}
+MEASURES = [dataclasses.asdict(measure) for measure in Causal.measures]
 
 
 def scores(error: float) -> dict[str, float]:
@@ -59,6 +61,17 @@ def scores(error: float) -> dict[str, float]:
         "error": error, "error_low": error - 0.02, "error_high": error + 0.02, "macro_f1": 1 - error,
         "log_loss": 0.4, "calibration_error": 0.05,
     }  # fmt: skip
+
+
+def candidate_of(error: float, parts: dict[str, float], **more: Any) -> dict[str, Any]:
+    validation = {
+        "error": error + 0.01,
+        "log_loss": 0.5,
+        "above": 0.05,
+        "above_low": 0.01,
+        "above_high": 0.09,
+    }
+    return scores(error) | {"parts": parts, "validation": validation} | more
 
 
 def needed(**given: float) -> dict[str, float | None]:
@@ -98,10 +111,11 @@ def figures() -> Figures:
     metrics: dict[str, Any] = {
         "prepare-general": {"splits": SIZES, "skipped": {"duplicate": 3}, "repaired": {}, "num_classes": 0},
         "prepare-target": {"splits": SIZES, "skipped": {}, "repaired": {}, "num_classes": 2},
-        "encode-general": {"vocabulary": VOCABULARY},
-        "encode-target": {"vocabulary": VOCABULARY},
-        "pretrain_lm-ulmfit": {"before": LM, "after": LM} | cost | {"seconds": 120.0},
-        "finetune_lm-ulmfit": {"before": LM, "after": LM} | cost,
+        "encode-general-pieces": {"vocabulary": VOCABULARY},
+        "encode-target-pieces": {"vocabulary": VOCABULARY},
+        "pretrain_lm-ulmfit": {"before": LM, "after": LM, "measures": MEASURES} | cost | {"seconds": 120.0},
+        "finetune_lm-ulmfit": {"before": LM, "after": LM, "measures": MEASURES} | cost,
+        "read_features-ulmfit": {"seconds": 6.0, "core_seconds": 5.0, "gpu_seconds": 0.0},
         "finetune_classifier-ulmfit": cost,
         "find_leaks": {
             "num_test_documents": 50, "num_leaked": 2, "num_exact": 1, "num_near": 1, "share": 0.04,
@@ -110,7 +124,16 @@ def figures() -> Figures:
                           "training_text": EVIL}],
         },
         "evaluate": scores(0.1) | {
-            "num_documents": 50,
+            "num_documents": 50, "shipped": "ulmfit",
+            "num_validation_documents": 40, "forced": False,
+            "candidates": {
+                "ulmfit": candidate_of(0.1, {"ulmfit": 1.0}, milliseconds_per_document=1.234,
+                                       tfidf_above={"above_low": 0.02, "above_high": 0.18}),
+                "ulmfit:probe": candidate_of(0.15, {"ulmfit:probe": 1.0}, seconds=3.0, core_seconds=3.0,
+                                             gpu_seconds=0.0),
+                "tfidf": candidate_of(0.2, {"tfidf": 1.0}, **cost),
+                "blend": candidate_of(0.11, {"ulmfit": 0.5, "ulmfit:probe": 0.3, "tfidf": 0.2}),
+            },
             "leakage": {"num_leaked": 2, "action": "label", "error_without": 0.12,
                         "tfidf_error_without": 0.23},
             "baselines": {
@@ -119,23 +142,27 @@ def figures() -> Figures:
             },
         },
         "sample_efficiency": {
-            "base": "ulmfit", "arms": ["ulmfit", "scratch", "tfidf"], "labels": [100, 1000], "num_seeds": 1,
-            "confidence": 0.95, "num_test_documents": 50,
+            "base": "ulmfit", "arms": ["ulmfit", "ulmfit:scratch", "tfidf"], "labels": [100, 1000],
+            "num_seeds": 1, "confidence": 0.95, "num_test_documents": 50,
             "curve": {"ulmfit": {"100": point(0.3), "1000": point(0.1)},
-                      "scratch": {"100": point(0.5), "1000": point(0.3)}},
-            "labels_needed": {"scratch": {
+                      "ulmfit:scratch": {"100": point(0.5), "1000": point(0.3)}},
+            "labels_needed": {"ulmfit:scratch": {
                 "1000": needed(more_than=1000, labels_low_more_than=1000, labels_high_more_than=1000),
                 "100": needed(labels=1000, labels_low=800, labels_high_more_than=1000, saved=900, times=10),
             }},
-            "above_base": {"scratch": {"100": above(-0.02), "1000": above(0.2)}},
-            "cost": {"ulmfit": cost, "scratch": cost, "tfidf": cost},
+            "above": {"ulmfit": {"ulmfit:scratch": {"100": above(-0.02), "1000": above(0.2)}}},
+            "above_base": {"ulmfit:scratch": {"100": above(-0.02), "1000": above(0.2)}},
+            "head_starts": {"ulmfit": ["ulmfit"], "ulmfit:scratch": ["ulmfit"], "tfidf": []},
+            "cost": {"ulmfit": cost, "ulmfit:scratch": cost, "tfidf": cost},
+            "core_seconds": {"ulmfit": {"100": 6.0, "1000": 20.0}, "tfidf": {},
+                             "ulmfit:scratch": {"100": 12.0, "1000": 130.0}},
             "failed": {EVIL: "out of memory"},
         },
     }  # fmt: skip
     return Figures(
-        directions=("forward",),
+        tokenizers={"ulmfit": "pieces"},
         metrics=metrics,
-        curves={f"{stage}-forward": curve for stage in data.TRAININGS},
+        curves={f"{stage}-ulmfit": curve for stage in data.TRAININGS},
         confusion=[{"actual": EVIL, "predicted": EVIL}, {"actual": EVIL, "predicted": "b"},
                    {"actual": "b", "predicted": "b"}],
         calibration=[{"confidence": 0.8, "accuracy": 0.7, "num_documents": 50.0}],
@@ -148,7 +175,7 @@ def with_search(figures: Figures) -> Figures:
     metrics = copy.deepcopy(dict(figures.metrics))
     trials = [
         {"trial": k, "value": 0.1 * k, "percent": 100.0, "state": "finished", "failure": "",
-         "settings": {"finetune_classifier.optimizer.lr": 0.01 * (k + 1), "model.x": "ab"[k % 2]}}
+         "settings": {"finetune_classifier.optimizer.lr": 0.01 * (k + 1), "config.x": "ab"[k % 2]}}
         for k in range(4)
     ]  # fmt: skip
     rows = [
@@ -165,64 +192,82 @@ def with_search(figures: Figures) -> Figures:
     metrics["tune"] = {
         "num_trials": 4, "stage": "finetune_classifier", "labels": 400, "measure": "validation error",
         "best": {"trial": 0, "value": 0.0, "settings": trials[0]["settings"]},
-        "states": {"finished": 4}, "importance": {"model.x": 1.0},
+        "states": {"finished": 4}, "importance": {"config.x": 1.0},
         "logarithmic": ["finetune_classifier.optimizer.lr"], "trials": trials,
     }  # fmt: skip
-    return Figures(figures.directions, metrics, figures.curves, figures.confusion, figures.calibration,
-                   figures.errors)  # fmt: skip
+    return dataclasses.replace(figures, metrics=metrics)
 
 
 def compared(figures: Figures, scratch: Counts, tfidf: Counts = None, finished: float | None = None) -> str:
     """The verdict for these differences, by number of labels, each give or take 0.01; None: not tried."""
+    compare(figures, "ulmfit", scratch, tfidf, finished)
+    return verdict(figures)
+
+
+def compare(
+    figures: Figures, name: str, scratch: Counts, tfidf: Counts = None, finished: float | None = None
+) -> None:
+    """Plant these differences, for a head start; of the arms of others they leave all but TF-IDF."""
     curve: Any = figures["sample_efficiency"]
-    baselines = figures["evaluate"]["baselines"]
-    tried = {arm: each for arm, each in (("scratch", scratch), ("tfidf", tfidf)) if each is not None}
-    curve["arms"] = ["ulmfit", *tried]
-    curve["above_base"] = {
+    compared = ((f"{name}:scratch", scratch), ("tfidf", tfidf))
+    tried = {arm: each for arm, each in compared if each is not None}
+    others = [arm for arm in curve["arms"] if arm.partition(":")[0] not in (name, "tfidf")]
+    curve["arms"] = [name, *others, *tried]
+    curve["above"][name] = {
         arm: {str(count): above(difference) for count, difference in by_count.items()}
         for arm, by_count in tried.items()
         if by_count
     }
-    del baselines["tfidf"]
+    for other in (f"{name}:probe", "blend"):
+        figures["evaluate"]["candidates"].pop(other, None)
+    candidate = figures["evaluate"]["candidates"].setdefault(name, candidate_of(0.1, {name: 1.0}))
+    candidate.pop("tfidf_above", None)
     if finished is not None:
         interval = {"above_low": finished - 0.01, "above_high": finished + 0.01}
-        baselines["tfidf"] = {"above": finished} | interval
-    return verdict(figures)
+        candidate["tfidf_above"] = {"above": finished} | interval
 
 
 MORE, FEWER, ALIKE = {100: -0.1, 1000: -0.1}, {100: 0.1, 1000: 0.1}, {100: 0.0, 1000: 0.009}
-YES = "Yes, the head start was worth it on this corpus: "
-PARTLY = "In part, the head start was worth it on this corpus: "
-NO = "No, the head start was not worth it on this corpus: "
-UNCLEAR = "It is not clear whether the head start was worth it on this corpus: "
-WITH_SCRATCH = "compared with training from scratch, it makes"
-WITH_TFIDF = "compared with TF-IDF (simple word counts), it makes"
+YES = "Yes, the head start ulmfit was worth it on this corpus: fine-tuned, "
+PARTLY = "In part, the head start ulmfit was worth it on this corpus: fine-tuned, "
+NO = "No, the head start ulmfit was not worth it on this corpus: fine-tuned, "
+UNCLEAR = "It is not clear whether the head start ulmfit was worth it on this corpus: fine-tuned, "
+SCRATCH = "compared with training from scratch"
+TFIDF = "compared with TF-IDF (simple word counts)"
 NO_TFIDF = "there is no comparison with TF-IDF (simple word counts)."
+LEFT_OUT = "; trainings that failed are left out."
+
+
+def it_makes(scratch: str, tfidf: str) -> str:
+    return f"it makes {scratch} {SCRATCH}, and it makes {tfidf} {TFIDF}"
 
 
 @pytest.mark.parametrize(
     ("scratch", "tfidf", "finished", "said"),
     [
-        (FEWER, FEWER, 0.1, f"{YES}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} fewer mistakes."),
-        (MORE, FEWER, 0.1, f"{NO}{WITH_SCRATCH} more mistakes; {WITH_TFIDF} fewer mistakes."),
-        (FEWER, MORE, -0.1, f"{NO}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} more mistakes."),
-        (ALIKE, FEWER, 0.1, f"{UNCLEAR}{WITH_SCRATCH} no clear difference; {WITH_TFIDF} fewer mistakes."),
-        (FEWER, ALIKE, 0.0, f"{UNCLEAR}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} no clear difference."),
-        (FEWER, MORE, 0.1, f"{PARTLY}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} more mistakes, and the "
-         "finished classifier fewer mistakes."),
-        (FEWER, None, 0.1, f"{YES}{WITH_SCRATCH} fewer mistakes; compared with TF-IDF (simple word "
-         "counts), the finished classifier makes fewer mistakes."),
-        (FEWER, None, None, f"{YES}{WITH_SCRATCH} fewer mistakes; {NO_TFIDF}"),
-        (MORE, None, None, f"{NO}{WITH_SCRATCH} more mistakes; {NO_TFIDF}"),
-        (ALIKE, None, None, f"{UNCLEAR}{WITH_SCRATCH} no clear difference; {NO_TFIDF}"),
+        (FEWER, FEWER, 0.1, f"{YES}{it_makes('fewer mistakes', 'fewer mistakes')}."),
+        (MORE, FEWER, 0.1, f"{NO}{it_makes('more mistakes', 'fewer mistakes')}."),
+        (FEWER, MORE, -0.1, f"{NO}{it_makes('fewer mistakes', 'more mistakes')}."),
+        (ALIKE, FEWER, 0.1, f"{UNCLEAR}{it_makes('no clear difference', 'fewer mistakes')}."),
+        (FEWER, ALIKE, 0.0, f"{UNCLEAR}{it_makes('fewer mistakes', 'no clear difference')}."),
+        (FEWER, MORE, 0.1,
+         f"{PARTLY}{it_makes('fewer mistakes', 'more mistakes')} (fewer mistakes with all labels)."),
+        (FEWER, None, 0.1,
+         f"{YES}{it_makes('fewer mistakes', 'fewer mistakes')}, with all labels."),
+        (FEWER, None, None, f"{YES}it makes fewer mistakes {SCRATCH}, and {NO_TFIDF}"),
+        (MORE, None, None, f"{NO}it makes more mistakes {SCRATCH}, and {NO_TFIDF}"),
+        (ALIKE, None, None, f"{UNCLEAR}it makes no clear difference {SCRATCH}, and {NO_TFIDF}"),
         ({1000: -0.1, 300: 0.1, 100: 0.2}, None, None,
-         f"{PARTLY}{WITH_SCRATCH} fewer mistakes with few labels and more mistakes with many; {NO_TFIDF}"),
+         f"{PARTLY}it makes fewer mistakes with few labels and more mistakes with many {SCRATCH}, and "
+         f"{NO_TFIDF}"),
         ({100: 0.0, 300: 0.1, 1000: 0.0, 3000: -0.1}, None, None,
-         f"{PARTLY}{WITH_SCRATCH} no clear difference at some numbers of labels and fewer mistakes or more "
-         f"mistakes at others; {NO_TFIDF}"),
-        (None, FEWER, 0.1,
-         f"{UNCLEAR}there is no comparison with training from scratch; {WITH_TFIDF} fewer mistakes."),
-        (None, None, None, f"{UNCLEAR}there is no comparison with training from scratch; {NO_TFIDF}"),
+         f"{PARTLY}it makes no clear difference at some numbers of labels and fewer mistakes or more "
+         f"mistakes at others {SCRATCH}, and {NO_TFIDF}"),
+        (None, FEWER, 0.1, f"{YES}it makes fewer mistakes {TFIDF}."),
+        (None, ALIKE, 0.0, f"{UNCLEAR}it makes no clear difference {TFIDF}."),
+        (None, MORE, -0.1, f"{NO}it makes more mistakes {TFIDF}."),
+        (None, None, 0.1, f"{YES}it makes fewer mistakes {TFIDF}, with all labels."),
+        (None, None, None, f"{UNCLEAR}{NO_TFIDF}"),
     ],
 )  # fmt: skip
 def test_the_verdict_says_whether_the_head_start_was_worth_it(figures, scratch, tfidf, finished, said):
@@ -233,25 +278,101 @@ def test_the_verdict_says_whether_the_head_start_was_worth_it(figures, scratch, 
 @pytest.mark.parametrize(
     ("scratch", "tfidf", "said"),
     [
-        ({1000: 0.1}, FEWER, f"{YES}{WITH_SCRATCH} fewer mistakes; {WITH_TFIDF} fewer mistakes; trainings "
-         "that failed are left out."),
-        ({}, FEWER, f"{UNCLEAR}the comparison with training from scratch failed; {WITH_TFIDF} fewer "
-         "mistakes; trainings that failed are left out."),
-        ({}, {}, f"{UNCLEAR}the comparison with training from scratch failed; the comparison with TF-IDF "
-         "(simple word counts) failed."),
+        ({1000: 0.1}, FEWER, f"{YES}{it_makes('fewer mistakes', 'fewer mistakes')}{LEFT_OUT}"),
+        ({}, FEWER, f"{UNCLEAR}the comparison with training from scratch failed, and it makes fewer mistakes "
+         f"{TFIDF}{LEFT_OUT}"),
+        ({}, {}, f"{UNCLEAR}the comparison with training from scratch failed, and the comparison with TF-IDF "
+         f"(simple word counts) failed{LEFT_OUT}"),
     ],
 )  # fmt: skip
 def test_the_verdict_leaves_out_what_failed_and_says_so(figures, scratch, tfidf, said):
     assert compared(figures, scratch, tfidf) == said
 
 
+def test_the_better_of_a_head_start_s_uses_decides_and_comes_first(figures):
+    figures["sample_efficiency"]["failed"] = {}
+    fine_tuned = compared(figures, FEWER, MORE, -0.1)
+    assert fine_tuned.startswith(NO)
+    figures["sample_efficiency"]["arms"].append("ulmfit:probe")
+    figures["sample_efficiency"]["above"]["ulmfit:probe"] = {
+        "tfidf": {"100": above(0.1)}, "ulmfit:scratch": {"100": above(-0.1)},
+    }  # fmt: skip
+    frozen = f"with frozen features, it makes fewer mistakes {TFIDF}"  # it trains no network from scratch
+    assert verdict(figures) == (
+        f"{YES.removesuffix('fine-tuned, ')}{frozen}; fine-tuned, {fine_tuned.removeprefix(NO)}"
+    )
+    figures["sample_efficiency"]["above"]["ulmfit:probe"]["tfidf"]["100"] = above(-0.1)
+    assert verdict(figures).startswith(fine_tuned.removesuffix("."))
+
+
 def test_the_verdict_is_the_same_if_training_from_scratch_is_the_base(figures):
     said = compared(figures, MORE)
     assert said.startswith(NO)
     curve = figures["sample_efficiency"]
-    curve |= {"base": "scratch", "arms": ["scratch", "ulmfit"]}
+    curve |= {"base": "ulmfit:scratch", "arms": ["ulmfit:scratch", "ulmfit"]}
     curve["above_base"] = {"ulmfit": {str(count): above(-each) for count, each in MORE.items()}}
     assert verdict(figures) == said
+
+
+def test_of_two_head_starts_the_most_worthwhile_comes_first(figures):
+    figures["sample_efficiency"]["failed"] = {}
+    both = dataclasses.replace(figures, tokenizers={"ulmfit": "pieces", "vectors": "words"})
+    vectors_yes = YES.replace("ulmfit", "vectors")
+    compare(both, "ulmfit", FEWER, MORE, -0.1)
+    compare(both, "vectors", None, FEWER, 0.1)
+    worse = f"{NO}{it_makes('fewer mistakes', 'more mistakes')}."
+    assert verdict(both) == f"{vectors_yes}it makes fewer mistakes {TFIDF}. {worse}"
+    compare(both, "ulmfit", FEWER, FEWER, 0.1)  # of equally worthwhile ones in the order of the settings
+    said = verdict(both)
+    assert said.index(YES) < said.index(vectors_yes)
+    compare(both, "ulmfit", ALIKE, FEWER, 0.1)
+    compare(both, "vectors", FEWER, MORE, 0.1)
+    said = verdict(both)
+    assert said.index(PARTLY.replace("ulmfit", "vectors")) < said.index(UNCLEAR)
+    assert summary(both_with_figures(both)).startswith(f"# Summary\n\n**{said}**\n")
+
+
+def both_with_figures(figures: Figures) -> Figures:
+    """`vectors` as a second head start, whose objective has no bits per byte."""
+    measures = [{"name": "loss", "title": "loss, nats a pair", "digits": 3, "comparable": False}]
+    cost = {"seconds": 30.0, "core_seconds": 25.0, "gpu_seconds": 0.0}
+    lm: dict[str, Any] = {"before": {"loss": 4.5}, "after": {"loss": 3.25}, "measures": measures} | cost
+    words = VOCABULARY | {"bytes_per_token": 5.0}
+    more: dict[str, Any] = {
+            "encode-general-words": {"vocabulary": words}, "encode-target-words": {"vocabulary": words},
+            "pretrain_lm-vectors": lm, "finetune_lm-vectors": lm, "read_features-vectors": cost,
+            "finetune_classifier-vectors": cost}  # fmt: skip
+    curve: list[dict[str, Any]] = [
+        {"step": 0.0, "train_loss": None, "validation_loss": 4.5, "lr_group_0": None},
+        {"step": 20.0, "train_loss": 4.0, "validation_loss": 3.25, "lr_group_0": 0.01},
+    ]
+    metrics: dict[str, Any] = copy.deepcopy(dict(figures.metrics)) | more
+    metrics["evaluate"]["candidates"].setdefault("vectors", candidate_of(0.12, {"vectors": 1.0}))
+    return dataclasses.replace(
+        figures,
+        tokenizers={"ulmfit": "pieces", "vectors": "words"},
+        metrics=metrics,
+        curves={**figures.curves, **{f"{stage}-vectors": curve for stage in data.TRAININGS}},
+    )
+
+
+def test_a_head_start_without_bits_per_byte_is_shown_by_its_own_measure(figures):
+    both = both_with_figures(figures)
+    charts = data.language_model_curves(both)
+    assert list(charts) == ["bits per byte", "loss, nats a pair"]
+    values = [(row["stage"], row["text"], row["value"]) for row in charts["loss, nats a pair"]]
+    one = [("validation", 4.5), ("training", 4.0), ("validation", 3.25)]
+    assert values == [
+        (f"vectors, {stage}", *each) for stage in ("pretrain_lm", "finetune_lm") for each in one
+    ]
+    assert {row["stage"].partition(",")[0] for row in charts["bits per byte"]} == {"ulmfit"}
+    text = summary(both)
+    assert "| vectors: target text, fine-tuned |  |  |  |  | 3.250 |" in text
+    assert "| ulmfit: target text, fine-tuned | 2.000 | 4.600 | 100.0 | 900 |  |" in text
+    assert "| words: bytes per token | 5.000 | 5.000 |" in text
+    html = page(both, Provenance())
+    assert "Loss, nats a pair during pretraining and fine-tuning" in html
+    assert "vectors, finetune_classifier: learning rate of each layer group" in html
 
 
 def test_the_verdict_comes_before_any_figure(figures):
@@ -265,21 +386,64 @@ def test_the_verdict_comes_before_any_figure(figures):
 
 
 def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
-    first, leaks, labels, last = sentences.key_figures(figures)
+    first, chosen, leaks, labels, last = sentences.key_figures(figures)
     assert first == (
-        "The classifier gets 10.0% of 50 held-out documents wrong (8.0% to 12.0%). That is 10.0 points (2.0 "
-        "to 18.0) better than TF-IDF with logistic regression on the same labels and documents, which gets "
-        "20.0% wrong."
+        "The classifier that ships, ulmfit, gets 10.0% of 50 held-out documents wrong (8.0% to 12.0%). That "
+        "is 10.0 points (2.0 to 18.0) better than TF-IDF with logistic regression on the same labels and "
+        "documents, which gets 20.0% wrong."
+    )
+    assert chosen == (
+        "ulmfit ships because it has the lowest error, 11.0%, on 40 validation documents, clearly below all "
+        "3 others."
     )
     assert leaks == (
         "2 test documents are also in the training text, word for word or nearly; without them the "
         "classifier gets 12.0% wrong, TF-IDF 23.0%."
     )
     assert labels == (
-        "For an error of 30.0%, ULMFiT needs 100 labels, from scratch 1,000 (800 to more than 1,000), 10.0 "
-        "times as many; for an error of 10.0%, ULMFiT needs 1,000 labels, from scratch more than 1,000."
+        "For an error of 30.0%, ulmfit needs 100 labels, ulmfit, from scratch 1,000 (800 to more than "
+        "1,000), 10.0 times as many; for an error of 10.0%, ulmfit needs 1,000 labels, ulmfit, from scratch "
+        "more than 1,000."
     )
-    assert last.startswith("Training took 4.0 minutes")
+    assert last.startswith("Training took 4.0 minutes: ulmfit 4.0 minutes (pretrain_lm 2.0, ")
+
+
+def test_why_it_ships_is_said_and_how_sure_that_is(figures):
+    metrics = figures["evaluate"]
+    metrics["candidates"]["ulmfit:probe"]["validation"]["above_low"] = 0.0
+    assert sentences.key_figures(figures)[1].endswith(
+        "on 40 validation documents. There is no clear difference to ulmfit, frozen features."
+    )
+    metrics["candidates"]["tfidf"]["validation"]["above_low"] = -0.01
+    assert sentences.key_figures(figures)[1].endswith(
+        "There are no clear differences to ulmfit, frozen features, TF-IDF + logistic regression."
+    )
+    metrics["forced"] = True
+    assert sentences.key_figures(figures)[1] == "ulmfit ships because evaluate.ship names it."
+
+
+def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheapest(figures):
+    """The core minutes: 50 + 50 seconds of two language models, and a training."""
+    rows = {
+        (row["arm"], row["labels"]): (row["core_minutes"], row["cheapest"]) for row in data.prices(figures)
+    }
+    assert rows == {
+        ("ulmfit", 100): (pytest.approx(106 / 60), True),
+        ("ulmfit", 1000): (pytest.approx(120 / 60), True),
+        ("ulmfit, from scratch", 100): (pytest.approx(12 / 60), True),
+        ("ulmfit, from scratch", 1000): (pytest.approx(130 / 60), False),
+    }
+    text = summary(figures).partition("## The cheapest ways to lower errors")[2]
+    ways = ["| 50.0% | ulmfit, from scratch | 100 | 0.20 |", "| 30.0% | ulmfit | 100 | 1.77 |",
+            "| 10.0% | ulmfit | 1,000 | 2.00 |"]  # fmt: skip
+    assert [text.index(way) for way in ways] == sorted(text.index(way) for way in ways)
+
+
+def test_tf_idf_that_ships_is_compared_with_no_other(figures):
+    figures["evaluate"]["shipped"] = "tfidf"
+    first = sentences.key_figures(figures)[0]
+    assert first.startswith("The classifier that ships, TF-IDF + logistic regression, gets 10.0% of")
+    assert "points" not in first
 
 
 def test_a_difference_whose_interval_holds_zero_is_called_unclear(figures):
@@ -293,17 +457,17 @@ def test_a_difference_whose_interval_holds_zero_is_called_unclear(figures):
 
 def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
     assert sentences.comparisons(figures) == [
-        "ULMFiT is ahead of from scratch with 1,000 labels; from scratch is ahead of ULMFiT with 100 labels; "
-        "they cross between 100 and 1,000."
+        "Ulmfit is ahead of ulmfit, from scratch with 1,000 labels; ulmfit, from scratch is ahead of ulmfit "
+        "with 100 labels; they cross between 100 and 1,000."
     ]
-    figures["sample_efficiency"]["above_base"]["scratch"]["300"] = above(0.005)
+    figures["sample_efficiency"]["above_base"]["ulmfit:scratch"]["300"] = above(0.005)
     assert sentences.comparisons(figures)[0].endswith(
-        "with 300 labels there is no clear difference between ULMFiT and from scratch; they cross between "
-        "100 and 1,000."
+        "with 300 labels there is no clear difference between ulmfit and ulmfit, from scratch; they cross "
+        "between 100 and 1,000."
     )
-    figures["sample_efficiency"]["above_base"]["scratch"].pop("300")
+    figures["sample_efficiency"]["above_base"]["ulmfit:scratch"].pop("300")
     text = summary(figures)
-    assert "| from scratch | -2.0% (-3.0% to -1.0%) | +20.0% (+19.0% to +21.0%) |" in text
+    assert "| ulmfit, from scratch | -2.0% (-3.0% to -1.0%) | +20.0% (+19.0% to +21.0%) |" in text
     assert "there is one seed, so they do not cover its spread" in text
 
 
@@ -320,9 +484,9 @@ def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_pa
     (evaluation / "calibration.csv").write_text("confidence\n", encoding="utf-8")
     (evaluation / "errors.json").write_text("[]", encoding="utf-8")
 
-    assert data.read(metrics, curves, evaluation, ["forward"]).metrics == figures.metrics
+    assert data.read(metrics, curves, evaluation, {"ulmfit": "pieces"}).metrics == figures.metrics
     (metrics / "tune.json").write_text('{"num_trials": 2}', encoding="utf-8")
-    found = data.read(metrics, curves, evaluation, ["forward"])
+    found = data.read(metrics, curves, evaluation, {"ulmfit": "pieces"})
     assert found.metrics.keys() - figures.metrics.keys() == {"tune"}
 
 
@@ -344,13 +508,15 @@ def test_a_number_of_labels_is_said_with_its_interval_or_bound(given, said):
 
 
 def test_training_loss_is_drawn_in_the_unit_of_the_evaluations(figures):
-    rows = [row for row in data.language_model_curves(figures) if row["text"] == "training"]
-    assert rows[0]["bits_per_byte"] == pytest.approx(5 / 0.693147 / 4, rel=1e-5)
+    (charts,) = data.language_model_curves(figures).items()
+    assert charts[0] == "bits per byte"
+    rows = [row for row in charts[1] if row["text"] == "training"]
+    assert rows[0]["value"] == pytest.approx(5 / 0.693147 / 4, rel=1e-5)
 
 
 def test_markdown_holds_the_figures_and_the_holes(figures):
     text = summary(figures)
-    assert "| ULMFiT | 30.0% (29.0% to 31.0%) | 10.0% (9.0% to 11.0%) |" in text
+    assert "| ulmfit | 30.0% (29.0% to 31.0%) | 10.0% (9.0% to 11.0%) |" in text
     assert "Without them the classifier's error is 12.0%." in text
     assert "out of memory" in text
     assert "| TF-IDF + logistic regression | failed | failed |" in text
@@ -361,13 +527,21 @@ def test_markdown_holds_the_search_the_ledger_and_what_each_classifier_took(figu
     assert "## Search" not in summary(figures)
     text = summary(with_search(figures))
     assert "4 trials of finetune_classifier with 400 labels (4 finished)." in text
-    assert text.index("| model.x | a | 100% |") < text.index("| finetune_classifier.optimizer.lr | 0.01 |  |")
+    assert text.index("| config.x | a | 100% |") < text.index(
+        "| finetune_classifier.optimizer.lr | 0.01 |  |"
+    )
     assert "| one | bits per byte | 1.500 | 1.600 | +0.100 |  | 60 -> 61 |" in text
     assert "| two | test error | 20.0% | 30.0% | +10.0% | +5.0% to +15.0% |  |" in text
     assert "| three | test error | \\<script>" in text
-    ours = re.search(r"\| classifier .*\|", text)
-    assert ours is not None
-    assert ours[0].endswith("| 4.0 | 2.5 | 0.0 |")  # of all three trainings
+    took = {  # the whole of what each needed: a probe no classifier, a blend each of its parts' once
+        r"ulmfit \(ships\)": "| 1.23 | 4.0 | 2.5 | 0.0 |",
+        "ulmfit, frozen features": "|  | 3.1 | 1.8 | 0.0 |",
+        r"TF-IDF \+ logistic regression": "|  | 1.0 | 0.8 | 0.0 |",
+        "blend of them": "|  | 5.2 | 3.5 | 0.0 |",
+    }
+    for name, cost in took.items():
+        (row,) = re.findall(rf"(?m)^\| {name} \| \d+\.\d% \(.*\|$", text.partition("## Error")[0])
+        assert row.endswith(cost), name
 
 
 def planted(value: Any, text: str) -> Any:
@@ -385,7 +559,7 @@ def hostile_page(figures: Figures, text: str) -> str:
     figures["sample_efficiency"]["failed"].update({EVIL: EVIL})
     metrics = figures.metrics
     metrics["tune"]["trials"][1]["failure"] = EVIL
-    metrics["tune"]["trials"][1]["settings"]["model.x"] = EVIL
+    metrics["tune"]["trials"][1]["settings"]["config.x"] = EVIL
     metrics["ablate"]["rows"][0] |= {"trick": EVIL, "paper": EVIL, "source": EVIL}
     run = {"stage": text, "run_id": text, "url": text, "cached": text}
     return page(planted(figures, text), Provenance({text: text}, {text: text}, [run]))
@@ -447,7 +621,7 @@ def test_no_text_becomes_markup_of_markdown_or_moves_a_cursor(figures, name):
     hostile = with_search(figures)
     hostile["sample_efficiency"]["failed"].update({EVIL: EVIL})
     hostile.metrics["ablate"]["rows"][0]["trick"] = EVIL
-    hostile.metrics["tune"]["best"]["settings"]["model.x"] = EVIL
+    hostile.metrics["tune"]["best"]["settings"]["config.x"] = EVIL
 
     def kinds(text: str) -> list[str]:
         tokens = MarkdownIt("commonmark").enable("table").parse(summary(planted(hostile, text)))
@@ -474,7 +648,7 @@ def test_a_browser_draws_every_chart_without_a_complaint(figures, tmp_path, widt
     file.write_text(page(with_search(figures), Provenance({"commit": "abc"})), encoding="utf-8")
     done = in_chromium(file, width, tmp_path)
     charts = file.read_text(encoding="utf-8").count("data-chart=")
-    assert charts == 7 + 3 + 2
+    assert charts == 8 + 3 + 2
     assert len(re.findall(r"""<div class="chart[^>]*>(?:<[^>]*>)*?<svg""", done.stdout)) == charts
     assert "not drawn" not in re.sub(r"<script.*?</script>", "", done.stdout, flags=re.S)
     assert "<title>headstart: report</title>" in done.stdout

@@ -30,8 +30,8 @@ RATES = [0.01, 0.02, 0.0001, 0.03]
 KILLED = 0.02
 ONE_AT_ONCE = Trials(cpus=1, gpus=0.0, at_once=1)
 SETTINGS = Tune(
-    stage="finetune_lm", num_trials=4, search="grid", seed=1, workers=1, labels=None, grace=0.25,
-    reduction=2, overrides={}, space={LR: Range(choices=[*RATES])},
+    headstart="ulmfit", stage="finetune_lm", num_trials=4, search="grid", seed=1, workers=1, labels=None,
+    grace=0.25, reduction=2, overrides={}, space={LR: Range(choices=[*RATES])},
 )  # fmt: skip
 
 
@@ -44,8 +44,10 @@ class Jobs:
     killing: Killing | None
 
     def make(self, values: Values) -> LanguageModelJob:
-        optimizer = self.job.settings.optimizer.model_copy(update={"lr": values[LR]})
-        return replace(self.job, settings=self.job.settings.model_copy(update={"optimizer": optimizer}))
+        settings = self.job.settings
+        optimizer = settings.training.optimizer.model_copy(update={"lr": values[LR]})
+        training = settings.training.model_copy(update={"optimizer": optimizer})
+        return replace(self.job, settings=replace(settings, training=training))
 
     def session(self, values: Values) -> Session:
         recorder = self.killing.open if self.killing and values[LR] == KILLED else no_recorder

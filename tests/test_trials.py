@@ -139,7 +139,8 @@ def test_a_sweep_builds_each_point_once_and_trains_only_those_that_are_missing(t
         return Spec(f"square {number}", {"number": number}, (), build)
 
     sweep = Sweep(
-        run=run_of(), resources=ONE, cluster=None, folder=str(tmp_path / "sweep"), inputs={}, code="",
+        run=run_of(), resources=ONE, cluster=None, folder=str(tmp_path / "sweep"),
+        hash_of=lambda name: "", code_of=lambda family: "",
         places=lambda key: (str(tmp_path / key), tmp_path / f"{key}.jsonl"), owner=Process.this(),
         fence=SimpleNamespace(check=lambda: None),  # type: ignore[arg-type]
         open_run=lambda name, key, settings: NoRun(),  # type: ignore[arg-type, return-value]

@@ -69,7 +69,7 @@ def trained(tmp_path_factory) -> Path:
     write_corpora(folder / "in", seed=1)
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
     command(folder, "headstart", "use", "tiny.yaml")
-    assert run_by(folder) >= {"fingerprint", "prepare@general", "train_tokenizer", *TRAININGS}
+    assert run_by(folder) >= {"fingerprint", "prepare@general", "train_tokenizer@pieces", *TRAININGS}
     return folder
 
 
@@ -165,8 +165,8 @@ def test_by_force_a_finished_training_starts_afresh(project):
 def test_a_run_that_was_killed_resumes_after_an_update_of_operations_code_bit_for_bit(project, tmp_path):
     def pretrain(out: str) -> list[str]:
         return [
-            str(BIN / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general/pieces", "--direction",
-            "forward", "--out", out, "--metrics", f"{out}.json", "--curve", f"{out}.csv",
+            str(BIN / "headstart"), "pretrain_lm", "--tokens", "data/tokens/general/pieces", "--headstart",
+            "ulmfit", "--out", out, "--metrics", f"{out}.json", "--curve", f"{out}.csv",
             "--params", "long.yaml",
         ]  # fmt: skip
 

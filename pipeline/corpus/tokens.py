@@ -23,7 +23,6 @@ from types import TracebackType
 
 import numpy as np
 
-from models.objective import Documents
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.manifest import verify, write_manifest
 
@@ -79,14 +78,14 @@ class TokenShard:
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
 
-def token_counts(shards: Iterable[Documents], vocab_size: int) -> np.ndarray:
-    """Count of each token in the shards (vocab_size,), from an even sample of at most ten million."""
+def token_counts(texts: Iterable[np.ndarray], vocab_size: int) -> np.ndarray:
+    """Count of each token in some texts (vocab_size,), from an even sample of at most ten million."""
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for shard in shards:
-        num_tokens = len(shard.tokens)
+    for tokens in texts:
+        num_tokens = len(tokens)
         step = max(_COUNTED_AT_ONCE, num_tokens // _COUNTS)
         for start in range(0, num_tokens, step):
-            counts += np.bincount(shard.tokens[start : start + _COUNTED_AT_ONCE], minlength=vocab_size)
+            counts += np.bincount(tokens[start : start + _COUNTED_AT_ONCE], minlength=vocab_size)
     return counts
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.files.atomic import atomic_write_text
-from pipeline.identity.fingerprint import Fingerprint, fingerprint_of
+from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
 from pipeline.project import stages
 from pipeline.project.params import Params
 
@@ -14,16 +14,20 @@ from pipeline.project.params import Params
 def write_fingerprints(params: Params, out: Path) -> list[Path]:
     """Write a file for each stage, or for each of its corpora or head starts, into `out`.
 
-    Returns those that changed. A file that would say the same is not written again.
+    Returns those that changed. A file that would say the same is not written again; one of a head start that is
+    no longer trained is removed.
     """
-    changed = []
+    changed, wanted = [], set()
     for stage in stages.names():
         for item in _items(stage, params):
             file = out / f"{'-'.join([stage, *item.values()])}.json"
+            wanted.add(file)
             text = stage_fingerprint(stage, params, **item).to_json()
             if not file.exists() or file.read_text(encoding="utf-8") != text:
                 atomic_write_text(file, text)
                 changed.append(file)
+    for file in set(out.glob("*.json")) - wanted:
+        file.unlink()
     return changed
 
 
@@ -38,12 +42,22 @@ def _items(stage: str, params: Params) -> list[dict[str, str]]:
 def stage_fingerprint(
     stage: str, params: Params, corpus: str | None = None, headstart: str | None = None
 ) -> Fingerprint:
-    """The fingerprint of a stage, for one corpus or one head start where it reads one."""
+    """The fingerprint of a stage, for one corpus or one head start where it reads one.
+
+    Raises ValueError for an unknown family.
+    """
     source = getattr(params.corpus, corpus).source if corpus in ("general", "target") else None
     names = [headstart] if headstart is not None else params.run.headstarts
+    families = sorted({params.headstarts[name].family for name in names})
+    if not all(map(is_family, families)):
+        from pipeline.project.headstarts import resolve_all
+
+        resolve_all(params)  # which names the key
+    imports = stage == "pretrain_lm" and any(params.headstarts[name].weights for name in names)
     return fingerprint_of(
         f"pipeline.stages.{stage}",
-        families=sorted({params.headstarts[name].family for name in names}),
+        *(["pipeline.stages._imported_vectors"] if imports else []),
+        families=families,
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",
     )

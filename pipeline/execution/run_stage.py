@@ -24,7 +24,6 @@ from pipeline.files.atomic import atomic_write_text
 from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
 from pipeline.files.tables import write_csv
-from pipeline.identity.fingerprint import source_of
 from pipeline.identity.key import run_key
 from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
@@ -60,11 +59,11 @@ def run_stage(
     """
     parent = _dvc()  # first: dvc may be killed from here on, which leaves this process orphaned
     settings = load(params)
-    if stage == "prepare":  # the first stage: refuse now what a later one would refuse after hours
-        check_head_starts(settings)
-    root = project_root(Path.cwd())
     described = stages.describe(stage)
     kind = described.kind
+    if stage == "prepare" or kind == "sweeps":  # refuse now what would be refused after hours
+        check_head_starts(settings)
+    root = project_root(Path.cwd())
     # A sweep starts Ray itself, if any trial is left to train.
     ray = cluster_of(root, settings, stage) if kind in ("trains", "sweeps") else None
     with ray if ray and kind == "trains" else nullcontext(ray) as cluster:
@@ -152,9 +151,6 @@ def _stage_info(
     sections = [path.format(**texts) for path in described.sections]
     section = selected(settings.model_dump(), sections)
     inputs = {name: content_hash(path) for name, path in paths.items()}
-    families = {settings.headstarts[name].family for name in settings.run.headstarts}
-    if not all(source_of(f"models.{family}").is_file() for family in families):
-        check_head_starts(settings)
     items = {name: texts[name] for name in ("corpus", "headstart") if name in texts}
     code = stage_fingerprint(stage, settings, **items).digest
     _compare(fingerprint, code)
@@ -184,9 +180,11 @@ def _identity(
         return section
     from pipeline.project.headstarts import resolve
 
+    found = resolve(settings, texts["headstart"])
+    weights = {"weights": content_hash(found.weights)} if found.weights and stage == "pretrain_lm" else {}
     own = {stage, *(path for path in section if path.startswith("headstarts."))}
     shared = {path: value for path, value in section.items() if path not in own}
-    return shared | resolve(settings, texts["headstart"]).of_stage(stage)
+    return shared | found.of_stage(stage) | weights
 
 
 def _compare(file: Path | None, code: str) -> None:

@@ -65,7 +65,8 @@ class Causal(Objective):
         )
         self._sampler: WordSampler | None = None  # None: the full softmax
         if settings.sampled_words is not None:
-            counts = torch.from_numpy(token_counts(text.training, text.vocab_size))
+            tokens = (shard.tokens for shard in text.training)
+            counts = torch.from_numpy(token_counts(tokens, text.vocab_size))
             self._sampler = WordSampler.of(counts, settings.sampled_words)
 
     def num_steps(self, epochs: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, create_model
@@ -29,6 +30,7 @@ class ResolvedHeadStart:
     family: Family
     objective: type[Objective]
     model: Model  # with the defaults of the family's config written out
+    weights: Path | None  # from elsewhere; `pretrain_lm` imports them
     tokenizer: str
     pretrain_lm: LanguageModelSettings
     finetune_lm: LanguageModelSettings
@@ -59,6 +61,11 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
     key = f"headstarts.{name}"
     family, config = family_and_config(section.model, key)
     objective = objective_of(family)
+    if section.weights is not None and not family.imports_vectors:
+        raise ValueError(
+            f"params.yaml: `{key}.weights` is {section.weights!r}, but the family {family.name} imports "
+            "none; set it to null"
+        )
 
     def language_model(stage: str) -> LanguageModelSettings:
         base = getattr(params, stage).model_dump()
@@ -85,6 +92,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         family=family,
         objective=objective,
         model=Model(family=family.name, config=asdict(config)),
+        weights=None if section.weights is None else Path(section.weights),
         tokenizer=section.tokenizer,
         pretrain_lm=language_model("pretrain_lm"),
         finetune_lm=language_model("finetune_lm"),
@@ -96,17 +104,27 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
 
 
 def resolve_all(params: Params) -> list[ResolvedHeadStart]:
-    """All head starts that are declared, the search and the ledger: nothing is refused after hours.
+    """All head starts that are declared, search and ablations, so that nothing is refused after hours.
 
     Raises ValueError naming each offending key.
     """
     found = {name: resolve(params, name) for name in params.headstarts}
-    searched = found[params.tune.headstart]
-    space_of(params.tune, searched)
-    for stage, top in params.tune.overrides.items():
-        _check_laid_over(searched, stage, top, f"tune.overrides.{stage}.")
-    pretrain_lm = params.ablate.pretrain_lm
-    _check_laid_over(found[params.ablate.headstart], "pretrain_lm", pretrain_lm, "ablate.pretrain_lm.")
+    tune, ablate = params.tune, params.ablate
+    for section, name, is_wanted in (
+        ("tune", tune.headstart, tune.num_trials > 0),
+        ("ablate", ablate.headstart, bool(ablate.seeds)),
+    ):
+        if is_wanted and name not in params.run.headstarts:
+            raise ValueError(
+                f"{section}.headstart is {name}, which run.headstarts does not train; name it there"
+            )
+    searched, ablated = found[tune.headstart], found[ablate.headstart]
+    space_of(tune, searched)
+    for key, head_start, below, top in (
+        ("tune.overrides.finetune_lm", searched, searched.finetune_lm, tune.overrides.get("finetune_lm", {})),
+        ("ablate.pretrain_lm", ablated, ablated.pretrain_lm, ablate.pretrain_lm),
+    ):
+        _language_model(head_start.objective, below.dump(), {}, top, f"{key}.")
     return [found[name] for name in params.run.headstarts]
 
 
@@ -126,13 +144,6 @@ def space_of(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:
             hint = f"; did you mean `{near[0]}`?" if near else ""
             raise ValueError(f"tune.space names `{name}`, which is no setting of {head_start.name}{hint}")
     return {name: each for name, each in {**own, **tune.space}.items() if each is not None}
-
-
-def _check_laid_over(head_start: ResolvedHeadStart, stage: str, top: Mapping[str, Any], prefix: str) -> None:
-    """Raises ValueError for what a stage of a head start does not have."""
-    is_classifier = stage == "finetune_classifier"
-    kind = ClassifierTraining if is_classifier else _settings_of(head_start.objective)
-    typed(kind, overlay(head_start.of_stage(stage)[stage], top), where="params.yaml", prefix=prefix)
 
 
 def _language_model(

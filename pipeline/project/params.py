@@ -58,6 +58,12 @@ class Params(Section):
         trained = set(self.run.headstarts)
         return {name: members for name, members in self.ensembles.items() if trained.issuperset(members)}
 
+    def candidates(self) -> list[str]:
+        """What `evaluate` chooses from."""
+        probes = [f"{name}:probe" for name in self.run.headstarts]
+        tfidf = list(BASELINES) if self.evaluate.baseline_tfidf else []
+        return [*self.run.headstarts, *probes, *tfidf, *self.trained_ensembles(), "blend"]
+
     def head_starts_of(self, arm: str) -> list[str]:
         """The head starts that an arm of the label curve trains: none, one, or the members of an ensemble."""
         name = arm.partition(":")[0]
@@ -123,6 +129,8 @@ def _check_names(params: Params) -> None:
     for ensemble, members in params.ensembles.items():
         for name in members:
             _check_known(name, params.headstarts, f"ensembles.{ensemble}")
+    if params.evaluate.ship is not None:
+        _check_known(params.evaluate.ship, params.candidates(), "evaluate.ship")
     _check_known(params.tune.headstart, params.headstarts, "tune.headstart")
     _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
     for arm in params.sample_efficiency.arms:

@@ -75,7 +75,8 @@ def _lay(tree: Any, values: Mapping[str, Any]) -> None:
     for key in [key for key in tree if key not in values]:
         del tree[key]
     for key, value in values.items():
-        if isinstance(value, Mapping) and isinstance(tree.get(key), Mapping):
+        # An emptied block would be written as `{}` on a line of its own, which is not valid.
+        if value and isinstance(value, Mapping) and isinstance(tree.get(key), Mapping):
             _lay(tree[key], value)
         elif key not in tree or tree[key] != value:
             tree[key] = value

@@ -37,6 +37,30 @@ def label_curve(rows: Sequence[Row], confidence: float) -> Any:
     return _sized(alt.layer(band, line, points))
 
 
+def prices(rows: Sequence[Row]) -> Any:
+    """Error against core minutes, one point an arm and number of labels, with their frontier."""
+    import altair as alt
+
+    x = alt.X("core_minutes:Q", scale=alt.Scale(type="log"), title="core minutes (logarithmic)")
+    y = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    tips = ["arm:N", alt.Tooltip("labels:Q", format=","), alt.Tooltip("error:Q", format=".1%"),
+            alt.Tooltip("core_minutes:Q", format=".2f")]  # fmt: skip
+    points = (
+        alt.Chart(_data(rows))
+        .mark_point(filled=True, opacity=1)
+        .encode(
+            x=x,
+            y=y,
+            color=_colour("arm:N", ""),
+            size=alt.Size("labels:Q", title="labels", scale=alt.Scale(type="log", range=[30, 260])),
+            tooltip=tips,
+        )
+    )
+    frontier = alt.Chart(_data([row for row in rows if row["cheapest"]]))
+    line = frontier.mark_line(color="#888888", strokeDash=[4, 4], interpolate="step-after").encode(x=x, y=y)
+    return _sized(alt.layer(line, points), height=320)
+
+
 def language_models(rows: Sequence[Row], title: str) -> Any:
     import altair as alt
 

@@ -16,6 +16,7 @@ from pipeline.project import stages
 Row = Mapping[str, Any]
 
 TRAININGS = stages.of_kind("trains")
+FROZEN = ("pretrain_lm", "finetune_lm", "read_features")  # the stages behind a probe
 CORPORA = ("general", "target")
 TFIDF = "TF-IDF + logistic regression"
 _STARTS = {
@@ -60,7 +61,8 @@ def read(metrics: Path, curves: Path, evaluation: Path, tokenizers: Mapping[str,
     """`tokenizers`: of each head start. Raises ValueError if a file is missing or damaged."""
     trainings = [f"{stage}-{name}" for stage in TRAININGS for name in tokenizers]
     encoded = {f"encode-{corpus}-{each}": None for each in tokenizers.values() for corpus in CORPORA}
-    needed = [*(f"prepare-{corpus}" for corpus in CORPORA), *encoded, *trainings]
+    features = [f"read_features-{name}" for name in tokenizers]
+    needed = [*(f"prepare-{corpus}" for corpus in CORPORA), *encoded, *trainings, *features]
     needed += ["find_leaks", "evaluate", "sample_efficiency"]
     found = {name: _json(metrics / f"{name}.json") for name in needed}
     for name in ("tune", "ablate"):
@@ -116,6 +118,50 @@ def label_curve(figures: Figures) -> list[Row]:
         for arm in metrics["arms"]
         for count in metrics["labels"]
     ]
+
+
+def prices(figures: Figures) -> list[Row]:
+    """Error against price, by arm and number of labels: core minutes of the head start and of the training.
+
+    `cheapest` marks the frontier: no cheaper point has so low an error.
+    """
+    metrics = figures["sample_efficiency"]
+    rows: list[dict[str, Any]] = []
+    for arm, by_count in by_arm(figures, "curve").items():
+        before = _core_seconds_before(figures, arm)
+        spent = metrics["core_seconds"][arm]
+        if before is None:
+            continue
+        rows += [
+            {
+                "arm": name_of(arm),
+                "labels": count,
+                "error": point["error"],
+                "core_minutes": (before + spent[str(count)]) / 60,
+            }
+            for count, point in by_count.items()
+            if str(count) in spent
+        ]
+    lowest = math.inf
+    for row in sorted(rows, key=lambda row: (row["core_minutes"], row["error"])):
+        row["cheapest"] = row["error"] < lowest
+        lowest = min(lowest, row["error"])
+    return [*rows]
+
+
+def _core_seconds_before(figures: Figures, arm: str) -> float | None:
+    """Core time of the language models and features that an arm starts from; None if it was not recorded."""
+    stages_of = {
+        "": ("pretrain_lm", "finetune_lm"),
+        "probe": ("pretrain_lm", "finetune_lm", "read_features"),
+        "general_lm": ("pretrain_lm",),
+    }
+    metrics = figures["sample_efficiency"]
+    needed = stages_of.get(arm.partition(":")[2], ())
+    trainings = [figures[f"{stage}-{name}"] for name in metrics["head_starts"][arm] for stage in needed]
+    if not all("core_seconds" in training for training in trainings):
+        return None
+    return float(sum(training["core_seconds"] for training in trainings))
 
 
 def by_arm(figures: Figures, name: str) -> dict[str, dict[int, Any]]:

@@ -24,6 +24,7 @@ def summary(figures: Figures) -> str:
             _table(tables.classifiers(figures)),
         ),
         ("Error by number of labels", _label_curve(figures)),
+        ("The cheapest ways to lower errors", _table(tables.prices(figures))),
         ("Language models, on validation text", _table(tables.language_models(figures))),
     ]
     if figures.get("tune") is not None:

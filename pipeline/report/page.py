@@ -77,6 +77,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
 
     sections = [
         ("labels", "How many labels", _labels(figures)),
+        ("price", "Error against price", _prices(figures)),
         ("result", "The classifier", _result(figures)),
         ("errors", "Most confident errors", _errors(figures)),
         ("models", "Language models", _language_models(figures)),
@@ -172,6 +173,17 @@ def _labels(figures: Figures) -> str:
         )
         + "<h3>Cost of the label curve</h3>"
         + _table(tables.label_curve_cost(figures))
+    )
+
+
+def _prices(figures: Figures) -> str:
+    rows = data.prices(figures)
+    return _figure(
+        "prices",
+        charts.prices(rows),
+        "Test error against what it took: core minutes of the language models that an arm starts from, and "
+        "of one training; a larger point has more labels. Nothing cheaper lies below the dashed line.",
+        _table(tables.prices(figures)),
     )
 
 

@@ -9,19 +9,48 @@ from pipeline.report.figures import TRAININGS, Figures, by_arm, name_of
 
 
 def key_figures(figures: Figures) -> list[str]:
-    """Error, against TF-IDF; leaked documents; labels saved; cost."""
-    return [_error(figures), *_leaks(figures), *_labels_saved(figures), *_cost(figures)]
+    """Error, against TF-IDF; why this one ships; leaked documents; labels saved; cost."""
+    return [
+        _error(figures),
+        _choice(figures),
+        *_leaks(figures),
+        *_labels_saved(figures),
+        *_cost(figures),
+    ]
+
+
+def _choice(figures: Figures) -> str:
+    """What ships, why, and how sure the choice is."""
+    metrics = figures["evaluate"]
+    shipped, candidates = metrics["shipped"], metrics["candidates"]
+    chosen = name_of(shipped)
+    if metrics["forced"]:
+        return f"{chosen} ships because evaluate.ship names it."
+    close = [
+        name_of(name)
+        for name, each in candidates.items()
+        if name != shipped and each["validation"]["above_low"] <= 0
+    ]
+    said = (
+        f"{chosen} ships because it has the lowest error, "
+        f"{candidates[shipped]['validation']['error']:.1%}, on "
+        f"{metrics['num_validation_documents']:,} validation documents"
+    )
+    if not close:
+        return f"{said}, clearly below all {len(candidates) - 1} others."
+    alike = "is no clear difference to" if len(close) == 1 else "are no clear differences to"
+    return f"{said}. There {alike} {', '.join(close)}."
 
 
 def _error(figures: Figures) -> str:
     metrics = figures["evaluate"]
     said = (
-        f"The classifier that ships, {metrics['shipped']}, gets {metrics['error']:.1%} of "
+        f"The classifier that ships, {name_of(metrics['shipped'])}, gets {metrics['error']:.1%} of "
         f"{metrics['num_documents']:,} held-out documents "
         f"wrong ({metrics['error_low']:.1%} to {metrics['error_high']:.1%})."
     )
     tfidf = metrics["baselines"].get("tfidf")
-    if tfidf is None:
+    if tfidf is None or metrics["shipped"] == "tfidf":
         return said
     sign = 100 if tfidf["above"] >= 0 else -100
     low, high = sorted((sign * tfidf["above_low"], sign * tfidf["above_high"]))

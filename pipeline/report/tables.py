@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.report.figures import TFIDF, TRAININGS, Figures, by_arm, by_importance, name_of
+from pipeline.report.figures import FROZEN, TRAININGS, Figures, by_arm, by_importance, name_of
+from pipeline.report.figures import prices as prices_of_arms
 from pipeline.report.sentences import number_of_labels
 
 Table = list[dict[str, str]]
@@ -26,25 +27,24 @@ def cost(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def classifiers(figures: Figures) -> Table:
-    """All candidates, the one that ships first, and the baselines, with the cost of their training."""
+    """All candidates, the one that ships first, and the majority class, with the cost of their training."""
     metrics = figures["evaluate"]
     shipped = metrics["shipped"]
     names = sorted(metrics["candidates"], key=lambda name: name != shipped)
     rows = {
-        f"{name} (ships)" if name == shipped else name: {
+        f"{_candidate(name)} (ships)" if name == shipped else _candidate(name): {
             **metrics["candidates"][name],
-            **_spent(figures, metrics["candidates"][name]["head_starts"]),
+            **_spent(figures, metrics["candidates"][name]["parts"]),
         }
         for name in names
     }
-    if "tfidf" in metrics["baselines"]:
-        rows[TFIDF] = metrics["baselines"]["tfidf"]
     rows["majority class"] = metrics["baselines"]["majority_class"]
     scores = {"macro F1": "macro_f1", "log loss, nats": "log_loss", "calibration error": "calibration_error"}
     return [
         {
             "": name,
             "error (interval)": error(row),
+            "on validation": _on_validation(row),
             **{column: f"{row[score]:.3f}" if score in row else "" for column, score in scores.items()},
             "ms a document": _milliseconds(row),
             **cost(row),
@@ -53,20 +53,35 @@ def classifiers(figures: Figures) -> Table:
     ]
 
 
+def _candidate(name: str) -> str:
+    return name_of(name) if name != "blend" else "blend of them"
+
+
+def _on_validation(row: Mapping[str, Any]) -> str:
+    return f"{row['validation']['error']:.1%}" if "validation" in row else ""
+
+
 def _milliseconds(row: Mapping[str, Any]) -> str:
     taken = row.get("milliseconds_per_document")
     return "" if taken is None else f"{taken:.2f}"
 
 
-def _spent(figures: Figures, head_starts: Sequence[str]) -> dict[str, float | None]:
-    """The cost of all trainings behind a classifier; None if one of them did not record it."""
-    trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS for name in head_starts]
+def _spent(figures: Figures, parts: Iterable[str]) -> dict[str, float | None]:
+    """The cost of all that the parts of a classifier needed, each once; None if it was not recorded."""
+    trainings = {f"{stage}-{part.partition(':')[0]}" for part in parts for stage in _behind(part)}
+    fitted = [figures["evaluate"]["candidates"][part] for part in parts if ":" in part or part == "tfidf"]
+    costs = [*(figures[each] for each in trainings), *fitted]
     return {
-        name: sum(training[name] for training in trainings)
-        if all(name in training for training in trainings)
-        else None
+        name: sum(cost[name] for cost in costs) if all(name in cost for cost in costs) else None
         for name in ("seconds", "core_seconds", "gpu_seconds")
     }
+
+
+def _behind(part: str) -> Sequence[str]:
+    """The stages behind a single candidate: TF-IDF, a probe, or a head start's own classifier."""
+    if part == "tfidf":
+        return ()
+    return FROZEN if part.endswith(":probe") else TRAININGS
 
 
 def label_curve_cost(figures: Figures) -> Table:
@@ -100,6 +115,21 @@ def labels_needed(figures: Figures) -> Table:
         }
         for arm, by_count in by_arm(figures, "labels_needed").items()
         for count, needed in by_count.items()
+    ]
+
+
+def prices(figures: Figures) -> Table:
+    """The cheapest ways to ever lower errors."""
+    rows = sorted(prices_of_arms(figures), key=lambda row: row["core_minutes"])
+    return [
+        {
+            "cheapest way to": f"{row['error']:.1%}",
+            "arm": row["arm"],
+            "labels": f"{row['labels']:,}",
+            "core minutes": f"{row['core_minutes']:.2f}",
+        }
+        for row in rows
+        if row["cheapest"]
     ]
 
 
@@ -172,7 +202,7 @@ def ablations(figures: Figures) -> Table:
     """The worth of each trick, in the unit of its measure; a trick that failed has no figures."""
     rows = []
     for row in figures["ablate"]["rows"]:
-        form = ".3f" if row["measure"] == "bits per byte" else ".1%"
+        form = ".1%" if row["measure"] == "test error" else ".3f"
         signed = f"+{form}"
         known, has_interval = row["difference"] is not None, row["difference_low"] is not None
         rows.append({

@@ -36,21 +36,35 @@ def verdict(figures: Figures) -> str:
 
 
 def _of_head_start(figures: Figures, name: str) -> tuple[Answer, str]:
-    scratch = _on_label_curve(figures, name, f"{name}:scratch")
-    tfidf, finished = _on_label_curve(figures, name, "tfidf"), _finished_classifier(figures, name)
-    answer = _answer(scratch, [*tfidf, *finished])
+    """The answer of the head start's better use: its network fine-tuned, or logistic regression on top."""
+    uses = [_of_use(figures, name, arm) for arm in (name, f"{name}:probe") if _was_tried(figures, arm)]
+    uses.sort(key=lambda use: list(_OPENINGS).index(use[0]))
+    answer = uses[0][0]
+    failed = "; trainings that failed are left out" if figures["sample_efficiency"]["failed"] else ""
+    said = "; ".join(said for _, said in uses)
+    return answer, f"{_OPENINGS[answer].format(name=name)}: {said}{failed}."
+
+
+def _was_tried(figures: Figures, arm: str) -> bool:
+    return arm in figures["sample_efficiency"]["arms"] or arm in figures["evaluate"]["candidates"]
+
+
+def _of_use(figures: Figures, name: str, arm: str) -> tuple[Answer, str]:
+    frozen = arm != name
+    scratch = [] if frozen else _on_label_curve(figures, arm, f"{name}:scratch")
+    tfidf, finished = _on_label_curve(figures, arm, "tfidf"), _finished_classifier(figures, arm)
     parts = []
-    if scratch or f"{name}:scratch" in figures["sample_efficiency"]["arms"] or not (tfidf or finished):
+    if f"{name}:scratch" in figures["sample_efficiency"]["arms"] and not frozen:
         parts.append(_compared(figures, f"{name}:scratch", _SCRATCH, scratch))
     parts.append(_compared(figures, "tfidf", _TFIDF, tfidf, finished))
-    if figures["sample_efficiency"]["failed"] and (scratch or tfidf):
-        parts.append("trainings that failed are left out")
-    return answer, f"{_OPENINGS[answer].format(name=name)}: {'; '.join(parts)}."
+    how = "with frozen features" if frozen else "fine-tuned"
+    missing = not scratch and f"{name}:scratch" in figures["sample_efficiency"]["arms"] and not frozen
+    return _answer(scratch, [*tfidf, *finished], missing), f"{how}, {', and '.join(parts)}"
 
 
-def _on_label_curve(figures: Figures, name: str, rival: str) -> list[Outcome]:
+def _on_label_curve(figures: Figures, arm: str, rival: str) -> list[Outcome]:
     """The outcome at each number of labels, in ascending order; empty without a comparison."""
-    by_count = figures["sample_efficiency"]["above"].get(name, {}).get(rival, {})
+    by_count = figures["sample_efficiency"]["above"].get(arm, {}).get(rival, {})
     return [_outcome(each["difference_low"], each["difference_high"]) for _, each in _ascending(by_count)]
 
 
@@ -58,8 +72,8 @@ def _ascending(by_count: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return sorted(by_count.items(), key=lambda item: int(item[0]))
 
 
-def _finished_classifier(figures: Figures, name: str) -> list[Outcome]:
-    tfidf = figures["evaluate"]["candidates"][name].get("tfidf_above")
+def _finished_classifier(figures: Figures, arm: str) -> list[Outcome]:
+    tfidf = figures["evaluate"]["candidates"].get(arm, {}).get("tfidf_above")
     return [] if tfidf is None else [_outcome(tfidf["above_low"], tfidf["above_high"])]
 
 
@@ -68,12 +82,12 @@ def _outcome(low: float, high: float) -> Outcome:
     return "fewer mistakes" if low > 0 else "more mistakes" if high < 0 else "no clear difference"
 
 
-def _answer(scratch: Sequence[Outcome], tfidf: Sequence[Outcome]) -> Answer:
-    """TF-IDF is the bar where it was tried; beating training from scratch alone is worth it only in part."""
+def _answer(scratch: Sequence[Outcome], tfidf: Sequence[Outcome], missing: bool) -> Answer:
+    """A comparison may not have been asked for. Where one was and is `missing`, there is no yes."""
     judged = [set(outcomes) for outcomes in (scratch, tfidf) if outcomes]
     if any("more mistakes" in found and "fewer mistakes" not in found for found in judged):
         return "no"
-    if not judged or {"no clear difference"} in judged:
+    if not judged or missing or {"no clear difference"} in judged:
         return "unclear"
     return "yes" if all(found == {"fewer mistakes"} for found in judged) else "partly"
 
@@ -83,11 +97,11 @@ def _compared(
 ) -> str:
     metrics = figures["sample_efficiency"]
     if outcomes:
-        said = f"compared with {name}, it makes {_over_label_counts(outcomes)}"
+        said = f"it makes {_over_label_counts(outcomes)} compared with {name}"
         agree = set(outcomes) == set(finished)
-        return said if agree or not finished else f"{said}, and the finished classifier {finished[0]}"
+        return said if agree or not finished else f"{said} ({finished[0]} with all labels)"
     if finished:
-        return f"compared with {name}, the finished classifier makes {finished[0]}"
+        return f"it makes {finished[0]} compared with {name}, with all labels"
     if arm in metrics["arms"] and metrics["failed"]:
         return f"the comparison with {name} failed"
     return f"there is no comparison with {name}"

@@ -14,6 +14,8 @@ from pipeline.settings.section import Section
 
 T = TypeVar("T")
 
+_NAMED = {"tokenizers", "headstarts", "ensembles"}  # sections of things that a person names
+
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Parse a YAML 1.2 mapping. Raises ValueError if the file is missing or is no mapping."""
@@ -103,7 +105,7 @@ def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 
     If the `kind` of a source changes, the whole source is replaced: keys of another kind mean nothing to it.
     So is a range that becomes choices, or the reverse. A head start of another `family` begins with empty
-    settings. A head start or a tokenizer that becomes null is taken out.
+    settings. A head start, a tokenizer or an ensemble that becomes null is taken out.
     """
     merged = dict(base)
     for key, value in top.items():
@@ -111,9 +113,9 @@ def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(below, Mapping):
             merged[key] = value
         elif isinstance(value, Mapping):
-            merged[key] = dict(value) if _replaces(value, below, key) else overlay(_kept(below, value), value)
-        elif value is None and below.keys() & {"family", "vocab_size"}:
-            del merged[key]
+            found = dict(value) if _replaces(value, below, key) else overlay(_kept(below, value), value)
+            named = key in _NAMED
+            merged[key] = {name: each for name, each in found.items() if not (named and each is None)}
         else:
             merged[key] = value
     return merged

@@ -14,6 +14,7 @@ CountOrZero = Annotated[int, Field(ge=0, lt=2**31)]
 Threads = Annotated[int, Field(ge=1, le=1024)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the range that every library here accepts
 Epochs = Annotated[float, Field(gt=0, le=100_000)]  # bounded, because every evaluation is planned ahead
+EpochsOrZero = Annotated[float, Field(ge=0, le=100_000)]
 
 Precision = Literal["auto", "fp32", "bf16"]  # of matrix products
 

@@ -70,9 +70,11 @@ def run(
 ) -> dict[str, Any]:
     """Train with all tricks, and without each one, over the seeds; report each difference with an interval.
 
-    Language models are compared by bits per byte on the general validation text, classifiers by error on the
-    test documents; classifiers train on `ablate.labels` labels, otherwise like those of the label curve.
-    With no seeds nothing is trained. Raises ValueError for settings that cannot be trained.
+    Language models are compared by their objective's first measure on the general validation text,
+    classifiers by error on the test documents; classifiers train on `ablate.labels` labels, otherwise like
+    those of the label curve. With no seeds nothing is trained.
+
+    Raises ValueError for settings that cannot be trained.
     """
     if not params.ablate.seeds:
         with atomic_folder(out) as folder:
@@ -179,8 +181,8 @@ def _language_model_rows(
     tricks: Sequence[Trick], outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params
 ) -> list[dict[str, Any]]:
     """Differences paired by seed, with Student's interval; a single seed has no interval."""
-    seeds, measure = params.ablate.seeds, "bits per byte"
-    rows = []
+    seeds, judged = params.ablate.seeds, resolve(params, params.ablate.headstart).objective.measures[0]
+    measure, rows = judged.title, []
     for trick in tricks:
         if trick.level != "language_model":
             continue
@@ -189,7 +191,7 @@ def _language_model_rows(
             rows.append(_row(trick, measure, failure=failure))
             continue
         with_all, without = (
-            np.array([_bits_per_byte(outcomes[name, seed]) for seed in seeds])
+            np.array([_measured(outcomes[name, seed], judged.name) for seed in seeds])
             for name in (_WITH_LM.name, trick.name)
         )
         differences = without - with_all
@@ -201,9 +203,9 @@ def _language_model_rows(
     return rows
 
 
-def _bits_per_byte(outcome: Checkpoint | Exception) -> float:
+def _measured(outcome: Checkpoint | Exception, name: str) -> float:
     assert isinstance(outcome, Checkpoint)
-    return float(outcome.state["validation"]["validation/bits_per_byte"])
+    return float(outcome.state["validation"][f"validation/{name}"])
 
 
 def _student(differences: np.ndarray, confidence: float) -> tuple[float | None, float | None]:

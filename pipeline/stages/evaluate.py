@@ -33,7 +33,7 @@ from pipeline.machine.cost import Cost
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
-from pipeline.stages.read_features import reading_of
+from pipeline.stages._features import reading_of
 from pipeline.training.cards import HeadCard, ModelCard
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.classifier import chosen_documents, predict_logits
@@ -94,7 +94,7 @@ def run(
     )
     weights = [choice.weights[each.name] for each in candidates]
     found[BLEND] = _mixture(BLEND, candidates, weights)
-    shipped = found[_name_to_ship(settings.ship, choice.name, list(found))]
+    shipped = found[settings.ship or choice.name]
     judged = {each.name: each for each in choice.candidates}
     metrics: dict[str, Any] = {
         "num_documents": len(data.test.labels),
@@ -109,6 +109,7 @@ def run(
             **evaluation.classification_metrics(data.test.labels, found[name].test, settings, seed),
             **found[name].cost,
             "head_starts": found[name].head_starts,
+            "parts": found[name].parts,
             "is_frozen": found[name].is_frozen,
             "milliseconds_per_document": found[name].seconds / len(data.test.labels) * 1000,
             "validation": {key: value for key, value in asdict(judged[name]).items() if key != "name"},
@@ -127,14 +128,6 @@ def run(
         (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
     ship(classifier, shipped.name, shipped.parts, {each.name: each.write for each in candidates})
     return metrics
-
-
-def _name_to_ship(wanted: str | None, best: str, known: Sequence[str]) -> str:
-    if wanted is None:
-        return best
-    if wanted not in known:
-        raise ValueError(f"evaluate.ship is {wanted}, which is no candidate; there are {', '.join(known)}")
-    return wanted
 
 
 # ---------------------------------------------------------------------------------------------- data

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts.model_folder import ModelFolder
-from pipeline.corpus.token_links import tokens_at
+from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.distributed.session import Session
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
@@ -22,6 +24,7 @@ STAGE = Stage(
         "run.precision",
         "headstarts.{headstart}.family",
         "headstarts.{headstart}.config",
+        "headstarts.{headstart}.weights",
         "headstarts.{headstart}.finetune_lm",
         "finetune_lm",
     ),
@@ -36,7 +39,13 @@ def run(
     Source: Howard & Ruder 2018, section 3.2. Raises ValueError where tokens and model do not match.
     """
     made = job(params, tokens=tokens, start=start, headstart=headstart)
-    return fit_and_export(made, params.run, session, out)
+    found = fit_and_export(made, params.run, session, out)
+    settings = resolve(params, headstart)
+    if settings.weights is not None:
+        imported = importlib.import_module("pipeline.stages._imported_vectors")
+        tokenizer = Path(read_link(tokens).tokenizer)
+        found["coverage"] = asdict(imported.coverage(settings.weights, tokenizer, made.tokens))
+    return found
 
 
 def job(params: Params, *, tokens: Path, start: Path, headstart: str) -> LanguageModelJob:

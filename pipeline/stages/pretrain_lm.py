@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.token_links import tokens_at
+from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.distributed.session import Session
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
@@ -21,6 +23,7 @@ STAGE = Stage(
         "run.precision",
         "headstarts.{headstart}.family",
         "headstarts.{headstart}.config",
+        "headstarts.{headstart}.weights",
         "headstarts.{headstart}.pretrain_lm",
         "pretrain_lm",
     ),
@@ -28,7 +31,7 @@ STAGE = Stage(
 
 
 def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Session) -> dict[str, Any]:
-    """Train from scratch on the general corpus; export the model into the folder `out`.
+    """Train from scratch on the general corpus, or import weights; export the model into the folder `out`.
 
     Source: Howard & Ruder 2018, section 3.1. Raises ValueError for unusable tokens or settings.
     """
@@ -37,7 +40,7 @@ def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Ses
 
 def job(params: Params, *, tokens: Path, headstart: str) -> LanguageModelJob:
     settings = resolve(params, headstart)
-    return make_language_model_job(
+    made = make_language_model_job(
         settings.pretrain_lm,
         settings.model,
         stage="pretrain_lm",
@@ -45,3 +48,12 @@ def job(params: Params, *, tokens: Path, headstart: str) -> LanguageModelJob:
         start=None,
         seed=params.run.seed,
     )
+    if settings.weights is None:
+        return made
+    # By name: head starts that train their own do not depend on this code.
+    imported = importlib.import_module("pipeline.stages._imported_vectors")
+    tokenizer = Path(read_link(tokens).tokenizer).resolve()
+    start = imported.ImportedVectors(settings.weights.resolve(), tokenizer, made.card)
+    start.tensors()  # refuses here what a worker would
+    untrained = settings.pretrain_lm.training.model_copy(update={"epochs": 0.0})
+    return replace(made, start=start, settings=replace(settings.pretrain_lm, training=untrained))

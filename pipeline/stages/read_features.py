@@ -12,16 +12,16 @@ import torch
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.token_links import tokens_at
-from pipeline.corpus.tokens import TokensInfo, open_shard, read_info
-from pipeline.evaluation.probe import Reading, pooled_features
+from pipeline.corpus.tokens import open_shard, read_info
+from pipeline.evaluation.probe import pooled_features
 from pipeline.files.atomic import atomic_folder
 from pipeline.machine.cost import Cost
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
-from pipeline.training.cards import ModelCard, build_encoder
+from pipeline.stages._features import reading_of
+from pipeline.training.cards import build_encoder
 from pipeline.training.checkpoint import tensors_under
-from pipeline.training.settings import ClassifierTraining
 
 STAGE = Stage(
     place=6,
@@ -70,14 +70,3 @@ def run(params: Params, *, headstart: str, tokens: Path, target_lm: Path, out: P
         "milliseconds_per_document": (time.monotonic() - before) / max(1, num_documents) * 1000,
         **cost.spent(),
     }
-
-
-def reading_of(settings: ClassifierTraining, card: ModelCard, info: TokensInfo) -> Reading:
-    """How a probe reads a document: as much of it as the classifier does."""
-    return Reading(
-        direction=card.direction,
-        max_tokens=settings.max_tokens,
-        bptt=settings.bptt,
-        pad_id=info.pad_id,
-        special_ids=frozenset((info.pad_id, info.bos_id, info.eos_id)),
-    )

@@ -39,6 +39,7 @@ def run(
     found = say.read(figures, curves, evaluation, tokenizers)
     drawn = {
         "label_curve": charts.label_curve(say.label_curve(found), found["sample_efficiency"]["confidence"]),
+        "prices": charts.prices(say.prices(found)),
         "confusion": charts.confusion(say.confusion_counts(found)),
         "calibration": charts.calibration(found.calibration),
     }

@@ -177,20 +177,27 @@ def _metrics(
         "confidence": settings.confidence,
         "num_test_documents": next(len(point.wrong_N) for point in points if point.wrong_N is not None),
         "curve": label_curve.curve(wrong, bootstrap),
-        "above": {
-            arm: label_curve.comparisons(wrong, arm, bootstrap)
-            for arm in arms
-            if arm in wrong and ":" not in arm
-        },
+        "above": {arm: label_curve.comparisons(wrong, arm, bootstrap) for arm in arms if arm in wrong},
         "above_base": label_curve.comparisons(wrong, base, bootstrap) if compared else {},
         "labels_needed": label_curve.labels_saved(wrong, base, bootstrap) if compared else {},
         "cost": costs,
+        "core_seconds": {arm: _core_seconds(points, arm, shared_cost.get(arm, {})) for arm in arms},
         "failed": {
             f"{point.place.arm} {point.place.num_labels} labels, seed {point.place.seed}": point.failure
             for point in points
             if point.failure
         },
     }
+
+
+def _core_seconds(points: Sequence[Figures], arm: str, shared: Mapping[str, float]) -> dict[str, float]:
+    """Mean core time of a training, by number of labels, and that of a language model that only it needs."""
+    before = shared.get("core_seconds", 0.0)
+    spent: dict[int, list[float]] = {}
+    for point in points:
+        if point.place.arm == arm and point.cost:
+            spent.setdefault(point.place.num_labels, []).append(point.cost["core_seconds"])
+    return {str(count): before + float(np.mean(each)) for count, each in sorted(spent.items())}
 
 
 def _row(point: Figures) -> dict[str, Any]:

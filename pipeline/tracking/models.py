@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
 
 from pipeline.tracking.runs import StageRun, best_effort, ensure_open
 from pipeline.tracking.stores import RefusedError, client, tracking_uri, without_login
+
+KEYS_TAG = "headstart.keys"  # of the trainings behind a registered model
 
 
 def register_model(run: StageRun, folder: Path, name: str, alias: str) -> str | None:
@@ -20,6 +23,7 @@ def register_model(run: StageRun, folder: Path, name: str, alias: str) -> str | 
         with tempfile.TemporaryDirectory() as scratch:
             _write_model(folder, Path(scratch) / "model")
             mlflow.log_artifacts(run_id, f"{scratch}/model", "model")
+        mlflow.set_tag(run_id, KEYS_TAG, ",".join(_keys_in(folder)))
         if not mlflow.search_registered_models(f"name = '{name}'"):
             mlflow.create_registered_model(name)
         source = f"{mlflow.get_run(run_id).info.artifact_uri}/model"
@@ -27,6 +31,12 @@ def register_model(run: StageRun, folder: Path, name: str, alias: str) -> str | 
         mlflow.set_registered_model_alias(name, alias, version.version)
         return f"models:/{name}@{alias}"
     return None
+
+
+def _keys_in(folder: Path) -> list[str]:
+    """The keys of the trainings that made the models in a folder, as their cards name them."""
+    states = (json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("state.json")))
+    return sorted({key for state in states if (key := state.get("key") or state.get("card", {}).get("key"))})
 
 
 def linked_runs(run: StageRun) -> list[dict[str, str]]:
@@ -83,9 +93,9 @@ def aliased_keys(root: Path) -> dict[str, str]:
             for model in models:
                 for alias, version in model.aliases.items():
                     run_id = mlflow.get_model_version(model.name, version).run_id
-                    key = mlflow.get_run(run_id).data.tags.get("headstart.key") if run_id else None
-                    if key:
-                        found[key] = f"models:/{model.name}@{alias}"
+                    tags = mlflow.get_run(run_id).data.tags if run_id else {}
+                    keys = tags.get(KEYS_TAG, tags.get("headstart.key", ""))
+                    found |= dict.fromkeys(filter(None, keys.split(",")), f"models:/{model.name}@{alias}")
             page = models.token
             if not page:
                 return found

@@ -46,6 +46,8 @@ def train(task: Task, context: Context) -> dict[str, float]:
     try:
         if training.step == 0:
             _record(context, recorder, 0, training.evaluate())
+            if training.finished:  # a plan without steps
+                training.save(finished=True, recorder=recorder)
         while not training.finished:
             training.train_step()
             with clock.stopped():

@@ -119,7 +119,7 @@ def check_unfreezing(
 ) -> None:
     """Raise ValueError if the run ends before each group that is to train has trained."""
     needed = (len(_unfreezing(unfreeze, num_groups)) - 1) * epochs_per_unfreezing
-    if epochs <= needed:
+    if 0 < epochs <= needed:
         raise ValueError(
             f"{section}.epochs is {epochs}, but with {section}.unfreeze: {unfreeze} over {num_groups} layer "
             f"groups, and epochs_per_unfreezing: {epochs_per_unfreezing}, the last group would join only "

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from pipeline.objectives.settings import CausalSettings
-from pipeline.settings.section import Count, Epochs, Fraction, NonNegative, Positive, Section
+from pipeline.settings.section import Count, Epochs, EpochsOrZero, Fraction, NonNegative, Positive, Section
 
 
 class Model(Section):
@@ -21,6 +21,7 @@ class HeadStart(Section):
 
     family: str
     config: dict[str, Any]  # checked against the family's own typed Config
+    weights: str | None  # file or folder from elsewhere, which `pretrain_lm` imports; null: it trains
     tokenizer: str  # a name in `tokenizers`
     # Each is laid over the section of that name, above the family's own defaults.
     pretrain_lm: dict[str, Any]
@@ -56,7 +57,7 @@ class Schedule(Section):
 class Training(Section):
     """What all objectives of language models share."""
 
-    epochs: Epochs
+    epochs: EpochsOrZero  # 0: the model stays as it starts
     optimizer: Optimizer
     schedule: Schedule
     unfreeze: Literal["full", "gradual"]

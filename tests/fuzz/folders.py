@@ -63,20 +63,22 @@ def check_folder(written: Written, damage: DamagedFolder, scratch: Path) -> bool
     return no is not None
 
 
+_BESIDE: Any = ["documents"]  # the folder of the corpus beside these tokenizers
+
+
 class _Params:
     """The settings that the stages read."""
 
     class run:  # noqa: N801
         seed = 0
 
-    # `corpora` are folders beside these tokenizers.
     tokenizers: ClassVar = {
         "tokenizer": SentencepieceTokenizer.model_construct(
-            kind="unigram", corpora=["documents"], vocab_size=285, character_coverage=1.0, byte_fallback=True,
+            kind="unigram", corpora=_BESIDE, vocab_size=285, character_coverage=1.0, byte_fallback=True,
             sample_mb=1.0, threads=1,
         ),
         "words": WordTokenizer.model_construct(
-            kind="words", corpora=["documents"], vocab_size=100, lowercase=True, min_count=1, sample_mb=1.0,
+            kind="words", corpora=_BESIDE, vocab_size=100, lowercase=True, min_count=1, sample_mb=1.0,
             threads=1,
         ),
     }  # fmt: skip

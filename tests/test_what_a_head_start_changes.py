@@ -1,0 +1,157 @@
+"""What a change of one head start runs again: nothing of another."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.execution.run_stage import _identity, selected
+from pipeline.project import stages
+from pipeline.project.params import checked
+from pipeline.settings.loader import overlay, read_yaml
+from tests.checkout import copy_checkout
+
+ROOT = Path(__file__).resolve().parent.parent
+Changed = Callable[[dict[str, Any]], set[str]]
+OF_ALL = {"fingerprint", "choose_tokens", "evaluate", "tune", "sample_efficiency", "ablate", "report"}
+
+
+def dvc(folder: Path, *words: str) -> str:
+    binaries = Path(sys.executable).parent
+    environment = os.environ | {"DVC_NO_ANALYTICS": "1", "PATH": f"{binaries}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [str(binaries / "dvc"), *words],
+        cwd=folder,
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    """A project whose stages DVC takes to have run; what they wrote is made up."""
+    project = copy_checkout(tmp_path_factory.mktemp("recorded"))
+    described = read_yaml(project / "dvc.yaml")["stages"]
+    settings = read_yaml(project / "params.yaml")
+    (project / "sources").mkdir(exist_ok=True)
+    for stage in described.values():
+        listed = [each for kind in ("deps", "outs", "metrics", "plots") for each in stage.get(kind, [])]
+        names = [each if isinstance(each, str) else next(iter(each)) for each in listed]
+        for item in items(stage.get("matrix", {}), settings):
+            for name in names:
+                for key, value in item.items():
+                    name = name.replace(f"${{item.{key}}}", value)
+                path = project / name
+                if path.suffix:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(name, encoding="utf-8")
+                elif name not in ("models", "pipeline", "pipeline/report"):
+                    path.mkdir(parents=True, exist_ok=True)
+                    (path / "made_up").write_text(name, encoding="utf-8")
+    (project / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    dvc(project, "commit", "--force", "--quiet")
+    return project
+
+
+def items(matrix: dict[str, Any], settings: dict[str, Any]) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = [{}]
+    for key, values in matrix.items():
+        if isinstance(values, str):
+            (listed,) = selected(settings, [values.removeprefix("${").removesuffix("}")]).values()
+            values = list(listed)
+        found = [{**item, key: value} for item in found for value in values]
+    return found
+
+
+@pytest.fixture
+def changed_by(recorded) -> Changed:
+    """Lays settings over params.yaml; returns the stages that DVC would run for that alone."""
+    from ruamel.yaml import YAML
+
+    before = (recorded / "params.yaml").read_bytes()
+
+    def changed(top: dict[str, Any]) -> set[str]:
+        values = overlay(read_yaml(recorded / "params.yaml"), top)
+        try:
+            with (recorded / "params.yaml").open("w", encoding="utf-8") as file:
+                YAML(typ="safe").dump(values, file)
+            return set(json.loads(dvc(recorded, "status", "--json")))
+        finally:
+            (recorded / "params.yaml").write_bytes(before)
+
+    return changed
+
+
+def test_what_was_recorded_is_up_to_date(changed_by):
+    assert changed_by({}) == set()
+
+
+@pytest.mark.parametrize(
+    ("top", "own"),
+    [
+        ({"pretrain_lm": {"epochs": 9.0}}, {"pretrain_lm"}),
+        ({"finetune_lm": {"epochs": 9.0}}, {"finetune_lm"}),
+        ({"finetune_classifier": {"epochs": 9.0}}, {"read_features", "finetune_classifier"}),
+        ({"probe": {"layers": "all"}}, {"read_features"}),
+        ({"few_labels": {"epochs": 9.0}, "scratch": {"epochs": 9.0}}, set()),
+        ({"config": {"embedding_dim": 8}},
+         {"pretrain_lm", "finetune_lm", "read_features", "finetune_classifier"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("name", "other"), [("vectors", "ulmfit"), ("ulmfit", "vectors")])
+def test_a_change_in_one_head_start_reruns_no_stage_of_another(changed_by, name, other, top, own):
+    found = changed_by({"headstarts": {name: top}})
+    assert found - OF_ALL == {f"{stage}@{name}" for stage in own}
+    assert not [stage for stage in found if stage.endswith(f"@{other}")]
+
+
+def test_a_tokenizer_is_trained_and_applied_for_itself(changed_by):
+    assert changed_by({"tokenizers": {"words": {"vocab_size": 999}}}) == {"train_tokenizer@words"}
+
+
+def test_another_head_start_adds_its_own_stages(changed_by, recorded):
+    trained = read_yaml(recorded / "params.yaml")["run"]["headstarts"]
+    found = changed_by({"run": {"headstarts": [*trained, "ulmfit_backward"]}})
+    by_head_start = {stage for stage in stages.names() if "headstart" in stages.arguments(stage)}
+    assert found - OF_ALL == {f"{stage}@ulmfit_backward" for stage in by_head_start}
+
+
+def identity(name: str, stage: str, top: dict[str, Any]) -> Any:
+    """What of the settings is in the key of a training."""
+    params = checked(overlay(read_yaml(ROOT / "params.yaml"), top), where="params.yaml")
+    texts = {"headstart": name}
+    sections = [path.format(**texts) for path in stages.describe(stage).sections]
+    return _identity(stage, params, selected(params.model_dump(), sections), texts)
+
+
+@pytest.mark.parametrize("stage", ["pretrain_lm", "finetune_lm"])
+def test_settings_that_an_objective_does_not_read_are_not_in_the_key_of_its_training(stage):
+    """DVC cannot know that; it runs the stage, which finds its training finished."""
+    for top in ({"bptt": 99}, {"ar_alpha": 9.0}, {"sampled_words": 7}):
+        unread: dict[str, Any] = {stage: top}
+        assert identity("vectors", stage, unread) == identity("vectors", stage, {})
+        assert identity("ulmfit", stage, unread) != identity("ulmfit", stage, {})
+    both: dict[str, Any] = {stage: {"evaluations_per_epoch": 9}}
+    assert identity("ulmfit", stage, both) != identity("ulmfit", stage, {})
+
+
+def test_a_default_of_the_family_that_is_written_out_is_the_same_training():
+    from models.word_vectors import FAMILY
+
+    written = {"headstarts": {"vectors": {"finetune_classifier": FAMILY.defaults["finetune_classifier"]}}}
+    assert written["headstarts"]["vectors"]["finetune_classifier"]
+    same = identity("vectors", "finetune_classifier", {})
+    assert identity("vectors", "finetune_classifier", written) == same
+    other = {"headstarts": {"ulmfit": {"config": {"hidden_dim": 9}, "finetune_classifier": {"epochs": 9.0}}}}
+    assert identity("vectors", "finetune_classifier", other) == same
