@@ -286,7 +286,11 @@ finetune_classifier: {{epochs: 2.0, batch_rows: 16}}
 evaluate: {{bootstrap_samples: 20, confident_errors: 2}}
 sample_efficiency:
   {{arms: [ulmfit, "vectors:probe", tfidf], labels: [30], seeds: [1], min_steps: 5, evaluations: 1,
+<<<<<<< HEAD
    bootstrap_samples: 20}}
+=======
+    bootstrap_samples: 20}}
+>>>>>>> main
 """
 
 

@@ -223,10 +223,10 @@ def bag_classifier_job(tokens: Path, start: Path) -> Job:
 
 def params_with(**section: Any) -> Params:
     """params.yaml with a head start `mine` of this family."""
-    stages = ("pretrain_lm", "finetune_lm", "finetune_classifier", "few_labels", "scratch", "probe")
-    empty: dict[str, Any] = {stage: {} for stage in stages}
-    mine = {"family": "bag", "tokenizer": "pieces", "config": {"width": 6}, **empty, **section}
-    return checked(overlay(read_yaml(PARAMS), {"headstarts": {"mine": mine}}), where="params.yaml")
+    values = read_yaml(PARAMS)
+    top = {"family": "bag", "config": {"width": 6}, **section}  # the settings of another family are left out
+    mine = overlay(values["headstarts"]["ulmfit"], {"family": "bag"})
+    return checked(overlay(values, {"headstarts": {"mine": mine | top}}), where="params.yaml")
 
 
 def test_it_trains_from_stage_to_stage(tokens, tmp_path):
