@@ -14,8 +14,8 @@ from pipeline.project.params import Params
 def write_fingerprints(params: Params, out: Path) -> list[Path]:
     """Write a file for each stage, or for each of its corpora or head starts, into `out`.
 
-    Returns those that changed. A file that would say the same is not written again; one of a head start that is
-    no longer trained is removed.
+    Returns those that changed. A file that would say the same is not written again. One of a head start that
+    is no longer trained is removed.
     """
     changed, wanted = [], set()
     for stage in stages.names():

@@ -13,13 +13,18 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from pipeline.project import presets
-from pipeline.project.params import Params, load
+from pipeline.project.headstarts import resolve, resolve_all
+from pipeline.project.params import load
 from pipeline.settings.loader import flatten, read_yaml
 from tests.fuzz.damage import damaged, refused
 
 FILE = Path(__file__).resolve().parents[2] / "params.yaml"
 _TEXT = FILE.read_bytes()
 _MOST_SECONDS = 5.0
+LAID_OVER = [("sample_efficiency", "classifier"), ("ablate", "classifier"), ("ablate", "pretrain_lm"),
+             ("tune", "overrides")]  # fmt: skip
+PARTS = ("pretrain_lm", "finetune_lm", "finetune_classifier", "few_labels", "scratch", "probe")
+SECTIONS = re.compile("|".join(read_yaml(FILE)))  # one of them is named by what refuses a name
 _SCALARS = [
     ".nan", ".inf", "-.inf", "1e400", "-1", "0", "0.0", "1.5", "1" + "0" * 30, "1" * 5_000, "1e-320",
     "true", "yes", "~", "null", '""', "'x'", "[]", "{}", "[1, 2]", "{a: 1}", "2024-13-45", "2024-12-05",
@@ -69,22 +74,40 @@ def check_settings(content: bytes, folder: Path) -> bool:
     file = folder / "params.yaml"
     file.write_bytes(content)
     began = time.process_time()
-    no, params = refused(lambda: load(file), str(file))
+    no, params = refused(lambda: read_all(file), str(file), file.name)
     assert time.process_time() - began < _MOST_SECONDS
     if no is None:
-        assert isinstance(params, Params)
-        _check_numbers(params.model_dump())
+        _check_numbers(params)
     else:
-        told = no.replace(str(file), "")
+        told = no.replace(str(file), "").replace(file.name, "")
         assert (
-            "`" in told or "line " in told or "position " in told or "expected" in told or "recursion" in told
+            "`" in told
+            or "line " in told
+            or "position " in told
+            or "expected" in told
+            or "recursion" in told
+            or SECTIONS.search(told)
         ), no
     return no is not None
 
 
+def read_all(file: Path) -> dict[str, Any]:
+    """All settings as the stages get them: what is laid over others, as part of these."""
+    params = load(file)
+    values = params.model_dump()
+    resolve_all(params)
+    found = {name: resolve(params, name) for name in params.headstarts}
+    values["headstarts"] = {
+        name: {part: each.of_stage(part) for part in PARTS} for name, each in found.items()
+    }
+    for section, name in LAID_OVER:
+        del values[section][name]
+    return values
+
+
 def _check_numbers(values: Mapping[str, Any]) -> None:
     for key, value in flatten(values):
-        if not re.match(r"headstarts\.\w+\.config\.", key):  # checked by the family
+        if not re.match(r"headstarts\.\w+\.\w+\.model\.config\.", key):  # checked by the family
             assert not isinstance(value, float) or math.isfinite(value), key
             assert not isinstance(value, int) or abs(value) < 2**32, key
 

@@ -22,7 +22,7 @@ from models.objective import Measure, Objective, StepLoss, TrainingText, Workers
 from pipeline.artifacts.model_folder import ModelFolder, load_model
 from pipeline.corpus.batches import rng_of, rows_of
 from pipeline.objectives.lookup import objective_of
-from pipeline.project.headstarts import resolve
+from pipeline.project.headstarts import resolve, resolve_all
 from pipeline.project.params import Params, checked
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.classifier import make_classifier_job
@@ -306,6 +306,26 @@ def test_its_settings_are_read_from_params_yaml_with_its_own_defaults():
 def test_other_settings_are_refused_by_their_key(section, message):
     with pytest.raises(ValueError, match=message):
         resolve(params_with(**section), "mine")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"ablate": {"headstart": "mine", "pretrain_lm": {"bptt": 9}}}, r"`ablate\.pretrain_lm\.bptt`"),
+        ({"ablate": {"pretrain_lm": {"epochs": float("nan")}}}, r"`ablate\.pretrain_lm\.epochs`"),
+        (
+            {"tune": {"headstart": "mine", "overrides": {"finetune_lm": {"documents": 0.5}}}},
+            r"`tune\.overrides\.finetune_lm\.documents`",
+        ),
+        (
+            {"tune": {"overrides": {"finetune_classifier": {"epochs": 0}}}},
+            r"`tune\.overrides\.finetune_classifier\.epochs`",
+        ),
+    ],
+)
+def test_what_the_search_and_the_ledger_lay_over_is_refused_before_anything_is_trained(section, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_all(checked(overlay(params_with().model_dump(), section), where="params.yaml"))
 
 
 def test_settings_that_do_not_fit_the_text_are_refused_before_a_worker_starts(tokens):
