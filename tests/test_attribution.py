@@ -42,6 +42,13 @@ def test_attributions_add_up_to_the_logit_minus_the_baselines(label, pooling):
     assert abs(found.sum()) > 1e-3
 
 
+@pytest.mark.parametrize("dtype", [np.uint16, np.int64])
+def test_a_text_that_is_read_from_its_end_is_explained_as_it_was_read(dtype):
+    """Reversed documents are views that torch does not take."""
+    model, ids = classifier(), np.array([3, 7, 7, 1, 19, 4], dtype)
+    assert (token_attributions(model, ids[::-1], 1) == token_attributions(model, ids[::-1].copy(), 1)).all()
+
+
 def test_the_model_is_unchanged():
     model = classifier()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

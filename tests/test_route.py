@@ -622,7 +622,7 @@ def test_predict_refuses_an_altered_model_in_one_line(project, tmp_path):
 
 def test_lr_find_draws_and_suggests(project):
     out = command(project, "headstart", "lr-find", "finetune_lm", "--steps", "60").stdout
-    assert "suggested finetune_lm.optimizer.lr" in out
+    assert "suggested headstarts.ulmfit.finetune_lm.optimizer.lr" in out
     assert (project / "reports/lr_find/finetune_lm-ulmfit.png").stat().st_size > 5000
     rows = (project / "reports/lr_find/finetune_lm-ulmfit.csv").read_text(encoding="utf-8").splitlines()
     rates = [float(row.split(",")[0]) for row in rows[1:]]

@@ -27,7 +27,7 @@ def token_attributions(
     from captum.attr import IntegratedGradients
 
     weight = model.encoder.embedding.weight.detach()
-    tokens_T = torch.from_numpy(np.asarray(ids_T, dtype=np.int64)).to(weight.device)
+    tokens_T = torch.from_numpy(np.ascontiguousarray(ids_T, dtype=np.int64)).to(weight.device)
     embedded_TE = weight[tokens_T]
 
     def logits(embedded_STE: Tensor) -> Tensor:
