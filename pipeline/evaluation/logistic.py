@@ -15,7 +15,6 @@ import numpy as np
 from pipeline.corpus.classifier_batches import stratified_subset
 
 _MAX_ITERATIONS = 300
-_LABELS_TO_CHOOSE_BY = 5_000  # more would hardly move the choice, at growing cost
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,7 @@ class Strengths:
     grid: Sequence[float]  # ascending: of equally good ones the first, the strongest penalty, is taken
     fallback: float  # where folds cannot choose, because a class has a single document
     num_folds: int
+    most_labels: int = 5_000  # to choose by; more would hardly move the choice, at growing cost
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def fit_logistic(
 ) -> LinearClassifier:
     """Fit logistic regression on features (N, F), dense or sparse.
 
-    The folds use at most 5,000 documents, the fit all of them. If there is but one class, it gets
+    The folds use at most `strengths.most_labels` documents, the fit all of them. If there is but one class, it gets
     probability 1.
     """
     from sklearn.linear_model import LogisticRegression
@@ -66,7 +66,7 @@ def fit_logistic(
     known = np.unique(labels)
     bias_C[known] = 0.0
     if len(known) > 1:
-        chosen = stratified_subset(labels, min(len(labels), _LABELS_TO_CHOOSE_BY), seed)
+        chosen = stratified_subset(labels, min(len(labels), strengths.most_labels), seed)
         inverse = chosen_strength(features[chosen], labels[chosen], strengths, seed, num_processes)
         model = LogisticRegression(C=inverse, max_iter=_MAX_ITERATIONS).fit(features, labels)
         # Of two classes scikit-learn keeps the weights of the second alone; those of the first are 0.
