@@ -56,8 +56,8 @@ def fit_logistic(
 ) -> LinearClassifier:
     """Fit logistic regression on features (N, F), dense or sparse.
 
-    The folds use at most `strengths.most_labels` documents, the fit all of them. If there is but one class, it gets
-    probability 1.
+    The folds use at most `strengths.most_labels` documents, the fit all of them. If there is but one class,
+    it gets probability 1.
     """
     from sklearn.linear_model import LogisticRegression
 

@@ -25,7 +25,9 @@ from pipeline.evaluation.settings import Probe
 
 _BATCH_TOKENS = 32_768  # padded tokens per batch
 # For features of length one. On AG News the folds choose 3 to 100 (word vectors 10, an LSTM 10 to 100).
-_STRENGTHS = Strengths(grid=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=5)
+_STRENGTHS = Strengths(
+    grid=(0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=5, most_labels=2_000
+)
 
 
 @dataclass(frozen=True)
