@@ -352,7 +352,11 @@ def test_the_family_has_good_defaults():
         common = {name: value for name, value in section.items() if name in Training.model_fields}
         typed(Training, common, where=stage)
         typed(WordVectorSettings, {name: section[name] for name in section.keys() - common}, where=stage)
-    typed(ClassifierTraining, family.defaults["finetune_classifier"], where="finetune_classifier")
+    # Which labels it trains on, and what it starts from, are the same for all head starts: no default here.
+    shared = {"start": "target_lm", "max_labels": None}
+    assert not shared.keys() & family.defaults["finetune_classifier"].keys()
+    classifier = shared | dict(family.defaults["finetune_classifier"])
+    typed(ClassifierTraining, classifier, where="finetune_classifier")
 
 
 def test_a_text_of_special_tokens_is_refused():
