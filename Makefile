@@ -27,7 +27,7 @@ repro: setup
 
 # Three files of tests at a time: half of their time is spent waiting for processes to start and end. Each
 # computes in one thread, as those of several processes would wait for one another.
-PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=25
 
 test: setup $(TESTLIBS)/.ready
 	$(PYTEST) -m "not long"

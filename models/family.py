@@ -80,7 +80,10 @@ def products_in(dtype: torch.dtype, encoder: Encoder) -> Iterator[None]:
 
 
 class FamilyConfig(Protocol):
-    """A family that reads in either direction has a `direction`, too: forward or backward."""
+    """A family that reads in either direction has a `direction`, too: forward or backward.
+
+    One whose embedding may begin as word vectors has its width as `embedding_dim`.
+    """
 
     def scaled_dropout(self, factor: float) -> Any:
         """Return this config with each dropout probability multiplied by `factor`, at most 0.95."""
@@ -94,12 +97,16 @@ class Family:
     # Parameters bottom to top, for discriminative rates and gradual unfreezing; the embedding first.
     layer_groups: Callable[[Any], list[list[nn.Parameter]]]
     objective: str | type[Objective]  # a module of `pipeline/objectives`, or a class of the family's own
-    pooling: str  # default for a classifier on top
-    imports_vectors: bool = False  # its embedding can come from a file of word vectors
+    # Its embedding is word vectors: a file can give them, and those trained here can become the embedding of
+    # another family. Its config has `embedding_dim`.
+    has_word_vectors: bool = False
+    # Numbers kept for the gradient, per number in a token's embedding, states and features, as measured; by
+    # default that of LSTMs. `headstart doctor` estimates memory by it.
+    activations: float = 8.5
     # Laid over a stage's section of params.yaml, by stage: what fits this family. `few_labels` is laid over
     # `finetune_classifier` where labels are few.
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # What `tune` searches: ranges by key of a head start, such as `finetune_lm.optimizer.lr`.
+    # The ranges that `tune` searches, by key of a head start, such as `finetune_lm.optimizer.lr`.
     space: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

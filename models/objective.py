@@ -34,7 +34,7 @@ class StepLoss:
 
 
 class Workers(Protocol):
-    """Where a training runs, as an objective sees it; see `pipeline.training.context.Context`."""
+    """The workers of a training, as an objective sees them; see `pipeline.training.context.Context`."""
 
     @property
     def rank(self) -> int: ...
@@ -47,7 +47,7 @@ class Workers(Protocol):
 
     @property
     def precision(self) -> torch.dtype:
-        """Of the large matrix products."""
+        """The type of the large matrix products."""
 
     @property
     def all_reduce(self) -> Callable[[Tensor], Tensor]:
@@ -63,7 +63,7 @@ class Documents(Protocol):
 
     @property
     def tokens(self) -> np.ndarray:
-        """Of all documents, one after the other; each begins and ends with a special one."""
+        """The tokens of all documents, one after the other; each begins and ends with a special one."""
 
     @property
     def offsets(self) -> np.ndarray:
@@ -82,7 +82,7 @@ class Documents(Protocol):
 
 @dataclass(frozen=True)
 class TrainingText:
-    """What a language-model stage trains on and evaluates on."""
+    """The text that a language-model stage trains on, and the one that it evaluates on."""
 
     training: Sequence[Documents]
     validation: Sequence[Documents]
@@ -98,7 +98,6 @@ class Measure:
     name: str  # of `validation/NAME`
     title: str
     digits: int = 3
-    comparable: bool = False  # across tokenizers
 
 
 class Objective(ABC):

@@ -211,6 +211,7 @@ _PRETRAIN_LM: dict[str, Any] = {
 }
 _FINETUNE_CLASSIFIER: dict[str, Any] = {
     "epochs": 8.0,
+    "min_steps": 200,
     "batch_rows": 128,
     "bptt": 400,
     "max_tokens": 400,
@@ -242,8 +243,8 @@ FAMILY = Family(
     build=WordVectors,
     layer_groups=layer_groups,
     objective="word_vectors",
-    imports_vectors=True,
-    pooling="mean",
+    has_word_vectors=True,
+    activations=5.0,
     defaults={
         "pretrain_lm": _PRETRAIN_LM,
         "finetune_lm": _PRETRAIN_LM,

@@ -99,6 +99,7 @@ def fingerprint(
 def choose_tokens(
     tokens: Annotated[Path, typer.Option(help="Folder of token shards, by corpus and tokenizer.")],
     tokenizers: Annotated[Path, typer.Option(help="Folder of tokenizers.")],
+    weights: Annotated[Path, typer.Option(help="Folder of word vectors from elsewhere.")],
     out: Annotated[Path, typer.Option(help="Folder; it gets a link per head start and corpus.")],
     params: ParamsFile = Path("params.yaml"),
 ) -> None:
@@ -106,7 +107,7 @@ def choose_tokens(
     from pipeline.execution import choose_tokens as command
     from pipeline.project.params import load
 
-    command.choose_tokens(load(params), tokens, tokenizers, out)
+    command.choose_tokens(load(params), tokens, tokenizers, weights, out)
 
 
 @app.command()

@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies
 
-from pipeline.evaluation.blend import BLEND, blend_weights, blended, choose, cross_fitted_blend
+from pipeline.evaluation.blend import (
+    BLEND,
+    Share,
+    blend_weights,
+    blended,
+    choose,
+    cross_fitted_blend,
+    fit_blend,
+    fitted_temperature,
+    tempered,
+)
 from pipeline.evaluation.metrics import log_loss
 from pipeline.evaluation.settings import Evaluate
 
@@ -31,7 +41,7 @@ def predictions(seed: int, strengths: list[float], num_documents: int = 200) -> 
 
 
 def loss_of(weights: np.ndarray, probs: np.ndarray, labels: np.ndarray) -> float:
-    return log_loss(labels, blended(probs, weights))
+    return log_loss(labels, blended(probs, [Share(weight) for weight in weights]))
 
 
 @settings(max_examples=40, deadline=None)
@@ -74,6 +84,39 @@ def test_documents_that_every_model_gives_probability_zero_are_ignored():
     assert blend_weights(np.zeros((2, 3, 2)), np.zeros(3, dtype=int)).tolist() == [0.5, 0.5]
 
 
+def test_the_temperature_that_was_laid_on_is_found_again():
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(20_000, 4))
+    calibrated = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = (rng.random((20_000, 1)) > calibrated.cumsum(1)).sum(1)
+    for laid_on in (0.3, 1.0, 4.0):
+        changed = tempered(calibrated, laid_on)
+        assert changed.sum(1) == pytest.approx(np.ones(20_000))
+        assert fitted_temperature(changed, labels) == pytest.approx(1 / laid_on, rel=0.05)
+        np.testing.assert_allclose(tempered(changed, 1 / laid_on), calibrated, atol=1e-9)
+
+
+def test_documents_whose_label_has_probability_zero_do_not_count_for_the_temperature():
+    probs, labels = predictions(7, [1.0], 100)
+    (certain,) = probs.copy()
+    certain[0] = np.eye(3)[(labels[0] + 1) % 3]
+    assert fitted_temperature(certain, labels) == fitted_temperature(probs[0, 1:], labels[1:])
+    np.testing.assert_allclose(tempered(certain, 2.0)[0], certain[0], atol=1e-100)
+    assert fitted_temperature(np.array([[1.0, 0.0]]), np.array([1])) == 1
+
+
+def test_a_model_that_is_right_but_unsure_gets_the_weight_that_it_deserves():
+    """As a network after label smoothing: its probabilities are flat, what they say is as good."""
+    probs, labels = predictions(6, [2.0, 2.0], 2000)
+    flat = np.stack([tempered(probs[0], 4.0), probs[1]])
+    assert blend_weights(flat, labels)[0] < 0.2
+    unsure, other = fit_blend(flat, labels)
+    assert unsure.weight == pytest.approx(0.5, abs=0.1)
+    assert unsure.temperature == pytest.approx(other.temperature / 4, rel=0.1)
+    expected = log_loss(labels, blended(probs, fit_blend(probs, labels)))
+    assert log_loss(labels, blended(flat, [unsure, other])) == pytest.approx(expected, abs=1e-3)
+
+
 def test_the_blend_of_a_document_does_not_know_its_label():
     probs, labels = predictions(3, [1.0, 1.0], 40)
     out = cross_fitted_blend(probs, labels, seed=0)
@@ -89,7 +132,7 @@ def test_cross_fitting_flatters_less_than_fitting_and_judging_on_the_same_docume
     gained = []
     for seed in range(6):
         probs, labels = predictions(seed, [0.5] * 6, 40)
-        fitted = loss_of(blend_weights(probs, labels), probs, labels)
+        fitted = log_loss(labels, blended(probs, fit_blend(probs, labels)))
         gained.append(log_loss(labels, cross_fitted_blend(probs, labels, seed=0)) - fitted)
     assert np.mean(gained) > 0
     assert all(gain > -1e-3 for gain in gained)
@@ -118,7 +161,7 @@ def test_candidates_come_with_the_noise_of_their_difference_from_the_chosen_one(
     assert close.above_low <= 0 <= close.above_high
     assert far.above_low > 0.1
     assert far.above == pytest.approx(far.error - best.error)
-    assert found.weights == {}
+    assert found.shares == {}
 
 
 def test_a_blend_of_unlike_models_wins_with_weights_fitted_on_all_documents():
@@ -126,8 +169,7 @@ def test_a_blend_of_unlike_models_wins_with_weights_fitted_on_all_documents():
     candidates = dict(zip("abc", probs, strict=True))
     found = choose(candidates, labels, SETTINGS, seed=0, blend_of=["a", "b", "c"])
     assert found.name == BLEND
-    np.testing.assert_allclose(list(found.weights.values()), blend_weights(probs, labels))
-    assert list(found.weights) == ["a", "b", "c"]
+    assert found.shares == dict(zip("abc", fit_blend(probs, labels), strict=True))
     out = cross_fitted_blend(probs, labels, seed=0)
     assert found.candidates[0].error == pytest.approx((out.argmax(1) != labels).mean())
 

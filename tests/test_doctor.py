@@ -203,7 +203,7 @@ for _ in range(2):
     training.train_step()
 training.evaluate()
 training.train_step()
-training.save(False, None)
+training.save(None)
 taken = peak() - before
 need = need_of(job.settings, job.card, 1)
 written = sum(file.stat().st_size for file in (folder / "checkpoints").rglob("*.safetensors"))
@@ -214,17 +214,19 @@ print(json.dumps([need.worker_bytes, taken, need.checkpoint_bytes, written]))
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["pretrain_lm", "finetune_classifier"])
 @pytest.mark.parametrize(
-    ("headstart", "sizes", "too_high"),
+    ("headstart", "changes", "too_high"),
     [
-        ("ulmfit", {"embedding_dim": 200, "hidden_dim": 400}, FACTOR),
-        ("vectors", {"embedding_dim": 400}, 4.0),  # activations are estimated as those of a recurrent network
+        ("ulmfit", {"config": {"embedding_dim": 200, "hidden_dim": 400}}, FACTOR),
+        # The estimate is that of a text from which no word is dropped. Of so small a training, the libraries'
+        # buffers, which are fewer than an LSTM's, are a third.
+        ("vectors", {"config": {"embedding_dim": 400}, "pretrain_lm": {"subsample": None}}, 2.0),
     ],
 )
-def test_the_estimate_is_near_the_measured_peak_of_a_training(tmp_path, stage, headstart, sizes, too_high):
+def test_the_estimate_is_near_the_measured_peak_of_a_training(tmp_path, stage, headstart, changes, too_high):
     from ruamel.yaml import YAML
 
     classifier = {"start": "scratch", "batch_rows": 64, "max_tokens": 120, "patience": 3, "unfreeze": "full"}
-    changes = {"config": sizes, "finetune_classifier": classifier}
+    changes = {**changes, "finetune_classifier": classifier}
     with (tmp_path / "params.yaml").open("w") as file:
         YAML(typ="safe").dump(overlay(PARAMS, {"headstarts": {headstart: changes}}), file)
     done = subprocess.run(
@@ -653,7 +655,7 @@ def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_pat
     (data / "tokenizers" / "pieces" / WordTokenizer.FILE).write_bytes(tokenizer.content)
     changes = {"run": {"headstarts": ["ulmfit"]}, "finetune_classifier": {"start": "scratch"}}
     params = typed(Params, overlay(PARAMS, changes), where="test")
-    choose_tokens(params, data / "tokens", data / "tokenizers", data / "inputs")
+    choose_tokens(params, data / "tokens", data / "tokenizers", Path("weights"), data / "inputs")
     found = project.inputs(params, ROOT / "dvc.yaml")
     assert [each.state for each in found] == ["warning", "ok"]
     assert "finetune_classifier@ulmfit would refuse" in found[0].found

@@ -7,7 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.evaluation.label_curve import Bootstrap, comparisons, curve, labels_for, labels_saved
+from pipeline.evaluation.label_curve import (
+    Bootstrap,
+    Errors,
+    comparisons,
+    curve,
+    falling,
+    labels_for,
+    labels_needed,
+)
 
 BOOTSTRAP = Bootstrap(num_draws=300, confidence=0.9, seed=0)
 
@@ -22,44 +30,124 @@ def wrong(rates: dict[str, dict[int, float]], num_seeds: int = 2, num_documents:
     return table
 
 
+def errors_of(table, bootstrap=BOOTSTRAP):
+    return Errors(table, bootstrap)
+
+
+def labels_at(counts: list[int], errors: list[float], error: float) -> float:
+    """The number of labels at which one curve gets down to one error."""
+    return float(labels_for(counts, falling(np.array(errors)[:, None]), np.array([error]))[0])
+
+
 def test_a_curve_is_interpolated_linearly_in_the_logarithm():
-    assert labels_for([100, 400], np.array([0.4, 0.2]), 0.3) == pytest.approx(200)
-    assert labels_for([100, 400, 1600], np.array([0.4, 0.2, 0.1]), 0.2) == pytest.approx(400)
-    assert labels_for([100, 400], np.array([0.4, 0.2]), 0.2) == pytest.approx(400)
+    assert labels_at([100, 400], [0.4, 0.2], 0.3) == pytest.approx(200)
+    assert labels_at([100, 400, 1600], [0.4, 0.2, 0.1], 0.2) == pytest.approx(400)
+    assert labels_at([100, 400], [0.4, 0.2], 0.2) == pytest.approx(400)
 
 
 def test_a_bump_in_the_curve_is_made_monotone_first():
     # 0.2 and 0.3 become 0.25 at 400 and 1,600, so 0.25 is reached at 400.
-    assert labels_for([100, 400, 1600], np.array([0.4, 0.2, 0.3]), 0.25) == pytest.approx(400)
+    assert labels_at([100, 400, 1600], [0.4, 0.2, 0.3], 0.25) == pytest.approx(400)
 
 
 def test_nothing_is_extrapolated():
-    assert labels_for([100, 400], np.array([0.4, 0.2]), 0.1) == math.inf
-    assert labels_for([100, 400], np.array([0.4, 0.2]), 0.5) == 0
+    assert labels_at([100, 400], [0.4, 0.2], 0.1) == math.inf
+    assert labels_at([100, 400], [0.4, 0.2], 0.5) == 0
     # Fewer labels may also reach the first point's error: a flat start does not show where it began.
-    assert labels_for([100, 400], np.array([0.4, 0.2]), 0.4) == 0
-    assert labels_for([100, 400, 1600], np.array([0.4, 0.4, 0.2]), 0.4) == 0
+    assert labels_at([100, 400], [0.4, 0.2], 0.4) == 0
+    assert labels_at([100, 400, 1600], [0.4, 0.4, 0.2], 0.4) == 0
 
 
-def test_saved_labels_are_those_between_the_curves():
+def test_the_falling_curve_is_that_of_scikit_learn():
+    from sklearn.isotonic import IsotonicRegression
+
+    errors_KD = np.random.default_rng(0).random((6, 50))
+    fit = IsotonicRegression(increasing=False).fit_transform
+    expected = np.stack([fit(np.arange(6), each) for each in errors_KD.T], 1)
+    np.testing.assert_allclose(falling(errors_KD), expected, atol=1e-11)
+
+
+def test_an_error_that_is_reached_exactly_is_reached():
+    """The mean of 0.1, 0.1 and 0.1 is a little above 0.1 in floating point."""
+    assert np.mean([0.1, 0.1, 0.1]) > 0.1
+    assert labels_at([100, 400, 1600], [0.1, 0.1, 0.1], 0.1) == 0
+
+
+def test_labels_needed_are_those_between_the_curves():
     table = wrong({"a": {100: 0.2}, "b": {100: 0.4, 400: 0.2, 1600: 0.1}})
-    found = labels_saved(table, "a", BOOTSTRAP)["b"]["100"]
-    assert found["labels"] == pytest.approx(400)
-    assert found["saved"] == pytest.approx(300)
-    assert found["times"] == pytest.approx(4)
+    found = labels_needed(errors_of(table), "b", "a")
     # Equal rates make the same documents wrong, so with pairing every draw gives the same answer.
-    assert found["labels_low"] == pytest.approx(400)
-    assert found["labels_high"] == pytest.approx(400)
+    assert found == {"100": pytest.approx({"labels": 400, "labels_low": 400, "labels_high": 400})}
 
 
 def test_an_error_beyond_the_curve_gives_a_bound():
-    table = wrong({"a": {100: 0.05}, "b": {100: 0.4, 400: 0.2}, "c": {100: 0.04, 400: 0.02}})
-    found = labels_saved(table, "a", BOOTSTRAP)
-    assert found["b"]["100"]["more_than"] == 400
-    assert found["b"]["100"]["labels"] is None
-    assert found["b"]["100"]["labels_high_more_than"] == 400
-    assert found["c"]["100"]["at_most"] == 100
-    assert found["c"]["100"]["saved"] is None
+    errors = errors_of(wrong({"a": {100: 0.05}, "b": {100: 0.4, 400: 0.2}, "c": {100: 0.04, 400: 0.02}}))
+    assert labels_needed(errors, "b", "a") == {
+        "100": {"more_than": 400, "labels_low_more_than": 400, "labels_high_more_than": 400}
+    }
+    assert labels_needed(errors, "c", "a") == {"100": {"at_most": 100}}
+
+
+def test_any_two_arms_are_compared_and_the_two_directions_answer_each_other():
+    counts = (100, 400, 1600)
+    rates = {"slow": (0.4, 0.3, 0.2), "fast": (0.3, 0.2, 0.1), "last": (0.9, 0.9, 0.4)}
+    errors = errors_of(wrong({arm: dict(zip(counts, each, strict=True)) for arm, each in rates.items()}))
+    slow, fast = labels_needed(errors, "slow", "fast"), labels_needed(errors, "fast", "slow")
+    assert [slow[str(count)].get("labels") for count in counts] == pytest.approx([400, 1600, None])
+    assert [fast[str(count)].get("labels") for count in counts] == pytest.approx([None, None, 400])
+    assert (slow["1600"]["more_than"], fast["400"]["at_most"]) == (1600, 100)
+    assert labels_needed(errors, "fast", "last")["1600"] == {"at_most": 100}
+    assert labels_needed(errors, "last", "fast")["100"]["more_than"] == 1600
+
+
+def test_the_interval_of_labels_needed_holds_the_truth_and_narrows_with_more_documents():
+    """Two curves along straight lines, in noise: b needs 400 labels for what a reaches with 100."""
+    rng = np.random.default_rng(0)
+    rates = {"a": (0.4, 0.3, 0.2), "b": (0.5, 0.4, 0.3)}
+    widths = []
+    for num_documents in (300, 30_000):
+        table = {
+            arm: {
+                count: {seed: (rng.random(num_documents) < rate) * 1.0 for seed in (1, 2, 3)}
+                for count, rate in zip((100, 400, 1600), each, strict=True)
+            }
+            for arm, each in rates.items()
+        }
+        found = labels_needed(errors_of(table), "b", "a")["100"]
+        assert found["labels_low"] < found["labels"] < found["labels_high"]
+        assert found["labels_low"] < 400 < found["labels_high"]
+        widths.append(math.log(found["labels_high"] / found["labels_low"]))
+    assert widths[0] / widths[1] == pytest.approx(10, rel=0.6)
+
+
+def test_labels_needed_rest_on_the_seeds_that_all_the_points_have():
+    """Seed 2 is harder for everyone. Where b lacks it, it is not held against a."""
+    easy, hard = wrong({"a": {100: 0.2}, "b": {100: 0.4, 400: 0.2}}), wrong({"a": {100: 0.6}})
+    table = {"a": {100: {1: easy["a"][100][0], 2: hard["a"][100][0]}},
+             "b": {count: {1: easy["b"][count][0]} for count in (100, 400)}}  # fmt: skip
+    assert labels_needed(errors_of(table), "b", "a")["100"]["labels"] == pytest.approx(400)
+    table["b"][100] = {2: table["b"][100][1]}
+    assert labels_needed(errors_of(table), "b", "a") == {}
+
+
+def test_documents_are_drawn_once_for_all_pairs(monkeypatch):
+    """All pairs of eight arms would otherwise take minutes."""
+    drawn = []
+    draw = Errors._draw
+
+    def counted(errors, seeds):
+        drawn.append(seeds)
+        return draw(errors, seeds)
+
+    monkeypatch.setattr(Errors, "_draw", counted)
+    table = wrong({f"arm {k}": {100: 0.4, 400: 0.3, 1600: 0.2} for k in range(8)})
+    errors = errors_of(table)
+    curve(errors)
+    for arm in table:
+        comparisons(errors, arm)
+        for other in table:
+            labels_needed(errors, arm, other)
+    assert drawn == [(0, 1)]
 
 
 def test_bands_contain_the_mean_and_narrow_with_more_documents():
@@ -67,7 +155,7 @@ def test_bands_contain_the_mean_and_narrow_with_more_documents():
     many = wrong({"a": {100: 0.3}}, num_documents=5000)
     widths = []
     for table in (few, many):
-        point = curve(table, BOOTSTRAP)["a"]["100"]
+        point = curve(errors_of(table))["a"]["100"]
         assert point["error_low"] <= point["error"] <= point["error_high"]
         assert point["error"] == pytest.approx(0.3)
         widths.append(point["error_high"] - point["error_low"])
@@ -78,7 +166,7 @@ def test_bands_contain_the_mean_and_narrow_with_more_documents():
 def test_bands_include_the_spread_over_seeds():
     table = wrong({"a": {100: 0.3}}, num_seeds=1)
     table["a"][100] = {0: (np.arange(400) < 40) * 1.0, 1: (np.arange(400) < 200) * 1.0}
-    point = curve(table, BOOTSTRAP)["a"]["100"]
+    point = curve(errors_of(table))["a"]["100"]
     assert point["std_over_seeds"] == pytest.approx(0.4 / math.sqrt(2))
     assert point["error_low"] < 0.15
     assert point["error_high"] > 0.45
@@ -87,9 +175,9 @@ def test_bands_include_the_spread_over_seeds():
 def test_a_comparison_is_paired():
     """Two arms whose errors differ in a few documents are apart although their bands overlap."""
     table = wrong({"a": {100: 0.30}, "b": {100: 0.33}})
-    points = curve(table, BOOTSTRAP)
+    points = curve(errors_of(table))
     assert points["a"]["100"]["error_high"] > points["b"]["100"]["error_low"]
-    found = comparisons(table, "a", BOOTSTRAP)["b"]["100"]
+    found = comparisons(errors_of(table), "a")["b"]["100"]
     assert found["difference"] == pytest.approx(0.03)
     assert 0 < found["difference_low"] < 0.03 < found["difference_high"]
 
@@ -98,12 +186,12 @@ def test_only_common_seeds_are_compared():
     """If a point failed, other seeds of the other arm are not compared with those that are left."""
     easy, hard = wrong({"a": {100: 0.2}, "b": {100: 0.25}}), wrong({"a": {100: 0.6}, "b": {100: 0.65}})
     table = {arm: {100: {1: easy[arm][100][0], 2: hard[arm][100][0]}} for arm in ("a", "b")}
-    whole = comparisons(table, "a", BOOTSTRAP)["b"]["100"]
+    whole = comparisons(errors_of(table), "a")["b"]["100"]
     assert whole["difference"] == pytest.approx(0.05)
     del table["b"][100][1]
-    found = comparisons(table, "a", BOOTSTRAP)["b"]["100"]
+    found = comparisons(errors_of(table), "a")["b"]["100"]
     assert found["difference"] == pytest.approx(0.05)
     assert found["num_seeds"] == 1
     assert found["difference_high"] < 0.1
     del table["a"][100][2]
-    assert comparisons(table, "a", BOOTSTRAP) == {}
+    assert comparisons(errors_of(table), "a") == {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
+from pipeline.evaluation import logistic
 from pipeline.evaluation.logistic import Strengths, chosen_strength, fit_logistic
 
 STRENGTHS = Strengths(grid=(1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), fallback=0.1, num_folds=4)
@@ -33,9 +36,38 @@ def test_the_choice_and_the_probabilities_equal_those_of_a_search_by_hand():
         losses.append(np.mean(each))
     best = STRENGTHS.grid[int(np.argmin(losses))]
     assert chosen_strength(features, labels, STRENGTHS, seed=5) == best
-    expected = LogisticRegression(C=best, max_iter=300).fit(features, labels).predict_proba(features)
+    centred = features - features.mean(axis=0)
+    expected = LogisticRegression(C=best, max_iter=300).fit(centred, labels).predict_proba(centred)
     found = fit_logistic(features, labels, 2, STRENGTHS, seed=5).probabilities(features)
     np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_what_all_features_have_in_common_neither_changes_the_fit_nor_keeps_it_from_converging(
+    sparse, monkeypatch
+):
+    """As the vectors of texts, whose mean is most of them."""
+    from scipy.sparse import csr_array
+    from sklearn.linear_model import LogisticRegression
+
+    features, labels = cloud(0.7, 400)
+    common = 0.0 if sparse else 100 * np.ones(5)
+    monkeypatch.setattr(logistic, "_SPARSE_TOLERANCE", 1e-6)  # else it stops within 0.01 of the optimum
+    alone = Strengths(grid=(10.0,), fallback=10.0, num_folds=2)
+    given = csr_array(features) if sparse else features + common
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = fit_logistic(given, labels, 2, alone, seed=0)
+    exact = LogisticRegression(C=10.0, tol=1e-10, max_iter=10_000).fit(features, labels)
+    np.testing.assert_allclose(found.probabilities(given), exact.predict_proba(features), atol=3e-3)
+
+
+def test_a_fit_that_stops_at_the_last_iteration_prints_nothing(monkeypatch):
+    monkeypatch.setattr(logistic, "_MAX_ITERATIONS", 1)
+    features, labels = cloud(0.7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit_logistic(features, labels, 2, STRENGTHS, seed=0)
 
 
 @pytest.mark.parametrize(("noise", "end"), [(0.01, -1), (100.0, 0)])

@@ -27,8 +27,8 @@ from pipeline.storage.address import open_storage
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.context import CurveRecorder
 from tests.checkout import copy_checkout
+from tests.route import TINY, command, write_corpora
 from tests.test_launch import assert_near, make_job, run_of, session_of
-from tests.test_route import TINY, command, write_corpora
 
 ROOT = Path(__file__).resolve().parent.parent
 BINARIES = Path(sys.executable).parent

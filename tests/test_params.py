@@ -134,8 +134,14 @@ def test_anchors_and_merges_that_end_are_settings_like_others(load_text):
 # ------------------------------------------------------------------------------------------- head starts
 
 
+DRAWN: dict[str, Any] = {
+    "headstarts": {"ulmfit": {"embedding_from": None}, "ulmfit_backward": {"embedding_from": None}}
+}
+
+
 def params_with(top: dict[str, Any]) -> Params:
-    return checked(overlay(read_yaml(FILE), top), where="params.yaml")
+    """params.yaml with these settings, where no embedding is trained first unless they say so."""
+    return checked(overlay(overlay(read_yaml(FILE), DRAWN), top), where="params.yaml")
 
 
 def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStart:
@@ -178,6 +184,10 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
             {"sample_efficiency": {"arms": ["ulmfit:scrach"]}},
             r"sample_efficiency\.arms, after ulmfit:, names 'scrach', .*; did you mean scratch\?",
         ),
+        (
+            {"headstarts": {"ulmfit": {"embedding_from": "vector"}}},
+            r"headstarts\.ulmfit\.embedding_from names 'vector', .*; did you mean vectors\?",
+        ),
         ({"tune": {"headstart": "ulmfti"}}, r"tune\.headstart names 'ulmfti', .*; did you mean ulmfit\?"),
         ({"ablate": {"headstart": "ulmfti"}}, r"ablate\.headstart names 'ulmfti', .*; did you mean ulmfit\?"),
     ],
@@ -198,6 +208,46 @@ def test_a_name_that_cannot_be_one_is_refused(section, name):
         ValueError, match=rf"^params\.yaml: {section} has {name!r}; a name has .* is not tfidf$"
     ):
         checked(values, where="params.yaml")
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        ({"ulmfit": {"embedding_from": "ulmfit"}}, r"ulmfit\.embedding_from is ulmfit itself; name another"),
+        (
+            {"ulmfit_backward": {"embedding_from": "ulmfit"}},
+            r"ulmfit_backward\.embedding_from` is ulmfit, whose family awd_lstm has no word vectors; name",
+        ),
+        (
+            {"ulmfit": {"embedding_from": "vectors", "weights": "w"}},
+            r"ulmfit\.embedding_from is vectors, but headstarts\.ulmfit\.weights is set, too; set one",
+        ),
+        (
+            {"ulmfit": {"embedding_from": "vectors"}, "vectors": {"weights": "w"}},
+            r"ulmfit\.embedding_from is vectors, which has weights of its own; name .* weights is null",
+        ),
+        (
+            {"ulmfit_backward": {"embedding_from": "ulmfit"}, "ulmfit": {"embedding_from": "vectors"}},
+            r"ulmfit_backward\.embedding_from is ulmfit, which has embedding_from of its own; name",
+        ),
+    ],
+)
+def test_an_embedding_that_cannot_come_from_there_is_refused(top, message):
+    with pytest.raises(ValueError, match=rf"^params\.yaml: `?headstarts\.{message}"):
+        resolve_all(params_with({"headstarts": top}))
+
+
+def test_an_embedding_is_trained_by_anothers_settings_at_its_own_width():
+    """Whether the route trains the other one or not."""
+    top = {"run": {"headstarts": ["ulmfit"]}, "headstarts": {"ulmfit": {"embedding_from": "vectors"}}}
+    params = params_with(top)
+    found, other = resolve(params, "ulmfit"), resolve(params, "vectors")
+    assert found.embedding_from is not None
+    assert found.embedding_from.pretrain_lm == other.pretrain_lm
+    width = found.model.config["embedding_dim"]
+    assert width != other.model.config["embedding_dim"]
+    assert found.embedding_from.model.config == other.model.config | {"embedding_dim": width}
+    assert resolve(params_with({}), "ulmfit").embedding_from is None
 
 
 def test_a_head_start_and_an_ensemble_cannot_have_one_name():
@@ -303,7 +353,7 @@ def test_defaults_of_a_family_lie_above_the_section_and_below_the_head_start():
     assert finished.dropout == values["finetune_classifier"]["dropout"]
     # Few labels: the finished classifier's, then the curve's, then the family's for few labels, then its own.
     assert (few.epochs, few.max_tokens, few.batch_rows) == (4.0, 55, 5)
-    assert few.patience == values["sample_efficiency"]["classifier"]["patience"]
+    assert few.patience == values["finetune_classifier"]["patience"]
     assert (few.dropout, few.unfreeze, few.optimizer.lr) == (0.25, "full", 0.02)
     assert (scratch.dropout, scratch.pooling, scratch.unfreeze) == (0.125, "last", "full")
     assert scratch.optimizer.lr == 0.02

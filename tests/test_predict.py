@@ -13,11 +13,16 @@ import pytest
 import torch
 
 from pipeline.artifacts.model_folder import export_model
-from pipeline.artifacts.shipped import ship
+from pipeline.artifacts.shipped import Labelling, ShippedProbe, ship, write_probe, write_tfidf
 from pipeline.corpus import sentencepiece_tokenizer, word_tokenizer
 from pipeline.corpus.settings import Normalise, SentencepieceTokenizer, WordTokenizer
 from pipeline.corpus.settings import Tokenizer as TokenizerSettings
 from pipeline.corpus.tokenizer import train
+from pipeline.evaluation.blend import Share
+from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
+from pipeline.evaluation.settings import Probe
+from pipeline.evaluation.tfidf import fit_tfidf
+from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.inference import predict
 from pipeline.training import precision
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder
@@ -77,7 +82,7 @@ def of_words(tmp_path_factory):
     return export(tmp_path_factory.mktemp("model") / "vectors", WORDS, seed=1)
 
 
-def shipped(folder: Path, parts: dict[Path, float]) -> Path:
+def shipped(folder: Path, parts: dict[Path, float], temperature: float = 1.0) -> Path:
     def write(source: Path) -> Callable[[Path], None]:
         def copy(aside: Path) -> None:
             shutil.copytree(source, aside)
@@ -87,7 +92,7 @@ def shipped(folder: Path, parts: dict[Path, float]) -> Path:
     ship(
         folder,
         "blend",
-        {source.name: weight for source, weight in parts.items()},
+        {source.name: Share(weight, temperature) for source, weight in parts.items()},
         {source.name: write(source) for source in parts},
     )
     return folder
@@ -129,6 +134,64 @@ def test_a_shipped_classifier_gives_the_weighted_mean_of_its_parts_each_with_its
     assert probabilities(Path(moved)) == pytest.approx(0.75 * ones + 0.25 * others)
     alone = shipped(tmp_path / "alone", {of_words: 1.0})
     assert probabilities(alone) == pytest.approx(others)
+    flatter = shipped(tmp_path / "flatter", {of_words: 1.0}, temperature=2.0)
+    roots = np.sqrt(others)
+    assert probabilities(flatter) == pytest.approx(roots / roots.sum(1, keepdims=True))
+
+
+PAIRS = ["aa bb cc", "aa bb", "dd ee ff", "dd ee", "aa cc", "ff dd"]
+LABELS = np.array([0, 0, 1, 1, 0, 1])
+LABELLING = Labelling(("no", "yes"), NORMALISE.model_dump())
+
+
+@pytest.mark.parametrize("with_tfidf", [False, True])
+def test_a_shipped_probe_gives_the_probabilities_of_the_fitted_one(tmp_path, with_tfidf):
+    tokenizer = train(PAIRS, WORDS)
+    file = tmp_path / tokenizer.FILE
+    file.write_bytes(tokenizer.content)
+    card = ModelCard(
+        "language_model", "awd_lstm", CONFIG, tokenizer.vocab_size, tokenizer.pad_id, "forward",
+        tokenizer.sha256, "finetune_lm", "key", None,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    encoder = build_encoder(card)[0]
+    with torch.no_grad():
+        encoder.embedding.weight.mul_(20)
+    settings = Probe(layers=[-1], combine="concat", pooling=["mean", "idf_mean"])
+    reading = Reading("forward", 40, 7, tokenizer.pad_id, frozenset({tokenizer.pad_id}))
+    idf_V = np.linspace(1, 3, tokenizer.vocab_size).astype(np.float32)
+
+    def features(texts: list[str]) -> np.ndarray:
+        ids = tokenizer.encode_batch(texts)
+        return pooled_features(encoder, ids, settings, reading, idf_V, torch.device("cpu"))
+
+    asked = ["aa bb cc", "ff", "cc dd"]
+    fitted = (
+        fit_joint(PAIRS, features(PAIRS), LABELS, 2, seed=0)
+        if with_tfidf
+        else fit_probe(features(PAIRS), LABELS, 2, seed=0)
+    )
+    read = (asked, features(asked)) if with_tfidf else (features(asked),)
+    wanted = fitted.probabilities(*read)
+    weights = encoder.state_dict()
+    probe = ShippedProbe(card, weights, torch.from_numpy(idf_V), settings, reading, fitted)
+    write_probe(tmp_path / "probe", probe, LABELLING, file)
+    predictor = predict.Predictor.load(tmp_path / "probe", precision="fp32")
+    found = [list(each.probabilities.values()) for each in predictor.predict(asked)]
+    assert np.array(found) == pytest.approx(wanted, abs=1e-6)
+    assert np.ptp(wanted[:, 0]) > 0.1
+
+
+def test_shipped_tf_idf_gives_the_probabilities_of_the_fitted_one_and_is_refused_if_torn(tmp_path):
+    texts = ["salt dough", "flour dough", "wave tide", "wave reef"]
+    fitted = fit_tfidf(texts, np.array([0, 0, 1, 1]), 2, seed=0)
+    write_tfidf(tmp_path / "tfidf", fitted, LABELLING)
+    predictor = predict.Predictor.load(tmp_path / "tfidf", precision="fp32")
+    found = [list(each.probabilities.values()) for each in predictor.predict(["dough", "a tide"])]
+    assert np.array(found) == pytest.approx(fitted.probabilities(["dough", "a tide"]))
+    (tmp_path / "tfidf/terms.txt").write_text("dough\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="tfidf"):
+        predict.Predictor.load(tmp_path / "tfidf", precision="fp32")
 
 
 def test_classifiers_that_are_given_together_count_alike_however_many_parts_they_have(

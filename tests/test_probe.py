@@ -13,6 +13,8 @@ from pydantic import ValidationError
 from models.awd_lstm import AWDLSTM, Config
 from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
 from pipeline.evaluation.settings import Probe
+from pipeline.evaluation.tfidf import fit_tfidf
+from pipeline.evaluation.with_tfidf import fit_joint
 
 VOCAB, PAD, BOS, EOS = 30, 0, 1, 2
 POOLING = ["max", "mean", "first", "idf_mean", "last"]
@@ -205,3 +207,28 @@ def test_zeros_a_missing_class_and_a_class_of_one_document_are_accepted(clouds):
         assert np.isfinite(probs).all()
     alone = fit_probe(features[:1], labels[:1], 3, seed=0).probabilities(features)
     assert (alone == [1, 0, 0]).all()
+
+
+def test_tf_idf_and_features_together_are_right_where_each_alone_is_not():
+    """Half of the documents tell their label by a word, the others by their features."""
+    rng = np.random.default_rng(0)
+    labels, by_word = rng.integers(2, size=240), np.arange(240) % 2 == 0
+    texts = [
+        f"the {['wave', 'oven'][label] if told else 'thing'} is number {rng.integers(10_000)}"
+        for label, told in zip(labels, by_word, strict=True)
+    ]
+    features = 0.1 * rng.normal(size=(240, 2, 4))
+    features[:, :, 0] += 0.3
+    features[~by_word, :, 1] += (2 * labels[~by_word] - 1)[:, None]
+    train, test = slice(0, 120), slice(120, None)
+
+    def error(probs: np.ndarray) -> float:
+        return float((probs.argmax(1) != labels[test]).mean())
+
+    tfidf = fit_tfidf(texts[train], labels[train], 2, seed=0).probabilities(texts[test])
+    probe = fit_probe(features[train], labels[train], 2, seed=0).probabilities(features[test])
+    joint = fit_joint(texts[train], features[train], labels[train], 2, seed=0)
+    together = joint.probabilities(texts[test], features[test])
+    assert together.sum(1) == pytest.approx(np.ones(120))
+    assert error(together) < 0.05
+    assert min(error(tfidf), error(probe)) > 0.15

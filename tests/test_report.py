@@ -19,14 +19,13 @@ import pytest
 import pipeline.report.page as page_module
 from pipeline.objectives.causal import Causal
 from pipeline.report import figures as data
-from pipeline.report import sentences
+from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures
 from pipeline.report.markdown import summary
 from pipeline.report.page import Provenance, page
 from pipeline.report.sentences import number_of_labels
 from pipeline.report.verdict import verdict
 
-Counts = dict[int, float] | None
 EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
 # Text that a review, a label, a path, a commit or a failure may contain.
 PAYLOADS = {
@@ -74,12 +73,6 @@ def candidate_of(error: float, parts: dict[str, float], **more: Any) -> dict[str
     return scores(error) | {"parts": parts, "validation": validation} | more
 
 
-def needed(**given: float) -> dict[str, float | None]:
-    names = ("labels", "more_than", "at_most", "labels_low", "labels_low_more_than", "labels_high",
-             "labels_high_more_than", "saved", "times")  # fmt: skip
-    return {name: given.get(name) for name in names}
-
-
 def point(error: float) -> dict[str, float | None]:
     return {"error": error, "error_low": error - 0.01, "error_high": error + 0.01, "std_over_seeds": None,
             "num_seeds": 1}  # fmt: skip
@@ -116,7 +109,7 @@ def figures() -> Figures:
         "pretrain_lm-ulmfit": {"before": LM, "after": LM, "measures": MEASURES} | cost | {"seconds": 120.0},
         "finetune_lm-ulmfit": {"before": LM, "after": LM, "measures": MEASURES} | cost,
         "read_features-ulmfit": {"seconds": 6.0, "core_seconds": 5.0, "gpu_seconds": 0.0},
-        "finetune_classifier-ulmfit": cost,
+        "finetune_classifier-ulmfit": cost | {"restarts": 0, "took_off": True},
         "find_leaks": {
             "num_test_documents": 50, "num_leaked": 2, "num_exact": 1, "num_near": 1, "share": 0.04,
             "sources": {"target train": {"num_leaked": 2, "num_exact": 1, "num_near": 1}},
@@ -146,12 +139,15 @@ def figures() -> Figures:
             "num_seeds": 1, "confidence": 0.95, "num_test_documents": 50,
             "curve": {"ulmfit": {"100": point(0.3), "1000": point(0.1)},
                       "ulmfit:scratch": {"100": point(0.5), "1000": point(0.3)}},
-            "labels_needed": {"ulmfit:scratch": {
-                "1000": needed(more_than=1000, labels_low_more_than=1000, labels_high_more_than=1000),
-                "100": needed(labels=1000, labels_low=800, labels_high_more_than=1000, saved=900, times=10),
-            }},
+            "labels_needed": {
+                "ulmfit": {"ulmfit:scratch": {
+                    "100": {"at_most": 100}, "1000": {"labels": 100, "labels_low": 100, "labels_high": 120}}},
+                "ulmfit:scratch": {"ulmfit": {
+                    "1000": {"more_than": 1000, "labels_low_more_than": 1000, "labels_high_more_than": 1000},
+                    "100": {"labels": 1000, "labels_low": 800, "labels_high_more_than": 1000}}},
+            },
             "above": {"ulmfit": {"ulmfit:scratch": {"100": above(-0.02), "1000": above(0.2)}}},
-            "above_base": {"ulmfit:scratch": {"100": above(-0.02), "1000": above(0.2)}},
+            "began_anew": {}, "never_took_off": {},
             "head_starts": {"ulmfit": ["ulmfit"], "ulmfit:scratch": ["ulmfit"], "tfidf": []},
             "cost": {"ulmfit": cost, "ulmfit:scratch": cost, "tfidf": cost},
             "core_seconds": {"ulmfit": {"100": 6.0, "1000": 20.0}, "tfidf": {},
@@ -198,150 +194,16 @@ def with_search(figures: Figures) -> Figures:
     return dataclasses.replace(figures, metrics=metrics)
 
 
-def compared(figures: Figures, scratch: Counts, tfidf: Counts = None, finished: float | None = None) -> str:
-    """The verdict for these differences, by number of labels, each give or take 0.01; None: not tried."""
-    compare(figures, "ulmfit", scratch, tfidf, finished)
-    return verdict(figures)
-
-
-def compare(
-    figures: Figures, name: str, scratch: Counts, tfidf: Counts = None, finished: float | None = None
-) -> None:
-    """Plant these differences, for a head start; of the arms of others they leave all but TF-IDF."""
-    curve: Any = figures["sample_efficiency"]
-    compared = ((f"{name}:scratch", scratch), ("tfidf", tfidf))
-    tried = {arm: each for arm, each in compared if each is not None}
-    others = [arm for arm in curve["arms"] if arm.partition(":")[0] not in (name, "tfidf")]
-    curve["arms"] = [name, *others, *tried]
-    curve["above"][name] = {
-        arm: {str(count): above(difference) for count, difference in by_count.items()}
-        for arm, by_count in tried.items()
-        if by_count
-    }
-    for other in (f"{name}:probe", "blend"):
-        figures["evaluate"]["candidates"].pop(other, None)
-    candidate = figures["evaluate"]["candidates"].setdefault(name, candidate_of(0.1, {name: 1.0}))
-    candidate.pop("tfidf_above", None)
-    if finished is not None:
-        interval = {"above_low": finished - 0.01, "above_high": finished + 0.01}
-        candidate["tfidf_above"] = {"above": finished} | interval
-
-
-MORE, FEWER, ALIKE = {100: -0.1, 1000: -0.1}, {100: 0.1, 1000: 0.1}, {100: 0.0, 1000: 0.009}
-YES = "Yes, the head start ulmfit was worth it on this corpus: fine-tuned, "
-PARTLY = "In part, the head start ulmfit was worth it on this corpus: fine-tuned, "
-NO = "No, the head start ulmfit was not worth it on this corpus: fine-tuned, "
-UNCLEAR = "It is not clear whether the head start ulmfit was worth it on this corpus: fine-tuned, "
-SCRATCH = "compared with training from scratch"
-TFIDF = "compared with TF-IDF (simple word counts)"
-NO_TFIDF = "there is no comparison with TF-IDF (simple word counts)."
-LEFT_OUT = "; trainings that failed are left out."
-
-
-def it_makes(scratch: str, tfidf: str) -> str:
-    return f"it makes {scratch} {SCRATCH}, and it makes {tfidf} {TFIDF}"
-
-
-@pytest.mark.parametrize(
-    ("scratch", "tfidf", "finished", "said"),
-    [
-        (FEWER, FEWER, 0.1, f"{YES}{it_makes('fewer mistakes', 'fewer mistakes')}."),
-        (MORE, FEWER, 0.1, f"{NO}{it_makes('more mistakes', 'fewer mistakes')}."),
-        (FEWER, MORE, -0.1, f"{NO}{it_makes('fewer mistakes', 'more mistakes')}."),
-        (ALIKE, FEWER, 0.1, f"{UNCLEAR}{it_makes('no clear difference', 'fewer mistakes')}."),
-        (FEWER, ALIKE, 0.0, f"{UNCLEAR}{it_makes('fewer mistakes', 'no clear difference')}."),
-        (FEWER, MORE, 0.1,
-         f"{PARTLY}{it_makes('fewer mistakes', 'more mistakes')} (fewer mistakes with all labels)."),
-        (FEWER, None, 0.1,
-         f"{YES}{it_makes('fewer mistakes', 'fewer mistakes')}, with all labels."),
-        (FEWER, None, None, f"{YES}it makes fewer mistakes {SCRATCH}, and {NO_TFIDF}"),
-        (MORE, None, None, f"{NO}it makes more mistakes {SCRATCH}, and {NO_TFIDF}"),
-        (ALIKE, None, None, f"{UNCLEAR}it makes no clear difference {SCRATCH}, and {NO_TFIDF}"),
-        ({1000: -0.1, 300: 0.1, 100: 0.2}, None, None,
-         f"{PARTLY}it makes fewer mistakes with few labels and more mistakes with many {SCRATCH}, and "
-         f"{NO_TFIDF}"),
-        ({100: 0.0, 300: 0.1, 1000: 0.0, 3000: -0.1}, None, None,
-         f"{PARTLY}it makes no clear difference at some numbers of labels and fewer mistakes or more "
-         f"mistakes at others {SCRATCH}, and {NO_TFIDF}"),
-        (None, FEWER, 0.1, f"{YES}it makes fewer mistakes {TFIDF}."),
-        (None, ALIKE, 0.0, f"{UNCLEAR}it makes no clear difference {TFIDF}."),
-        (None, MORE, -0.1, f"{NO}it makes more mistakes {TFIDF}."),
-        (None, None, 0.1, f"{YES}it makes fewer mistakes {TFIDF}, with all labels."),
-        (None, None, None, f"{UNCLEAR}{NO_TFIDF}"),
-    ],
-)  # fmt: skip
-def test_the_verdict_says_whether_the_head_start_was_worth_it(figures, scratch, tfidf, finished, said):
-    figures["sample_efficiency"]["failed"] = {}
-    assert compared(figures, scratch, tfidf, finished) == said
-
-
-@pytest.mark.parametrize(
-    ("scratch", "tfidf", "said"),
-    [
-        ({1000: 0.1}, FEWER, f"{YES}{it_makes('fewer mistakes', 'fewer mistakes')}{LEFT_OUT}"),
-        ({}, FEWER, f"{UNCLEAR}the comparison with training from scratch failed, and it makes fewer mistakes "
-         f"{TFIDF}{LEFT_OUT}"),
-        ({}, {}, f"{UNCLEAR}the comparison with training from scratch failed, and the comparison with TF-IDF "
-         f"(simple word counts) failed{LEFT_OUT}"),
-    ],
-)  # fmt: skip
-def test_the_verdict_leaves_out_what_failed_and_says_so(figures, scratch, tfidf, said):
-    assert compared(figures, scratch, tfidf) == said
-
-
-def test_the_better_of_a_head_start_s_uses_decides_and_comes_first(figures):
-    figures["sample_efficiency"]["failed"] = {}
-    fine_tuned = compared(figures, FEWER, MORE, -0.1)
-    assert fine_tuned.startswith(NO)
-    figures["sample_efficiency"]["arms"].append("ulmfit:probe")
-    figures["sample_efficiency"]["above"]["ulmfit:probe"] = {
-        "tfidf": {"100": above(0.1)}, "ulmfit:scratch": {"100": above(-0.1)},
-    }  # fmt: skip
-    frozen = f"with frozen features, it makes fewer mistakes {TFIDF}"  # it trains no network from scratch
-    assert verdict(figures) == (
-        f"{YES.removesuffix('fine-tuned, ')}{frozen}; fine-tuned, {fine_tuned.removeprefix(NO)}"
-    )
-    figures["sample_efficiency"]["above"]["ulmfit:probe"]["tfidf"]["100"] = above(-0.1)
-    assert verdict(figures).startswith(fine_tuned.removesuffix("."))
-
-
-def test_the_verdict_is_the_same_if_training_from_scratch_is_the_base(figures):
-    said = compared(figures, MORE)
-    assert said.startswith(NO)
-    curve = figures["sample_efficiency"]
-    curve |= {"base": "ulmfit:scratch", "arms": ["ulmfit:scratch", "ulmfit"]}
-    curve["above_base"] = {"ulmfit": {str(count): above(-each) for count, each in MORE.items()}}
-    assert verdict(figures) == said
-
-
-def test_of_two_head_starts_the_most_worthwhile_comes_first(figures):
-    figures["sample_efficiency"]["failed"] = {}
-    both = dataclasses.replace(figures, tokenizers={"ulmfit": "pieces", "vectors": "words"})
-    vectors_yes = YES.replace("ulmfit", "vectors")
-    compare(both, "ulmfit", FEWER, MORE, -0.1)
-    compare(both, "vectors", None, FEWER, 0.1)
-    worse = f"{NO}{it_makes('fewer mistakes', 'more mistakes')}."
-    assert verdict(both) == f"{vectors_yes}it makes fewer mistakes {TFIDF}. {worse}"
-    compare(both, "ulmfit", FEWER, FEWER, 0.1)  # of equally worthwhile ones in the order of the settings
-    said = verdict(both)
-    assert said.index(YES) < said.index(vectors_yes)
-    compare(both, "ulmfit", ALIKE, FEWER, 0.1)
-    compare(both, "vectors", FEWER, MORE, 0.1)
-    said = verdict(both)
-    assert said.index(PARTLY.replace("ulmfit", "vectors")) < said.index(UNCLEAR)
-    assert summary(both_with_figures(both)).startswith(f"# Summary\n\n**{said}**\n")
-
-
 def both_with_figures(figures: Figures) -> Figures:
     """`vectors` as a second head start, whose objective has no bits per byte."""
-    measures = [{"name": "loss", "title": "loss, nats a pair", "digits": 3, "comparable": False}]
+    measures = [{"name": "loss", "title": "loss of a pair", "digits": 3}]
     cost = {"seconds": 30.0, "core_seconds": 25.0, "gpu_seconds": 0.0}
     lm: dict[str, Any] = {"before": {"loss": 4.5}, "after": {"loss": 3.25}, "measures": measures} | cost
     words = VOCABULARY | {"bytes_per_token": 5.0}
     more: dict[str, Any] = {
             "encode-general-words": {"vocabulary": words}, "encode-target-words": {"vocabulary": words},
             "pretrain_lm-vectors": lm, "finetune_lm-vectors": lm, "read_features-vectors": cost,
-            "finetune_classifier-vectors": cost}  # fmt: skip
+            "finetune_classifier-vectors": cost | {"restarts": 0, "took_off": True}}  # fmt: skip
     curve: list[dict[str, Any]] = [
         {"step": 0.0, "train_loss": None, "validation_loss": 4.5, "lr_group_0": None},
         {"step": 20.0, "train_loss": 4.0, "validation_loss": 3.25, "lr_group_0": 0.01},
@@ -359,8 +221,8 @@ def both_with_figures(figures: Figures) -> Figures:
 def test_a_head_start_without_bits_per_byte_is_shown_by_its_own_measure(figures):
     both = both_with_figures(figures)
     charts = data.language_model_curves(both)
-    assert list(charts) == ["bits per byte", "loss, nats a pair"]
-    values = [(row["stage"], row["text"], row["value"]) for row in charts["loss, nats a pair"]]
+    assert list(charts) == ["bits per byte", "loss of a pair"]
+    values = [(row["stage"], row["text"], row["value"]) for row in charts["loss of a pair"]]
     one = [("validation", 4.5), ("training", 4.0), ("validation", 3.25)]
     assert values == [
         (f"vectors, {stage}", *each) for stage in ("pretrain_lm", "finetune_lm") for each in one
@@ -371,39 +233,59 @@ def test_a_head_start_without_bits_per_byte_is_shown_by_its_own_measure(figures)
     assert "| ulmfit: target text, fine-tuned | 2.000 | 4.600 | 100.0 | 900 |  |" in text
     assert "| words: bytes per token | 5.000 | 5.000 |" in text
     html = page(both, Provenance())
-    assert "Loss, nats a pair during pretraining and fine-tuning" in html
+    assert "Loss of a pair during pretraining and fine-tuning" in html
     assert "vectors, finetune_classifier: learning rate of each layer group" in html
 
 
-def test_the_verdict_comes_before_any_figure(figures):
-    said = verdict(figures)
-    assert not re.search(r"\d", said)
-    assert summary(figures).startswith(f"# Summary\n\n**{said}**\n")
-    body = page(figures, Provenance()).partition("<body>")[2]
-    before, found, _ = re.sub(r"<[^>]*>", "", body).partition(said)
+def test_the_price_of_a_probe_includes_reading_the_document(figures):
+    metrics = dict(figures.metrics)
+    metrics["read_features-ulmfit"] = {**metrics["read_features-ulmfit"], "milliseconds_per_document": 2.0}
+    candidates = metrics["evaluate"]["candidates"]
+    for name, taken in {"ulmfit:probe": 0.25, "blend": 1.5, "tfidf": 0.125}.items():
+        candidates[name]["milliseconds_per_document"] = taken
+    rows = tables.classifiers(dataclasses.replace(figures, metrics=metrics))
+    said = {row[""]: row["ms a document"] for row in rows}
+    assert said["ulmfit (frozen features)"] == "2.25"
+    assert said["blend of them"] == "3.50"  # the probe is one of its parts
+    assert said["ulmfit (ships)"] == "1.23"
+    assert said["TF-IDF + logistic regression"] == "0.12"
+
+
+def test_the_coverage_of_imported_vectors_is_said(figures):
+    assert "imported" not in summary(figures)
+    coverage = {"share_of_words": 0.985, "share_of_running_words": 0.952, "num_words": 14_857}
+    metrics = dict(figures.metrics)
+    metrics["finetune_lm-ulmfit"] = {**metrics["finetune_lm-ulmfit"], "coverage": coverage}
+    said = "ulmfit was imported: 98.5% of the vocabulary and 95.2% of the running words"
+    assert said in summary(dataclasses.replace(figures, metrics=metrics))
+
+
+def test_the_verdict_opens_the_summary_and_the_page_before_any_figure(figures):
+    first, *following = verdict(figures)
+    assert not re.search(r"\d", first)
+    assert following
+    assert summary(figures).startswith(f"# Summary\n\n**{first}**\n\n{' '.join(following)}\n\n- ")
+    text = re.sub(r"<[^>]*>", "", page(figures, Provenance()).partition("<body>")[2])
+    before, found, after = text.partition(first)
     assert found
     assert not re.search(r"\d", before)
+    assert after.startswith(" ".join(following))
 
 
 def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
-    first, chosen, leaks, labels, last = sentences.key_figures(figures)
+    first, chosen, leaks, last = sentences.key_figures(figures)
     assert first == (
         "The classifier that ships, ulmfit, gets 10.0% of 50 held-out documents wrong (8.0% to 12.0%). That "
         "is 10.0 points (2.0 to 18.0) better than TF-IDF with logistic regression on the same labels and "
         "documents, which gets 20.0% wrong."
     )
     assert chosen == (
-        "ulmfit ships because it has the lowest error, 11.0%, on 40 validation documents, clearly below all "
-        "3 others."
+        "What ships, ulmfit, has the lowest error of all candidates, 11.0%, on 40 validation documents, "
+        "clearly below all 3 others."
     )
     assert leaks == (
         "2 test documents are also in the training text, word for word or nearly; without them the "
         "classifier gets 12.0% wrong, TF-IDF 23.0%."
-    )
-    assert labels == (
-        "For an error of 30.0%, ulmfit needs 100 labels, ulmfit, from scratch 1,000 (800 to more than "
-        "1,000), 10.0 times as many; for an error of 10.0%, ulmfit needs 1,000 labels, ulmfit, from scratch "
-        "more than 1,000."
     )
     assert last.startswith("Training took 4.0 minutes: ulmfit 4.0 minutes (pretrain_lm 2.0, ")
 
@@ -412,14 +294,14 @@ def test_why_it_ships_is_said_and_how_sure_that_is(figures):
     metrics = figures["evaluate"]
     metrics["candidates"]["ulmfit:probe"]["validation"]["above_low"] = 0.0
     assert sentences.key_figures(figures)[1].endswith(
-        "on 40 validation documents. There is no clear difference to ulmfit, frozen features."
+        "on 40 validation documents. Not clearly worse there: ulmfit (frozen features)."
     )
     metrics["candidates"]["tfidf"]["validation"]["above_low"] = -0.01
     assert sentences.key_figures(figures)[1].endswith(
-        "There are no clear differences to ulmfit, frozen features, TF-IDF + logistic regression."
+        "Not clearly worse there: ulmfit (frozen features), TF-IDF + logistic regression."
     )
     metrics["forced"] = True
-    assert sentences.key_figures(figures)[1] == "ulmfit ships because evaluate.ship names it."
+    assert sentences.key_figures(figures)[1] == "What ships, ulmfit, is named by evaluate.ship."
 
 
 def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheapest(figures):
@@ -430,11 +312,11 @@ def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheap
     assert rows == {
         ("ulmfit", 100): (pytest.approx(106 / 60), True),
         ("ulmfit", 1000): (pytest.approx(120 / 60), True),
-        ("ulmfit, from scratch", 100): (pytest.approx(12 / 60), True),
-        ("ulmfit, from scratch", 1000): (pytest.approx(130 / 60), False),
+        ("ulmfit (from scratch)", 100): (pytest.approx(12 / 60), True),
+        ("ulmfit (from scratch)", 1000): (pytest.approx(130 / 60), False),
     }
     text = summary(figures).partition("## The cheapest ways to lower errors")[2]
-    ways = ["| 50.0% | ulmfit, from scratch | 100 | 0.20 |", "| 30.0% | ulmfit | 100 | 1.77 |",
+    ways = ["| 50.0% | ulmfit (from scratch) | 100 | 0.20 |", "| 30.0% | ulmfit | 100 | 1.77 |",
             "| 10.0% | ulmfit | 1,000 | 2.00 |"]  # fmt: skip
     assert [text.index(way) for way in ways] == sorted(text.index(way) for way in ways)
 
@@ -457,17 +339,17 @@ def test_a_difference_whose_interval_holds_zero_is_called_unclear(figures):
 
 def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
     assert sentences.comparisons(figures) == [
-        "Ulmfit is ahead of ulmfit, from scratch with 1,000 labels; ulmfit, from scratch is ahead of ulmfit "
-        "with 100 labels; they cross between 100 and 1,000."
+        "Ulmfit is ahead of ulmfit (from scratch) with 1,000 labels; ulmfit (from scratch) is ahead of "
+        "ulmfit with 100 labels; they cross between 100 and 1,000."
     ]
-    figures["sample_efficiency"]["above_base"]["ulmfit:scratch"]["300"] = above(0.005)
+    figures["sample_efficiency"]["above"]["ulmfit"]["ulmfit:scratch"]["300"] = above(0.005)
     assert sentences.comparisons(figures)[0].endswith(
-        "with 300 labels there is no clear difference between ulmfit and ulmfit, from scratch; they cross "
+        "with 300 labels there is no clear difference between ulmfit and ulmfit (from scratch); they cross "
         "between 100 and 1,000."
     )
-    figures["sample_efficiency"]["above_base"]["ulmfit:scratch"].pop("300")
+    figures["sample_efficiency"]["above"]["ulmfit"]["ulmfit:scratch"].pop("300")
     text = summary(figures)
-    assert "| ulmfit, from scratch | -2.0% (-3.0% to -1.0%) | +20.0% (+19.0% to +21.0%) |" in text
+    assert "| ulmfit (from scratch) | -2.0% (-3.0% to -1.0%) | +20.0% (+19.0% to +21.0%) |" in text
     assert "there is one seed, so they do not cover its spread" in text
 
 
@@ -493,6 +375,7 @@ def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_pa
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"labels": 412.3}, "412"),
         ({"labels": 412.3, "labels_low": 300.0, "labels_high": 500.0}, "412 (300 to 500)"),
         ({"labels": 412.3, "labels_low": 300.0, "labels_high_more_than": 1000},
          "412 (300 to more than 1,000)"),
@@ -504,7 +387,68 @@ def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_pa
     ],
 )  # fmt: skip
 def test_a_number_of_labels_is_said_with_its_interval_or_bound(given, said):
-    assert number_of_labels(needed(**given)) == said
+    assert number_of_labels(given) == said
+
+
+def test_the_labels_of_every_arm_for_the_error_of_every_other_one_are_one_table(figures):
+    title = (
+        "\nEach row: the labels that an arm needs for the error that another one has with 1,000 labels.\n\n"
+    )
+    table = summary(figures).partition(title)[2].partition("\n\n")[0]
+    assert table.splitlines() == [
+        "|  | ulmfit: 10.0% | ulmfit (from scratch): 30.0% |",  # tfidf has failed
+        "| --- | ---: | ---: |",
+        "| ulmfit | - | 100 (100 to 120) |",
+        "| ulmfit (from scratch) | more than 1,000 | - |",
+    ]
+    html = page(figures, Provenance())
+    most, _, fewer = html.partition("<h3>Labels saved</h3>")[2].partition("The same with 100 labels")
+    assert re.search(r"data-column=\"ulmfit \(from scratch\): 30.0%\"><span>100 \(100.to.120\)</span>", most)
+    assert re.search(r"data-column=\"ulmfit: 30.0%\"><span>1,000 \(800.to.more than 1,000\)</span>", fewer)
+    assert "<span>at most 100</span>" in fewer
+
+
+def test_without_labels_needed_there_is_no_such_table(figures):
+    """One number of labels makes no curve."""
+    figures["sample_efficiency"]["labels_needed"] = {}
+    assert "Each row: the labels" not in summary(figures)
+    assert "Labels saved" not in page(figures, Provenance())
+
+
+def test_trainings_that_began_anew_or_never_took_off_are_counted_below_the_label_curve(figures):
+    metrics = figures["sample_efficiency"]
+    assert sentences.restarts(figures) == []
+    metrics["curve"]["ulmfit"]["100"]["num_seeds"] = 3
+    metrics["began_anew"] = {"ulmfit:scratch": {"1000": 1}, "ulmfit": {"1000": 1, "100": 2}}
+    metrics["never_took_off"] = {"ulmfit:scratch": {"1000": 1}}
+    said = [
+        "These trainings were no better than the class frequencies and began anew at half the rates: ulmfit "
+        "with 100 labels (2 of 3) and 1,000 labels (1 of 1); ulmfit (from scratch) with 1,000 labels (1 of "
+        "1).",
+        "These trainings were no better than the class frequencies to the end, and count in the curve all "
+        "the same: ulmfit (from scratch) with 1,000 labels (1 of 1).",
+    ]
+    assert sentences.restarts(figures) == said
+    for text in (summary(figures), page(figures, Provenance())):
+        assert all(sentence in text for sentence in said)
+    metrics["head_starts"]["ulmfit"] = ["one", "two"]  # an ensemble trains each of its members
+    assert "100 labels (2 of 6)" in sentences.restarts(figures)[0]
+
+
+def test_classifiers_that_began_anew_or_never_took_off_are_named_below_their_table(figures):
+    both = both_with_figures(figures)
+    assert sentences.classifier_restarts(both) == []
+    trainings: Any = both.metrics
+    trainings["finetune_classifier-ulmfit"] |= {"restarts": 2, "took_off": False}
+    trainings["finetune_classifier-vectors"] |= {"restarts": 1}
+    said = [
+        "These classifiers were no better than the class frequencies and began anew at half the rates: "
+        "ulmfit (2 times) and vectors (once).",
+        "These classifiers were no better than the class frequencies to the end: ulmfit.",
+    ]
+    assert sentences.classifier_restarts(both) == said
+    for text in (summary(both), page(both, Provenance())):
+        assert all(sentence in text for sentence in said)
 
 
 def test_training_loss_is_drawn_in_the_unit_of_the_evaluations(figures):
@@ -535,7 +479,7 @@ def test_markdown_holds_the_search_the_ledger_and_what_each_classifier_took(figu
     assert "| three | test error | \\<script>" in text
     took = {  # the whole of what each needed: a probe no classifier, a blend each of its parts' once
         r"ulmfit \(ships\)": "| 1.23 | 4.0 | 2.5 | 0.0 |",
-        "ulmfit, frozen features": "|  | 3.1 | 1.8 | 0.0 |",
+        r"ulmfit \(frozen features\)": "|  | 3.1 | 1.8 | 0.0 |",
         r"TF-IDF \+ logistic regression": "|  | 1.0 | 0.8 | 0.0 |",
         "blend of them": "|  | 5.2 | 3.5 | 0.0 |",
     }

@@ -31,7 +31,7 @@ KILLED = 0.02
 ONE_AT_ONCE = Trials(cpus=1, gpus=0.0, at_once=1)
 SETTINGS = Tune(
     headstart="ulmfit", stage="finetune_lm", num_trials=4, search="grid", seed=1, workers=1, labels=None,
-    grace=0.25, reduction=2, overrides={}, space={LR: Range(choices=[*RATES])},
+    evaluations=10, grace=0.25, reduction=2, overrides={}, space={LR: Range(choices=[*RATES])},
 )  # fmt: skip
 
 

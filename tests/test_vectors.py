@@ -6,7 +6,6 @@ import gzip
 import json
 import pickle
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from pipeline.corpus.settings import SentencepieceTokenizer
-from pipeline.corpus.tokenizer import SPECIAL_PIECES, train
+from pipeline.corpus.tokenizer import SPECIAL_PIECES
 from pipeline.corpus.tokenizer_json import read_vocabulary, words_of_pieces
 from pipeline.corpus.vector_files import Vectors, read_vectors
-from pipeline.corpus.word_tokenizer import WordTokenizer, count_words
-from pipeline.corpus.word_vectors import pieces_from_words, vectors_for
+from pipeline.corpus.word_tokenizer import WordTokenizer
+from pipeline.corpus.word_vectors import vectors_for
 from tests.fuzz.damage import damaged, refused
 
 WORDS = ["the", ",", "London", "london", "été", "film"]
@@ -257,38 +255,6 @@ def test_a_lower_case_tokenizer_takes_the_vector_of_a_capitalised_word():
 def test_a_vocabulary_without_any_vector_is_refused():
     with pytest.raises(ValueError, match=r"no word of the vocabulary has a vector; take vectors"):
         vectors_for([*SPECIAL_PIECES, "x"], VECTORS, np.zeros(5))
-
-
-def encode_letters(words: Sequence[str]) -> list[np.ndarray]:
-    """Pieces are the letters a to d, numbered from 4."""
-    return [np.array([2, *(4 + "abcd".index(letter) for letter in word), 3], np.int32) for word in words]
-
-
-def test_a_piece_takes_the_mean_of_its_words_weighted_by_their_counts():
-    vectors = Vectors(["ab", "b"], np.array([[1, 0], [0, 1]], np.float32))
-    matrix, coverage = pieces_from_words({"ab": 1, "b": 3, "bc": 5}, encode_letters, 8, vectors)
-    np.testing.assert_allclose(matrix[4], vectors.matrix[0])
-    np.testing.assert_allclose(matrix[5], np.array([1 / 4, 3 / 4]))
-    mean = np.array([5 / 8, 3 / 8])  # for c, which is in no word with a vector, too
-    np.testing.assert_allclose(matrix[[1, 6, 7]], np.stack([mean] * 3))
-    assert not matrix[[0, 2, 3]].any()
-    assert (coverage.num_words, coverage.share_of_words) == (2, 0.5)
-    assert coverage.share_of_running_words == pytest.approx((1 + 9) / 15)  # a once, b nine times, c five
-
-
-def test_pieces_of_sentencepiece_take_vectors_of_the_words_of_a_text():
-    texts = ["the film , the London film"] * 20
-    pieces = train(
-        texts,
-        SentencepieceTokenizer(
-            kind="bpe", vocab_size=40, character_coverage=1.0, byte_fallback=False, sample_mb=1.0, threads=1
-        ),
-    )
-    counts = count_words(texts, lowercase=False)
-    matrix, coverage = pieces_from_words(counts, pieces.encode_batch, pieces.vocab_size, VECTORS)
-    the = next(token for token in range(pieces.vocab_size) if pieces.raw_piece(token) == "\u2581the")
-    np.testing.assert_allclose(matrix[the], MATRIX[0], rtol=1e-6)
-    assert coverage.share_of_running_words == 1.0
 
 
 @given(st.lists(st.sampled_from([*WORDS, "x", "THE", "Film"]), min_size=1, unique=True), st.data())

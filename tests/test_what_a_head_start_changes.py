@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.execution.choose_tokens import choose_tokens
 from pipeline.execution.run_stage import _identity, selected
 from pipeline.project import stages
 from pipeline.project.params import checked
@@ -20,6 +21,10 @@ from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parent.parent
 Changed = Callable[[dict[str, Any]], set[str]]
+# As if no head start trained its embedding first.
+DRAWN: dict[str, Any] = {
+    "headstarts": {"ulmfit": {"embedding_from": None}, "ulmfit_backward": {"embedding_from": None}}
+}
 OF_ALL = {"fingerprint", "choose_tokens", "evaluate", "tune", "sample_efficiency", "ablate", "report"}
 
 
@@ -105,6 +110,8 @@ def test_what_was_recorded_is_up_to_date(changed_by):
         ({"finetune_classifier": {"epochs": 9.0}}, {"read_features", "finetune_classifier"}),
         ({"probe": {"layers": "all"}}, {"read_features"}),
         ({"few_labels": {"epochs": 9.0}, "scratch": {"epochs": 9.0}}, set()),
+        ({"weights": "elsewhere"}, {"pretrain_lm", "finetune_lm"}),
+        ({"embedding_from": "ulmfit_backward"}, {"pretrain_lm"}),
         ({"config": {"embedding_dim": 8}},
          {"pretrain_lm", "finetune_lm", "read_features", "finetune_classifier"}),
     ],
@@ -127,9 +134,120 @@ def test_another_head_start_adds_its_own_stages(changed_by, recorded):
     assert found - OF_ALL == {f"{stage}@ulmfit_backward" for stage in by_head_start}
 
 
+def test_changed_weights_are_noticed(changed_by, recorded):
+    """`choose_tokens` then tells those head starts that import them."""
+    file = recorded / "sources" / "weights" / "made_up"
+    before = file.read_text(encoding="utf-8")
+    file.write_text("others", encoding="utf-8")
+    assert changed_by({}) == {"choose_tokens"}
+    file.write_text(before, encoding="utf-8")
+
+
+@pytest.fixture
+def links_of(tmp_path, monkeypatch) -> Callable[[dict[str, Any]], dict[str, str]]:
+    """The links of `vectors` and `ulmfit` with some settings of head starts."""
+    monkeypatch.chdir(tmp_path)
+    data = Path("data")
+    for corpus in ("general", "target"):
+        for tokenizer in ("pieces", "words"):
+            (data / "tokens" / corpus / tokenizer).mkdir(parents=True)
+            (data / "tokens" / corpus / tokenizer / "manifest.json").write_text("{}", encoding="utf-8")
+
+    def links(top: dict[str, Any]) -> dict[str, str]:
+        values = overlay(overlay(read_yaml(ROOT / "params.yaml"), DRAWN), {"headstarts": top})
+        params = checked(values, where="params.yaml")
+        out = data / "inputs"
+        choose_tokens(params, data / "tokens", data / "tokenizers", Path("sources/weights"), out)
+        files = sorted(out.rglob("*.json"))
+        return {file.relative_to(out).as_posix(): file.read_text(encoding="utf-8") for file in files}
+
+    return links
+
+
+@pytest.fixture
+def links_with(links_of) -> Callable[[str | None], dict[str, str]]:
+    """The links of `vectors`, which imports these weights, and of `ulmfit`, which trains its own."""
+    return lambda weights: links_of({"vectors": {"weights": weights}})
+
+
+def test_the_link_to_the_general_tokens_changes_with_the_settings_that_train_the_embedding(links_of):
+    def changed(top: dict[str, Any], vectors: dict[str, Any]) -> set[str]:
+        before, after = links_of(top), links_of(overlay(top, {"vectors": vectors}))
+        return {name for name in before if before[name] != after[name]}
+
+    taken: dict[str, Any] = {"ulmfit": {"embedding_from": "vectors"}}
+    for vectors in ({"pretrain_lm": {"epochs": 9.0}}, {"config": {"algorithm": "cbow"}}):
+        assert changed(taken, vectors) == {"ulmfit/general.json"}
+        assert changed({}, vectors) == set()
+    for vectors in ({"finetune_lm": {"epochs": 9.0}}, {"few_labels": {"epochs": 9.0}}):
+        assert changed(taken, vectors) == set()
+
+
+def test_what_trains_the_embedding_is_in_the_key_of_the_pretraining_by_its_settings_and_not_by_its_name():
+    taken: dict[str, Any] = {"headstarts": {"ulmfit": {"embedding_from": "vectors"}}}
+    longer = overlay(taken, {"headstarts": {"vectors": {"pretrain_lm": {"epochs": 9.0}}}})
+    tuned = overlay(taken, {"headstarts": {"vectors": {"finetune_lm": {"epochs": 9.0}}}})
+    wider = overlay(taken, {"headstarts": {"vectors": {"config": {"embedding_dim": 9}}}})
+    same = read_yaml(ROOT / "params.yaml")["headstarts"]["vectors"]
+    renamed = {"headstarts": {"same": same, "ulmfit": {"embedding_from": "same"}}}
+    first = identity("ulmfit", "pretrain_lm", taken)
+    assert identity("ulmfit", "pretrain_lm", {}) != first
+    assert identity("ulmfit", "pretrain_lm", longer) != first
+    # The width is the language model's.
+    assert all(identity("ulmfit", "pretrain_lm", top) == first for top in (tuned, wider, renamed))
+    for stage in ("finetune_lm", "finetune_classifier"):
+        assert identity("ulmfit", stage, taken) == identity("ulmfit", stage, {})
+
+
+def test_only_the_link_to_the_general_tokens_changes_with_the_content_of_weights(links_with):
+    folder = Path("sources/weights")
+    folder.mkdir(parents=True)
+    (folder / "vectors.txt").write_text("the 1 2\n", encoding="utf-8")
+    (folder / "same.txt").write_text("the 1 2\n", encoding="utf-8")
+    own, first = links_with(None), links_with("sources/weights/vectors.txt")
+    assert {name for name in own if own[name] != first[name]} == {"vectors/general.json"}
+    assert links_with("sources/weights/same.txt") == first
+    (folder / "vectors.txt").write_text("the 1 3\n", encoding="utf-8")
+    second = links_with("sources/weights/vectors.txt")
+    assert {name for name in own if first[name] != second[name]} == {"vectors/general.json"}
+
+
+def test_weights_where_dvc_does_not_watch_are_named_and_missing_ones_refused(links_with, caplog):
+    Path("elsewhere.txt").write_text("the 1 2\n", encoding="utf-8")
+    links_with("elsewhere.txt")
+    assert "headstarts.vectors.weights is elsewhere.txt, not below sources/weights" in caplog.text
+    with pytest.raises(ValueError, match=r"headstarts\.vectors\.weights is absent\.txt, which does not"):
+        links_with("absent.txt")
+
+
+def test_weights_are_in_the_key_of_a_training_by_their_content_and_not_by_their_name(tmp_path):
+    def with_weights(name: str, content: str) -> Any:
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        weights = {"headstarts": {"vectors": {"weights": str(tmp_path / name)}}}
+        return identity("vectors", "pretrain_lm", weights)
+
+    first = with_weights("vectors.txt", "the 1 2")
+    assert with_weights("same.txt", "the 1 2") == first
+    assert with_weights("vectors.txt", "the 1 3.5") != first
+    assert first != identity("vectors", "pretrain_lm", {})
+
+
+def test_git_ignores_a_persons_files(tmp_path):
+    sources = copy_checkout(tmp_path) / "sources"
+    for folder in ("general", "target", "weights/mine", "new", "."):
+        (sources / folder).mkdir(exist_ok=True)
+        (sources / folder / "own.txt").touch()
+    words = ["git", "status", "--porcelain", "--untracked-files=all", "."]
+    listed = subprocess.run(words, cwd=sources, text=True, capture_output=True, check=True).stdout
+    assert "own.txt" not in listed
+    for folder in ("general", "target", "weights"):  # DVC wants them to exist
+        assert f"sources/{folder}/.gitignore" in listed
+
+
 def identity(name: str, stage: str, top: dict[str, Any]) -> Any:
     """What of the settings is in the key of a training."""
-    params = checked(overlay(read_yaml(ROOT / "params.yaml"), top), where="params.yaml")
+    values = overlay(overlay(read_yaml(ROOT / "params.yaml"), DRAWN), top)
+    params = checked(values, where="params.yaml")
     texts = {"headstart": name}
     sections = [path.format(**texts) for path in stages.describe(stage).sections]
     return _identity(stage, params, selected(params.model_dump(), sections), texts)

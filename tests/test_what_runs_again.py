@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.checkout import copy_checkout, held
-from tests.test_route import TINY, list_of_new_checkpoints, wait_for_checkpoint, write_corpora
+from tests.route import TINY, list_of_new_checkpoints, wait_for_checkpoint, write_corpora
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 

@@ -68,6 +68,7 @@ task = ClassifierTask(
     max_tokens=length,
     pad_id=0,
     label_smoothing=0.0,
+    max_restarts=0,
     seed=1,
 )  # fmt: skip
 training = Training(task, Context(device=device, precision=precision))

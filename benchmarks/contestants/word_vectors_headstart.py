@@ -6,52 +6,27 @@ import argparse
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.contestants._timing import peak_megabytes, prepare, tell
 from benchmarks.contestants._topics import Documents, errors, read
-from models.family import State
-from models.objective import StepLoss, TrainingText
+from models.objective import TrainingText
 from models.word_vectors import FAMILY, Config
 from pipeline.corpus.tokens import TokenShard
 from pipeline.distributed.worker import prepare_torch
 from pipeline.objectives.settings import WordVectorSettings
 from pipeline.objectives.word_vectors import OBJECTIVE
 from pipeline.training.context import Context
+from pipeline.training.language_model import LanguageModelTask
 from pipeline.training.loop import Training
-from pipeline.training.schedules import Plan, make_plan
+from pipeline.training.schedules import make_plan
 from pipeline.training.settings import Optimizer, Schedule
 
 UNKNOWN, BOS, EOS = 1, 2, 3
 SPECIAL = frozenset(range(4))
-
-
-@dataclass
-class Task:
-    """The task of the loop, without its files."""
-
-    model: Any
-    groups: list[list[torch.nn.Parameter]]
-    plan: Plan
-    optimizer: Optimizer
-    objective: OBJECTIVE
-    evaluation_steps: frozenset[int] = frozenset()
-    watched: str = OBJECTIVE.watched
-    patience: int | None = None
-
-    def lanes(self, context: Context) -> tuple[slice, int]:
-        return self.objective.lanes(context)
-
-    def loss(self, step: int, state: State, context: Context) -> StepLoss:
-        return self.objective.loss(step, state, context)
-
-    def evaluate(self, context: Context) -> dict[str, float]:
-        return {}
 
 
 def shard_of(documents: Documents, ids: dict[str, int]) -> TokenShard:
@@ -63,7 +38,9 @@ def shard_of(documents: Documents, ids: dict[str, int]) -> TokenShard:
     return TokenShard(np.concatenate(encoded), offsets, np.full(len(encoded), -1, np.int32), 1, 1)
 
 
-def task_of(documents: Documents, ids: dict[str, int], algorithm: str, overlay: dict[str, float]) -> Task:
+def task_of(
+    documents: Documents, ids: dict[str, int], algorithm: str, overlay: dict[str, float]
+) -> LanguageModelTask:
     section = FAMILY.defaults["pretrain_lm"] | overlay  # type: ignore[operator]
     settings = WordVectorSettings(**{name: section[name] for name in WordVectorSettings.model_fields})
     optimizer = Optimizer(**section["optimizer"])
@@ -83,7 +60,7 @@ def task_of(documents: Documents, ids: dict[str, int], algorithm: str, overlay: 
         num_steps=num_steps,
         steps_per_unfreezing=num_steps,
     )
-    return Task(model, groups, plan, optimizer, objective)
+    return LanguageModelTask(model, objective, groups, plan, optimizer, frozenset(), OBJECTIVE.watched)
 
 
 def main() -> None:
@@ -105,11 +82,11 @@ def main() -> None:
     task = task_of(train[0], ids, arguments.algorithm, overlay)
     precision = {"fp32": torch.float32, "bf16": torch.bfloat16}[arguments.precision]
     training = Training(task, Context(precision=precision))
-    while not training.finished:
+    while not training.at_end:
         training.train_step()
     seconds = time.perf_counter() - start
     epochs = training.step / math.ceil(task.objective.num_steps(1))
-    vectors = task.model.encoder.embedding.weight.detach().numpy()
+    vectors = task.model.get_parameter("encoder.embedding.weight").detach().numpy()
     tell(
         words_per_second=epochs * sum(map(len, train[0])) / seconds,
         seconds=seconds,

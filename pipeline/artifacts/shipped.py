@@ -1,7 +1,7 @@
-"""The classifier that ships: its parts, each in a folder of its own, and the weights of their probabilities.
+"""The classifier that ships: its parts, each in a folder of its own, and their shares in its probabilities.
 
-`classifier.json` names the parts. A part is an exported classifier (see `model_folder`), a probe, or TF-IDF;
-`kind` in its `state.json` says which. All are tensors and text: nothing is pickled.
+`classifier.json` names the parts. A part is an exported classifier (see `model_folder`), a probe, TF-IDF, or
+these two together; `kind` in its `state.json` says which. All are tensors and text: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from pipeline.artifacts.tensor_folder import read_folder, write_folder
+from pipeline.evaluation.blend import Share
 from pipeline.evaluation.logistic import LinearClassifier
 from pipeline.evaluation.probe import ProbeClassifier, Reading
 from pipeline.evaluation.settings import Probe
-from pipeline.evaluation.tfidf import TfidfClassifier
+from pipeline.evaluation.tfidf import Terms, TfidfClassifier
+from pipeline.evaluation.with_tfidf import JointClassifier
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.settings.loader import typed
 from pipeline.training.cards import ModelCard
@@ -30,15 +32,15 @@ _TERMS_FILE = "terms.txt"
 
 @dataclass(frozen=True)
 class Part:
-    """A part's folder, and the weight of its probabilities."""
+    """A part's folder, and its share in the probabilities."""
 
     folder: Path
-    weight: float
+    share: Share
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """What a classifier of texts needs, whatever it is made of."""
+    """The labels of a classifier of texts and the normalisation that it expects, whatever it is made of."""
 
     label_names: tuple[str, ...]
     normalise: dict[str, Any]  # the text normalisation settings of its training
@@ -46,25 +48,25 @@ class Labelling:
 
 @dataclass(frozen=True)
 class ShippedProbe:
-    """A frozen encoder with logistic regression on its pooled features."""
+    """A frozen encoder with logistic regression on its pooled features, alone or beside TF-IDF."""
 
     card: ModelCard
     encoder: dict[str, Tensor]
     idf_V: Tensor
     settings: Probe
     reading: Reading
-    classifier: ProbeClassifier
+    classifier: ProbeClassifier | JointClassifier
 
 
 def ship(
-    folder: Path, name: str, parts: Mapping[str, float], write: Mapping[str, Callable[[Path], None]]
+    folder: Path, name: str, parts: Mapping[str, Share], write: Mapping[str, Callable[[Path], None]]
 ) -> None:
-    """Write a classifier into `folder`: each part by its function in `write`, and their weights."""
+    """Write a classifier into `folder`: each part by its function in `write`, and their shares."""
     with atomic_folder(folder) as aside:
         folders = {part: part.replace(":", "-") for part in parts}
         for part in parts:
             write[part](aside / folders[part])
-        content = {"name": name, "parts": {folders[part]: weight for part, weight in parts.items()}}
+        content = {"name": name, "parts": {folders[part]: asdict(share) for part, share in parts.items()}}
         atomic_write_text(aside / SHIPPED_FILE, json.dumps(content, indent=2) + "\n")
 
 
@@ -75,10 +77,13 @@ def parts_of(folder: Path) -> list[Part]:
     """
     file = folder / SHIPPED_FILE
     if not file.exists():
-        return [Part(folder, 1.0)]
+        return [Part(folder, Share(1.0))]
     try:
         found = json.loads(file.read_text(encoding="utf-8"))["parts"]
-        parts = [Part(folder / Path(name).name, float(weight)) for name, weight in found.items()]
+        parts = [
+            Part(folder / Path(name).name, Share(float(share["weight"]), float(share["temperature"])))
+            for name, share in found.items()
+        ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is damaged ({error}); run the stage `evaluate` again") from error
     if not parts:
@@ -88,40 +93,47 @@ def parts_of(folder: Path) -> list[Part]:
 
 def write_tfidf(folder: Path, classifier: TfidfClassifier, labelling: Labelling) -> None:
     folder.mkdir()
-    tensors = {"idf": torch.from_numpy(classifier.idf_F), **_linear_tensors(classifier.linear)}
-    terms = "".join(f"{term}\n" for term in classifier.terms)
-    write_folder(folder, tensors, {"kind": "tfidf", **asdict(labelling)}, {_TERMS_FILE: terms.encode()})
+    tensors = _term_tensors(classifier.terms) | _linear_tensors(classifier.linear)
+    state = {"kind": "tfidf", **asdict(labelling)}
+    write_folder(folder, tensors, state, {_TERMS_FILE: _terms_text(classifier.terms)})
 
 
 def read_tfidf(folder: Path) -> tuple[TfidfClassifier, Labelling]:
     """Raises ValueError if the folder is missing, torn or altered."""
     tensors, state = read_folder(folder)
-    terms = (folder / _TERMS_FILE).read_text(encoding="utf-8").splitlines()
-    linear = _linear(tensors)
-    if not len(terms) == len(tensors["idf"]) == linear.weight_CF.shape[1]:
+    try:
+        terms, linear = _terms(folder, tensors), _linear(tensors)
+    except KeyError as error:
+        raise ValueError(f"{folder} has no tensor {error}; run the stage `evaluate` again") from error
+    if len(terms.names) != linear.weight_CF.shape[1]:
         raise ValueError(f"{folder}: {_TERMS_FILE} and the tensors differ in length; evaluate again")
-    return TfidfClassifier(terms, tensors["idf"].numpy(), linear), _labelling(state)
+    return TfidfClassifier(terms, linear), _labelling(state)
 
 
 def write_probe(folder: Path, probe: ShippedProbe, labelling: Labelling, tokenizer: Path) -> None:
     folder.mkdir()
+    classifier, files = probe.classifier, {tokenizer.name: tokenizer.read_bytes()}
     tensors = {f"encoder.{name}": tensor for name, tensor in probe.encoder.items()}
-    tensors |= {"idf": probe.idf_V, **_linear_tensors(probe.classifier.linear)}
+    tensors |= {"idf": probe.idf_V, **_linear_tensors(classifier.linear)}
+    if isinstance(classifier, JointClassifier):
+        tensors |= _term_tensors(classifier.terms)
+        files[_TERMS_FILE] = _terms_text(classifier.terms)
     reading = asdict(probe.reading) | {"special_ids": sorted(probe.reading.special_ids)}
     state = {
-        "kind": "probe",
+        "kind": "with_tfidf" if isinstance(classifier, JointClassifier) else "probe",
         "card": asdict(probe.card),
         "probe": probe.settings.model_dump(),
         "reading": reading,
         **asdict(labelling),
     }
-    write_folder(folder, tensors, state, {tokenizer.name: tokenizer.read_bytes()})
+    write_folder(folder, tensors, state, files)
 
 
 def read_probe(folder: Path) -> tuple[ShippedProbe, Labelling]:
     """Raises ValueError if the folder is missing, torn or altered."""
     tensors, state = read_folder(folder)
     try:
+        linear = _linear(tensors)
         reading = state["reading"]
         probe = ShippedProbe(
             card=typed(ModelCard, state["card"] | {"head": None}, where=str(folder), prefix="card."),
@@ -133,11 +145,30 @@ def read_probe(folder: Path) -> tuple[ShippedProbe, Labelling]:
             idf_V=tensors["idf"],
             settings=typed(Probe, state["probe"], where=str(folder), prefix="probe."),
             reading=Reading(**(reading | {"special_ids": frozenset(reading["special_ids"])})),
-            classifier=ProbeClassifier(_linear(tensors)),
+            classifier=(
+                JointClassifier(_terms(folder, tensors), linear)
+                if state["kind"] == "with_tfidf"
+                else ProbeClassifier(linear)
+            ),
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder} holds no probe ({error}); run the stage `evaluate` again") from error
     return probe, _labelling(state)
+
+
+def _term_tensors(terms: Terms) -> dict[str, Tensor]:
+    return {"term_idf": torch.from_numpy(terms.idf_F)}
+
+
+def _terms_text(terms: Terms) -> bytes:
+    return "".join(f"{name}\n" for name in terms.names).encode()
+
+
+def _terms(folder: Path, tensors: Mapping[str, Tensor]) -> Terms:
+    names = (folder / _TERMS_FILE).read_text(encoding="utf-8").splitlines()
+    if len(names) != len(tensors["term_idf"]):
+        raise ValueError(f"{folder}: {_TERMS_FILE} and the tensors differ in length; evaluate again")
+    return Terms(names, tensors["term_idf"].numpy())
 
 
 def _linear_tensors(linear: LinearClassifier) -> dict[str, Tensor]:

@@ -52,7 +52,8 @@ class ClassifierBatches:
         seed: int,
         pad_id: int,
     ) -> None:
-        self._shard, self._documents = shard, documents
+        self.shard, self.documents = shard, documents
+        self.labels = shard.labels[documents].astype(np.int64)
         self._max_tokens, self._direction, self._seed, self._pad_id = max_tokens, direction, seed, pad_id
         self._lengths = np.minimum(np.diff(shard.offsets)[documents], max_tokens)
         self._num_batches = -(-len(documents) // num_rows)
@@ -67,13 +68,13 @@ class ClassifierBatches:
         rows = rows_of(rank, world, len(chosen))
         # The longest text of the global batch, so that all workers process equally many chunks.
         width = int(self._lengths[chosen].max())
-        ids, mask = self._padded(self._documents[chosen[rows]], width)
-        labels = torch.from_numpy(self._shard.labels[self._documents[chosen[rows]]].astype(np.int64))
+        ids, mask = self._padded(self.documents[chosen[rows]], width)
+        labels = torch.from_numpy(self.shard.labels[self.documents[chosen[rows]]].astype(np.int64))
         return ClassifierBatch(ids, mask, labels, len(chosen))
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:
         rng = rng_of(self._seed, 2, epoch)
-        order = rng.permutation(len(self._documents))
+        order = rng.permutation(len(self.documents))
         sizes = [len(part) for part in np.array_split(order, self._num_batches)]
         batches: list[np.ndarray] = []
         for first in range(0, self._num_batches, _BATCHES_SORTED_TOGETHER):
@@ -85,7 +86,7 @@ class ClassifierBatches:
         return [batches[k] for k in rng.permutation(len(batches))]
 
     def _padded(self, documents: np.ndarray, width: int) -> tuple[Tensor, Tensor]:
-        texts = [self._shard.document(int(k)) for k in documents]
+        texts = [self.shard.document(int(k)) for k in documents]
         return pad([clip(text, self._max_tokens, self._direction) for text in texts], width, self._pad_id)
 
 

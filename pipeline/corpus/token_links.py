@@ -1,7 +1,9 @@
 """Which tokens a head start reads: a small file a head start and corpus.
 
 DVC cannot follow a head start's tokenizer to the folder of its tokens. So each training stage depends on such
-a file, which changes with the content of that folder, and with no other.
+a file, which changes with the content of that folder, and with no other. The file of the general corpus also
+changes with the content of the head start's `weights`, and with the settings of the head start that trains
+its embedding.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ class TokenLink:
     tokens: str  # folder of shards
     tokenizer: str  # folder of the tokenizer that made them
     sha256: str  # of the shards' manifest
+    weights_sha256: str | None = None  # of the word vectors that `pretrain_lm` imports, if it does
+    embedding_sha256: str | None = None  # of the settings that train the embedding first, if any do
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"

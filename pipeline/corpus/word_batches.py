@@ -75,7 +75,7 @@ def _around(x_RM: Tensor, window: int, fill: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What the counts of the training text decide."""
+    """A text's words as its counts decide them: which are kept, and which are drawn as negatives."""
 
     kept_V: np.ndarray  # probability that an occurrence is kept; 0 for special tokens
     cumulative_V: np.ndarray  # of the distribution of negatives

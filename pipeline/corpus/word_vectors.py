@@ -6,12 +6,12 @@ that were found. Zeros would be no typical word, and in a network whose decoder 
 give all such words the same logit in every context. `<unk>` takes the mean, too, as it stands for words.
 Padding, document start and document end are zeros: training finds what they mean.
 
-Shapes: V tokens of the vocabulary, W words with a vector, E embedding.
+Shapes: V tokens of the vocabulary, E embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ from pipeline.corpus.vector_files import Vectors
 class Coverage:
     """How much of a vocabulary and of a text has a vector. Special pieces but `<unk>` are not counted."""
 
-    share_of_words: float  # of the vocabulary's words, or pieces
+    share_of_words: float  # of the vocabulary's words
     share_of_running_words: float  # of the text's, where unknown ones have no vector
     num_words: int  # of the vocabulary, with a vector
 
@@ -46,41 +46,6 @@ def vectors_for(
     matrix = np.zeros((len(vocabulary), vectors.matrix.shape[1]), dtype=np.float32)
     matrix[has_vector] = vectors.matrix[rows[has_vector]]
     return _filled(matrix, has_vector, np.asarray(token_counts))
-
-
-def pieces_from_words(
-    word_counts: Mapping[str, int],
-    encode: Callable[[Sequence[str]], Sequence[np.ndarray]],
-    vocab_size: int,
-    vectors: Vectors,
-) -> tuple[np.ndarray, Coverage]:
-    """Return a vector for each piece of a subword tokenizer, (V, E), and how many were found.
-
-    A piece's vector is the mean of those of the words it occurs in, weighted by their counts in a text.
-
-    Args:
-        word_counts: how often each word occurs in a text (`word_tokenizer.count_words`).
-        encode: `Tokenizer.encode_batch`, which frames each word by document start and end.
-
-    Raises:
-        ValueError: no word of the text has a vector.
-    """
-    from scipy.sparse import coo_array
-
-    words = list(word_counts)
-    rows = _rows_of(words, vectors)
-    encoded = [tokens[1:-1] for tokens in encode(words)]
-    word_of = np.repeat(np.arange(len(words)), [len(tokens) for tokens in encoded])
-    tokens = np.concatenate([np.empty(0, np.int32), *encoded])
-    counts = np.array([word_counts[word] for word in words], dtype=np.float64)[word_of]
-    known = rows[word_of] >= 0
-    shape = (vocab_size, len(vectors.words))
-    occurrences = coo_array((counts[known], (tokens[known], rows[word_of][known])), shape=shape).tocsr()
-    weights = np.asarray(occurrences.sum(axis=1)).ravel()
-    has_vector = weights > 0
-    matrix = (occurrences @ vectors.matrix) / np.maximum(weights, 1)[:, None]
-    token_counts = np.bincount(tokens, weights=counts, minlength=vocab_size)
-    return _filled(matrix.astype(np.float32), has_vector, token_counts)
 
 
 def _rows_of(words: Sequence[str], vectors: Vectors) -> np.ndarray:

@@ -18,7 +18,6 @@ from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 FLOAT_BYTES = 4
 
 # Measured on a CPU, see `Need`.
-ACTIVATIONS = 8.5  # numbers kept for the gradient, per number in a token's embedding, states and features
 FIXED_BYTES = 90e6  # libraries' own buffers
 PROCESS_BYTES = 500e6  # a worker that has imported torch, Ray and MLflow
 FACTOR = 1.5  # the estimate is right to within this factor
@@ -29,9 +28,11 @@ class Need:
     """The memory and disk that a training stage takes.
 
     It counts weights, gradients, the optimizer's state, the copies that NT-ASGD and early stopping keep,
-    activations, and the logits held at once. For ten trainings on a CPU in float32 and bfloat16, of 0.3 to 32
-    million parameters, the estimate was 0.85 to 1.2 times the measured peak; a test asserts a factor of 1.5.
-    Of word vectors it was up to three times too high. GPUs have not been measured.
+    activations, and the logits held at once. For ten trainings of LSTMs on a CPU in float32 and bfloat16, of
+    0.3 to 32 million parameters, the estimate was 0.85 to 1.2 times the measured peak; a test asserts a
+    factor of 1.5. For word vectors of 2 to 36 million parameters, `process_bytes` was 1.05 to 1.3 times the
+    measured peak of `pretrain_lm`, as it takes every word to be kept that `subsample` may drop. GPUs have not
+    been measured.
     """
 
     stage: str
@@ -42,17 +43,22 @@ class Need:
 
     @property
     def process_bytes(self) -> float:
-        """Memory of a worker's process if it trains on its CPU."""
-        return self.worker_bytes + PROCESS_BYTES
+        """Memory of a worker's process if it trains on its CPU. A checkpoint is copied to be written."""
+        return self.worker_bytes + self.checkpoint_bytes + PROCESS_BYTES
 
 
 def needs_of(params: Params, num_workers: int) -> list[Need]:
-    """The need of each training stage of each head start. Raises ValueError if a model cannot be built."""
-    return [
-        _need_of_stage(params, resolve(params, name), stage, num_workers)
-        for name in params.run.headstarts
-        for stage in stages.of_kind("trains")
-    ]
+    """The need of each training of each head start. Raises ValueError if a model cannot be built."""
+    found = []
+    for name in params.run.headstarts:
+        head_start = resolve(params, name)
+        if head_start.embedding_from is not None:  # it is trained in the same stage, on the same tokens
+            vectors = replace(head_start.embedding_from, name=name, tokenizer=head_start.tokenizer)
+            found.append(_need_of_stage(params, vectors, "pretrain_lm", num_workers))
+        found += [
+            _need_of_stage(params, head_start, stage, num_workers) for stage in stages.of_kind("trains")
+        ]
+    return found
 
 
 def _need_of_stage(params: Params, head_start: ResolvedHeadStart, stage: str, num_workers: int) -> Need:
@@ -83,19 +89,21 @@ def need_of(settings: LanguageModelSettings | ClassifierTraining, card: ModelCar
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(settings, ClassifierTraining):
         optimizer, patient = settings.optimizer, settings.patience is not None
+        first = settings.restarts > 0
         tokens, products = settings.batch_rows * settings.max_tokens, 0
     else:
-        optimizer, patient = settings.training.optimizer, False
+        optimizer, patient, first = settings.training.optimizer, False, False
         objective = objective_of(lookup(card.family))
         tokens, products = objective.size_of_step(settings.own, card.vocab_size, encoder)
     states = {"adamw": 2, "sgd": 1, "nt_asgd": 2, "adagrad": 1}[optimizer.kind]
     kept = 1 + states + patient  # copies of the parameters that are in checkpoints, too
-    copies = kept + 1 + (num_workers > 1)  # plus the gradient, and its flat copy that workers sum
+    # Plus the gradient, its flat copy that workers sum, and the first weights, to begin anew from.
+    copies = kept + 1 + (num_workers > 1) + first
     numbers = copies * num_parameters + products
     tokens = -(-tokens // num_workers)
     widths = encoder.embedding.embedding_dim + encoder.width
     widths += sum(state.numel() for state in encoder.initial_state(1))
-    activations = tokens * ACTIVATIONS * widths
+    activations = tokens * lookup(card.family).activations * widths
     return Need(
         stage=card.stage,
         num_parameters=num_parameters,

@@ -1,8 +1,8 @@
 """Error by number of labels: bands, paired comparisons, and how many labels a head start saves.
 
-Shapes: S seeds, N test documents, D bootstrap draws, K label counts.
+Shapes: S seeds, N test documents, D bootstrap draws, K label counts, P points.
 
-Errors are kept by seed and document, so that a bootstrap draw can take the same ones for two arms and compare
+Errors are kept by seed and document, so that a bootstrap draw can take the same ones for all arms and compare
 the arms in pairs. Intervals over few seeds are too narrow: over two seeds, a 95 % interval covers the true
 value about 80 % of the time.
 """
@@ -17,6 +17,10 @@ import numpy as np
 
 # arm -> number of labels -> seed -> (N,), 1 where wrong
 Wrong = Mapping[str, Mapping[int, Mapping[int, np.ndarray]]]
+Point = tuple[str, int]  # arm, number of labels
+Seeds = tuple[int, ...]
+
+_DECIMALS = 12  # far finer than one document of one seed
 
 
 @dataclass(frozen=True)
@@ -33,15 +37,74 @@ class Bootstrap:
         return float(low), float(high)
 
 
-def curve(wrong: Wrong, bootstrap: Bootstrap) -> dict[str, Any]:
+class Errors:
+    """Mean errors of points and their bootstrap draws; what several comparisons need is computed once."""
+
+    def __init__(self, wrong: Wrong, bootstrap: Bootstrap) -> None:
+        self.wrong, self.bootstrap = wrong, bootstrap
+        self._drawn: dict[Seeds, dict[Point, np.ndarray]] = {}
+        self._falling: dict[tuple[str, Seeds], np.ndarray] = {}
+
+    def counts(self, arm: str) -> list[int]:
+        return sorted(self.wrong[arm])
+
+    def common_seeds(self, *points: Point) -> Seeds:
+        return tuple(sorted(set.intersection(*(set(self.wrong[arm][count]) for arm, count in points))))
+
+    def by_seed(self, point: Point, seeds: Seeds) -> np.ndarray:
+        """Mean errors (S,)."""
+        arm, count = point
+        return np.array([self.wrong[arm][count][seed].mean() for seed in seeds])
+
+    def mean(self, point: Point, seeds: Seeds) -> float:
+        return float(self.by_seed(point, seeds).mean())
+
+    def drawn(self, point: Point, seeds: Seeds) -> np.ndarray:
+        """Bootstrap the mean error (D,); a draw takes the same seeds and documents for all points."""
+        if seeds not in self._drawn:
+            self._drawn[seeds] = self._draw(seeds)
+        return self._drawn[seeds][point]
+
+    def _draw(self, seeds: Seeds) -> dict[Point, np.ndarray]:
+        """All points that have these seeds."""
+        points = {
+            (arm, count): [by_seed[seed] for seed in seeds]
+            for arm, by_count in self.wrong.items()
+            for count, by_seed in by_count.items()
+            if by_seed.keys() >= set(seeds)
+        }
+        wrong_SPN = np.stack([np.stack(each) for each in points.values()], axis=1)
+        num_seeds, num_points, num_documents = wrong_SPN.shape
+        rng = np.random.default_rng(self.bootstrap.seed)
+        drawn_PD = np.empty((num_points, self.bootstrap.num_draws))
+        for draw in range(self.bootstrap.num_draws):
+            weights_S = np.bincount(rng.integers(num_seeds, size=num_seeds), minlength=num_seeds)
+            weights_N = np.bincount(rng.integers(num_documents, size=num_documents), minlength=num_documents)
+            sums_SP = wrong_SPN @ weights_N.astype(float)
+            drawn_PD[:, draw] = weights_S @ sums_SP / (num_seeds * num_documents)
+        return dict(zip(points, drawn_PD, strict=True))
+
+    def falling(self, arm: str, seeds: Seeds) -> np.ndarray:
+        """The arm's monotone curve (K, 1 + D): of the means, then of each draw."""
+        if (arm, seeds) not in self._falling:
+            points = [(arm, count) for count in self.counts(arm)]
+            self._falling[arm, seeds] = falling(
+                np.stack([self.mean_and_drawn(each, seeds) for each in points])
+            )
+        return self._falling[arm, seeds]
+
+    def mean_and_drawn(self, point: Point, seeds: Seeds) -> np.ndarray:
+        return np.concatenate([[self.mean(point, seeds)], self.drawn(point, seeds)])
+
+
+def curve(errors: Errors) -> dict[str, Any]:
     """Return each arm's mean error, its spread over seeds and its interval at each number of labels."""
     table: dict[str, Any] = {}
-    for arm, points in wrong.items():
-        for count, by_seed in sorted(points.items()):
-            wrong_SN = np.stack([by_seed[seed] for seed in sorted(by_seed)])
-            errors_S = wrong_SN.mean(1)
-            (drawn_D,) = _errors_drawn([wrong_SN], bootstrap)
-            low, high = bootstrap.interval(drawn_D)
+    for arm in errors.wrong:
+        for count in errors.counts(arm):
+            seeds = errors.common_seeds((arm, count))
+            errors_S = errors.by_seed((arm, count), seeds)
+            low, high = errors.bootstrap.interval(errors.drawn((arm, count), seeds))
             table.setdefault(arm, {})[str(count)] = {
                 "error": float(errors_S.mean()),
                 "error_low": low,
@@ -52,100 +115,82 @@ def curve(wrong: Wrong, bootstrap: Bootstrap) -> dict[str, Any]:
     return table
 
 
-def comparisons(wrong: Wrong, base: str, bootstrap: Bootstrap) -> dict[str, Any]:
+def comparisons(errors: Errors, base: str) -> dict[str, Any]:
     """Return by how much each other arm's error exceeds that of `base`, paired over common seeds."""
     table: dict[str, Any] = {}
-    for arm in wrong:
-        for count in sorted(wrong[arm].keys() & wrong[base].keys() if arm != base else ()):
-            points = [wrong[arm][count], wrong[base][count]]
-            paired = _paired(points)
-            if paired is None:
+    for arm in errors.wrong:
+        for count in sorted(errors.wrong[arm].keys() & errors.wrong[base].keys() if arm != base else ()):
+            ours, theirs = (arm, count), (base, count)
+            seeds = errors.common_seeds(ours, theirs)
+            if not seeds:
                 continue
-            ours_D, base_D = _errors_drawn(paired, bootstrap)
-            low, high = bootstrap.interval(ours_D - base_D)
+            low, high = errors.bootstrap.interval(errors.drawn(ours, seeds) - errors.drawn(theirs, seeds))
             table.setdefault(arm, {})[str(count)] = {
-                "difference": float(paired[0].mean() - paired[1].mean()),
+                "difference": errors.mean(ours, seeds) - errors.mean(theirs, seeds),
                 "difference_low": low,
                 "difference_high": high,
-                "num_seeds": len(paired[0]),
+                "num_seeds": len(seeds),
             }
     return table
 
 
-def labels_saved(wrong: Wrong, base: str, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Return how many labels each other arm needs for the error that `base` reaches at each count.
+def labels_needed(errors: Errors, arm: str, other: str) -> dict[str, dict[str, float]]:
+    """Return how many labels `arm` needs for the error that `other` reaches at each count.
 
     The number of labels is interpolated (`labels`, with `labels_low` and `labels_high`) or, beyond the
     counts that were trained, a bound: `more_than` the largest count, `at_most` the smallest. The same holds
-    for the ends of an interval: beyond the ends of the curve they are 0 or infinity, and written as null.
-    Paired over the seeds that all the points have.
+    for the ends of an interval: beyond the largest count they are `labels_low_more_than` and
+    `labels_high_more_than`, below the smallest they are left out. Paired over the seeds that all the points
+    have. Empty if `arm` has fewer than two counts.
     """
-    table: dict[str, Any] = {}
-    for arm in wrong:
-        counts = sorted(wrong[arm])
-        if arm == base or len(counts) < 2:
+    counts = errors.counts(arm)
+    table = {}
+    for count in errors.counts(other) if len(counts) > 1 else ():
+        seeds = errors.common_seeds((other, count), *((arm, each) for each in counts))
+        if not seeds:
             continue
-        for count in sorted(wrong[base]):
-            paired = _paired([wrong[base][count], *(wrong[arm][each] for each in counts)])
-            if paired is None:
-                continue
-            base_D, *arm_KD = _errors_drawn(paired, bootstrap)
-            errors_K = np.array([points.mean() for points in paired[1:]])
-            needed = labels_for(counts, errors_K, float(paired[0].mean()))
-            ends = [labels_for(counts, each_K, base_D[d]) for d, each_K in enumerate(np.stack(arm_KD, 1))]
-            low, high = bootstrap.interval(np.array(ends))
-            table.setdefault(arm, {})[str(count)] = _needed(needed, low, high, counts, count)
+        reached = errors.mean_and_drawn((other, count), seeds)
+        needed, *drawn = labels_for(counts, errors.falling(arm, seeds), reached)
+        low, high = errors.bootstrap.interval(np.array(drawn))
+        ends = _number_or_bound("labels_low", low, counts) | _number_or_bound("labels_high", high, counts)
+        at_most = {"at_most": counts[0]} if needed == 0 else {}
+        table[str(count)] = at_most | _number_or_bound("labels", float(needed), counts) | ends
     return table
 
 
-def _paired(points: Sequence[Mapping[int, np.ndarray]]) -> list[np.ndarray] | None:
-    """Return each point's (S, N) over the seeds that all points have; None if there is no such seed."""
-    common = sorted(set.intersection(*(set(point) for point in points)))
-    return [np.stack([point[seed] for seed in common]) for point in points] if common else None
+def _number_or_bound(name: str, labels: float, counts: Sequence[int]) -> dict[str, float]:
+    if labels == np.inf:
+        return {"more_than" if name == "labels" else f"{name}_more_than": counts[-1]}
+    return {name: labels} if labels > 0 else {}
 
 
-def _errors_drawn(points: Sequence[np.ndarray], bootstrap: Bootstrap) -> list[np.ndarray]:
-    """Bootstrap the mean errors (D,) of points (S, N); a draw takes the same seeds and documents for all."""
-    rng = np.random.default_rng(bootstrap.seed)
-    num_seeds, num_documents = points[0].shape
-    drawn = np.empty((len(points), bootstrap.num_draws))
-    for draw in range(bootstrap.num_draws):
-        weights_S = np.bincount(rng.integers(num_seeds, size=num_seeds), minlength=num_seeds)
-        weights_N = np.bincount(rng.integers(num_documents, size=num_documents), minlength=num_documents)
-        for place, wrong_SN in enumerate(points):
-            drawn[place, draw] = weights_S @ wrong_SN @ weights_N / (num_seeds * num_documents)
-    return list(drawn)
+def falling(errors_KD: np.ndarray) -> np.ndarray:
+    """Fit a falling curve to each column (K,) by least squares: isotonic regression.
 
-
-def _needed(needed: float, low: float, high: float, counts: Sequence[int], count: int) -> dict[str, Any]:
-    inside = 0 < needed < np.inf
-    return {
-        "labels": needed if inside else None,
-        "more_than": counts[-1] if needed == np.inf else None,
-        "at_most": counts[0] if needed == 0 else None,
-        "labels_low": low if 0 < low < np.inf else None,
-        "labels_low_more_than": counts[-1] if low == np.inf else None,
-        "labels_high": high if 0 < high < np.inf else None,
-        "labels_high_more_than": counts[-1] if high == np.inf else None,
-        "saved": needed - count if inside else None,
-        "times": needed / count if inside else None,
-    }
-
-
-def labels_for(counts: Sequence[int], errors_K: np.ndarray, error: float) -> float:
-    """Return the number of labels at which a curve falls to `error`.
-
-    The curve is made monotone (isotonic regression, Barlow et al. 1972) and interpolated linearly in the
-    logarithm of the number. Returns 0 if the smallest count reaches `error`, infinity if no count does.
+    Source: the min-max formula, Barlow et al. 1972, section 1.2. It is rounded: means of equal errors have to
+    be equal to them.
     """
-    from sklearn.isotonic import IsotonicRegression
+    num_counts = len(errors_KD)
+    fitted = np.full(errors_KD.shape, np.inf)
+    for first in range(num_counts):
+        means = [errors_KD[first : last + 1].mean(0) for last in range(first, num_counts)]
+        for place in range(first, num_counts):
+            fitted[place] = np.minimum(fitted[place], np.max(means[place - first :], axis=0))
+    return fitted.round(_DECIMALS)
 
-    places = np.log(np.asarray(counts, dtype=float))
-    falling = IsotonicRegression(increasing=False).fit_transform(places, errors_K)
-    if error >= falling[0]:
-        return 0.0
-    if error < falling[-1]:
-        return float(np.inf)
-    after = int(np.argmax(falling <= error))  # the first at or below
-    share = (falling[after - 1] - error) / (falling[after - 1] - falling[after])
-    return float(np.exp(places[after - 1] + share * (places[after] - places[after - 1])))
+
+def labels_for(counts: Sequence[int], falling_KD: np.ndarray, errors_D: np.ndarray) -> np.ndarray:
+    """Return the number of labels (D,) at which each falling curve gets down to its error.
+
+    The curve is interpolated linearly in the logarithm of the number. Returns 0 if the smallest count
+    reaches the error, infinity if no count does.
+    """
+    places_K, errors_D = np.log(np.asarray(counts, dtype=float)), np.round(errors_D, _DECIMALS)
+    reached_KD = falling_KD <= errors_D
+    after_D = reached_KD.argmax(0)  # the first at or below
+    before_D = np.maximum(after_D - 1, 0)
+    above_D, below_D = (np.take_along_axis(falling_KD, each[None], 0)[0] for each in (before_D, after_D))
+    inside_D = reached_KD[-1] & ~reached_KD[0]
+    share_D = np.where(inside_D, above_D - errors_D, 0) / np.where(inside_D, above_D - below_D, 1)
+    labels_D = np.exp(places_K[before_D] + share_D * (places_K[after_D] - places_K[before_D]))
+    return np.where(reached_KD[0], 0, np.where(reached_KD[-1], labels_D, np.inf))

@@ -26,7 +26,7 @@ from pipeline.evaluation.settings import Probe
 _BATCH_TOKENS = 32_768  # padded tokens per batch
 # For features of length one. On AG News the folds choose 3 to 100 (word vectors 10, an LSTM 10 to 100).
 _STRENGTHS = Strengths(
-    grid=(0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=5, most_labels=2_000
+    grid=(0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=5, most_labels=1_000
 )
 
 
@@ -90,18 +90,18 @@ class ProbeClassifier:
 
     def probabilities(self, features_NPF: np.ndarray) -> np.ndarray:
         """Return probabilities (N, C)."""
-        return self.linear.probabilities(_of_length_one(features_NPF))
+        return self.linear.probabilities(of_length_one(features_NPF))
 
 
 def fit_probe(
     features_NPF: np.ndarray, labels: np.ndarray, num_classes: int, seed: int, num_processes: int = 1
 ) -> ProbeClassifier:
     """Fit a probe; the strength of its penalty is chosen by folds over these documents."""
-    features = _of_length_one(features_NPF)
+    features = of_length_one(features_NPF)
     return ProbeClassifier(fit_logistic(features, labels, num_classes, _STRENGTHS, seed, num_processes))
 
 
-def _of_length_one(features_NPF: np.ndarray) -> np.ndarray:
+def of_length_one(features_NPF: np.ndarray) -> np.ndarray:
     """Return the features with each pooling's vector at length one, beside one another, (N, P * F)."""
     exact = features_NPF.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=2, keepdims=True)

@@ -13,32 +13,48 @@ import numpy as np
 
 from pipeline.evaluation.logistic import LinearClassifier, Strengths, fit_logistic
 
-_STRENGTHS = Strengths(grid=(1.0, 10.0, 100.0), fallback=10.0, num_folds=3)
+_STRENGTHS = Strengths(grid=(1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=3)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The words and word pairs of training texts."""
+
+    names: Sequence[str]  # by column
+    idf_F: np.ndarray
+
+    def columns(self, texts: Sequence[str]) -> Any:
+        """Return the TF-IDF of texts: a sparse matrix (N, F), each row of length one."""
+        vectorizer = _vectorizer(vocabulary={name: place for place, name in enumerate(self.names)})
+        vectorizer.idf_ = self.idf_F
+        return vectorizer.transform(texts)
+
+
+def fit_terms(texts: Sequence[str]) -> tuple[Terms, Any]:
+    """Return the terms of training texts, and the texts' own columns (N, F)."""
+    vectorizer = _vectorizer(min_df=2 if len(texts) > 1000 else 1)
+    columns = vectorizer.fit_transform(texts)
+    return Terms(vectorizer.get_feature_names_out().tolist(), vectorizer.idf_), columns
 
 
 @dataclass(frozen=True)
 class TfidfClassifier:
     """Logistic regression on TF-IDF of words and word pairs."""
 
-    terms: Sequence[str]  # words and pairs, by column
-    idf_F: np.ndarray
+    terms: Terms
     linear: LinearClassifier
 
     def probabilities(self, texts: Sequence[str]) -> np.ndarray:
         """Return probabilities (N, C)."""
-        vectorizer = _vectorizer(vocabulary={term: place for place, term in enumerate(self.terms)})
-        vectorizer.idf_ = self.idf_F
-        return self.linear.probabilities(vectorizer.transform(texts))
+        return self.linear.probabilities(self.terms.columns(texts))
 
 
 def fit_tfidf(
     texts: Sequence[str], labels: np.ndarray, num_classes: int, seed: int, num_processes: int = 1
 ) -> TfidfClassifier:
     """Fit the baseline; the strength of its penalty is chosen by folds over these texts."""
-    vectorizer = _vectorizer(min_df=2 if len(labels) > 1000 else 1)
-    features = vectorizer.fit_transform(texts)
-    linear = fit_logistic(features, labels, num_classes, _STRENGTHS, seed, num_processes)
-    return TfidfClassifier(vectorizer.get_feature_names_out().tolist(), vectorizer.idf_, linear)
+    terms, columns = fit_terms(texts)
+    return TfidfClassifier(terms, fit_logistic(columns, labels, num_classes, _STRENGTHS, seed, num_processes))
 
 
 def _vectorizer(**more: Any) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
 from pathlib import Path
 
 from pipeline.corpus.token_links import TokenLink
@@ -9,18 +12,59 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.files.manifest import MANIFEST_FILE, content_hash
 from pipeline.project.params import Params
 
+log = logging.getLogger(__name__)
 
-def choose_tokens(params: Params, tokens: Path, tokenizers: Path, out: Path) -> None:
-    """Write `HEAD_START/CORPUS.json` into `out`. Raises ValueError if tokens are missing."""
+
+def choose_tokens(params: Params, tokens: Path, tokenizers: Path, weights: Path, out: Path) -> None:
+    """Write `HEAD_START/CORPUS.json` into `out`.
+
+    Args:
+        weights: the folder in which DVC notices a change of imported word vectors.
+
+    Raises:
+        ValueError: tokens are missing, or the weights of a head start.
+    """
     with atomic_folder(out) as folder:
         for name in params.run.headstarts:
             (folder / name).mkdir()
             tokenizer = params.headstarts[name].tokenizer
+            pretrains = {
+                "weights_sha256": _hash_of_weights(params, name, weights),
+                "embedding_sha256": _hash_of_embedding(params, name),
+            }
             for corpus in ("general", "target"):
                 shards = tokens / corpus / tokenizer
                 link = TokenLink(
                     tokens=shards.as_posix(),
                     tokenizer=(tokenizers / tokenizer).as_posix(),
                     sha256=content_hash(shards / MANIFEST_FILE),
+                    **(pretrains if corpus == "general" else {}),
                 )
                 (folder / name / f"{corpus}.json").write_text(link.to_json(), encoding="utf-8")
+
+
+def _hash_of_embedding(params: Params, name: str) -> str | None:
+    """The hash of what trains the embedding first, but for the section `pretrain_lm`, which DVC watches."""
+    if (other := params.headstarts[name].embedding_from) is None:
+        return None
+    settings = params.headstarts[other].model_dump_json(include={"family", "config", "pretrain_lm"})
+    return hashlib.sha256(settings.encode()).hexdigest()
+
+
+def _hash_of_weights(params: Params, name: str, watched: Path) -> str | None:
+    if (path := params.headstarts[name].weights) is None:
+        return None
+    if not Path(path).exists():
+        raise ValueError(
+            f"headstarts.{name}.weights is {path}, which does not exist; put a file or folder of word "
+            "vectors there"
+        )
+    if not Path(os.path.abspath(path)).is_relative_to(watched.absolute()):
+        log.warning(
+            "headstarts.%s.weights is %s, not below %s, so DVC will not notice when it changes; copy or link "
+            "it there",
+            name,
+            path,
+            watched,
+        )
+    return content_hash(Path(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -48,7 +49,8 @@ def stage_fingerprint(
     """
     source = getattr(params.corpus, corpus).source if corpus in ("general", "target") else None
     names = [headstart] if headstart is not None else params.run.headstarts
-    families = sorted({params.headstarts[name].family for name in names})
+    embeddings = _embeddings(params, names) if stage == "pretrain_lm" else []
+    families = sorted({params.headstarts[name].family for name in [*names, *embeddings]})
     if not all(map(is_family, families)):
         from pipeline.project.headstarts import resolve_all
 
@@ -57,10 +59,17 @@ def stage_fingerprint(
     return fingerprint_of(
         f"pipeline.stages.{stage}",
         *(["pipeline.stages._imported_vectors"] if imports else []),
+        *(["pipeline.stages._trained_embedding"] if embeddings else []),
         families=families,
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",
     )
+
+
+def _embeddings(params: Params, names: Sequence[str]) -> list[str]:
+    """The head starts that train the embeddings of others first."""
+    found = (params.headstarts[name].embedding_from for name in names)
+    return [other for other in found if other is not None]
 
 
 @cache

@@ -18,6 +18,7 @@ from pipeline.artifacts.tensor_folder import read_state
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.evaluation.probe import pooled_features
 from pipeline.evaluation.tfidf import TfidfClassifier
+from pipeline.evaluation.with_tfidf import JointClassifier
 from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder
 from pipeline.training.classifier import predict_logits
 
@@ -78,6 +79,8 @@ class FrozenProbe:
             device,
             dtype,
         )
+        if isinstance(probe.classifier, JointClassifier):
+            return probe.classifier.probabilities(texts, features)
         return probe.classifier.probabilities(features)
 
 
@@ -97,7 +100,7 @@ def load_part(folder: Path) -> TextClassifier:
     kind = read_state(folder).get("kind")
     if kind == "tfidf":
         return Tfidf(*read_tfidf(folder))
-    if kind == "probe":
+    if kind in ("probe", "with_tfidf"):
         return _load_probe(folder)
     model, card, head = load_classifier(folder)
     return Network(model, card, head, _tokenizer_of(folder, card))

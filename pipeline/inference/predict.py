@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipeline.artifacts.shipped import Labelling, parts_of
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.evaluation.blend import Share, blended
 from pipeline.inference.parts import TextClassifier, load_part
 from pipeline.settings.section import Precision
 from pipeline.training.precision import dtype_of
@@ -35,7 +36,7 @@ class Prediction:
 class Predictor:
     """The weighted mean of the probabilities of one classifier or several."""
 
-    def __init__(self, parts: Sequence[tuple[TextClassifier, float]], precision: Precision = "auto") -> None:
+    def __init__(self, parts: Sequence[tuple[TextClassifier, Share]], precision: Precision = "auto") -> None:
         self._parts = parts
         self._device = torch.device("cpu")
         self._dtype = dtype_of(precision, self._device)
@@ -51,13 +52,14 @@ class Predictor:
         IMDb's 25,000 test reviews. Raises ValueError if a folder holds no complete classifier, or if two of
         them do not match.
         """
-        parts: list[tuple[TextClassifier, float]] = []
+        parts: list[tuple[TextClassifier, Share]] = []
         for folder in folders:
             for part in parts_of(folder):
                 loaded = load_part(part.folder)
                 if parts:
                     _check_alike(loaded.labelling, parts[0][0].labelling, part.folder, folders[0])
-                parts.append((loaded, part.weight / len(folders)))
+                weight = part.share.weight / len(folders)
+                parts.append((loaded, replace(part.share, weight=weight)))
         return cls(parts, precision)
 
     def predict(self, texts: Sequence[str]) -> list[Prediction]:
@@ -71,9 +73,10 @@ class Predictor:
                 encoded[tokenizer.sha256] = tokenizer.encode_batch(normalised)
             return encoded[tokenizer.sha256]
 
-        mean = np.zeros((len(texts), len(self.label_names)))
-        for part, weight in self._parts:
-            mean += weight * part.probabilities(normalised, ids, self._device, self._dtype)
+        probabilities = [
+            part.probabilities(normalised, ids, self._device, self._dtype) for part, _ in self._parts
+        ]
+        mean = blended(probabilities, [share for _, share in self._parts])
         return [
             Prediction(
                 self.label_names[int(row.argmax())],

@@ -37,10 +37,10 @@ class Causal(Objective):
 
     Settings = CausalSettings
     measures = (
-        Measure("bits_per_byte", "bits per byte", comparable=True),
+        Measure("bits_per_byte", "bits per byte"),
         Measure("loss", "loss, nats"),
         Measure("perplexity", "token perplexity", digits=1),
-        Measure("word_perplexity", "word perplexity", digits=0, comparable=True),
+        Measure("word_perplexity", "word perplexity", digits=0),
     )
 
     @staticmethod

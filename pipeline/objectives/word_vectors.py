@@ -45,7 +45,7 @@ class WordVectors(Objective):
     """For `glove` the loss of a pair is the weighted squared error of the logarithm of its count."""
 
     Settings = WordVectorSettings
-    measures = (Measure("loss", "loss, nats a pair"),)
+    measures = (Measure("loss", "loss of a pair"),)
 
     @staticmethod
     def build(encoder: Encoder, config: Any) -> nn.Module:
@@ -88,9 +88,9 @@ class WordVectors(Objective):
     @classmethod
     def size_of_step(cls, settings: WordVectorSettings, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
         tokens = settings.batch_rows * settings.row_tokens
-        # Of each block: contexts and negatives, their vectors and gradients, and three copies of the logits.
+        # The logits of a block, three times. Vectors and gradients count as a token's activations.
         columns = BLOCK + 2 * settings.window + settings.shared_negatives
-        return tokens, tokens // BLOCK * columns * (3 * encoder.width + 3 * BLOCK)
+        return tokens, 3 * tokens * columns
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class _Factorising:
     """GloVe."""
 
     model: WordVectorModel
-    settings: WordVectorSettings
+    count_cap: float
     batches: CooccurrenceBatches
     num_tokens: int  # of the text
 
@@ -150,7 +150,7 @@ class _Factorising:
 
     def at(self, step: int, rows: slice, context: Workers, dtype: torch.dtype) -> StepLoss:
         inputs_P, outputs_P, counts_P = context.to_device(*self.batches.at(step, rows))
-        loss = self.model.glove(inputs_P, outputs_P, counts_P, self.settings.count_cap)
+        loss = self.model.glove(inputs_P, outputs_P, counts_P, self.count_cap)
         num_tokens = self.num_tokens // self.steps_per_epoch
         return StepLoss(loss, loss.detach(), self.batches.num_pairs_at(step), num_tokens)
 
@@ -165,14 +165,18 @@ def _factorising(
     if not len(training.counts_P):
         raise ValueError("the training text has no two words that stand near each other")
     # Counts grow with the text, so those of the validation text are raised to the size of the training text.
-    validation = validation.scaled(training.counts_P.sum() / max(1.0, validation.counts_P.sum()))
+    # The cap is raised with them: a pair that was seen once says little, however long the training text.
+    ratio = float(training.counts_P.sum() / max(1.0, validation.counts_P.sum()))
 
-    def read(pairs: Cooccurrences, shards: Sequence[Documents], seed: int) -> _Factorising:
+    def read(
+        pairs: Cooccurrences, shards: Sequence[Documents], seed: int, ratio: float = 1.0
+    ) -> _Factorising:
         num_rows, row_pairs = settings.batch_rows, settings.row_tokens
-        batches = CooccurrenceBatches(pairs, num_rows=num_rows, row_pairs=row_pairs, seed=seed)
-        return _Factorising(model, settings, batches, sum(int(shard.offsets[-1]) for shard in shards))
+        scaled, cap = pairs.scaled(ratio), settings.count_cap * ratio
+        batches = CooccurrenceBatches(scaled, num_rows=num_rows, row_pairs=row_pairs, seed=seed)
+        return _Factorising(model, cap, batches, sum(int(shard.offsets[-1]) for shard in shards))
 
-    return read(training, text.training, seed), read(validation, text.validation, _EVALUATION_SEED)
+    return read(training, text.training, seed), read(validation, text.validation, _EVALUATION_SEED, ratio)
 
 
 OBJECTIVE = WordVectors

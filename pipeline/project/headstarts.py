@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ class ResolvedHeadStart:
     objective: type[Objective]
     model: Model  # with the defaults of the family's config written out
     weights: Path | None  # from elsewhere; `pretrain_lm` imports them
+    # Its model and `pretrain_lm` train the embedding first, at the width of this one's; None: it is drawn.
+    embedding_from: ResolvedHeadStart | None
     tokenizer: str
     pretrain_lm: LanguageModelSettings
     finetune_lm: LanguageModelSettings
@@ -43,7 +45,9 @@ class ResolvedHeadStart:
         """The settings that a training stage depends on, as plain values."""
         found = getattr(self, stage)
         section = found.dump() if isinstance(found, LanguageModelSettings) else found.model_dump()
-        return {"model": self.model.model_dump(), stage: section}
+        embedding = self.embedding_from if stage == "pretrain_lm" else None
+        first = {} if embedding is None else {"embedding_from": embedding.of_stage(stage)}
+        return {"model": self.model.model_dump(), stage: section, **first}
 
     def searchable(self) -> dict[str, Any]:
         """Values by the keys that `tune.space` names."""
@@ -61,7 +65,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
     key = f"headstarts.{name}"
     family, config = family_and_config(section.model, key)
     objective = objective_of(family)
-    if section.weights is not None and not family.imports_vectors:
+    if section.weights is not None and not family.has_word_vectors:
         raise ValueError(
             f"params.yaml: `{key}.weights` is {section.weights!r}, but the family {family.name} imports "
             "none; set it to null"
@@ -93,6 +97,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         objective=objective,
         model=Model(family=family.name, config=asdict(config)),
         weights=None if section.weights is None else Path(section.weights),
+        embedding_from=_embedding_from(params, name, family, config),
         tokenizer=section.tokenizer,
         pretrain_lm=language_model("pretrain_lm"),
         finetune_lm=language_model("finetune_lm"),
@@ -101,6 +106,23 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         scratch=classifier("scratch", *few, family.defaults.get("scratch", {}), section.scratch),
         probe=typed(Probe, probe, where="params.yaml", prefix=f"{key}.probe."),
     )
+
+
+def _embedding_from(params: Params, name: str, family: Family, config: Any) -> ResolvedHeadStart | None:
+    other = params.headstarts[name].embedding_from
+    if other is None:
+        return None
+    found = resolve(params, other)  # which has no `embedding_from`: `pipeline.project.params` refuses that
+    key = f"params.yaml: `headstarts.{name}.embedding_from` is {other}"
+    if not found.family.has_word_vectors:
+        raise ValueError(
+            f"{key}, whose family {found.family.name} has no word vectors; name a head start of another "
+            "family, such as word_vectors, or set it to null"
+        )
+    if not hasattr(config, "embedding_dim"):
+        raise ValueError(f"{key}, but the family {family.name} has no `embedding_dim`; set it to null")
+    widened = {**found.model.config, "embedding_dim": config.embedding_dim}
+    return replace(found, model=Model(family=found.family.name, config=widened))
 
 
 def resolve_all(params: Params) -> list[ResolvedHeadStart]:

@@ -23,12 +23,8 @@ from pipeline.settings.section import Section
 from pipeline.sweeps.settings import Ablate, SampleEfficiency
 from pipeline.training.settings import ClassifierTraining, HeadStart, LanguageModelTraining
 
-STARTS = (
-    "general_lm",
-    "target_lm_alone",
-    "scratch",
-    "probe",
-)  # of an arm, beside the target's language model
+FROZEN_STARTS = ("probe", "with_tfidf")  # arms that read features of a frozen network
+STARTS = ("general_lm", "target_lm_alone", "scratch", *FROZEN_STARTS)  # beside the target's language model
 BASELINES = ("tfidf",)  # arms without a head start
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -60,9 +56,11 @@ class Params(Section):
 
     def candidates(self) -> list[str]:
         """What `evaluate` chooses from."""
-        probes = [f"{name}:probe" for name in self.run.headstarts]
-        tfidf = list(BASELINES) if self.evaluate.baseline_tfidf else []
-        return [*self.run.headstarts, *probes, *tfidf, *self.trained_ensembles(), "blend"]
+        names = self.run.headstarts
+        found = [*names, *(f"{name}:probe" for name in names)]
+        if self.evaluate.baseline_tfidf:
+            found += [*BASELINES, *(f"{name}:with_tfidf" for name in names)]
+        return [*found, *self.trained_ensembles(), "blend"]
 
     def head_starts_of(self, arm: str) -> list[str]:
         """The head starts that an arm of the label curve trains: none, one, or the members of an ensemble."""
@@ -124,6 +122,7 @@ def _check_names(params: Params) -> None:
         raise ValueError(f"{', '.join(both)}: a head start and an ensemble have the same name; rename one")
     for name, head_start in params.headstarts.items():
         _check_known(head_start.tokenizer, params.tokenizers, f"headstarts.{name}.tokenizer")
+        _check_embedding(name, params.headstarts)
     for name in params.run.headstarts:
         _check_known(name, params.headstarts, "run.headstarts")
     for ensemble, members in params.ensembles.items():
@@ -144,6 +143,25 @@ def _check_names(params: Params) -> None:
             f"sample_efficiency.arms is {params.sample_efficiency.arms}; run.headstarts trains none of them: "
             "name one of them, or tfidf"
         )
+
+
+def _check_embedding(name: str, headstarts: Mapping[str, HeadStart]) -> None:
+    """Raise ValueError for an `embedding_from` that cannot be; its family is checked by `resolve`."""
+    other = headstarts[name].embedding_from
+    if other is None:
+        return
+    key = f"headstarts.{name}.embedding_from"
+    _check_known(other, headstarts, key)
+    if other == name:
+        raise ValueError(f"{key} is {name} itself; name another head start, or set it to null")
+    if headstarts[name].weights is not None:
+        raise ValueError(f"{key} is {other}, but headstarts.{name}.weights is set, too; set one to null")
+    for setting in ("weights", "embedding_from"):
+        if getattr(headstarts[other], setting) is not None:
+            raise ValueError(
+                f"{key} is {other}, which has {setting} of its own; name one whose {setting} is null, or set "
+                "this key to null"
+            )
 
 
 def _check_known(name: str, known: Iterable[str], key: str) -> None:

@@ -43,6 +43,7 @@ def prices(rows: Sequence[Row]) -> Any:
 
     x = alt.X("core_minutes:Q", scale=alt.Scale(type="log"), title="core minutes (logarithmic)")
     y = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    measured = sorted({row["labels"] for row in rows})
     tips = ["arm:N", alt.Tooltip("labels:Q", format=","), alt.Tooltip("error:Q", format=".1%"),
             alt.Tooltip("core_minutes:Q", format=".2f")]  # fmt: skip
     points = (
@@ -52,7 +53,11 @@ def prices(rows: Sequence[Row]) -> Any:
             x=x,
             y=y,
             color=_colour("arm:N", ""),
-            size=alt.Size("labels:Q", title="labels", scale=alt.Scale(type="log", range=[30, 260])),
+            size=alt.Size(
+                "labels:Q",
+                scale=alt.Scale(type="log", range=[30, 260]),
+                legend=alt.Legend(title="labels", orient="bottom", values=measured, format=","),
+            ),
             tooltip=tips,
         )
     )

@@ -22,6 +22,7 @@ TFIDF = "TF-IDF + logistic regression"
 _STARTS = {
     "scratch": "from scratch",
     "probe": "frozen features",
+    "with_tfidf": "frozen features and TF-IDF",
     "general_lm": "general language model only",
     "target_lm_alone": "target language model only",
 }
@@ -32,7 +33,7 @@ def name_of(arm: str) -> str:
     name, _, start = arm.partition(":")
     if name == "tfidf":
         return TFIDF
-    return f"{name}, {_STARTS.get(start, start)}" if start else name
+    return f"{name} ({_STARTS.get(start, start)})" if start else name
 
 
 @dataclass(frozen=True)
@@ -153,25 +154,39 @@ def _core_seconds_before(figures: Figures, arm: str) -> float | None:
     """Core time of the language models and features that an arm starts from; None if it was not recorded."""
     stages_of = {
         "": ("pretrain_lm", "finetune_lm"),
-        "probe": ("pretrain_lm", "finetune_lm", "read_features"),
+        "probe": FROZEN,
+        "with_tfidf": FROZEN,
         "general_lm": ("pretrain_lm",),
     }
-    metrics = figures["sample_efficiency"]
     needed = stages_of.get(arm.partition(":")[2], ())
-    trainings = [figures[f"{stage}-{name}"] for name in metrics["head_starts"][arm] for stage in needed]
+    return core_seconds_of(figures, figures["sample_efficiency"]["head_starts"][arm], needed)
+
+
+def core_seconds_of(figures: Figures, names: Sequence[str], needed: Sequence[str]) -> float | None:
+    """Core time of these stages of these head starts; None if it was not recorded."""
+    trainings = [figures[f"{stage}-{name}"] for name in names for stage in needed]
     if not all("core_seconds" in training for training in trainings):
         return None
     return float(sum(training["core_seconds"] for training in trainings))
 
 
-def by_arm(figures: Figures, name: str) -> dict[str, dict[int, Any]]:
-    """A table of the label curve, arms in the order of the settings and numbers of labels ascending."""
+def by_arm(figures: Figures, name: str, of: str | None = None) -> dict[str, dict[int, Any]]:
+    """A table of the label curve, arms in the order of the settings and numbers of labels ascending.
+
+    `of`: the arm that a table of pairs is read for.
+    """
     metrics = figures["sample_efficiency"]
+    table = metrics[name] if of is None else metrics[name].get(of, {})
     return {
-        arm: {int(count): metrics[name][arm][count] for count in sorted(metrics[name][arm], key=int)}
+        arm: {int(count): table[arm][count] for count in sorted(table[arm], key=int)}
         for arm in metrics["arms"]
-        if arm in metrics[name]
+        if arm in table
     }
+
+
+def above_base(figures: Figures) -> dict[str, dict[int, Any]]:
+    """By how much each other arm's error is above that of the first arm, paired."""
+    return by_arm(figures, "above", of=figures["sample_efficiency"]["base"])
 
 
 def language_model_curves(figures: Figures) -> dict[str, list[Row]]:

@@ -21,7 +21,7 @@ def summary(figures: Figures) -> str:
     sections = [
         (
             f"Classifier, on {num_documents:,} test documents of {num_classes} classes",
-            _table(tables.classifiers(figures)),
+            _table(tables.classifiers(figures)) + _paragraphs(sentences.classifier_restarts(figures)),
         ),
         ("Error by number of labels", _label_curve(figures)),
         ("The cheapest ways to lower errors", _table(tables.prices(figures))),
@@ -39,7 +39,8 @@ def summary(figures: Figures) -> str:
         ("Corpora", f"{_table(tables.corpora(figures))}\n{sentences.left_out(figures)}\n"),
     ]
     key_figures = "".join(f"- {line}\n" for line in sentences.key_figures(figures))
-    parts = [f"# Summary\n\n**{verdict(figures)}**\n", key_figures]
+    answer, *following = verdict(figures)
+    parts = [f"# Summary\n\n**{answer}**\n{_paragraphs([' '.join(following)])}", key_figures]
     return "\n".join(parts + [f"## {title}\n\n{content}" for title, content in sections])
 
 
@@ -62,10 +63,22 @@ def _label_curve(figures: Figures) -> str:
         _table(list(errors.values()))
         + f"\nWith {sentences.bands(figures)}.\n"
         + "".join(f"\nFailed: {_plain(name)}: {_plain(why)}\n" for name, why in metrics["failed"].items())
-        + "".join(f"\n{line}\n" for line in sentences.comparisons(figures))
+        + _paragraphs(sentences.restarts(figures))
+        + _paragraphs(sentences.comparisons(figures))
         + f"\nError minus that of {base}, on the same seeds, subsets and test documents:\n\n"
         + (_table(list(differences.values())) or "There is nothing to compare with.\n")
+        + _labels_needed(figures)
     )
+
+
+def _labels_needed(figures: Figures) -> str:
+    most = max(figures["sample_efficiency"]["labels"])
+    table = _table(tables.labels_needed(figures, most))
+    return table and f"\n{sentences.labels_needed(most)}\n\n{table}"
+
+
+def _paragraphs(lines: Sequence[str]) -> str:
+    return "".join(f"\n{line}\n" for line in lines)
 
 
 def _ablations(figures: Figures) -> list[dict[str, str]]:

@@ -32,13 +32,21 @@ body { margin: 0 auto; max-width: 62rem; padding: 1rem; background: var(--paper)
 h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem; border-top: 1px solid var(--line);
   padding-top: 1.2rem } h3 { font-size: 1rem; margin: 1.2rem 0 .3rem }
 a { color: var(--link) } nav { font-size: .9rem } nav a { margin-right: .9rem; white-space: nowrap }
-.verdict { font-size: 1.25rem; background: var(--card); border-left: 4px solid var(--link);
-  padding: .8rem 1rem }
+.verdict { background: var(--card); border-left: 4px solid var(--link); padding: .8rem 1rem;
+  margin: .8rem 0 }
+.verdict p { margin: .3rem 0 } .verdict p:first-child { font-size: 1.25rem }
 figure { margin: .8rem 0 } figcaption, .note { color: var(--soft); font-size: .9rem }
 .chart { width: 100%; min-height: 120px } .chart svg { max-width: 100% }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top }
 th:first-child, td:first-child { text-align: left } td.text { text-align: left; min-width: 14rem }
+.pairs th { font-weight: normal } .pairs tbody th { text-align: left; min-width: 8rem }
+.pairs th, .pairs td { padding: .25rem .4rem }
+@media (max-width: 48rem) { /* a block for each row, a line for each column */
+  .pairs thead, .pairs .same { display: none } .pairs tr { display: block; margin: 0 0 .8rem }
+  .pairs th { display: block; font-weight: bold; padding: .25rem 0 }
+  .pairs td { display: flex; justify-content: space-between; gap: 1rem; padding: .25rem 0 }
+  .pairs td::before { content: attr(data-column); text-align: left; color: var(--soft) } }
 details { margin: .4rem 0 } summary { cursor: pointer; color: var(--soft) }
 :focus-visible { outline: 3px solid var(--link); outline-offset: 2px }
 .tokens { line-height: 1.9; overflow-wrap: anywhere } .tokens span { border-radius: 3px }
@@ -91,7 +99,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
     ]
     sections = [section for section in sections if section[2]]
     links = " ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in sections)
-    key_figures = "".join(f"<p>{escape(line)}</p>" for line in sentences.key_figures(figures))
+    answer, *following = verdict(figures)
     body = "".join(
         f'<section id="{name}"><h2>{escape(title)}</h2>{content}</section>'
         for name, title, content in sections
@@ -108,10 +116,11 @@ def page(figures: Figures, provenance: Provenance) -> str:
 <style>{_STYLE}</style>
 </head>
 <body>
-<header><h1>Was the head start worth it?</h1><p class="verdict">{escape(verdict(figures))}</p></header>
+<header><h1>Was the head start worth it?</h1>
+<div class="verdict"><p>{escape(answer)}</p><p>{escape(" ".join(following))}</p></div></header>
 <nav aria-label="Sections">{links}</nav>
 <main>
-{key_figures}
+{_paragraphs(sentences.key_figures(figures))}
 {body}
 </main>
 <script type="module">{script}</script>
@@ -156,15 +165,12 @@ def _labels(figures: Figures) -> str:
             f"{sentences.bands(figures)}.",
             _table(numbers),
         )
-        + "".join(f"<p>{escape(line)}</p>" for line in sentences.comparisons(figures))
+        + _paragraphs([*sentences.restarts(figures), *sentences.comparisons(figures)])
         + f"<h3>Error compared with {base}</h3>"
         + (_table(tables.differences(figures)) or nothing)
         + f"<p class='note'>The error of each arm minus that of {base}, on the same seeds, subsets and test "
         "documents.</p>"
-        + f"<h3>Labels needed to match {base}</h3>"
-        + (_table(tables.labels_needed(figures)) or nothing)
-        + "<p class='note'>Interpolated along the monotone curve in the logarithm of the number of labels; "
-        "outside of the numbers tried, only a bound is known.</p>"
+        + _labels_needed(figures)
         + (
             f"<h3>Points that failed</h3>{failed}<p class='note'>DVC counts the stage as finished: "
             "<code>dvc repro -f -s sample_efficiency</code> retries these points, and only these.</p>"
@@ -173,6 +179,25 @@ def _labels(figures: Figures) -> str:
         )
         + "<h3>Cost of the label curve</h3>"
         + _table(tables.label_curve_cost(figures))
+    )
+
+
+def _labels_needed(figures: Figures) -> str:
+    """The labels that each arm needs for the error that each other has with most labels; then with fewer."""
+    most, *fewer = sorted(figures["sample_efficiency"]["labels"], reverse=True)
+    table = _pairs(tables.labels_needed(figures, most))
+    if not table:
+        return ""
+    return (
+        "<h3>Labels saved</h3>"
+        f"<p>{sentences.labels_needed(most)}</p>"
+        f"{table}"
+        "<p class='note'>Interpolated along the monotone curve in the logarithm of the number of labels; "
+        "outside of the numbers tried, only a bound is known.</p>"
+        + "".join(
+            _details(f"The same with {count:,} labels", _pairs(tables.labels_needed(figures, count)))
+            for count in fewer
+        )
     )
 
 
@@ -201,6 +226,7 @@ def _result(figures: Figures) -> str:
     ]
     return (
         _table(tables.classifiers(figures))
+        + _paragraphs(sentences.classifier_restarts(figures))
         + _figure(
             "confusion",
             charts.confusion(counts),
@@ -368,6 +394,10 @@ def _figure(name: str, chart: Any, caption: str, table: str = "") -> str:
     )
 
 
+def _paragraphs(lines: Iterable[str]) -> str:
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
 def _details(title: str, content: str) -> str:
     return f"<details><summary>{title}</summary>{content}</details>" if content else ""
 
@@ -385,6 +415,25 @@ def _table(rows: Sequence[Row], text: Sequence[str] = ()) -> str:
     body = "".join("<tr>" + "".join(_cell(name in text, value) for name, value in row.items()) + "</tr>"
                    for row in rows)  # fmt: skip
     return f"{_SCROLL}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _pairs(rows: Sequence[Row]) -> str:
+    """A table of every row against every column; on a narrow screen each row becomes a list."""
+    if not rows:
+        return ""
+    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in rows[0])
+    body = ""
+    for row in rows:
+        (_, name), *cells = row.items()
+        body += f"<tr><th scope='row'>{escape(name)}</th>"
+        for column, text in cells:
+            kind = " class='same'" if text == tables.SAME else ""
+            one_line = text.replace(
+                " to ", "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}"
+            )  # the interval breaks at its bracket alone
+            body += f'<td{kind} data-column="{escape(column)}"><span>{escape(one_line)}</span></td>'
+        body += "</tr>"
+    return f"{_SCROLL}<table class='pairs'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def _cell(is_text: bool, value: Any) -> str:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from pipeline.report.figures import TRAININGS, Figures, by_arm, name_of
+from pipeline.report.figures import TRAININGS, Figures, above_base, by_arm, name_of
+
+_LEARNED_NOTHING = "were no better than the class frequencies"
 
 
 def key_figures(figures: Figures) -> list[str]:
-    """Error, against TF-IDF; why this one ships; leaked documents; labels saved; cost."""
+    """Error, against TF-IDF; why this one ships; leaked documents; coverage; cost."""
     return [
         _error(figures),
         _choice(figures),
         *_leaks(figures),
-        *_labels_saved(figures),
+        *_coverage(figures),
         *_cost(figures),
+    ]
+
+
+def _coverage(figures: Figures) -> list[str]:
+    """How much of the target text imported vectors know."""
+    found = {name: figures[f"finetune_lm-{name}"].get("coverage") for name in figures.head_starts}
+    return [
+        f"{name} was imported: {each['share_of_words']:.1%} of the vocabulary and "
+        f"{each['share_of_running_words']:.1%} of the running words of the target text have a vector."
+        for name, each in found.items()
+        if each is not None
     ]
 
 
@@ -25,21 +37,20 @@ def _choice(figures: Figures) -> str:
     shipped, candidates = metrics["shipped"], metrics["candidates"]
     chosen = name_of(shipped)
     if metrics["forced"]:
-        return f"{chosen} ships because evaluate.ship names it."
+        return f"What ships, {chosen}, is named by evaluate.ship."
     close = [
         name_of(name)
         for name, each in candidates.items()
         if name != shipped and each["validation"]["above_low"] <= 0
     ]
     said = (
-        f"{chosen} ships because it has the lowest error, "
+        f"What ships, {chosen}, has the lowest error of all candidates, "
         f"{candidates[shipped]['validation']['error']:.1%}, on "
         f"{metrics['num_validation_documents']:,} validation documents"
     )
     if not close:
         return f"{said}, clearly below all {len(candidates) - 1} others."
-    alike = "is no clear difference to" if len(close) == 1 else "are no clear differences to"
-    return f"{said}. There {alike} {', '.join(close)}."
+    return f"{said}. Not clearly worse there: {', '.join(close)}."
 
 
 def _error(figures: Figures) -> str:
@@ -76,45 +87,31 @@ def _leaks(figures: Figures) -> list[str]:
     return [f"{said}."]
 
 
-def _labels_saved(figures: Figures) -> list[str]:
-    """For each other arm: the point where the base saves most labels, or loses fewest, and the last point."""
-    metrics = figures["sample_efficiency"]
-    base = metrics["base"]
-    said = []
-    for arm, by_count in by_arm(figures, "labels_needed").items():
-        known = {count: needed for count, needed in by_count.items() if needed["labels"] is not None}
-        best = max(known, key=lambda count: known[count]["times"]) if known else max(by_count)
-        parts = []
-        for count in sorted({best, max(by_count)}):
-            needed = by_count[count]
-            times = "" if needed["times"] is None else f", {needed['times']:.1f} times as many"
-            parts.append(
-                f"for an error of {metrics['curve'][base][str(count)]['error']:.1%}, {name_of(base)} needs "
-                f"{count:,} labels, {name_of(arm)} {number_of_labels(needed)}{times}"
-            )
-        said.append(_sentence(parts))
-    return said
+def labels_needed(count: int) -> str:
+    """The sentence above the table of every arm against every other one."""
+    return f"Each row: the labels that an arm needs for the error that another one has with {count:,} labels."
 
 
-def number_of_labels(needed: Mapping[str, Any]) -> str:
+def number_of_labels(needed: Mapping[str, float]) -> str:
     """A number of labels with its interval; outside of what was trained, a bound."""
 
     def end(side: str) -> str | None:
-        if needed[f"labels_{side}"] is not None:
+        if f"labels_{side}" in needed:
             return f"{needed[f'labels_{side}']:,.0f}"
-        beyond = needed[f"labels_{side}_more_than"]
+        beyond = needed.get(f"labels_{side}_more_than")
         return f"more than {beyond:,}" if beyond is not None else None
 
-    if needed["more_than"] is not None:
-        number = f"more than {needed['more_than']:,}"
-    elif needed["at_most"] is not None:
-        number = f"at most {needed['at_most']:,}"
-    else:
-        number = f"{needed['labels']:,.0f}"
+    number = number_without_interval(needed)
     low, high = end("low"), end("high")
     if high is None or low == high == number:
         return number
     return f"{number} ({low} to {high})" if low is not None else f"{number} (up to {high})"
+
+
+def number_without_interval(needed: Mapping[str, float]) -> str:
+    if "more_than" in needed:
+        return f"more than {needed['more_than']:,}"
+    return f"at most {needed['at_most']:,}" if "at_most" in needed else f"{needed['labels']:,.0f}"
 
 
 def _cost(figures: Figures) -> list[str]:
@@ -141,18 +138,18 @@ def comparisons(figures: Figures) -> list[str]:
     """Which arm is ahead at which numbers of labels, the base or the other, by their paired interval."""
     base = name_of(figures["sample_efficiency"]["base"])
     said = []
-    for arm, by_count in by_arm(figures, "above_base").items():
+    for arm, by_count in above_base(figures).items():
         ahead = [count for count, each in by_count.items() if each["difference_low"] > 0]
         behind = [count for count, each in by_count.items() if each["difference_high"] < 0]
         unclear = [count for count in by_count if count not in (*ahead, *behind)]
         parts = [
-            f"{first} is ahead of {second} with {_listed(counts)} labels"
+            f"{first} is ahead of {second} with {_counts(counts)} labels"
             for first, second, counts in ((base, name_of(arm), ahead), (name_of(arm), base, behind))
             if counts
         ]
         if unclear:
             both = f"{base} and {name_of(arm)}"
-            parts.append(f"with {_listed(unclear)} labels there is no clear difference between {both}")
+            parts.append(f"with {_counts(unclear)} labels there is no clear difference between {both}")
         if ahead and behind:
             low, high = sorted((ahead, behind))
             if max(low) < min(high):
@@ -161,9 +158,60 @@ def comparisons(figures: Figures) -> list[str]:
     return said
 
 
-def _listed(counts: Sequence[int]) -> str:
-    *most, last = [f"{count:,}" for count in counts]
+def restarts(figures: Figures) -> list[str]:
+    """Trainings of the label curve that began anew, and those that never took off; empty without any."""
+    began, never = (_trainings(figures, name) for name in ("began_anew", "never_took_off"))
+    said = []
+    if began:
+        said.append(f"These trainings {_LEARNED_NOTHING} and began anew at half the rates: {began}.")
+    if never:
+        said.append(
+            f"These trainings {_LEARNED_NOTHING} to the end, and count in the curve all the same: {never}."
+        )
+    return said
+
+
+def _trainings(figures: Figures, name: str) -> str:
+    """The number of such trainings, by arm and number of labels."""
+    metrics = figures["sample_efficiency"]
+    parts = []
+    for arm, by_count in by_arm(figures, name).items():
+        members = len(metrics["head_starts"][arm])
+        found = [
+            f"{count:,} labels ({num} of {members * metrics['curve'][arm][str(count)]['num_seeds']})"
+            for count, num in by_count.items()
+        ]
+        parts.append(f"{name_of(arm)} with {listed(found)}")
+    return "; ".join(parts)
+
+
+def classifier_restarts(figures: Figures) -> list[str]:
+    """The head starts whose classifier began anew, and whose never took off; empty without any."""
+    trainings = {name: figures[f"finetune_classifier-{name}"] for name in figures.head_starts}
+    began = [
+        f"{name} ({'once' if each['restarts'] == 1 else str(each['restarts']) + ' times'})"
+        for name, each in trainings.items()
+        if each["restarts"]
+    ]
+    never = [name for name, each in trainings.items() if not each["took_off"]]
+    said = []
+    if began:
+        said.append(
+            f"These classifiers {_LEARNED_NOTHING} and began anew at half the rates: {listed(began)}."
+        )
+    if never:
+        said.append(f"These classifiers {_LEARNED_NOTHING} to the end: {listed(never)}.")
+    return said
+
+
+def listed(names: Sequence[str]) -> str:
+    """`a, b and c`."""
+    *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
+
+
+def _counts(counts: Sequence[int]) -> str:
+    return listed([f"{count:,}" for count in counts])
 
 
 def _sentence(parts: Sequence[str]) -> str:

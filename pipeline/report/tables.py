@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.report.figures import FROZEN, TRAININGS, Figures, by_arm, by_importance, name_of
+from pipeline.project.params import FROZEN_STARTS
+from pipeline.report.figures import FROZEN, TRAININGS, Figures, above_base, by_arm, by_importance, name_of
 from pipeline.report.figures import prices as prices_of_arms
 from pipeline.report.sentences import number_of_labels
 
 Table = list[dict[str, str]]
+
+SAME = "-"  # an arm beside itself
 
 
 def error(row: Mapping[str, Any]) -> str:
@@ -46,7 +49,7 @@ def classifiers(figures: Figures) -> Table:
             "error (interval)": error(row),
             "on validation": _on_validation(row),
             **{column: f"{row[score]:.3f}" if score in row else "" for column, score in scores.items()},
-            "ms a document": _milliseconds(row),
+            "ms a document": milliseconds(figures, row),
             **cost(row),
         }
         for name, row in rows.items()
@@ -61,8 +64,13 @@ def _on_validation(row: Mapping[str, Any]) -> str:
     return f"{row['validation']['error']:.1%}" if "validation" in row else ""
 
 
-def _milliseconds(row: Mapping[str, Any]) -> str:
+def milliseconds(figures: Figures, row: Mapping[str, Any]) -> str:
+    """The time of a prediction. A probe's includes reading the document, which another stage timed."""
     taken = row.get("milliseconds_per_document")
+    for part in row.get("parts", ()):
+        name, _, start = part.partition(":")
+        if taken is not None and start in FROZEN_STARTS:
+            taken += figures[f"read_features-{name}"]["milliseconds_per_document"]
     return "" if taken is None else f"{taken:.2f}"
 
 
@@ -81,7 +89,7 @@ def _behind(part: str) -> Sequence[str]:
     """The stages behind a single candidate: TF-IDF, a probe, or a head start's own classifier."""
     if part == "tfidf":
         return ()
-    return FROZEN if part.endswith(":probe") else TRAININGS
+    return FROZEN if part.partition(":")[2] in FROZEN_STARTS else TRAININGS
 
 
 def label_curve_cost(figures: Figures) -> Table:
@@ -98,23 +106,30 @@ def differences(figures: Figures) -> Table:
             "difference": f"{each['difference']:+.1%}",
             "interval": f"{each['difference_low']:+.1%} to {each['difference_high']:+.1%}",
         }
-        for arm, by_count in by_arm(figures, "above_base").items()
+        for arm, by_count in above_base(figures).items()
         for count, each in by_count.items()
     ]
 
 
-def labels_needed(figures: Figures) -> Table:
-    """How many labels each other arm needs to match the base, by the base's number of labels."""
-    base = name_of(figures["sample_efficiency"]["base"])
+def labels_needed(figures: Figures, count: int) -> Table:
+    """How many labels each arm needs for the error that each other arm reaches with `count` labels."""
+    curve = by_arm(figures, "curve")
+    needed = {arm: by_arm(figures, "labels_needed", of=arm) for arm in curve}
+    others = [arm for arm in curve if any(count in row.get(arm, {}) for row in needed.values())]
     return [
         {
-            "arm": name_of(arm),
-            f"to match {base} with": f"{count:,}",
-            "it needs": number_of_labels(needed),
-            "times as many": "" if needed["times"] is None else f"{needed['times']:.1f}",
+            "": name_of(arm),
+            **{
+                f"{name_of(other)}: {curve[other][count]['error']:.1%}": number_of_labels(row[other][count])
+                if count in row.get(other, {})
+                else SAME
+                if arm == other
+                else ""
+                for other in others
+            },
         }
-        for arm, by_count in by_arm(figures, "labels_needed").items()
-        for count, needed in by_count.items()
+        for arm, row in needed.items()
+        if any(count in each for each in row.values())
     ]
 
 

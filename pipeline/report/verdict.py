@@ -1,80 +1,104 @@
-"""The verdict: a sentence a head start, without figures, that says whether it was worth it.
+"""The verdict: a sentence without figures, then one each on few labels, all labels and price.
 
-It rests on paired comparisons alone. A difference whose interval holds zero is no clear difference, and a
-comparison that is missing is called missing.
+A head start is worth it where its best use makes clearly fewer mistakes than all that was tried without a
+head start: TF-IDF, and networks from scratch. Clearly: the interval of the paired difference lies on one side
+of zero. A comparison that is missing, because a training failed, is never clear.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any, Literal
 
-from pipeline.report.figures import Figures
+from pipeline.report.figures import Figures, by_arm, core_seconds_of, name_of
+from pipeline.report.sentences import listed, number_without_interval
+from pipeline.report.tables import milliseconds
 
-# Mistakes with the head start, next to the same without it.
 Outcome = Literal["fewer mistakes", "more mistakes", "no clear difference"]
-Answer = Literal["yes", "partly", "unclear", "no"]
+Worth = Literal["always", "few", "many", "some", "together", "unclear", "never", "unknown"]
 
-_SCRATCH, _TFIDF = "training from scratch", "TF-IDF (simple word counts)"
-_OPENINGS: Mapping[Answer, str] = {
-    "yes": "Yes, the head start {name} was worth it on this corpus",
-    "partly": "In part, the head start {name} was worth it on this corpus",
-    "unclear": "It is not clear whether the head start {name} was worth it on this corpus",
-    "no": "No, the head start {name} was not worth it on this corpus",
+_ANSWERS: Mapping[Worth, str] = {  # the best one over all head starts answers the page's question
+    "always": "Yes",
+    "few": "In part",
+    "many": "In part",
+    "some": "In part",
+    "together": "In part",
+    "unclear": "Not clearly",
+    "never": "No",
+    "unknown": "Unknown",
+}
+_SAID: Mapping[Worth, tuple[str, str]] = {  # of one head start, of several
+    "always": ("is worth it", "are worth it"),
+    "few": ("is worth it with few labels", "are worth it with few labels"),
+    "many": ("is worth it with many labels", "are worth it with many labels"),
+    "some": ("is worth it at some numbers of labels", "are worth it at some numbers of labels"),
+    "together": ("is worth it with all labels", "are worth it together, with all labels"),
+    "unclear": ("makes no clear difference", "make no clear difference"),
+    "never": ("is not worth it", "are not worth it"),
+    "unknown": ("was not compared with doing without", "were not compared with doing without"),
 }
 
 
-def verdict(figures: Figures) -> str:
-    """Compare each head start with its network from scratch and with TF-IDF, over all numbers of labels.
-
-    The finished classifier counts, too: `evaluate` compares it with TF-IDF. The most worthwhile comes first.
-    """
-    said = [_of_head_start(figures, name) for name in figures.head_starts]
-    said.sort(key=lambda each: list(_OPENINGS).index(each[0]))
-    return " ".join(sentence for _, sentence in said)
-
-
-def _of_head_start(figures: Figures, name: str) -> tuple[Answer, str]:
-    """The answer of the head start's better use: its network fine-tuned, or logistic regression on top."""
-    uses = [_of_use(figures, name, arm) for arm in (name, f"{name}:probe") if _was_tried(figures, arm)]
-    uses.sort(key=lambda use: list(_OPENINGS).index(use[0]))
-    answer = uses[0][0]
-    failed = "; trainings that failed are left out" if figures["sample_efficiency"]["failed"] else ""
-    said = "; ".join(said for _, said in uses)
-    return answer, f"{_OPENINGS[answer].format(name=name)}: {said}{failed}."
+def verdict(figures: Figures) -> list[str]:
+    """The first sentence says which head start is worth it, and what to ship; at most three follow."""
+    worth_of = {name: _worth_of(figures, name) for name in figures.head_starts}
+    worth_of |= dict.fromkeys(_worth_it_together(figures, worth_of), "together")
+    following = (_few_labels(figures), _all_labels(figures), _price(figures))
+    first = f"{_answer(worth_of)}; {_shipping(figures, worth_of)}."
+    return [first, *(sentence for sentence in following if sentence)]
 
 
-def _was_tried(figures: Figures, arm: str) -> bool:
-    return arm in figures["sample_efficiency"]["arms"] or arm in figures["evaluate"]["candidates"]
+# ---------------------------------------------------------------------------------------- worth it?
 
 
-def _of_use(figures: Figures, name: str, arm: str) -> tuple[Answer, str]:
-    frozen = arm != name
-    scratch = [] if frozen else _on_label_curve(figures, arm, f"{name}:scratch")
-    tfidf, finished = _on_label_curve(figures, arm, "tfidf"), _finished_classifier(figures, arm)
-    parts = []
-    if f"{name}:scratch" in figures["sample_efficiency"]["arms"] and not frozen:
-        parts.append(_compared(figures, f"{name}:scratch", _SCRATCH, scratch))
-    parts.append(_compared(figures, "tfidf", _TFIDF, tfidf, finished))
-    how = "with frozen features" if frozen else "fine-tuned"
-    missing = not scratch and f"{name}:scratch" in figures["sample_efficiency"]["arms"] and not frozen
-    return _answer(scratch, [*tfidf, *finished], missing), f"{how}, {', and '.join(parts)}"
+def _answer(worth_of: Mapping[str, Worth]) -> str:
+    found: dict[Worth, list[str]] = {}
+    for name, worth in worth_of.items():
+        found.setdefault(worth, []).append(name)
+    clauses: list[str] = []
+    for worth in sorted(found, key=list(_ANSWERS).index):
+        names, several = listed(found[worth]), len(found[worth]) > 1
+        subject = names if clauses else f"the head start{'s' * several} {names}"
+        said = _SAID[worth][several]
+        if worth == "never" and clauses and "worth it" in clauses[0]:
+            said = said.removesuffix(" worth it")
+        clauses.append(f"{subject} {said}")
+    best = min(found, key=list(_ANSWERS).index)
+    return f"{_ANSWERS[best]}: {', and '.join(clauses)}"
 
 
-def _on_label_curve(figures: Figures, arm: str, rival: str) -> list[Outcome]:
-    """The outcome at each number of labels, in ascending order; empty without a comparison."""
-    by_count = figures["sample_efficiency"]["above"].get(arm, {}).get(rival, {})
-    return [_outcome(each["difference_low"], each["difference_high"]) for _, each in _ascending(by_count)]
+def _worth_of(figures: Figures, name: str) -> Worth:
+    outcomes = [*_on_label_curve(figures, name), *_with_all_labels(figures, name)]
+    is_better = [outcome == "fewer mistakes" for outcome in outcomes]
+    if not outcomes:
+        return "unknown"
+    if not any(is_better):
+        return "never" if "more mistakes" in outcomes else "unclear"
+    if all(is_better):
+        return "always"
+    rising = sorted(is_better)
+    return "many" if is_better == rising else "few" if is_better[::-1] == rising else "some"
 
 
-def _ascending(by_count: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return sorted(by_count.items(), key=lambda item: int(item[0]))
+def _on_label_curve(figures: Figures, name: str) -> list[Outcome]:
+    """The outcome of the head start's best use at each number of labels, ascending."""
+    rivals = _rivals(figures)
+    best = _best_arms(figures, _uses(figures, name))
+    return [_judged(figures, arm, rivals, count) for count, arm in best.items()] if rivals else []
 
 
-def _finished_classifier(figures: Figures, arm: str) -> list[Outcome]:
-    tfidf = figures["evaluate"]["candidates"].get(arm, {}).get("tfidf_above")
-    return [] if tfidf is None else [_outcome(tfidf["above_low"], tfidf["above_high"])]
+def _judged(figures: Figures, arm: str, rivals: Sequence[str], count: int) -> Outcome:
+    outcomes = {_between(figures, arm, rival, count) for rival in rivals}
+    if "more mistakes" in outcomes:
+        return "more mistakes"
+    return "fewer mistakes" if outcomes == {"fewer mistakes"} else "no clear difference"
+
+
+def _between(figures: Figures, arm: str, rival: str, count: int) -> Outcome:
+    above = by_arm(figures, "above", of=arm).get(rival, {}).get(count)
+    if above is None:
+        return "no clear difference"
+    return _outcome(above["difference_low"], above["difference_high"])
 
 
 def _outcome(low: float, high: float) -> Outcome:
@@ -82,36 +106,172 @@ def _outcome(low: float, high: float) -> Outcome:
     return "fewer mistakes" if low > 0 else "more mistakes" if high < 0 else "no clear difference"
 
 
-def _answer(scratch: Sequence[Outcome], tfidf: Sequence[Outcome], missing: bool) -> Answer:
-    """A comparison may not have been asked for. Where one was and is `missing`, there is no yes."""
-    judged = [set(outcomes) for outcomes in (scratch, tfidf) if outcomes]
-    if any("more mistakes" in found and "fewer mistakes" not in found for found in judged):
-        return "no"
-    if not judged or missing or {"no clear difference"} in judged:
-        return "unclear"
-    return "yes" if all(found == {"fewer mistakes"} for found in judged) else "partly"
+def _arms(figures: Figures) -> list[str]:
+    return [arm for arm in figures["sample_efficiency"]["arms"] if arm not in _rivals(figures)]
 
 
-def _compared(
-    figures: Figures, arm: str, name: str, outcomes: Sequence[Outcome], finished: Sequence[Outcome] = ()
-) -> str:
+def _uses(figures: Figures, name: str) -> list[str]:
+    """The arms of this head start alone."""
+    return [arm for arm in _arms(figures) if arm.partition(":")[0] == name]
+
+
+def _rivals(figures: Figures) -> list[str]:
+    """The arms without a head start."""
+    arms = figures["sample_efficiency"]["arms"]
+    return [arm for arm in arms if arm == "tfidf" or arm.endswith(":scratch")]
+
+
+def _best_arms(figures: Figures, arms: Sequence[str]) -> dict[int, str]:
+    """The arm of the lowest error at each number of labels, ascending, where there is any."""
+    curve = by_arm(figures, "curve")
+    errors = {
+        count: {arm: curve[arm][count]["error"] for arm in arms if count in curve.get(arm, {})}
+        for count in figures["sample_efficiency"]["labels"]
+    }
+    return {count: min(each, key=lambda arm: each[arm]) for count, each in errors.items() if each}
+
+
+def _with_all_labels(figures: Figures, name: str) -> list[Outcome]:
+    """The outcome of the candidate that validation documents prefer of those of this head start alone.
+
+    No network from scratch is a candidate, so one that does as well with most labels leaves it open.
+    """
+    mine = [each for each in _candidates(figures).values() if _head_starts(each) == [name]]
+    if not mine:
+        return []
+    tfidf = min(mine, key=lambda each: each["validation"]["error"]).get("tfidf_above")
+    if tfidf is None:
+        return []
+    outcome = _outcome(tfidf["above_low"], tfidf["above_high"])
+    is_open = outcome == "fewer mistakes" and not _beats_scratch(figures, name)
+    return ["no clear difference" if is_open else outcome]
+
+
+def _beats_scratch(figures: Figures, name: str) -> bool:
+    """Whether it does with the most labels of the curve, as far as networks from scratch were asked for."""
+    scratch = [arm for arm in _rivals(figures) if arm != "tfidf"]
+    arm = _best_arms(figures, _uses(figures, name)).get(most := max(figures["sample_efficiency"]["labels"]))
+    return not scratch or (arm is not None and _judged(figures, arm, scratch, most) == "fewer mistakes")
+
+
+def _worth_it_together(figures: Figures, worth_of: Mapping[str, Worth]) -> list[str]:
+    """The head starts in what ships, if it is clearly better than TF-IDF and none of them is alone."""
+    shipped = _candidates(figures)[figures["evaluate"]["shipped"]]
+    names, tfidf = _head_starts(shipped), shipped.get("tfidf_above")
+    alone = any(worth_of.get(name) in ("always", "few", "many", "some") for name in names)
+    if len(names) < 2 or alone or tfidf is None or tfidf["above_low"] <= 0:
+        return []
+    return names if any(_beats_scratch(figures, name) for name in names) else []
+
+
+def _candidates(figures: Figures) -> Mapping[str, Mapping[str, Any]]:
+    candidates: Mapping[str, Mapping[str, Any]] = figures["evaluate"]["candidates"]
+    return candidates
+
+
+def _head_starts(candidate: Mapping[str, Any]) -> list[str]:
+    names = dict.fromkeys(part.partition(":")[0] for part in candidate["parts"])
+    return [name for name in names if name != "tfidf"]
+
+
+# -------------------------------------------------------------------------------------- what to ship
+
+
+def _shipping(figures: Figures, worth_of: Mapping[str, Worth]) -> str:
+    shipped = figures["evaluate"]["shipped"]
+    what, names = _classifier(figures, shipped), _head_starts(_candidates(figures)[shipped])
+    if figures["evaluate"]["forced"]:
+        return f"what ships, as evaluate.ship says, is {what}"
+    if names and all(worth_of.get(name) == "never" for name in names):
+        return f"{what} ships all the same, as the best of what was trained with all labels"
+    return f"ship {what}"
+
+
+def _classifier(figures: Figures, name: str) -> str:
+    parts = _candidates(figures)[name]["parts"]
+    if name == "blend":
+        return (
+            f"the blend of {listed([_said(part) for part in sorted(parts, key=lambda part: -parts[part])])}"
+        )
+    return f"the ensemble {name}" if len(parts) > 1 else _said(name)
+
+
+def _said(arm: str) -> str:
+    """An arm, shorter than in tables."""
+    if arm == "tfidf":
+        return "TF-IDF"
+    return name_of(arm)
+
+
+# ------------------------------------------------------------------------------ few labels, all, price
+
+
+def _few_labels(figures: Figures) -> str:
+    """The best arms with and without a head start, at the fewest labels that have one."""
+    ours, theirs = (_best_arms(figures, arms) for arms in (_arms(figures), _rivals(figures)))
     metrics = figures["sample_efficiency"]
-    if outcomes:
-        said = f"it makes {_over_label_counts(outcomes)} compared with {name}"
-        agree = set(outcomes) == set(finished)
-        return said if agree or not finished else f"{said} ({finished[0]} with all labels)"
-    if finished:
-        return f"it makes {finished[0]} compared with {name}, with all labels"
-    if arm in metrics["arms"] and metrics["failed"]:
-        return f"the comparison with {name} failed"
-    return f"there is no comparison with {name}"
+    if not ours:
+        return (
+            "All trainings of the label curve that begin with a head start failed." if _arms(figures) else ""
+        )
+    count, arm = next(iter(ours.items()))
+    curve = by_arm(figures, "curve")
+    said = f"With {count:,} labels, {_said(arm)} gets {curve[arm][count]['error']:.1%} wrong"
+    rival = theirs.get(count)
+    if rival is None:
+        why = "failed" if _rivals(figures) else "was not tried"
+        return f"{said}; doing without a head start {why}."
+    said += f" and {_said(rival)} {curve[rival][count]['error']:.1%}"
+    outcome = _between(figures, arm, rival, count)
+    needed = by_arm(figures, "labels_needed", of=rival).get(arm, {}).get(count)
+    if outcome == "no clear difference":
+        said += ", no clear difference"
+    elif outcome == "fewer mistakes" and rival == "tfidf" and needed is not None:
+        said += f"; TF-IDF takes {_roughly(needed)} labels to get there"
+    return f"{said}; trainings that failed are left out." if metrics["failed"] else f"{said}."
 
 
-def _over_label_counts(outcomes: Sequence[Outcome]) -> str:
-    runs = [outcome for outcome, _ in groupby(outcomes)]
-    if len(runs) == 1:
-        return runs[0]
-    if len(runs) == 2:
-        return f"{runs[0]} with few labels and {runs[1]} with many"
-    first, *rest = dict.fromkeys(runs)
-    return f"{first} at some numbers of labels and {' or '.join(rest)} at others"
+def _roughly(needed: Mapping[str, float]) -> str:
+    """Two digits of a number whose interval is wide; the table has both."""
+    if "labels" in needed:
+        return f"about {float(format(needed['labels'], '.2g')):,.0f}"
+    return number_without_interval(needed)
+
+
+def _all_labels(figures: Figures) -> str:
+    """The sentence on what ships and TF-IDF; if these are the same, on the best with a head start."""
+    candidates, name = _candidates(figures), figures["evaluate"]["shipped"]
+    shipped, tfidf = candidates[name], candidates.get("tfidf")
+    if tfidf is None:
+        return f"With all labels, what ships gets {shipped['error']:.1%} wrong; TF-IDF was not tried."
+    if name != "tfidf":
+        ours = shipped
+        said = f"what ships gets {ours['error']:.1%} wrong and TF-IDF {tfidf['error']:.1%}"
+    else:
+        rest = {name: each for name, each in candidates.items() if _head_starts(each)}
+        if not rest:
+            return f"With all labels, TF-IDF gets {tfidf['error']:.1%} wrong."
+        best = min(rest, key=lambda name: rest[name]["validation"]["error"])
+        ours = rest[best]
+        said = f"TF-IDF gets {tfidf['error']:.1%} wrong and {_classifier(figures, best)} {ours['error']:.1%}"
+    above = ours["tfidf_above"]
+    unclear = _outcome(above["above_low"], above["above_high"]) == "no clear difference"
+    return f"With all labels, {said}{', no clear difference' if unclear else ''}."
+
+
+def _price(figures: Figures) -> str:
+    """Core minutes of each head start's own training, and the time of a prediction."""
+    spent = {
+        name: core_seconds_of(figures, [name], ("pretrain_lm", "finetune_lm")) for name in figures.head_starts
+    }
+    taken = milliseconds(figures, _candidates(figures)[figures["evaluate"]["shipped"]])
+    parts = []
+    known = {name: seconds for name, seconds in spent.items() if seconds is not None}
+    if known:
+        (first, seconds), *rest = known.items()
+        each = [f"the head start {first} took {seconds / 60:.1f} core minutes to train"]
+        parts.append(listed([*each, *(f"{name} {seconds / 60:.1f}" for name, seconds in rest)]))
+    if taken:
+        parts.append(f"what ships takes {taken} ms a document")
+    said = "; ".join(parts)
+    return f"{said[0].upper()}{said[1:]}." if said else ""

@@ -1,6 +1,7 @@
 """Lists what is in `run.storage`, judges what is still wanted, and removes the rest, for `headstart gc`.
 
     <key>/checkpoints/step-*    of a training, with <key>/curve.jsonl and <key>/lease
+    <key>/embedding             the training of its embedding before it; <key>/start: what it began with
     <key>/outcome/step-*        the result of a trial
     <key>/trials.json           the keys of a sweep's trials; <key>/search and <key>/ray belong to Ray Tune
     ray/<key>                   belongs to Ray Train

@@ -12,7 +12,8 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.objectives.lookup import objective_of
-from pipeline.training.checkpoint import model_tensors
+from pipeline.training.cards import ModelCard
+from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.language_model import LanguageModelJob
 
 
@@ -20,11 +21,15 @@ def fit_and_export(job: LanguageModelJob, run: Run, session: Session, out: Path)
     """Train, export, and report the evaluation before the first step and after the last."""
     done = fit(job, run, session)
     export_model(out, model_tensors(done), replace(job.card, key=session.key))
+    return {"key": session.key, **summary(done, job.card)}
+
+
+def summary(done: Checkpoint, card: ModelCard) -> dict[str, Any]:
+    """Steps, measures before and after, and cost of a finished training."""
     evaluations = done.state["evaluations"]
     return {
-        "key": session.key,
         "steps": done.step,
-        "measures": [asdict(measure) for measure in objective_of(lookup(job.card.family)).measures],
+        "measures": [asdict(measure) for measure in objective_of(lookup(card.family)).measures],
         "before": _plain(evaluations[0]["metrics"]),
         "after": _plain(done.state["kept_metrics"]),
         **done.state["spent"],

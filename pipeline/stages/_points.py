@@ -12,10 +12,9 @@ from pipeline.corpus.token_links import tokens_at
 from pipeline.distributed.session import Session
 from pipeline.machine.cost import total
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
-from pipeline.project.params import Params
+from pipeline.project.params import FROZEN_STARTS, Params
 from pipeline.settings.loader import overlay
-from pipeline.stages._trials import ClassifierPoint, LanguageModelPoint, ProbePoint, TfidfPoint
-from pipeline.sweeps.settings import SampleEfficiency
+from pipeline.stages._trials import ClassifierPoint, LanguageModelPoint, LogisticPoint
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import FewLabels, make_classifier_job
@@ -23,7 +22,7 @@ from pipeline.training.language_model import make_language_model_job
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 
 # What a network's weights come from.
-Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch", "probe"]
+Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch", "probe", "with_tfidf"]
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,6 @@ class Inputs:
         }
         folder = folders.get(start)
         return ModelFolder.at(folder) if folder else None
-
-
-def few_labels(settings: SampleEfficiency, num_labels: int, **more: Any) -> FewLabels:
-    """`num_labels` labels, split and trained on by the rules of the label curve."""
-    return FewLabels(num_labels, settings.held_out, settings.min_steps, settings.evaluations, **more)
 
 
 def settings_alone(head_start: ResolvedHeadStart) -> LanguageModelSettings:
@@ -113,66 +107,50 @@ def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
     """The trainings of a point: one, or one for each member of an ensemble."""
     names = params.head_starts_of(place.arm)
     if not names:
-        return [_tfidf(place, params, inputs)]
-    make = _probe if place.start == "probe" else _classifier
-    return [make(place, resolve(params, name), params, inputs) for name in names]
+        return [_logistic(place, None, params, inputs)]
+    if place.start in FROZEN_STARTS:
+        return [_logistic(place, name, params, inputs) for name in names]
+    return [_classifier(place, resolve(params, name), params, inputs) for name in names]
 
 
-def _tfidf(place: Place, params: Params, inputs: Inputs) -> Spec:
-    name = f"tfidf {place.num_labels} labels, seed {place.seed}"
+def _logistic(place: Place, name: str | None, params: Params, inputs: Inputs) -> Spec:
+    """Logistic regression on a head start's frozen features, with TF-IDF beside them, or on TF-IDF alone."""
+    kind = place.start if name else "tfidf"
+    trial = f"{f'{name} ' if name else ''}{kind} {place.num_labels} labels, seed {place.seed}"
     test_documents = params.sample_efficiency.test_documents
-    labels_of = params.run.headstarts[0]  # all head starts have the same documents and labels
+    labels_of = name or params.run.headstarts[0]  # all head starts have the same documents and labels
+    read = [f"tokens/{name}/target.json", f"features/{name}"] if name else []
+    read += ["documents"] if kind != "probe" else []
+
+    features = None
+    if name:
+        assert inputs.features is not None
+        features = (inputs.features / name).resolve()
 
     def build(session: Session) -> SweepTrial:
-        return TfidfPoint(
-            name,
+        return LogisticPoint(
+            trial,
             session.folder,
             inputs.tokens_of(labels_of).resolve(),
-            inputs.documents.resolve(),
             place.num_labels,
             place.seed,
             test_documents,
+            features,
+            inputs.documents.resolve() if kind != "probe" else None,
         )
 
     identity = {
-        "arm": "tfidf",
+        "arm": kind,
         "labels": place.num_labels,
         "seed": place.seed,
         "test_documents": test_documents,
     }
-    return Spec(name, identity, ("documents",), build)
-
-
-def _probe(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
-    name = f"{head_start.name} probe {place.num_labels} labels, seed {place.seed}"
-    test_documents = params.sample_efficiency.test_documents
-    assert inputs.features is not None
-    features = inputs.features / head_start.name
-
-    def build(session: Session) -> SweepTrial:
-        return ProbePoint(
-            name,
-            session.folder,
-            inputs.tokens_of(head_start.name).resolve(),
-            features.resolve(),
-            place.num_labels,
-            place.seed,
-            test_documents,
-        )
-
-    identity = {
-        "arm": "probe",
-        "labels": place.num_labels,
-        "seed": place.seed,
-        "test_documents": test_documents,
-    }
-    read = (f"tokens/{head_start.name}/target.json", f"features/{head_start.name}")
-    return Spec(name, identity, read, build)
+    return Spec(trial, identity, tuple(read), build)
 
 
 def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
     settings, start = params.sample_efficiency, place.start
-    few = few_labels(settings, place.num_labels, key=place.key)
+    few = FewLabels(place.num_labels, key=place.key)
     classifier = classifier_settings(head_start, start)
     name = f"{head_start.name} {start} {place.num_labels} labels, seed {place.seed}"
 
@@ -193,9 +171,6 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
         "labels": place.num_labels,
         "seed": place.seed,
         "test_documents": settings.test_documents,
-        "held_out": few.held_out,
-        "min_steps": few.min_steps,
-        "evaluations": few.num_evaluations,
         "model": head_start.model.model_dump(),
         "normalise": params.corpus.target.normalise.model_dump(),
         "classifier": classifier.model_dump(exclude={"start", "max_labels"}),

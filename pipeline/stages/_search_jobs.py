@@ -13,7 +13,6 @@ from pipeline.distributed.settings import Range
 from pipeline.project import headstarts
 from pipeline.project.params import Params
 from pipeline.settings.loader import flatten, overlay, typed
-from pipeline.stages._points import few_labels
 from pipeline.training.classifier import FewLabels, make_classifier_job
 from pipeline.training.jobs import Job
 from pipeline.training.language_model import make_language_model_job
@@ -94,12 +93,8 @@ class Jobs:
         )
 
     def _few_labels(self) -> FewLabels | None:
-        labels = self._params.tune.labels
-        return (
-            None
-            if labels is None
-            else few_labels(self._params.sample_efficiency, labels, full_validation=True, key="tune.labels")
-        )
+        tune = self._params.tune
+        return None if tune.labels is None else FewLabels(tune.labels, tune.evaluations, key="tune.labels")
 
     def _with(self, values: Values) -> Params:
         """All settings, with those of a trial laid over the head start's."""

@@ -22,6 +22,7 @@ from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import device_of
 from pipeline.evaluation.probe import fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
+from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.machine.cost import Cost, total
 from pipeline.storage.lease import Fence
 from pipeline.training.cards import build_classifier, build_encoder
@@ -62,71 +63,63 @@ class ClassifierPoint:
             device,
         )
         spent = total(done.state["spent"], cost.spent())
-        return _outcome(done.step, logits.double().softmax(1), spent, done.state["kept_metrics"])
+        outcome = _outcome(done.step, logits.double().softmax(1), spent, done.state["kept_metrics"])
+        outcome.state.update({name: done.state[name] for name in ("restarts", "took_off")})
+        return outcome
 
 
 @dataclass(frozen=True)
-class TfidfPoint:
-    """TF-IDF with logistic regression on the same labels. It validates by folds, so all labels train."""
+class LogisticPoint:
+    """Logistic regression on frozen features, on TF-IDF, or on both: on what it is given.
+
+    It validates by folds, so all labels train.
+    """
 
     name: str
     folder: str
     tokens: Path
-    documents: Path
     num_labels: int
     seed: int
     test_documents: int | None
+    features: Path | None = None  # folder, by split
+    documents: Path | None = None  # for TF-IDF
 
-    def recorded(self, session: Session) -> TfidfPoint:
+    def __post_init__(self) -> None:
+        assert self.features or self.documents
+
+    def recorded(self, session: Session) -> LogisticPoint:
         return self  # it has no curve
 
     def run(self, fence: Fence) -> Checkpoint:
         cost = Cost()
         train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
         chosen = chosen_documents(train, self.num_labels, self.seed, "sample_efficiency.labels")
-        train_texts, test_texts = read_texts(self.documents, "train"), read_texts(self.documents, "test")
-        classifier = fit_tfidf(
-            [train_texts[index] for index in chosen],
+        tested = test_sample(test, self.test_documents)
+        fitted_on = (
             train.labels[chosen].astype(np.int64),
             len(read_info(self.tokens).label_names or ()),
             self.seed,
         )
-        tested = test_sample(test, self.test_documents)
-        probs = classifier.probabilities([test_texts[index] for index in tested])
+        if self.documents is None:
+            probe = fit_probe(self._features("train", chosen), *fitted_on)
+            probs = probe.probabilities(self._features("test", tested))
+        elif self.features is None:
+            tfidf = fit_tfidf(self._texts("train", chosen), *fitted_on)
+            probs = tfidf.probabilities(self._texts("test", tested))
+        else:
+            joint = fit_joint(self._texts("train", chosen), self._features("train", chosen), *fitted_on)
+            probs = joint.probabilities(self._texts("test", tested), self._features("test", tested))
         return _outcome(0, torch.from_numpy(probs), cost.spent(), {})
 
+    def _features(self, split: str, chosen: np.ndarray) -> np.ndarray:
+        assert self.features is not None
+        features: np.ndarray = np.load(self.features / f"{split}.npy", mmap_mode="r")[chosen]
+        return features
 
-@dataclass(frozen=True)
-class ProbePoint:
-    """Logistic regression on frozen features. It validates by folds, so all labels train."""
-
-    name: str
-    folder: str
-    tokens: Path
-    features: Path  # folder, by split
-    num_labels: int
-    seed: int
-    test_documents: int | None
-
-    def recorded(self, session: Session) -> ProbePoint:
-        return self  # it has no curve
-
-    def run(self, fence: Fence) -> Checkpoint:
-        cost = Cost()
-        train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
-        chosen = chosen_documents(train, self.num_labels, self.seed, "sample_efficiency.labels")
-        features = {
-            split: np.load(self.features / f"{split}.npy", mmap_mode="r") for split in ("train", "test")
-        }
-        classifier = fit_probe(
-            features["train"][chosen],
-            train.labels[chosen].astype(np.int64),
-            len(read_info(self.tokens).label_names or ()),
-            self.seed,
-        )
-        tested = test_sample(test, self.test_documents)
-        probs = classifier.probabilities(features["test"][tested])
-        return _outcome(0, torch.from_numpy(probs), cost.spent(), {})
+    def _texts(self, split: str, chosen: np.ndarray) -> list[str]:
+        assert self.documents is not None
+        texts = read_texts(self.documents, split)
+        return [texts[index] for index in chosen]
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from pipeline.stages._ablations import TRICKS, Trick
 from pipeline.stages._points import (
     Inputs,
     Place,
-    few_labels,
     laid_over,
     specs_of,
     train_target_lm_alone,
@@ -32,7 +31,7 @@ from pipeline.stages._points import (
 from pipeline.stages._trials import LanguageModelPoint, probabilities_of, test_sample
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.classifier import split_labels
+from pipeline.training.classifier import chosen_documents
 from pipeline.training.language_model import make_language_model_job
 
 STAGE = Stage(
@@ -84,8 +83,7 @@ def run(
     inputs = Inputs(tokens, documents, general_lm, target_lm)
     labelled = inputs.tokens_of(name)
     for seed in params.ablate.seeds:  # before anything is trained
-        few = few_labels(params.sample_efficiency, params.ablate.labels, key="ablate.labels")
-        split_labels(open_shard(labelled, "train"), few, seed)
+        chosen_documents(open_shard(labelled, "train"), params.ablate.labels, seed, "ablate.labels")
     alone, _ = train_target_lm_alone(params, name, tokens, sweep)
     inputs = replace(inputs, target_lm_alone={name: alone})
     tricks = [trick for trick in TRICKS if trick.applies(resolve(params, name))]
@@ -252,7 +250,7 @@ def _classifier_rows(
             rows.append(_row(trick, "test error", failure=failure))
             continue
         table = {"with": {0: wrong(_WITH)}, "without": {0: wrong(trick)}}
-        found = label_curve.comparisons(table, "with", bootstrap)["without"]["0"]
+        found = label_curve.comparisons(label_curve.Errors(table, bootstrap), "with")["without"]["0"]
         errors = {name: float(np.mean(list(points[0].values()))) for name, points in table.items()}
         rows.append(_row(trick, "test error", **errors, **found))
     return rows

@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.evaluation import metrics as evaluation
-from pipeline.evaluation.blend import BLEND, blended, choose
-from pipeline.evaluation.probe import fit_probe
+from pipeline.evaluation.blend import BLEND, Share, blended, choose
+from pipeline.evaluation.probe import ProbeClassifier, fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
+from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.machine.cost import Cost
@@ -57,6 +58,7 @@ STAGE = Stage(
 )
 
 TFIDF = "tfidf"
+_LEAST_WEIGHT = 0.01  # a part of less is left out of a blend, for it costs as much as any other
 
 
 def run(
@@ -81,9 +83,10 @@ def run(
     candidates += [_probe(params, name, data, features, target_lm) for name in params.run.headstarts]
     if params.evaluate.baseline_tfidf:
         candidates.append(_tfidf(params, data))
+        candidates += [_with_tfidf(params, name, data, features, target_lm) for name in params.run.headstarts]
     found = {each.name: each for each in candidates}
     for name, members in params.trained_ensembles().items():
-        found[name] = _mixture(name, [found[member] for member in members], [1 / len(members)] * len(members))
+        found[name] = _mixture(name, {member: Share(1 / len(members)) for member in members}, found)
     settings, seed = params.evaluate, params.run.seed
     choice = choose(
         {name: each.validation for name, each in found.items()},
@@ -92,8 +95,7 @@ def run(
         seed,
         blend_of=[each.name for each in candidates],
     )
-    weights = [choice.weights[each.name] for each in candidates]
-    found[BLEND] = _mixture(BLEND, candidates, weights)
+    found[BLEND] = _mixture(BLEND, choice.shares, found)
     shipped = found[settings.ship or choice.name]
     judged = {each.name: each for each in choice.candidates}
     metrics: dict[str, Any] = {
@@ -101,7 +103,8 @@ def run(
         "num_validation_documents": len(data.validation.labels),
         "shipped": shipped.name,
         "forced": settings.ship is not None,
-        "parts": shipped.parts,
+        "parts": shipped.weights,
+        "temperatures": {part: share.temperature for part, share in shipped.parts.items()},
         **evaluation.classification_metrics(data.test.labels, shipped.test, settings, seed),
     }
     metrics["candidates"] = {
@@ -109,7 +112,7 @@ def run(
             **evaluation.classification_metrics(data.test.labels, found[name].test, settings, seed),
             **found[name].cost,
             "head_starts": found[name].head_starts,
-            "parts": found[name].parts,
+            "parts": found[name].weights,
             "is_frozen": found[name].is_frozen,
             "milliseconds_per_document": found[name].seconds / len(data.test.labels) * 1000,
             "validation": {key: value for key, value in asdict(judged[name]).items() if key != "name"},
@@ -187,6 +190,14 @@ class _Data:
             num_leaked,
         )
 
+    def texts(self) -> dict[str, list[str]]:
+        """The documents' texts, by split."""
+        found = {}
+        for each in (self.train, *self.judged):
+            texts = read_texts(self.documents, each.split)
+            found[each.split] = [texts[k] for k in each.documents]
+        return found
+
     @property
     def judged(self) -> tuple[_Labelled, _Labelled]:
         return self.validation, self.test
@@ -209,28 +220,33 @@ class _Candidate:
     validation: np.ndarray
     test: np.ndarray
     seconds: float  # that the test documents took
-    parts: dict[str, float]  # weights of single candidates
+    parts: dict[str, Share]  # single candidates
     head_starts: list[str]
     cost: dict[str, float]  # of its fit, where it was fitted here
     is_frozen: bool = False  # its head starts were not fine-tuned as classifiers
     write: Callable[[Path], None] = lambda folder: None
     explain: Callable[[int, int], list[tuple[str, float]]] | None = None  # (test document, label)
 
+    @property
+    def weights(self) -> dict[str, float]:
+        return {part: share.weight for part, share in self.parts.items()}
 
-def _mixture(name: str, members: Sequence[_Candidate], weights: Sequence[float]) -> _Candidate:
-    """A weighted mean of single candidates, without those of no weight."""
-    used = [(each, weight) for each, weight in zip(members, weights, strict=True) if weight > 1e-3]
-    total = sum(weight for _, weight in used)
-    shares = np.array([weight / total for _, weight in used])
+
+def _mixture(name: str, shares: Mapping[str, Share], found: Mapping[str, _Candidate]) -> _Candidate:
+    """A weighted mean of single candidates, without those of next to no weight."""
+    used = {part: share for part, share in shares.items() if share.weight > _LEAST_WEIGHT}
+    total = sum(share.weight for share in used.values())
+    parts = {part: replace(share, weight=share.weight / total) for part, share in used.items()}
+    members = [found[part] for part in parts]
     return _Candidate(
         name,
-        blended(np.stack([each.validation for each, _ in used]), shares),
-        blended(np.stack([each.test for each, _ in used]), shares),
-        seconds=sum(each.seconds for each, _ in used),
-        parts={each.name: float(share) for (each, _), share in zip(used, shares, strict=True)},
-        head_starts=list(dict.fromkeys(name for each, _ in used for name in each.head_starts)),
+        blended([each.validation for each in members], list(parts.values())),
+        blended([each.test for each in members], list(parts.values())),
+        seconds=sum(each.seconds for each in members),
+        parts=parts,
+        head_starts=list(dict.fromkeys(name for each in members for name in each.head_starts)),
         cost={},
-        is_frozen=all(each.is_frozen for each, _ in used),
+        is_frozen=all(each.is_frozen for each in members),
     )
 
 
@@ -257,7 +273,8 @@ def _network(params: Params, name: str, data: _Data, classifiers: Path) -> _Cand
     def write(aside: Path) -> None:
         shutil.copytree(folder, aside)
 
-    return _Candidate(name, validation, test, seconds, {name: 1.0}, [name], {}, write=write, explain=explain)
+    alone = {name: Share(1.0)}
+    return _Candidate(name, validation, test, seconds, alone, [name], {}, write=write, explain=explain)
 
 
 def _predicted(
@@ -273,72 +290,100 @@ def _predicted(
 
 def _probe(params: Params, name: str, data: _Data, features: Path, target_lm: Path) -> _Candidate:
     """Logistic regression on a head start's frozen features."""
-    folder, settings = features / name, resolve(params, name)
-    pooled = {
-        each.split: np.load(folder / f"{each.split}.npy", mmap_mode="r")[each.documents]
-        for each in (data.train, *data.judged)
-    }
+    pooled = _pooled(features / name, data)
+    classes = len(data.label_names)
     cost = Cost()
-    fitted = fit_probe(
-        pooled["train"], data.train.labels, len(data.label_names), params.run.seed, _num_processes()
-    )
-    spent = cost.spent()
-    before = time.monotonic()
-    test = fitted.probabilities(pooled["test"])
-    seconds = time.monotonic() - before
-
-    def write(aside: Path) -> None:
-        start, info = ModelFolder.at(target_lm / name), read_info(data.tokens_of(name))
-        card = start.card()
-        probe = ShippedProbe(
-            card=card,
-            encoder=tensors_under(start.tensors(), "encoder."),
-            idf_V=torch.from_numpy(np.load(folder / "idf.npy")),
-            settings=settings.probe,
-            reading=reading_of(settings.finetune_classifier, card, info),
-            classifier=fitted,
-        )
-        tokenizer = Tokenizer.file_in(data.tokenizer_of(name))
-        write_probe(aside, probe, _labelling(params, data), tokenizer)
-
-    return _Candidate(
+    fitted = fit_probe(pooled["train"], data.train.labels, classes, params.run.seed, _num_processes())
+    return _frozen(
         f"{name}:probe",
-        fitted.probabilities(pooled["validation"]),
-        test,
-        seconds,
-        {f"{name}:probe": 1.0},
+        cost,
+        lambda labelled: fitted.probabilities(pooled[labelled.split]),
+        data,
         [name],
-        dict(spent),
-        is_frozen=True,
-        write=write,
+        write=lambda aside: _write_probe(aside, fitted, params, name, data, features, target_lm),
+    )
+
+
+def _with_tfidf(params: Params, name: str, data: _Data, features: Path, target_lm: Path) -> _Candidate:
+    """Logistic regression on a head start's frozen features and TF-IDF together."""
+    texts, pooled = data.texts(), _pooled(features / name, data)
+    classes = len(data.label_names)
+    cost = Cost()
+    fitted = fit_joint(
+        texts["train"], pooled["train"], data.train.labels, classes, params.run.seed, _num_processes()
+    )
+    return _frozen(
+        f"{name}:with_tfidf",
+        cost,
+        lambda labelled: fitted.probabilities(texts[labelled.split], pooled[labelled.split]),
+        data,
+        [name],
+        write=lambda aside: _write_probe(aside, fitted, params, name, data, features, target_lm),
     )
 
 
 def _tfidf(params: Params, data: _Data) -> _Candidate:
     """The baseline, trained on the same labelled documents as the classifiers."""
+    texts, classes = data.texts(), len(data.label_names)
     cost = Cost()
-    texts = read_texts(data.documents, "train")
-    fitted = fit_tfidf(
-        [texts[k] for k in data.train.documents],
-        data.train.labels,
-        len(data.label_names),
-        params.run.seed,
-        _num_processes(),
+    fitted = fit_tfidf(texts["train"], data.train.labels, classes, params.run.seed, _num_processes())
+    return _frozen(
+        TFIDF,
+        cost,
+        lambda labelled: fitted.probabilities(texts[labelled.split]),
+        data,
+        [],
+        write=lambda aside: write_tfidf(aside, fitted, _labelling(params, data)),
     )
-    spent = cost.spent()
-    found = {}
-    for each in data.judged:
-        texts, before = read_texts(data.documents, each.split), time.monotonic()
-        probs = fitted.probabilities([texts[k] for k in each.documents])
-        found[each.split] = (probs, time.monotonic() - before)
-    (validation, _), (test, seconds) = found["validation"], found["test"]
 
-    def write(aside: Path) -> None:
-        write_tfidf(aside, fitted, _labelling(params, data))
 
+def _frozen(
+    name: str,
+    cost: Cost,
+    probabilities: Callable[[_Labelled], np.ndarray],
+    data: _Data,
+    head_starts: list[str],
+    write: Callable[[Path], None],
+) -> _Candidate:
+    """A candidate whose fit, which `cost` has measured, is done."""
+    spent = dict(cost.spent())
+    validation, before = probabilities(data.validation), time.monotonic()
+    test = probabilities(data.test)
+    seconds = time.monotonic() - before
     return _Candidate(
-        TFIDF, validation, test, seconds, {TFIDF: 1.0}, [], dict(spent), is_frozen=True, write=write
+        name, validation, test, seconds, {name: Share(1.0)}, head_starts, spent, is_frozen=True, write=write
     )
+
+
+def _pooled(folder: Path, data: _Data) -> dict[str, np.ndarray]:
+    """The pooled features of the documents, by split."""
+    return {
+        each.split: np.load(folder / f"{each.split}.npy", mmap_mode="r")[each.documents]
+        for each in (data.train, *data.judged)
+    }
+
+
+def _write_probe(
+    aside: Path,
+    fitted: ProbeClassifier | JointClassifier,
+    params: Params,
+    name: str,
+    data: _Data,
+    features: Path,
+    target_lm: Path,
+) -> None:
+    settings = resolve(params, name)
+    start, info = ModelFolder.at(target_lm / name), read_info(data.tokens_of(name))
+    card = start.card()
+    probe = ShippedProbe(
+        card=card,
+        encoder=tensors_under(start.tensors(), "encoder."),
+        idf_V=torch.from_numpy(np.load(features / name / "idf.npy")),
+        settings=settings.probe,
+        reading=reading_of(settings.finetune_classifier, card, info),
+        classifier=fitted,
+    )
+    write_probe(aside, probe, _labelling(params, data), Tokenizer.file_in(data.tokenizer_of(name)))
 
 
 def _labelling(params: Params, data: _Data) -> Labelling:
@@ -384,7 +429,7 @@ def _error(place: int, shipped: _Candidate, found: Mapping[str, _Candidate], dat
     """A wrong prediction with its text, explained by the part of most weight that can be."""
     document, probs = int(data.test.documents[place]), shipped.test[place]
     label = int(probs.argmax())
-    parts = sorted(shipped.parts, key=lambda name: -shipped.parts[name])
+    parts = sorted(shipped.parts, key=lambda name: -shipped.parts[name].weight)
     explain = next((found[name].explain for name in parts if found[name].explain is not None), None)
     return {
         "actual": data.label_names[data.test.labels[place]],

@@ -24,6 +24,7 @@ STAGE = Stage(
         "headstarts.{headstart}.family",
         "headstarts.{headstart}.config",
         "headstarts.{headstart}.weights",
+        "headstarts.{headstart}.embedding_from",
         "headstarts.{headstart}.pretrain_lm",
         "pretrain_lm",
     ),
@@ -31,14 +32,23 @@ STAGE = Stage(
 
 
 def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Session) -> dict[str, Any]:
-    """Train from scratch on the general corpus, or import weights; export the model into the folder `out`.
+    """Train on the general corpus, or import weights; export the model into the folder `out`.
+
+    It is trained from scratch, or from an embedding that is trained first.
 
     Source: Howard & Ruder 2018, section 3.1. Raises ValueError for unusable tokens or settings.
     """
-    return fit_and_export(job(params, tokens=tokens, headstart=headstart), params.run, session, out)
+    made, vectors = job(params, tokens=tokens, headstart=headstart), resolve(params, headstart).embedding_from
+    if vectors is None:
+        return fit_and_export(made, params.run, session, out)
+    # By name: head starts that begin without do not depend on this code.
+    trained = importlib.import_module("pipeline.stages._trained_embedding")
+    found: dict[str, Any] = trained.fit_both_and_export(made, vectors, params.run, session, out)
+    return found
 
 
 def job(params: Params, *, tokens: Path, headstart: str) -> LanguageModelJob:
+    """The training of the model itself, without that of an embedding before it."""
     settings = resolve(params, headstart)
     made = make_language_model_job(
         settings.pretrain_lm,

@@ -20,14 +20,13 @@ from pipeline.project.stages import Stage
 from pipeline.stages._points import (
     Inputs,
     Place,
-    few_labels,
     specs_of,
     train_target_lm_alone,
 )
 from pipeline.stages._trials import probabilities_of, test_sample
 from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.classifier import chosen_documents, split_labels
+from pipeline.training.classifier import chosen_documents
 
 STAGE = Stage(
     place=11,
@@ -64,8 +63,8 @@ def run(
 ) -> dict[str, Any]:
     """Train every arm at every number of labels and seed, except points trained before; draw the curve.
 
-    The subsets of the labels are nested, stratified and the same for all arms; a part of each is held out
-    for early stopping. Raises ValueError where labels, arms and models do not go together.
+    The subsets of the labels are nested, stratified and the same for all arms. Raises ValueError where
+    labels, arms and models do not go together.
     """
     settings, arms = params.sample_efficiency, params.arms()
     places = [
@@ -113,16 +112,12 @@ def run(
 
 
 def _check(params: Params, tokens: Path) -> None:
-    settings, arms = params.sample_efficiency, params.arms()
     test = open_shard(tokens, "test")
     if read_info(tokens).label_names is None or not len(test_sample(test, None)):
         raise ValueError(f"{tokens} has no labelled test documents; set corpus.target.split.test above 0")
     train = open_shard(tokens, "train")
-    for count in settings.labels:
-        if all(arm == "tfidf" or arm.endswith(":probe") for arm in arms):  # no label is held out
-            chosen_documents(train, count, 0, "sample_efficiency.labels")
-        else:
-            split_labels(train, few_labels(settings, count), 0)
+    for count in params.sample_efficiency.labels:
+        chosen_documents(train, count, 0, "sample_efficiency.labels")
 
 
 # ------------------------------------------------------------------------------------------ figures
@@ -134,6 +129,8 @@ class Figures:
     wrong_N: np.ndarray | None  # None where the point failed
     failure: str
     cost: Mapping[str, float] | None = None
+    began_anew: int = 0  # trainings that did so, of an ensemble of several
+    never_took_off: int = 0
 
 
 def _figures(
@@ -144,7 +141,15 @@ def _figures(
     if failed:
         return Figures(place, None, str(failed[0]))
     wrong = (probabilities_of(whole).argmax(1) != labels_N)[kept_N].astype(np.float64)
-    return Figures(place, wrong, "", total(*(outcome.state for outcome in whole)))
+    states = [outcome.state for outcome in whole]
+    return Figures(
+        place,
+        wrong,
+        "",
+        total(*states),
+        began_anew=sum(state.get("restarts", 0) > 0 for state in states),  # only networks' states have it
+        never_took_off=sum(not state.get("took_off", True) for state in states),
+    )
 
 
 def _metrics(
@@ -158,9 +163,8 @@ def _metrics(
             arm = wrong.setdefault(point.place.arm, {})
             arm.setdefault(point.place.num_labels, {})[point.place.seed] = point.wrong_N
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
+    errors = label_curve.Errors(wrong, bootstrap)
     arms = params.arms()
-    base = arms[0]
-    compared = base in wrong
     costs = {
         arm: total(
             *(point.cost for point in points if point.place.arm == arm and point.cost),
@@ -169,17 +173,18 @@ def _metrics(
         for arm in arms
     }
     return {
-        "base": base,
+        "base": arms[0],
         "arms": arms,
         "head_starts": {arm: params.head_starts_of(arm) for arm in arms},
         "labels": sorted(settings.labels),
         "num_seeds": len(settings.seeds),
         "confidence": settings.confidence,
         "num_test_documents": next(len(point.wrong_N) for point in points if point.wrong_N is not None),
-        "curve": label_curve.curve(wrong, bootstrap),
-        "above": {arm: label_curve.comparisons(wrong, arm, bootstrap) for arm in arms if arm in wrong},
-        "above_base": label_curve.comparisons(wrong, base, bootstrap) if compared else {},
-        "labels_needed": label_curve.labels_saved(wrong, base, bootstrap) if compared else {},
+        "curve": label_curve.curve(errors),
+        "above": {arm: label_curve.comparisons(errors, arm) for arm in arms if arm in wrong},
+        "labels_needed": _labels_needed(errors),
+        "began_anew": _counted(points, "began_anew"),
+        "never_took_off": _counted(points, "never_took_off"),
         "cost": costs,
         "core_seconds": {arm: _core_seconds(points, arm, shared_cost.get(arm, {})) for arm in arms},
         "failed": {
@@ -188,6 +193,27 @@ def _metrics(
             if point.failure
         },
     }
+
+
+def _labels_needed(errors: label_curve.Errors) -> dict[str, dict[str, Any]]:
+    """By arm and other arm: the labels that the first needs for the other's error, at each of its counts."""
+    pairs = {
+        arm: {other: label_curve.labels_needed(errors, arm, other) for other in errors.wrong if other != arm}
+        for arm in errors.wrong
+    }
+    known = {arm: {other: found for other, found in row.items() if found} for arm, row in pairs.items()}
+    return {arm: row for arm, row in known.items() if row}
+
+
+def _counted(points: Sequence[Figures], what: str) -> dict[str, dict[str, int]]:
+    """The number of such trainings by arm and number of labels, where there are any."""
+    table: dict[str, dict[str, int]] = {}
+    for point in points:
+        if num := getattr(point, what):
+            by_count = table.setdefault(point.place.arm, {})
+            count = str(point.place.num_labels)
+            by_count[count] = by_count.get(count, 0) + num
+    return table
 
 
 def _core_seconds(points: Sequence[Figures], arm: str, shared: Mapping[str, float]) -> dict[str, float]:

@@ -30,9 +30,6 @@ STAGE = Stage(
         "corpus.target.normalise",
         "trials",
         "tune",
-        "sample_efficiency.held_out",
-        "sample_efficiency.min_steps",
-        "sample_efficiency.evaluations",
         "sample_efficiency.classifier",
     ),
 )

@@ -17,9 +17,6 @@ class SampleEfficiency(Section):
     arms: Annotated[list[Arm], Field(min_length=1), Distinct]  # the others are compared with the first
     labels: Annotated[list[Count], Field(min_length=1), Distinct]
     seeds: Annotated[list[Seed], Field(min_length=1), Distinct]
-    held_out: Annotated[float, Field(gt=0, lt=1)]  # share of the labels, for early stopping
-    min_steps: Count
-    evaluations: Count
     classifier: dict[str, Any]  # laid over finetune_classifier of each head start
     test_documents: Count | None  # a seeded sample of this size; null: all
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)]

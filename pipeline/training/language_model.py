@@ -32,6 +32,7 @@ class LanguageModelTask:
     evaluation_steps: frozenset[int]
     watched: str
     patience: int | None = None
+    max_restarts: int = 0
 
     def lanes(self, context: Context) -> tuple[slice, int]:
         return self.objective.lanes(context)
@@ -41,6 +42,9 @@ class LanguageModelTask:
 
     def evaluate(self, context: Context) -> dict[str, float]:
         return self.objective.evaluate(context)
+
+    def took_off(self, context: Context) -> bool:
+        return True  # each objective would need a measure of its own; classifiers are what fails to
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ def train(task: Task, context: Context) -> dict[str, float]:
 
     Afterwards the model and the last checkpoint hold the finished weights: the average if NT-ASGD began one,
     those of the best evaluation if the task has patience. Returns the metrics of these weights.
+
+    A training that did not take off begins anew, from its first weights and at half the rates, as often as
+    the task allows. Its steps count on, so each has its own draws and its own place on the curve.
     """
     training = Training(task, context)
     restored = training.restore()
@@ -46,22 +49,26 @@ def train(task: Task, context: Context) -> dict[str, float]:
     try:
         if training.step == 0:
             _record(context, recorder, 0, training.evaluate())
-            if training.finished:  # a plan without steps
-                training.save(finished=True, recorder=recorder)
+            if training.at_end:  # a plan without steps
+                training.conclude()
+                training.save(recorder)
         while not training.finished:
             training.train_step()
             with clock.stopped():
-                evaluated = training.evaluate() if training.step in task.evaluation_steps else {}
-            finished = training.finished
-            due = training.step % context.log_steps == 0 or bool(evaluated) or finished
+                evaluated = training.evaluate() if training.evaluation_is_due else {}
+            due = training.step % context.log_steps == 0 or bool(evaluated) or training.at_end
             curve = training.curve(clock) if due else {}
             _record(context, recorder, training.step, curve | evaluated)
+            if training.at_end:
+                with clock.stopped():
+                    training.conclude()
             if due and (
-                finished or context.broadcast(clock.minutes_since_save() >= context.checkpoint_minutes)
+                training.finished
+                or context.broadcast(clock.minutes_since_save() >= context.checkpoint_minutes)
             ):
                 if recorder:
                     context.patiently("the training curve cannot be written", recorder.flush)
-                training.save(finished, recorder)
+                training.save(recorder)
                 clock.saved()
     finally:
         if recorder:
@@ -104,21 +111,41 @@ class Training:
     step: int = 0  # optimizer steps done
     state: State = ()  # recurrent state of this worker's lanes
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    spent_before: dict[str, float] = field(default_factory=dict)  # by earlier attempts
+    spent_before: dict[str, float] = field(default_factory=dict)  # by earlier processes
+    restarts: int = 0  # how often the training began anew, because it had not taken off
+    first_step: int = 0  # where it last began
+    took_off: bool = True
+    finished: bool = False
 
     def __post_init__(self) -> None:
+        self.plan = self.task.plan
         self.model = self.task.model.to(self.context.device)
         check_groups(self.model, self.task.groups)
-        self.optimizer = make_optimizer(self.task.optimizer, self.task.groups)
-        self.average = NonMonotoneAverage(self.task.optimizer.nonmonotone_interval)
         self._averages = self.task.optimizer.kind == "nt_asgd"
-        self.early_stop = EarlyStop(self.task.patience)
         self._sums = _Sums()
         self._grad_norm = torch.zeros(())
+        self._first_weights = {}
+        if self.task.max_restarts:
+            self._first_weights = {name: each.clone() for name, each in self.model.state_dict().items()}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.optimizer = make_optimizer(self.task.optimizer, self.task.groups)
+        self.average = NonMonotoneAverage(self.task.optimizer.nonmonotone_interval)
+        self.early_stop = EarlyStop(self.task.patience)
 
     @property
-    def finished(self) -> bool:
-        return self.step >= self.task.plan.num_steps or self.early_stop.due
+    def _planned_step(self) -> int:
+        """Steps done since the training last began."""
+        return self.step - self.first_step
+
+    @property
+    def at_end(self) -> bool:
+        return self._planned_step >= self.plan.num_steps or self.early_stop.due
+
+    @property
+    def evaluation_is_due(self) -> bool:
+        return self._planned_step in self.task.evaluation_steps
 
     @property
     def kept_metrics(self) -> dict[str, float]:
@@ -132,7 +159,7 @@ class Training:
     def train_step(self) -> StepLoss:
         """Run forward and backward, sum over workers, clip, update."""
         self.model.train()
-        rates = self.task.plan.at(self.step)
+        rates = self.plan.at(self._planned_step)
         freeze(self.optimizer, rates.lrs)
         self.optimizer.zero_grad()
         loss = self.task.loss(self.step, self.state, self.context)
@@ -168,12 +195,12 @@ class Training:
                 f"the training loss is {loss} at step {self.step}: lower the section's optimizer.lr, "
                 "or set optimizer.clip_norm"
             )
-        rates = self.task.plan.at(self.step - 1)
+        rates = self.plan.at(self._planned_step - 1)
         curve = {
             "train/loss": loss,
             "train/grad_norm": float(self._grad_norm),
             "train/tokens_per_second": sums.num_tokens / clock.lap(),
-            "train/progress": self.step / self.task.plan.num_steps,
+            "train/progress": self._planned_step / self.plan.num_steps,
         }
         curve |= {f"lr/group_{group}": lr for group, lr in enumerate(rates.lrs)}
         return curve
@@ -193,16 +220,29 @@ class Training:
         self.evaluations.append({"step": self.step, "metrics": metrics})
         return metrics
 
-    def save(self, finished: bool, recorder: CurveRecorder | None) -> None:
-        """Publish a checkpoint; all workers take part, and rank 0 writes it."""
-        if finished and self.early_stop.weights:
+    def conclude(self) -> None:
+        """Finish with the weights that are kept; or begin anew, if these did not take off."""
+        if self.early_stop.weights:
             self.early_stop.restore(self.model)
-        elif finished and self.average.started:
+        elif self.average.started:
             self.average.swap(self.model)
+        self.took_off = self.task.took_off(self.context)
+        if self.took_off or self.restarts == self.task.max_restarts:
+            self.finished = True
+            return
+        self.restarts += 1
+        self.first_step = self.step
+        self.plan = self.plan.at_half_the_rates()
+        self.model.load_state_dict(self._first_weights)
+        self.state = ()
+        self._begin()
+
+    def save(self, recorder: CurveRecorder | None) -> None:
+        """Publish a checkpoint; all workers take part, and rank 0 writes it."""
         lanes = self._gathered_lanes()
         spent = self._spent()
         if self.context.store is not None and self.context.is_first:
-            state = self._json(finished) | {"spent": spent}
+            state = self._json() | {"spent": spent}
             extra_files = self._curve_so_far(recorder.path if recorder else None)
             self.context.store.save(Checkpoint(self.step, self._tensors(lanes), state, extra_files))
         self.context.sum_numbers(0.0)  # barrier: the checkpoint exists before any worker continues
@@ -234,12 +274,15 @@ class Training:
                     tensors[f"optimizer.{name}.{key}"] = value
         return tensors
 
-    def _json(self, finished: bool) -> dict[str, Any]:
+    def _json(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "num_steps": self.task.plan.num_steps,
-            "phase": self.task.plan.at(max(0, self.step - 1)).phase,
-            "finished": finished,
+            "num_steps": self.first_step + self.plan.num_steps,
+            "phase": self.plan.at(max(0, self._planned_step - 1)).phase,
+            "finished": self.finished,
+            "restarts": self.restarts,
+            "first_step": self.first_step,
+            "took_off": self.took_off,
             "evaluations": self.evaluations,
             "kept_metrics": self.kept_metrics,
             "best_loss": self.early_stop.loss if self.early_stop.weights else None,
@@ -258,7 +301,11 @@ class Training:
             return None
         tensors, state = checkpoint.tensors, checkpoint.state
         self.step, self.evaluations = state["step"], state["evaluations"]
-        self.spent_before = state["spent"]
+        self.spent_before, self.finished = state["spent"], state["finished"]
+        self.restarts, self.first_step = state["restarts"], state["first_step"]
+        self.took_off = state["took_off"]
+        for _ in range(self.restarts):
+            self.plan = self.plan.at_half_the_rates()
         self.model.load_state_dict(tensors_under(tensors, "model."))
         self._restore_optimizer(tensors_under(tensors, "optimizer."))
         self.average.losses = state["nonmonotone_losses"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipeline.training.settings import Optimizer, Schedule
@@ -82,6 +82,9 @@ class Plan:
             fraction = rate_fraction(self.schedule, step, self.num_steps)
         lrs = (lr * fraction if group in phase.groups else 0.0 for group, lr in enumerate(self.peak_lrs))
         return Rates(tuple(lrs), index)
+
+    def at_half_the_rates(self) -> Plan:
+        return replace(self, peak_lrs=tuple(lr / 2 for lr in self.peak_lrs))
 
 
 def make_plan(

@@ -22,6 +22,7 @@ class HeadStart(Section):
     family: str
     config: dict[str, Any]  # checked against the family's own typed Config
     weights: str | None  # file or folder from elsewhere, which `pretrain_lm` imports; null: it trains
+    embedding_from: str | None  # a head start with word vectors; its settings train the embedding first
     tokenizer: str  # a name in `tokenizers`
     # Each is laid over the section of that name, above the family's own defaults.
     pretrain_lm: dict[str, Any]
@@ -89,6 +90,7 @@ class ClassifierTraining(Section):
     start: Literal["target_lm", "general_lm", "scratch"]
     max_labels: Count | None  # a seeded stratified subset of the training labels
     epochs: Epochs  # in total, including those of the unfreezing
+    min_steps: Count  # however few the labels
     batch_rows: Count  # documents in the global batch
     bptt: Annotated[int, Field(ge=2, lt=2**31)]  # tokens per chunk
     max_tokens: Count  # of a longer document, half are kept from its start and half from its end
@@ -103,3 +105,4 @@ class ClassifierTraining(Section):
     label_smoothing: Fraction
     evaluations_per_epoch: Count
     patience: Count | None  # stop after so many evaluations without a lower loss; null: never
+    restarts: Annotated[int, Field(ge=0, le=10)]  # of a training that learned nothing, at half the rates

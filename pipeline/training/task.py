@@ -22,6 +22,7 @@ class Task(Protocol):
     evaluation_steps: frozenset[int]  # evaluate after these numbers of steps
     watched: str  # validation metric that drives NT-ASGD and early stopping; lower is better
     patience: int | None  # stop after so many evaluations without a better one; None: never
+    max_restarts: int  # of a training that did not take off
 
     @property
     def model(self) -> nn.Module: ...
@@ -29,6 +30,10 @@ class Task(Protocol):
     def loss(self, step: int, state: State, context: Context) -> StepLoss: ...
 
     def evaluate(self, context: Context) -> dict[str, float]: ...
+
+    def took_off(self, context: Context) -> bool:
+        """Whether the finished weights learned anything. Asked once a training is at its end."""
+        ...
 
     def lanes(self, context: Context) -> tuple[slice, int]:
         """Return the rows whose state this worker carries, and the number of rows of all workers."""

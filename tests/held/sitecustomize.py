@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-LOG_STEPS = 5  # as in the settings of tests/test_route.py
+LOG_STEPS = 5  # as in the settings of tests/route.py
 
 
 def hold_at_checkpoint(file: Path) -> None:

@@ -31,7 +31,7 @@ from pipeline.training.classifier import make_classifier_job
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
 from pipeline.training.language_model import make_language_model_job
-from pipeline.training.loop import train
+from pipeline.training.loop import Training, train
 from pipeline.training.settings import ClassifierTraining
 from tests.families import FAMILIES, OWN, language_model_settings, model_of
 
@@ -46,11 +46,12 @@ TRAINING: dict[str, Any] = {
     "epochs_per_unfreezing": 0.5,
     "dropout": 1.0,
 }
+HOPELESS = OPTIMIZER | {"lr": 1e-9}
 LANGUAGE_MODEL: dict[str, Any] = {"epochs": 2.5, "evaluations_per_epoch": 3}
 CLASSIFIER: dict[str, Any] = {
     "start": "scratch", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "bptt": 6, "max_tokens": 14,
-    "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat", "label_smoothing": 0.1,
-    "evaluations_per_epoch": 2, "patience": None,
+    "min_steps": 1, "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat", "label_smoothing": 0.1,
+    "evaluations_per_epoch": 2, "patience": None, "restarts": 0,
 }  # fmt: skip
 NORMALISE = Normalise(
     unicode="NFC", html_breaks=True, control_characters=True, collapse_whitespace=True, lowercase=False
@@ -239,12 +240,13 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "classifier-started": classifier_job(tokens, start=lstm.finetuned),
         "classifier-vectors": classifier_job(tokens, "word_vectors", start=vectors.finetuned, pooling="mean"),
         "patience": classifier_job(tokens, epochs=8.0, patience=3, optimizer=OPTIMIZER | {"lr": 0.2}),
+        "restarts": classifier_job(tokens, optimizer=HOPELESS, restarts=2),
     }
 
 
 KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
 KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
-KINDS += ["classifier", "classifier-started", "classifier-vectors", "patience"]
+KINDS += ["classifier", "classifier-started", "classifier-vectors", "patience", "restarts"]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -257,8 +259,9 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     assert num_groups == {"lm": 3, "vectors": 2}.get(name.partition("-")[0], num_groups)
     assert len(plan.phases) >= num_groups > 1  # groups unfreeze, and a partial epoch begins, during the run
     assert len(set(plan.at(plan.num_steps - 1).lrs)) == num_groups  # each group has its own rate
-    assert 10 <= whole.step <= plan.num_steps
+    assert 10 <= whole.step <= plan.num_steps * (3 if name == "restarts" else 1)
     assert (whole.step < plan.num_steps) == (name == "patience")
+    assert whole.state["restarts"] == (2 if name == "restarts" else 0)
     if name == "lm-nt_asgd":
         assert whole.state["averaging"]
         assert 1 < whole.state["num_averaged"] < plan.num_steps
@@ -413,6 +416,47 @@ def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(tokens,
     assert metrics["validation/loss"] == min(losses)
     assert losses.index(min(losses)) == len(losses) - 1 - 3  # followed by three that were no better
     assert done.state["kept_metrics"] == metrics
+
+
+def test_a_training_that_did_not_take_off_begins_anew_at_half_the_rates(tokens, tmp_path):
+    job, curve = classifier_job(tokens, optimizer=HOPELESS, restarts=2), Curve()
+    num_steps = job.task(Context()).plan.num_steps
+    done = run(job, tmp_path / "run", curve)
+    assert done.step == 3 * num_steps
+    assert (done.state["restarts"], done.state["took_off"]) == (2, False)
+    assert done.state["first_step"] == 2 * num_steps
+    for step in range(1, num_steps + 1):
+        first, second, third = (curve.records[step + begun * num_steps] for begun in range(3))
+        for rate in (name for name in first if name.startswith("lr/")):
+            assert second[rate] == first[rate] / 2
+            assert third[rate] == first[rate] / 4
+    assert [each["step"] for each in done.state["evaluations"]][-1] == 3 * num_steps
+
+
+def test_a_training_that_begins_anew_does_so_from_its_first_weights(tokens):
+    task = classifier_job(tokens, restarts=1).task(Context())
+    first = {name: each.clone() for name, each in task.model.state_dict().items()}
+    training = Training(task, Context())
+    task.took_off = lambda context: False  # type: ignore[method-assign]
+    while not training.at_end:
+        training.train_step()
+    assert any(not torch.equal(each, first[name]) for name, each in task.model.state_dict().items())
+    training.conclude()
+    assert not training.finished
+    assert not training.at_end
+    assert all(torch.equal(each, first[name]) for name, each in task.model.state_dict().items())
+    assert not training.optimizer.state
+
+
+def test_a_classifier_takes_off_if_it_beats_the_class_frequencies_on_its_training_documents(tokens, tmp_path):
+    job = classifier_job(tokens, epochs=40.0, restarts=1)
+    done = run(job, tmp_path / "run")
+    assert (done.state["restarts"], done.state["took_off"]) == (0, True)
+    task = job.task(Context())
+    with torch.no_grad():  # the frequencies of the two classes, which are equally frequent
+        for name in ("weight", "bias"):
+            task.model.get_parameter(f"head.linear_out.{name}").zero_()
+    assert not task.took_off(Context())
 
 
 def test_a_layer_that_would_never_train_is_refused_before_training(tokens):

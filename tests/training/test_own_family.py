@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from models import family as families
-from models.family import Encoded, Encoder, Family, State
-from models.layers import GlobalBatch, embed
-from models.objective import Measure, Objective, StepLoss, TrainingText, Workers
+from models.family import Family
 from pipeline.artifacts.model_folder import ModelFolder, load_model
-from pipeline.corpus.batches import rng_of, rows_of
 from pipeline.objectives.lookup import objective_of
 from pipeline.project.headstarts import resolve, resolve_all
 from pipeline.project.params import Params, checked
@@ -31,6 +25,8 @@ from pipeline.training.jobs import Job
 from pipeline.training.language_model import make_language_model_job
 from pipeline.training.loop import train
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings, Model, Training
+from tests.bag import FAMILY as BAG
+from tests.bag import BagSettings, WordsOfADocument
 from tests.training.test_loop import (
     CLASSIFIER,
     LANGUAGE_MODEL,
@@ -49,143 +45,10 @@ from tests.training.test_loop import (
 __all__ = ["tokens"]  # a fixture
 PARAMS = Path(__file__).resolve().parents[2] / "params.yaml"
 
-# ------------------------------------------------------------------- what a person's file would hold
-
-
-@dataclass(frozen=True)
-class Config:
-    width: int
-    embedding_dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(f"width is {self.width}; it must be at least 1")
-
-    def scaled_dropout(self, factor: float) -> Config:
-        return replace(self, embedding_dropout=min(0.95, factor * self.embedding_dropout))
-
-
-class Bag(Encoder):
-    def __init__(self, config: Config, vocab_size: int) -> None:
-        super().__init__()
-        self.config, self.width = config, config.width
-        self.embedding = nn.Embedding(vocab_size, config.width)
-
-    def initial_state(self, num_rows: int) -> State:
-        return ()
-
-    def forward(
-        self,
-        ids_BT: Tensor,
-        mask_BT: Tensor | None = None,
-        state: State = (),
-        batch: GlobalBatch | None = None,
-    ) -> Encoded:
-        features = embed(self.embedding, ids_BT, self.config.embedding_dropout, batch)
-        return Encoded([features], features, ())
-
-
-class BagModel(nn.Module):
-    """Tells the words of a document by the mean of their embeddings."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.decoder = nn.Linear(encoder.width, encoder.embedding.num_embeddings)
-
-    def forward(self, ids_T: Tensor, batch: GlobalBatch | None = None) -> Tensor:
-        return self.decoder(self.encoder(ids_T[None], None, (), batch).features.mean(1))
-
-
-@dataclass(frozen=True)
-class BagSettings:
-    documents: int  # of a step
-
-
-class WordsOfADocument(Objective):
-    Settings = BagSettings
-    measures = (Measure("surprise", "surprise, nats a word"),)
-    watched = "validation/surprise"
-
-    @staticmethod
-    def build(encoder: Encoder, config: Config) -> BagModel:
-        return BagModel(encoder)
-
-    @staticmethod
-    def layer_groups(model: BagModel, encoder_groups: list[list[nn.Parameter]]) -> list[list[nn.Parameter]]:
-        return [*encoder_groups, list(model.decoder.parameters())]
-
-    def __init__(self, model: BagModel, settings: BagSettings, text: TrainingText, seed: int) -> None:
-        self._model, self._settings, self._text, self._seed = model, settings, text, seed
-
-    @property
-    def _steps_per_epoch(self) -> int:
-        return math.ceil(len(self._text.training[0]) / self._settings.documents)
-
-    def num_steps(self, epochs: float) -> int:
-        return math.ceil(epochs * self._steps_per_epoch)
-
-    def lanes(self, context: Workers) -> tuple[slice, int]:
-        return rows_of(context.rank, context.world, self._settings.documents), self._settings.documents
-
-    def loss(self, step: int, state: State, context: Workers) -> StepLoss:
-        epoch, place = divmod(step, self._steps_per_epoch)
-        shard, number = self._text.training[0], self._settings.documents
-        order = rng_of(self._seed, epoch).permutation(len(shard))
-        chosen = [int(each) for each in np.resize(order[place * number : (place + 1) * number], number)]
-        rows, _ = self.lanes(context)
-        num_targets = sum(len(shard.document(each)) for each in chosen)
-        nats = torch.zeros(())
-        for row in range(rows.start, rows.stop):
-            whole = GlobalBatch(self._seed, step, number, slice(row, row + 1))
-            nats = nats + self._nats(shard.document(chosen[row]), context, whole)
-        if rows.start == rows.stop:  # a gradient of nothing
-            nats = nats + 0 * sum(each.sum() for each in self._model.parameters())
-        return StepLoss(nats / num_targets, nats.detach(), num_targets, num_targets)
-
-    def _nats(self, document: np.ndarray, context: Workers, batch: GlobalBatch | None = None) -> Tensor:
-        (ids_T,) = context.to_device(torch.from_numpy(document.astype(np.int64)))
-        logits = self._model(ids_T, batch).expand(len(ids_T), -1)
-        return F.cross_entropy(logits, ids_T, reduction="sum")
-
-    @torch.no_grad()
-    def evaluate(self, context: Workers) -> dict[str, float]:
-        shard = self._text.validation[0]
-        mine = range(context.rank, len(shard), context.world)
-        (nats,) = context.sum_numbers(sum(float(self._nats(shard.document(k), context)) for k in mine))
-        return {"validation/surprise": nats / int(shard.offsets[-1])}
-
-    @classmethod
-    def size_of_step(cls, settings: BagSettings, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
-        return settings.documents * 100, vocab_size
-
-    @classmethod
-    def check(cls, settings: BagSettings, text: TrainingText, section: str) -> None:
-        if settings.documents > len(text.training[0]):
-            raise ValueError(f"{section}.documents is {settings.documents}; there are not so many")
-
-
-BAG = Family(
-    name="bag",
-    config=Config,
-    build=Bag,
-    layer_groups=lambda encoder: [list(encoder.embedding.parameters())],
-    objective=WordsOfADocument,
-    pooling="mean",
-    defaults={
-        "pretrain_lm": {"documents": 5, "epochs": 3.0},
-        "finetune_lm": {"documents": 4},
-        "finetune_classifier": {"pooling": "mean"},
-    },
-    space={"finetune_lm.optimizer.lr": {"low": 0.001, "high": 0.1, "log": True}},
-)
-
-# ---------------------------------------------------------------------------------------------- tests
-
 
 @pytest.fixture(autouse=True)
 def bag(monkeypatch) -> None:
-    """As if `models/bag.py` ended with `FAMILY = BAG`."""
+    """As if it were in `models/bag.py`."""
     use(monkeypatch, BAG)
 
 
@@ -225,7 +88,7 @@ def params_with(**section: Any) -> Params:
     """params.yaml with a head start `mine` of this family."""
     values = read_yaml(PARAMS)
     top = {"family": "bag", "config": {"width": 6}, **section}  # the settings of another family are left out
-    mine = overlay(values["headstarts"]["ulmfit"], {"family": "bag"})
+    mine = overlay(values["headstarts"]["ulmfit"], {"family": "bag", "embedding_from": None})
     return checked(overlay(values, {"headstarts": {"mine": mine | top}}), where="params.yaml")
 
 

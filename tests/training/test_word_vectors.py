@@ -144,6 +144,26 @@ def test_glove_is_the_papers_pair_by_pair():
     assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
+def test_gloves_validation_loss_weighs_a_pair_by_its_count_in_the_validation_text():
+    """Its counts are raised to the size of the training text: a pair that was seen once stays a rare one."""
+    training, validation = random_documents(0), random_documents(1, count=3)
+    model = model_of("glove")
+    objective = OBJECTIVE(model, settings_of(window=2, count_cap=3.0), text_of(training, validation), seed=0)
+    of_training, of_validation = (
+        count_cooccurrences([shard_of(documents)], 40, SPECIAL, window=2)
+        for documents in (training, validation)
+    )
+    ratio = of_training.counts_P.sum() / of_validation.counts_P.sum()
+    inputs, outputs = of_validation.inputs_P.astype(int), of_validation.outputs_P.astype(int)
+    with torch.no_grad():
+        products = (model.encoder.embedding.weight[inputs] * model.output[outputs]).sum(-1)
+        predicted = (products + model.biases[0][inputs] + model.biases[1][outputs]).numpy()
+    errors = (predicted - np.log(of_validation.counts_P * ratio)) ** 2
+    weights = np.minimum(1, of_validation.counts_P / 3.0) ** 0.75
+    expected = float((weights * errors).mean())
+    assert objective.evaluate(Context())["validation/loss"] == pytest.approx(expected, rel=1e-4)
+
+
 def test_cooccurrences_are_those_counted_one_by_one(monkeypatch):
     monkeypatch.setattr("pipeline.corpus.cooccurrences._TOKENS_AT_ONCE", 50)  # several chunks
     documents = [*random_documents(0), [4, 1, 5]]  # an unknown word takes no place
@@ -353,7 +373,7 @@ def test_the_family_has_good_defaults():
         typed(Training, common, where=stage)
         typed(WordVectorSettings, {name: section[name] for name in section.keys() - common}, where=stage)
     # Which labels it trains on, and what it starts from, are the same for all head starts: no default here.
-    shared = {"start": "target_lm", "max_labels": None}
+    shared = {"start": "target_lm", "max_labels": None, "restarts": 2}
     assert not shared.keys() & family.defaults["finetune_classifier"].keys()
     classifier = shared | dict(family.defaults["finetune_classifier"])
     typed(ClassifierTraining, classifier, where="finetune_classifier")

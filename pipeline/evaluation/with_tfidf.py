@@ -1,0 +1,52 @@
+"""Both kinds of features together: a text's TF-IDF beside the pooled features of a frozen encoder.
+
+The vectors know words that no label has been seen with, the words and pairs tell apart what vectors mix up.
+
+Shapes: N documents, P poolings, F features of a token, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.evaluation.logistic import LinearClassifier, Strengths, fit_logistic
+from pipeline.evaluation.probe import of_length_one
+from pipeline.evaluation.tfidf import Terms, fit_terms
+
+_STRENGTHS = Strengths(grid=(3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=3, most_labels=2_000)
+
+
+@dataclass(frozen=True)
+class JointClassifier:
+    """Logistic regression on TF-IDF and on each pooling's vector, all of length one."""
+
+    terms: Terms
+    linear: LinearClassifier  # its first columns are those of the terms
+
+    def probabilities(self, texts: Sequence[str], features_NPF: np.ndarray) -> np.ndarray:
+        """Return probabilities (N, C) of texts and their pooled features."""
+        return self.linear.probabilities(_beside(self.terms.columns(texts), features_NPF))
+
+
+def fit_joint(
+    texts: Sequence[str],
+    features_NPF: np.ndarray,
+    labels: np.ndarray,
+    num_classes: int,
+    seed: int,
+    num_processes: int = 1,
+) -> JointClassifier:
+    """Fit it; the strength of its penalty is chosen by folds over these documents."""
+    terms, columns = fit_terms(texts)
+    beside = _beside(columns, features_NPF)
+    return JointClassifier(terms, fit_logistic(beside, labels, num_classes, _STRENGTHS, seed, num_processes))
+
+
+def _beside(columns: Any, features_NPF: np.ndarray) -> Any:
+    from scipy.sparse import csr_array, hstack
+
+    return hstack([columns, csr_array(of_length_one(features_NPF))], format="csr")

@@ -1,0 +1,105 @@
+"""The label curve's metrics, from made-up outcomes of its trainings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.project import params
+from pipeline.project.params import Params
+from pipeline.settings.loader import overlay
+from pipeline.stages import sample_efficiency as stage
+from pipeline.stages._points import Place
+from pipeline.training.checkpoint import Checkpoint
+
+ROOT = Path(__file__).resolve().parent.parent
+LABELS = np.zeros(200, np.int64)
+COST = {"seconds": 1.0, "core_seconds": 2.0, "gpu_seconds": 0.0}
+ERRORS = {
+    "ulmfit": (0.4, 0.2),
+    "ulmfit:scratch": (0.5, 0.4),
+    "bidirectional": (0.3, 0.1),
+    "tfidf": (0.3, 0.2),
+}
+COUNTS = (100, 400)
+
+
+@pytest.fixture(scope="module")
+def settings() -> Params:
+    changed = {
+        "run": {"headstarts": ["ulmfit", "ulmfit_backward"]},
+        "sample_efficiency": {"arms": list(ERRORS), "labels": list(COUNTS), "bootstrap_samples": 50},
+    }
+    return params.checked(overlay(params.load(ROOT / "params.yaml").model_dump(), changed), where="here")
+
+
+def outcome(error: float, **state: Any) -> Checkpoint:
+    """Probabilities that are wrong for the first documents; `state` is that of a network's outcome."""
+    wrong = torch.arange(len(LABELS)) < error * len(LABELS)
+    probs = torch.stack([~wrong, wrong], 1).double()
+    return Checkpoint(1, {"probabilities": probs}, {"validation": {}, **COST, **state})
+
+
+def metrics_of(settings: Params, special: dict[tuple[str, int, int], list[Any]]) -> dict[str, Any]:
+    """`special`: outcomes of some points, by arm, number of labels and seed; networks took off at once."""
+    points = []
+    for arm, errors in ERRORS.items():
+        names = settings.head_starts_of(arm)
+        state = {"restarts": 0, "took_off": True} if names else {}
+        for count, error in zip(COUNTS, errors, strict=True):
+            for seed in (1, 2, 3):
+                plain = [outcome(error, **state)] * max(1, len(names))
+                points.append(
+                    stage._figures(
+                        Place(arm, count, seed),
+                        special.get((arm, count, seed), plain),
+                        LABELS,
+                        np.ones(len(LABELS), bool),
+                    )
+                )
+    return stage._metrics(points, settings, {})
+
+
+def test_trainings_that_began_anew_or_never_took_off_are_counted_where_there_are_any(settings):
+    once, twice = outcome(0.5, restarts=1, took_off=True), outcome(0.5, restarts=2, took_off=False)
+    at_once = outcome(0.5, restarts=0, took_off=True)
+    hopeless = outcome(0.5, restarts=0, took_off=False)  # with finetune_classifier.restarts 0
+    found = metrics_of(
+        settings,
+        {
+            ("ulmfit:scratch", 100, 1): [once],
+            ("ulmfit:scratch", 100, 3): [twice],
+            ("ulmfit:scratch", 400, 2): [hopeless],
+            ("bidirectional", 400, 1): [at_once, twice],
+            ("bidirectional", 400, 2): [once, once],
+            ("ulmfit", 100, 1): [ValueError("it failed")],
+        },
+    )
+    assert found["began_anew"] == {"ulmfit:scratch": {"100": 2}, "bidirectional": {"400": 3}}
+    assert found["never_took_off"] == {"ulmfit:scratch": {"100": 1, "400": 1}, "bidirectional": {"400": 1}}
+    without = metrics_of(settings, {})
+    assert without["began_anew"] == without["never_took_off"] == {}
+
+
+def test_labels_needed_are_known_for_every_pair_of_arms(settings):
+    needed = metrics_of(settings, {})["labels_needed"]
+    assert {arm: set(row) for arm, row in needed.items()} == {arm: {*ERRORS} - {arm} for arm in ERRORS}
+    assert needed["ulmfit:scratch"]["ulmfit"]["100"]["labels"] == pytest.approx(400)
+    assert needed["ulmfit"]["ulmfit:scratch"]["400"] == {"at_most": 100}
+    assert needed["ulmfit"]["tfidf"]["100"]["labels"] == pytest.approx(200)
+    assert needed["tfidf"]["bidirectional"]["400"]["more_than"] == 400
+
+
+def test_an_arm_whose_trainings_failed_is_left_out_of_the_pairs(settings):
+    failed = {("ulmfit", count, seed): [ValueError("it failed")] for count in COUNTS for seed in (1, 2, 3)}
+    needed = metrics_of(settings, failed)["labels_needed"]
+    assert needed.keys() == ERRORS.keys() - {"ulmfit"}
+    assert all("ulmfit" not in row for row in needed.values())
+    half = {point: each for point, each in failed.items() if point[1] == 100}
+    needed = metrics_of(settings, half)["labels_needed"]  # one number of labels is left: no curve
+    assert needed.keys() == ERRORS.keys() - {"ulmfit"}
+    assert needed["tfidf"]["ulmfit"].keys() == {"400"}
