@@ -518,9 +518,18 @@ def results_of(project: Path, targets: list[str]) -> dict[str, Any]:
         weights = project / "data" / MODELS[name] / HEAD_START / "tensors.safetensors"
         figures = json.loads((project / f"reports/metrics/{name}-{HEAD_START}.json").read_text())
         found[f"the weights of {name}"] = weights.read_bytes()
-        for key in figures.keys() - TIMES:
-            found[f"the figures {key} of {name}"] = figures[key]
+        for key, figure in without_times(figures).items():
+            found[f"the figures {key} of {name}"] = figure
     return found
+
+
+def without_times(figures: Any) -> Any:
+    """Return figures without those that vary from run to run, at any depth."""
+    if isinstance(figures, list):
+        return [without_times(figure) for figure in figures]
+    if isinstance(figures, dict):
+        return {key: without_times(figure) for key, figure in figures.items() if key not in TIMES}
+    return figures
 
 
 def differences(project: Path, targets: list[str], wanted: Mapping[str, Any]) -> list[str]:

@@ -44,7 +44,8 @@ def write_results(project, weights=b"weights", **figures):
     (project / "data/general_lm/ulmfit").mkdir(parents=True)
     (project / "data/general_lm/ulmfit/tensors.safetensors").write_bytes(weights)
     (project / "reports/metrics").mkdir(parents=True)
-    text = json.dumps({"loss": 0.5, "seconds": random.random(), "core_seconds": random.random(), **figures})
+    times = {"seconds": random.random(), "core_seconds": random.random()}
+    text = json.dumps({"loss": 0.5, "embedding": {"loss": 0.25, **times}, **times, **figures})
     (project / "reports/metrics/pretrain_lm-ulmfit.json").write_text(text)
 
 
@@ -53,6 +54,11 @@ def write_results(project, weights=b"weights", **figures):
     [
         ({}, []),
         ({"gpu_seconds": 1.0}, []),
+        ({"embedding": {"loss": 0.25, "seconds": 9.0}}, []),
+        (
+            {"embedding": {"loss": 0.5, "seconds": 1.0}},
+            ["the figures embedding of pretrain_lm differ: {'loss': 0.5}, not {'loss': 0.25}"],
+        ),
         ({"weights": b"others"}, ["the weights of pretrain_lm differ"]),
         ({"loss": 0.5000001}, ["the figures loss of pretrain_lm differ: 0.5000001, not 0.5"]),
         ({"steps": 3}, ["the figures steps of pretrain_lm differ: 3, not None"]),

@@ -131,8 +131,9 @@ def wait_for_cpus(number: int, address: str, environment: dict[str, str]) -> Non
 def test_code_and_tokens_reach_nodes_that_share_no_folder(nodes_apart, tmp_path, bucket, monkeypatch):
     project = copy_checkout(tmp_path / "project")
     loop = project / "pipeline/training/loop.py"
-    marked = loop.read_text().replace('"finished": finished,', '"finished": finished, "marker": "sent",')
-    loop.write_text(marked)
+    line = '"finished": self.finished,'
+    assert loop.read_text().count(line) == 1
+    loop.write_text(loop.read_text().replace(line, f'{line} "marker": "sent",'))
     write_corpora(project / "in", seed=1)
     settings = f"run: {{workers: 2, threads_per_worker: 1, headstarts: [ulmfit], storage: '{bucket}'}}\n"
     (project / "tiny.yaml").write_text(TINY, encoding="utf-8")

@@ -55,3 +55,14 @@ def test_a_stage_whose_dvc_is_killed_before_it_holds_its_run_is_an_orphan_all_th
     (holder,) = found
     assert holder is not None
     assert holder.is_orphan
+
+
+@pytest.mark.parametrize(("parent", "refused"), [(1, True), (4711, False)])
+def test_a_stage_whose_dvc_was_killed_before_it_looked_is_refused(monkeypatch, parent, refused):
+    monkeypatch.setattr(tracking, "dvc_above", lambda: None)
+    monkeypatch.setenv("DVC_STAGE", "pretrain_lm@vectors")
+    monkeypatch.setattr("os.getppid", lambda: parent)
+    # A process other than `dvc` may call DVC's Python interface.
+    wanted = "the dvc that started pretrain_lm@vectors has exited" if refused else "params.yaml"
+    with pytest.raises((ValueError, OSError), match=wanted):
+        running.run_stage("pretrain_lm", metrics=Path("metrics.json"), params=Path("nothing/params.yaml"))

@@ -113,8 +113,14 @@ def check_head_starts(params: Params) -> None:
 
 
 def _dvc() -> Process | None:
-    """The dvc process that runs this stage, if there is one."""
+    """The dvc process that runs this stage, if there is one.
+
+    Raises ValueError if it was killed before this process looked for it: nobody could tell later that this
+    one is an orphan, and the next `dvc repro` would have to wait until it has finished.
+    """
     dvc = tracking.dvc_above()
+    if dvc is None and "DVC_STAGE" in os.environ and os.getppid() == 1:
+        raise ValueError(f"the dvc that started {os.environ['DVC_STAGE']} has exited; repeat `dvc repro`")
     with suppress(psutil.NoSuchProcess):
         return Process.of(dvc) if dvc else None
     return None
