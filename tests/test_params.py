@@ -48,6 +48,11 @@ def test_a_file_that_is_no_settings_is_named_with_the_place(load_text, content, 
     assert len(str(told.value)) < 500
 
 
+def test_names_with_a_colon_need_no_quotes_in_a_list(tmp_path):
+    (tmp_path / "mine.yaml").write_text("{arms: [vectors:probe, tfidf], seed: 1}")
+    assert read_yaml(tmp_path / "mine.yaml") == {"arms": ["vectors:probe", "tfidf"], "seed": 1}
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -19,13 +19,10 @@ _NAMED = {"tokenizers", "headstarts", "ensembles"}  # sections of things that a 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Parse a YAML 1.2 mapping. Raises ValueError if the file is missing or is no mapping."""
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     try:
-        yaml = YAML(typ="safe")
-        yaml.Constructor = _with_positions(yaml.Constructor)
-        content = yaml.load(path.read_text(encoding="utf-8"))
+        content = _parsed(path.read_text(encoding="utf-8"))
         if isinstance(content, dict):
             _check_no_nul(content)
             return content
@@ -36,6 +33,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not valid YAML: {error}") from error
     raise ValueError(f"{path}: holds {type(content).__name__}; expected a mapping")
+
+
+def _parsed(text: str) -> Any:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.scanner import ScannerError
+
+    fast, exact = YAML(typ="safe"), YAML(typ="safe", pure=True)
+    for yaml in (fast, exact):
+        yaml.Constructor = _with_positions(yaml.Constructor)
+    try:
+        return fast.load(text)
+    except ScannerError:  # libyaml does not know that `[vectors:probe]` is a list of one name in YAML 1.2
+        return exact.load(text)
 
 
 def _with_positions(constructor: type[Any]) -> type[Any]:
