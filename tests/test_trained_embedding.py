@@ -165,11 +165,21 @@ def test_a_run_that_was_stopped_in_either_training_ends_bit_for_bit_alike(
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_on_ray_both_trainings_run_in_turn(tmp_path, tokens):
+def test_both_trainings_run_in_turn_on_one_ray(tmp_path, tokens, monkeypatch):
     here, there = params_with({}), params_with({"run": {"workers": 1, "threads_per_worker": 1}})
     _, wanted = pretrain(tmp_path / "here", tokens, here)
+    num_joins = 0
+    join = Cluster._join
+
+    def counted(self: Cluster) -> None:
+        nonlocal num_joins
+        num_joins += 1
+        join(self)
+
+    monkeypatch.setattr(Cluster, "_join", counted)
     with Cluster() as cluster:
         _, tensors = pretrain(tmp_path, tokens, there, cluster=cluster)
+    assert num_joins == 1
     for name, weight in wanted.items():
         torch.testing.assert_close(tensors[name], weight, msg=name)
 

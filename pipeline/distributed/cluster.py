@@ -46,7 +46,8 @@ _CODE = [Path(__file__).resolve().parents[1], Path(__file__).resolve().parents[2
 class Cluster:
     """A Ray to join, or to start on this machine; a context manager that joins and leaves it.
 
-    In a process that runs on a Ray already, this is that Ray, and leaving is a no-op.
+    Within itself it may be entered again; the outermost exit leaves it. In a process that runs on a Ray
+    already, this is that Ray, and leaving is a no-op.
 
     Attributes:
         address: of a running Ray; None starts one for the duration of the context.
@@ -61,6 +62,7 @@ class Cluster:
     dashboard: bool = False
     _joining: Future[None] | None = field(default=None, repr=False)
     _thread: ThreadPoolExecutor | None = field(default=None, repr=False)
+    _depth: int = field(default=0, repr=False)  # of the contexts it is open in
 
     @property
     def is_here(self) -> bool:
@@ -113,10 +115,13 @@ class Cluster:
 
     def __enter__(self) -> Self:
         self.begin()
+        self._depth += 1
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self.close()
+        self._depth -= 1
+        if self._depth == 0:
+            self.close()
 
     def _guard(self) -> None:
         """Make sure of a token that only this user can read, unless the environment turned tokens off."""
