@@ -186,6 +186,10 @@ def test_a_blend_counts_for_its_head_starts():
 
     alone = "In part: the head start vectors is worth it with many labels, and ulmfit is not; "
     assert first(vectors=0.4, tfidf=0.6).startswith(alone)
+    one = {"vectors": BETTER, "ulmfit": WORSE, "tfidf": TFIDF}
+    better = verdict(made(rows(**one), all_labels | {"vectors": 0.1}, head_starts=BOTH, shipped="blend",
+                          parts={"blend": {"vectors": 0.5, "ulmfit": 0.5}}))[0]  # fmt: skip
+    assert better.startswith("Yes: the head start vectors is worth it, and ulmfit is not on its own; ")
     together = "In part: the head starts vectors and ulmfit are worth it together, with all labels; "
     assert first(vectors=0.4, ulmfit=0.2, tfidf=0.4).startswith(together)
     curve |= rows(ulmfit__scratch=ALIKE)

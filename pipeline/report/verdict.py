@@ -15,7 +15,7 @@ from pipeline.report.sentences import listed, number_without_interval
 from pipeline.report.tables import milliseconds
 
 Outcome = Literal["fewer mistakes", "more mistakes", "no clear difference"]
-Worth = Literal["always", "few", "many", "some", "together", "unclear", "never", "unknown"]
+Worth = Literal["always", "few", "many", "some", "together", "unclear", "not alone", "never", "unknown"]
 
 _ANSWERS: Mapping[Worth, str] = {  # the best one over all head starts answers the page's question
     "always": "Yes",
@@ -24,6 +24,7 @@ _ANSWERS: Mapping[Worth, str] = {  # the best one over all head starts answers t
     "some": "In part",
     "together": "In part",
     "unclear": "Not clearly",
+    "not alone": "No",
     "never": "No",
     "unknown": "Unknown",
 }
@@ -34,15 +35,18 @@ _SAID: Mapping[Worth, tuple[str, str]] = {  # of one head start, of several
     "some": ("is worth it at some numbers of labels", "are worth it at some numbers of labels"),
     "together": ("is worth it with all labels", "are worth it together, with all labels"),
     "unclear": ("makes no clear difference", "make no clear difference"),
+    "not alone": ("is not worth it on its own", "are not worth it on their own"),
     "never": ("is not worth it", "are not worth it"),
     "unknown": ("was not compared with doing without", "were not compared with doing without"),
 }
+_ALONE: tuple[Worth, ...] = ("always", "few", "many", "some")
 
 
 def verdict(figures: Figures) -> list[str]:
     """The first sentence says which head start is worth it, and what to ship; at most three follow."""
     worth_of = {name: _worth_of(figures, name) for name in figures.head_starts}
     worth_of |= dict.fromkeys(_worth_it_together(figures, worth_of), "together")
+    worth_of |= dict.fromkeys(_parts_beside(figures, worth_of), "not alone")
     following = (_few_labels(figures), _all_labels(figures), _price(figures))
     first = f"{_answer(worth_of)}; {_shipping(figures, worth_of)}."
     return [first, *(sentence for sentence in following if sentence)]
@@ -60,8 +64,8 @@ def _answer(worth_of: Mapping[str, Worth]) -> str:
         names, several = listed(found[worth]), len(found[worth]) > 1
         subject = names if clauses else f"the head start{'s' * several} {names}"
         said = _SAID[worth][several]
-        if worth == "never" and clauses and "worth it" in clauses[0]:
-            said = said.removesuffix(" worth it")
+        if worth in ("not alone", "never") and clauses and "worth it" in clauses[0]:
+            said = said.replace(" not worth it", " not")
         clauses.append(f"{subject} {said}")
     best = min(found, key=list(_ANSWERS).index)
     return f"{_ANSWERS[best]}: {', and '.join(clauses)}"
@@ -158,10 +162,21 @@ def _worth_it_together(figures: Figures, worth_of: Mapping[str, Worth]) -> list[
     """The head starts in what ships, if it is clearly better than TF-IDF and none of them is alone."""
     shipped = _candidates(figures)[figures["evaluate"]["shipped"]]
     names, tfidf = _head_starts(shipped), shipped.get("tfidf_above")
-    alone = any(worth_of.get(name) in ("always", "few", "many", "some") for name in names)
+    alone = any(worth_of.get(name) in _ALONE for name in names)
     if len(names) < 2 or alone or tfidf is None or tfidf["above_low"] <= 0:
         return []
     return names if any(_beats_scratch(figures, name) for name in names) else []
+
+
+def _parts_beside(figures: Figures, worth_of: Mapping[str, Worth]) -> list[str]:
+    """The head starts in what ships that are not worth it, beside one that is.
+
+    What the blend would be without them is not measured.
+    """
+    names = _head_starts(_candidates(figures)[figures["evaluate"]["shipped"]])
+    if not any(worth_of.get(name) in _ALONE for name in names):
+        return []
+    return [name for name in names if worth_of.get(name) == "never"]
 
 
 def _candidates(figures: Figures) -> Mapping[str, Mapping[str, Any]]:
