@@ -16,7 +16,7 @@ from pipeline.artifacts.model_folder import export_model
 from pipeline.artifacts.shipped import Labelling, ShippedProbe, ship, write_probe, write_tfidf
 from pipeline.corpus import sentencepiece_tokenizer, word_tokenizer
 from pipeline.corpus.settings import Normalise, SentencepieceTokenizer, WordTokenizer
-from pipeline.corpus.settings import Tokenizer as TokenizerSettings
+from pipeline.corpus.settings import TrainedTokenizer as TokenizerSettings
 from pipeline.corpus.tokenizer import train
 from pipeline.evaluation.blend import Share
 from pipeline.evaluation.probe import Reading, fit_probe, pooled_features

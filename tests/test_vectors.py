@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from pipeline.corpus.tokenizer import SPECIAL_PIECES
 from pipeline.corpus.tokenizer_json import read_vocabulary, words_of_pieces
 from pipeline.corpus.vector_files import Vectors, read_vectors
 from pipeline.corpus.word_tokenizer import WordTokenizer
@@ -234,9 +233,9 @@ VECTORS = Vectors(WORDS, MATRIX)
 
 
 def test_a_word_takes_its_own_vector_then_that_of_another_case_then_the_mean():
-    words = [*SPECIAL_PIECES, "london", "The", "film", "unseen"]
+    pieces = WordTokenizer.of(["london", "The", "film", "unseen"], lowercase=False)
     counts = np.array([9, 10, 5, 5, 30, 20, 10, 30])
-    matrix, coverage = vectors_for(words, VECTORS, counts)
+    matrix, coverage = vectors_for(pieces, VECTORS, counts)
     found = MATRIX[[3, 0, 5]]
     np.testing.assert_array_equal(matrix[4:7], found)
     np.testing.assert_allclose(matrix[[1, 7]], np.stack([found.mean(0)] * 2), rtol=1e-6)
@@ -248,13 +247,13 @@ def test_a_word_takes_its_own_vector_then_that_of_another_case_then_the_mean():
 
 def test_a_lower_case_tokenizer_takes_the_vector_of_a_capitalised_word():
     pieces = WordTokenizer.of(["paris"], lowercase=True)
-    matrix, _ = vectors_for(pieces.words, Vectors(["Paris", "PARIS"], MATRIX[:2]), np.zeros(5))
+    matrix, _ = vectors_for(pieces, Vectors(["Paris", "PARIS"], MATRIX[:2]), np.zeros(5))
     np.testing.assert_array_equal(matrix[4], MATRIX[0])
 
 
 def test_a_vocabulary_without_any_vector_is_refused():
     with pytest.raises(ValueError, match=r"no word of the vocabulary has a vector; take vectors"):
-        vectors_for([*SPECIAL_PIECES, "x"], VECTORS, np.zeros(5))
+        vectors_for(WordTokenizer.of(["x"], lowercase=True), VECTORS, np.zeros(5))
 
 
 @given(st.lists(st.sampled_from([*WORDS, "x", "THE", "Film"]), min_size=1, unique=True), st.data())
@@ -263,7 +262,8 @@ def test_whatever_the_vocabulary_each_row_is_a_vector_of_the_file_or_the_mean(wo
     known = {word.lower() for word in WORDS}
     if not any(word.lower() in known for word in words):
         return
-    matrix, coverage = vectors_for([*SPECIAL_PIECES, *words], VECTORS, np.array([0] * 4 + counts))
+    pieces = WordTokenizer.of(words, lowercase=False)
+    matrix, coverage = vectors_for(pieces, VECTORS, np.array([0] * 4 + counts))
     for word, row in zip(words, matrix[4:], strict=True):
         assert (word.lower() in known) == bool((row == MATRIX).all(1).any()) or coverage.num_words == 1
     assert 0 <= coverage.share_of_running_words <= 1

@@ -59,6 +59,10 @@ class SentencepieceTokenizer(Tokenizer):
         return str(self._processor.id_to_piece(token))
 
     @cached_property
+    def vocabulary(self) -> list[str]:
+        return [self.raw_piece(token) for token in range(self.vocab_size)]
+
+    @cached_property
     def byte_mask(self) -> np.ndarray:
         return np.array([self._processor.is_byte(token) for token in range(self.vocab_size)])
 
@@ -96,6 +100,38 @@ def train(texts: Iterable[str], settings: Settings, key: str) -> SentencepieceTo
     tokenizer = SentencepieceTokenizer(model.getvalue())
     _check_size(tokenizer.vocab_size, settings, key)
     return tokenizer
+
+
+def completed(content: bytes) -> SentencepieceTokenizer:
+    """A model from elsewhere, with the pieces for document start, document end and padding that it lacks.
+
+    They stand behind its own, so that its ids stay those of the weights.
+
+    Raises:
+        ValueError: it is no sentencepiece model.
+    """
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2 as protocol
+
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+    except RuntimeError as error:
+        raise ValueError(f"not a sentencepiece model ({error})") from error
+    parts = (("pad", processor.pad_id()), ("bos", processor.bos_id()), ("eos", processor.eos_id()))
+    missing = [part for part, token in parts if token < 0]
+    if not missing:
+        return SentencepieceTokenizer(content)
+    kind = protocol.ModelProto  # type: ignore[attr-defined]  # protobuf makes it at import
+    model = kind.FromString(content)
+    of_name = {piece.piece: piece for piece in model.pieces}
+    control = kind.SentencePiece.CONTROL
+    for part in missing:
+        name = getattr(model.trainer_spec, f"{part}_piece")
+        if name in of_name:
+            of_name[name].type = control
+        else:
+            model.pieces.add(piece=name, score=0.0, type=control)
+    return SentencepieceTokenizer(model.SerializeToString(deterministic=True))
 
 
 def split_lines(text: str, max_bytes: int = _MAX_LINE_BYTES) -> Iterator[str]:

@@ -110,7 +110,18 @@ class WordTokenizer(_TokenizerSection):
     min_count: Count  # rarer words are unknown
 
 
-Tokenizer = Annotated[SentencepieceTokenizer | WordTokenizer, Field(discriminator="kind")]
+TrainedTokenizer = SentencepieceTokenizer | WordTokenizer
+
+
+class ImportedTokenizer(Section):
+    """A tokenizer that came with weights from elsewhere."""
+
+    kind: Literal["imported"]
+    file: Annotated[str, Field(min_length=1)]  # `tokenizer.json`, sentencepiece's `.model`, or their folder
+    threads: Threads  # of sentencepiece
+
+
+Tokenizer = Annotated[TrainedTokenizer | ImportedTokenizer, Field(discriminator="kind")]
 
 
 class Leakage(Section):

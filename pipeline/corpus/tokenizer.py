@@ -1,7 +1,8 @@
 """The contract of a tokenizer, and the kinds that there are.
 
 Special tokens have the same ids in each kind that we train: 0 `<pad>`, 1 `<unk>`, 2 `<s>` (document start),
-3 `</s>` (document end). A tokenizer is one file, whose SHA-256 covers all that decides its tokens.
+3 `</s>` (document end). A tokenizer from elsewhere has its own ids for them. A tokenizer is one file, whose
+SHA-256 covers all that decides its tokens.
 
 A new kind is a module with a subclass of `Tokenizer`, its settings in `settings.py`, and its lines in
 `_kinds` and `train` below.
@@ -14,18 +15,25 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from pipeline.corpus.settings import Tokenizer as TokenizerSettings
+from pipeline.corpus.settings import TrainedTokenizer
 from pipeline.corpus.settings import WordTokenizer as WordSettings
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")  # by id
 SPACE = "\u2581"  # marks, in a vocabulary, the space before a word
 INFO_FILE = "tokenizer.json"  # what the stage `train_tokenizer` writes beside a tokenizer
+# Imported by name: only who has such a tokenizer has its code and that package in the fingerprint.
+LIBRARY_MODULE = "pipeline.corpus.tokenizers_tokenizer"
+
+
+class MissingPackageError(ValueError):
+    """A tokenizer needs a package that is not installed."""
 
 
 class Tokenizer(ABC):
@@ -67,6 +75,8 @@ class Tokenizer(ABC):
             _check_whole(content, file)
         try:
             return kind(content)
+        except MissingPackageError as error:
+            raise ValueError(f"{file}: {error}") from error
         except ValueError as error:
             raise ValueError(f"{file}: {error}; run the stage `train_tokenizer` again") from error
 
@@ -82,6 +92,11 @@ class Tokenizer(ABC):
             )
         return found[0]
 
+    @property
+    def special_ids(self) -> list[int]:
+        """The ids of padding, unknown, document start and document end, which need not differ."""
+        return sorted({self.pad_id, self.unk_id, self.bos_id, self.eos_id})
+
     @abstractmethod
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[np.ndarray]:
         """Encode documents as int32 arrays: start, tokens, end."""
@@ -90,9 +105,14 @@ class Tokenizer(ABC):
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Return the text of token ids, without start, end and padding."""
 
+    @property
+    @abstractmethod
+    def vocabulary(self) -> Sequence[str]:
+        """The tokens by id, in the spelling of the tokenizer's file."""
+
     @abstractmethod
     def raw_piece(self, token: int) -> str:
-        """Return a token as its vocabulary spells it; U+2581 marks the space before it."""
+        """Return a token's text, in which U+2581 marks the space before it."""
 
     def pieces(self, tokens: Sequence[int] | np.ndarray) -> list[str]:
         """Return the text of each token, with its spaces; start, end and padding are empty."""
@@ -109,7 +129,7 @@ class Tokenizer(ABC):
         return np.zeros(self.vocab_size, dtype=bool)
 
 
-def train(texts: Iterable[str], settings: TokenizerSettings, key: str = "tokenizers") -> Tokenizer:
+def train(texts: Iterable[str], settings: TrainedTokenizer, key: str = "tokenizers") -> Tokenizer:
     """Train a tokenizer of the kind that the settings, those under `key`, ask for.
 
     Raises:
@@ -126,11 +146,12 @@ def _kinds() -> tuple[type[Tokenizer], ...]:
     from pipeline.corpus.sentencepiece_tokenizer import SentencepieceTokenizer
     from pipeline.corpus.word_tokenizer import WordTokenizer
 
-    return SentencepieceTokenizer, WordTokenizer
+    return SentencepieceTokenizer, WordTokenizer, import_module(LIBRARY_MODULE).TokenizersTokenizer
 
 
 def _file_names() -> str:
-    return " or ".join(kind.FILE for kind in _kinds())
+    *others, last = (kind.FILE for kind in _kinds())
+    return f"{', '.join(others)} or {last}"
 
 
 def _check_whole(content: bytes, file: Path) -> None:

@@ -46,7 +46,7 @@ def words_of_pieces(pieces: Sequence[str]) -> list[str | None]:
 
     def word(piece: str) -> str | None:
         if mark == _BYTE_LEVEL_SPACE:
-            piece = _from_byte_level(piece)
+            piece = from_byte_level(piece)
         if mark and not piece.startswith(SPACE):
             return None if any(map(str.isalnum, piece)) else piece or None
         return None if piece.startswith("##") and len(piece) > 2 else piece.removeprefix(SPACE) or None
@@ -58,7 +58,7 @@ def _is_frequent(mark: str, pieces: Sequence[str]) -> bool:
     return 10 * sum(piece.startswith(mark) for piece in pieces) > len(pieces)
 
 
-def _from_byte_level(piece: str) -> str:
+def from_byte_level(piece: str) -> str:
     """Return the text of GPT-2's spelling of bytes, with U+2581 for a space at its beginning.
 
     Source: `bytes_to_unicode` in openai/gpt-2, `src/encoder.py`.

@@ -51,11 +51,12 @@ class Vectors:
     num_skipped: int = 0  # words that are not UTF-8 or contain a space
 
 
-def read_vectors(path: Path, wanted: Collection[str] | None = None) -> Vectors:
+def read_vectors(path: Path, wanted: Collection[str] | None = None, *, of_pieces: bool = False) -> Vectors:
     """Read vectors from a file, or from the one such file in a folder and below it.
 
     Args:
         wanted: if given, only these words are kept, whatever their case; memory holds no others.
+        of_pieces: they are of a tokenizer's pieces, which are taken as they are spelled, case included.
 
     Raises:
         ValueError: the file is missing, damaged or of another kind, or has none of the wanted words.
@@ -64,7 +65,7 @@ def read_vectors(path: Path, wanted: Collection[str] | None = None) -> Vectors:
     if not file.is_file():
         raise ValueError(f"{file}: no such file; name a file or folder of word vectors")
     reader = _READERS.get(Path(file.name.removesuffix(".gz")).suffix, _read_text)
-    kept = _Kept(file, wanted)
+    kept = _Kept(file, wanted, of_pieces)
     try:
         reader(file, path if path.is_dir() else file.parent, kept)
     except _DAMAGED as error:
@@ -75,11 +76,15 @@ def read_vectors(path: Path, wanted: Collection[str] | None = None) -> Vectors:
 class _Kept:
     """The rows of a file that are wanted, and what else was seen."""
 
-    def __init__(self, file: Path, wanted: Collection[str] | None) -> None:
+    def __init__(self, file: Path, wanted: Collection[str] | None, of_pieces: bool) -> None:
         self._file = file
-        self._wanted = None if wanted is None else {word.lower() for word in wanted}
+        self.of_pieces = of_pieces
+        self._wanted = None if wanted is None else set(map(self._spelled, wanted))
         self._rows: dict[str, np.ndarray] = {}
         self.num_seen = self.num_skipped = 0
+
+    def _spelled(self, word: str) -> str:
+        return word if self.of_pieces else word.lower()
 
     def word(self, raw: bytes) -> str | None:
         """Return the next word if its row is wanted, and count it."""
@@ -91,7 +96,7 @@ class _Kept:
         if not word or " " in word:
             self.num_skipped += 1
             return None
-        is_wanted = self._wanted is None or word.lower() in self._wanted
+        is_wanted = self._wanted is None or self._spelled(word) in self._wanted
         return word if is_wanted and word not in self._rows else None
 
     def add(self, word: str, row: np.ndarray, place: str) -> None:
@@ -112,9 +117,14 @@ class _Kept:
         if not self._rows:
             looked_for = "" if self._wanted is None else f" {len(self._wanted):,} wanted words, such as "
             examples = ", ".join(map(repr, sorted(self._wanted or ())[:3]))
+            advice = (
+                "take the tokenizer that came with them"
+                if self.of_pieces
+                else "take vectors of the text's language and of words, not of pieces"
+            )
             raise ValueError(
-                f"{self._file}: none of the{looked_for}{examples} is among its {self.num_seen:,} words; take "
-                "vectors of the text's language and of words, not of pieces"
+                f"{self._file}: none of the{looked_for}{examples} is among its {self.num_seen:,} words; "
+                f"{advice}"
             )
         return Vectors(list(self._rows), np.stack(list(self._rows.values())), self.num_skipped)
 
@@ -309,7 +319,8 @@ def _read_safetensors(file: Path, folder: Path, kept: _Kept) -> None:
         raise ValueError(f"{file}: no valid safetensors file ({error}); {_AGAIN}") from error
     if not matrix.is_floating_point():
         raise ValueError(f"{file}: its embedding is of {matrix.dtype}, expected floating-point numbers")
-    words = [None if word is None else word.encode(errors="replace") for word in words_of_pieces(pieces)]
+    spelled = pieces if kept.of_pieces else words_of_pieces(pieces)
+    words = [None if word is None else word.encode(errors="replace") for word in spelled]
     _keep_rows(words, lambda row: matrix[row].float().numpy(), kept)
 
 

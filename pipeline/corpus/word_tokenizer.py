@@ -36,10 +36,10 @@ class WordTokenizer(Tokenizer):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
-        self.lowercase, self.words = _read(content)
-        self.vocab_size = len(self.words)
+        self.lowercase, self._words = _read(content)
+        self.vocab_size = len(self._words)
         # No text has a special piece as a word: `<` is one by itself.
-        self._id_of = {word: token for token, word in enumerate(self.words)}
+        self._id_of = {word: token for token, word in enumerate(self._words)}
 
     @classmethod
     def of(cls, words: Iterable[str], *, lowercase: bool) -> WordTokenizer:
@@ -70,10 +70,14 @@ class WordTokenizer(Tokenizer):
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
         """Return the words with a space between them; the text's own spaces and capitals are lost."""
         framing = (self.pad_id, self.bos_id, self.eos_id)
-        return " ".join(self.words[token] for token in tokens if token not in framing)
+        return " ".join(self._words[token] for token in tokens if token not in framing)
+
+    @property
+    def vocabulary(self) -> list[str]:
+        return self._words
 
     def raw_piece(self, token: int) -> str:
-        word = self.words[token]
+        word = self._words[token]
         return word if token < len(SPECIAL_PIECES) else SPACE + word
 
 

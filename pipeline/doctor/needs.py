@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from models.family import lookup
+from pipeline.corpus.imported_tokenizer import import_tokenizer
+from pipeline.corpus.settings import ImportedTokenizer
 from pipeline.doctor.findings import Finding, failure, ok, warning
 from pipeline.objectives.lookup import objective_of
 from pipeline.project import stages
@@ -67,7 +69,7 @@ def _need_of_stage(params: Params, head_start: ResolvedHeadStart, stage: str, nu
         kind="language_model",
         family=head_start.family.name,
         config=head_start.model.config,
-        vocab_size=params.tokenizers[head_start.tokenizer].vocab_size,
+        vocab_size=_vocab_size(params, head_start.tokenizer),
         pad_id=0,
         direction="forward",
         tokenizer_sha256="",
@@ -81,6 +83,13 @@ def _need_of_stage(params: Params, head_start: ResolvedHeadStart, stage: str, nu
         head = HeadCard(label_names=("a", "b"), head_dropout=dropout, normalise={}, **same)
         card = replace(card, kind="classifier", head=head)
     return replace(need_of(settings, card, num_workers), headstart=head_start.name)
+
+
+def _vocab_size(params: Params, name: str) -> int:
+    settings = params.tokenizers[name]
+    if isinstance(settings, ImportedTokenizer):
+        return import_tokenizer(settings, f"tokenizers.{name}").vocab_size
+    return settings.vocab_size
 
 
 def need_of(settings: LanguageModelSettings | ClassifierTraining, card: ModelCard, num_workers: int) -> Need:

@@ -7,6 +7,7 @@ import logging
 import os
 from pathlib import Path
 
+from pipeline.corpus.settings import ImportedTokenizer
 from pipeline.corpus.token_links import TokenLink
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.manifest import MANIFEST_FILE, content_hash
@@ -19,7 +20,7 @@ def choose_tokens(params: Params, tokens: Path, tokenizers: Path, weights: Path,
     """Write `HEAD_START/CORPUS.json` into `out`.
 
     Args:
-        weights: the folder in which DVC notices a change of imported word vectors.
+        weights: the folder in which DVC notices a change of imported word vectors and tokenizers.
 
     Raises:
         ValueError: tokens are missing, or the weights of a head start.
@@ -28,6 +29,8 @@ def choose_tokens(params: Params, tokens: Path, tokenizers: Path, weights: Path,
         for name in params.run.headstarts:
             (folder / name).mkdir()
             tokenizer = params.headstarts[name].tokenizer
+            if isinstance(settings := params.tokenizers[tokenizer], ImportedTokenizer):
+                _warn_of_unwatched(f"tokenizers.{tokenizer}.file", settings.file, weights)
             pretrains = {
                 "weights_sha256": _hash_of_weights(params, name, weights),
                 "embedding_sha256": _hash_of_embedding(params, name),
@@ -59,12 +62,15 @@ def _hash_of_weights(params: Params, name: str, watched: Path) -> str | None:
             f"headstarts.{name}.weights is {path}, which does not exist; put a file or folder of word "
             "vectors there"
         )
+    _warn_of_unwatched(f"headstarts.{name}.weights", path, watched)
+    return content_hash(Path(path))
+
+
+def _warn_of_unwatched(key: str, path: str, watched: Path) -> None:
     if not Path(os.path.abspath(path)).is_relative_to(watched.absolute()):
         log.warning(
-            "headstarts.%s.weights is %s, not below %s, so DVC will not notice when it changes; copy or link "
-            "it there",
-            name,
+            "%s is %s, not below %s, so DVC will not notice when it changes; copy or link it there",
+            key,
             path,
             watched,
         )
-    return content_hash(Path(path))

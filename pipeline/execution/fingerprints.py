@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from pipeline.corpus.tokenizer import LIBRARY_MODULE
 from pipeline.files.atomic import atomic_write_text
 from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
 from pipeline.project import stages
@@ -60,10 +61,15 @@ def stage_fingerprint(
         f"pipeline.stages.{stage}",
         *(["pipeline.stages._imported_vectors"] if imports else []),
         *(["pipeline.stages._trained_embedding"] if embeddings else []),
+        *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(params) else []),
         families=families,
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",
     )
+
+
+def _has_imported(params: Params) -> bool:
+    return any(tokenizer.kind == "imported" for tokenizer in params.tokenizers.values())
 
 
 def _embeddings(params: Params, names: Sequence[str]) -> list[str]:

@@ -44,6 +44,7 @@ _COMPUTING = {
     "scipy": "scipy",
     "sentencepiece": "sentencepiece",
     "sklearn": "scikit-learn",
+    "tokenizers": "tokenizers",
     "torch": "torch",
     "torchmetrics": "torchmetrics",
 }
@@ -232,7 +233,10 @@ def _is_log_call(value: ast.expr) -> bool:
 
 def _version(distribution: str) -> str:
     """The public version: a build for GPUs is the same package, as the device does not count."""
-    return metadata.version(distribution).partition("+")[0]
+    try:
+        return metadata.version(distribution).partition("+")[0]
+    except metadata.PackageNotFoundError:  # an optional one
+        return "not installed"
 
 
 def _installed() -> dict[str, str]:

@@ -55,9 +55,9 @@ def coverage(weights: Path, tokenizer: Path, tokens: Path) -> Coverage:
 
 def _matrix(weights: Path, tokenizer: Path, counts: np.ndarray) -> tuple[np.ndarray, Coverage]:
     loaded = Tokenizer.load(tokenizer)
-    if not isinstance(loaded, WordTokenizer):
-        raise ValueError(
-            f"{weights} has vectors of whole words, but {tokenizer} is no tokenizer of these; give the head "
-            "start a tokenizer of kind words"
-        )
-    return vectors_for(loaded.words, read_vectors(weights, set(loaded.words)), counts)
+    of_pieces = not isinstance(loaded, WordTokenizer)
+    vectors = read_vectors(weights, set(loaded.vocabulary), of_pieces=of_pieces)
+    try:
+        return vectors_for(loaded, vectors, counts)
+    except ValueError as error:
+        raise ValueError(f"{weights}, {tokenizer}: {error}") from error

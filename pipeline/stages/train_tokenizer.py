@@ -1,4 +1,4 @@
-"""Stage: documents -> a tokenizer."""
+"""Stage: documents, or a file from elsewhere -> a tokenizer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pipeline.corpus.imported_tokenizer import import_tokenizer
+from pipeline.corpus.settings import ImportedTokenizer
 from pipeline.corpus.tokenizer import INFO_FILE, train
 from pipeline.corpus.tokenizer_sample import draw_sample
 from pipeline.files.atomic import atomic_folder, atomic_write_text
@@ -16,25 +18,30 @@ STAGE = Stage(place=2, kind="prepares", sections=("run.seed", "tokenizers.{token
 
 
 def run(params: Params, *, tokenizer: str, documents: Path, out: Path) -> dict[str, Any]:
-    """Train the tokenizer of that name on a seeded sample of training text; write it into the folder `out`.
+    """Write the tokenizer of that name into the folder `out`: imported, or trained on a sample of documents.
+
+    The sample is of training text, and drawn with the seed.
 
     Raises:
-        ValueError: there are no documents, or they do not support `vocab_size`.
+        ValueError: there are no documents, or they do not support `vocab_size`; the file of an imported
+            tokenizer is missing or damaged.
     """
-    settings = params.tokenizers[tokenizer]
-    corpora = [documents / corpus for corpus in settings.corpora]
-    sample = draw_sample(corpora, settings.sample_mb, params.run.seed)
-    trained = train(sample.texts, settings, f"tokenizers.{tokenizer}")
-    info = {
-        "kind": settings.kind,
-        "vocab_size": trained.vocab_size,
-        "sha256": trained.sha256,
-        "sample_documents": len(sample.texts),
-        "sample_bytes": sample.num_bytes,
-        "train_documents": sample.total_documents,
-        "train_bytes": sample.total_bytes,
-    }
+    settings, key = params.tokenizers[tokenizer], f"tokenizers.{tokenizer}"
+    sizes: dict[str, int] = {}
+    if isinstance(settings, ImportedTokenizer):
+        made = import_tokenizer(settings, key)
+    else:
+        corpora = [documents / corpus for corpus in settings.corpora]
+        sample = draw_sample(corpora, settings.sample_mb, params.run.seed)
+        made = train(sample.texts, settings, key)
+        sizes = {
+            "sample_documents": len(sample.texts),
+            "sample_bytes": sample.num_bytes,
+            "train_documents": sample.total_documents,
+            "train_bytes": sample.total_bytes,
+        }
+    info = {"kind": settings.kind, "vocab_size": made.vocab_size, "sha256": made.sha256, **sizes}
     with atomic_folder(out) as folder:
-        (folder / trained.FILE).write_bytes(trained.content)
+        (folder / made.FILE).write_bytes(made.content)
         atomic_write_text(folder / INFO_FILE, json.dumps(info, indent=2) + "\n")
     return info

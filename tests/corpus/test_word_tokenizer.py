@@ -48,23 +48,24 @@ def test_what_a_word_is(text, words):
     assert count_words([text], lowercase=False) == Counter(words)
     pieces = WordTokenizer.of(sorted({*words, "other"}), lowercase=False)
     (tokens,) = pieces.encode_batch([text])
-    assert [pieces.words[token] for token in tokens] == ["<s>", *words, "</s>"]
+    assert [pieces.vocabulary[token] for token in tokens] == ["<s>", *words, "</s>"]
     assert pieces.decode(tokens) == " ".join(words)
 
 
 def test_the_most_frequent_words_are_kept_and_equally_frequent_ones_by_code_point():
     text = "b b a a é é Z Z c c c d"
-    assert trained(text, vocab_size=SPECIALS + 4, lowercase=False).words[SPECIALS:] == ["c", "Z", "a", "b"]
-    assert trained(text, min_count=3).words[SPECIALS:] == ["c"]
-    assert trained(text).words[SPECIALS:] == ["c", "a", "b", "z", "é", "d"]  # what there is
+    cased = trained(text, vocab_size=SPECIALS + 4, lowercase=False)
+    assert cased.vocabulary[SPECIALS:] == ["c", "Z", "a", "b"]
+    assert trained(text, min_count=3).vocabulary[SPECIALS:] == ["c"]
+    assert trained(text).vocabulary[SPECIALS:] == ["c", "a", "b", "z", "é", "d"]  # what there is
     assert trained("b a", "c").content == trained("c b", "a").content
 
 
 def test_lower_case_is_part_of_the_tokenizer():
     lower, cased = trained("The the Film"), trained("The the Film", lowercase=False)
-    assert lower.words[SPECIALS:] == ["the", "film"]
-    assert cased.words[SPECIALS:] == ["Film", "The", "the"]
-    assert lower.sha256 != WordTokenizer.of(lower.words[SPECIALS:], lowercase=False).sha256
+    assert lower.vocabulary[SPECIALS:] == ["the", "film"]
+    assert cased.vocabulary[SPECIALS:] == ["Film", "The", "the"]
+    assert lower.sha256 != WordTokenizer.of(lower.vocabulary[SPECIALS:], lowercase=False).sha256
     np.testing.assert_array_equal(lower.encode_batch(["THE Film"])[0], [2, 4, 5, 3])
     np.testing.assert_array_equal(cased.encode_batch(["THE Film"])[0], [2, 1, 4, 3])
 
@@ -87,7 +88,7 @@ def test_any_text_is_its_words_whatever_the_number_of_threads(texts, threads, lo
     """Beside Python's `re`, with the marks that polars counts as letters and Python does not."""
     pieces = WordTokenizer.of(["a", "b", "ab", "à", "1", "."], lowercase=lowercase)
     number_or_word = re.compile(r"\d+(?:[.,]\d+)+|[\w\u0301\u0307]+|\S")
-    known = {word: token for token, word in enumerate(pieces.words)}
+    known = {word: token for token, word in enumerate(pieces.vocabulary)}
     encoded = pieces.encode_batch(texts, threads)
     assert len(encoded) == len(texts)
     for text, tokens in zip(texts, encoded, strict=True):
@@ -136,7 +137,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     for path in (tmp_path, tmp_path / "words.txt"):
         read = Tokenizer.load(path)
         assert isinstance(read, WordTokenizer)
-        assert (read.words, read.lowercase, read.sha256) == (pieces.words, True, pieces.sha256)
+        assert (read.vocabulary, read.lowercase, read.sha256) == (pieces.vocabulary, True, pieces.sha256)
     assert Tokenizer.file_in(tmp_path) == tmp_path / "words.txt"
 
 
@@ -169,7 +170,7 @@ def test_a_damaged_or_foreign_file_is_refused_with_what_to_do(tmp_path, old, new
 
 
 def test_a_folder_without_a_tokenizer_or_with_two_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no tokenizer\.model or words\.txt; run the stage"):
+    with pytest.raises(ValueError, match=r"holds no tokenizer\.model, words\.txt or pieces\.json; run"):
         Tokenizer.load(tmp_path)
     for name in ("words.txt", "tokenizer.model"):
         (tmp_path / name).touch()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.corpus import tokenizer as tokenizers
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import SentencepieceTokenizer, WordTokenizer
-from pipeline.corpus.settings import Tokenizer as TokenizerSettings
+from pipeline.corpus.settings import TrainedTokenizer as TokenizerSettings
 from tests.fuzz.corpora import texts
 from tests.fuzz.damage import refused
 from tests.fuzz.folders import NORMALISE
