@@ -25,7 +25,7 @@ def import_tokenizer(settings: Settings, key: str) -> Tokenizer:
     try:
         tokenizer: Tokenizer = module.completed(file.read_bytes())
     except ValueError as error:
-        raise ValueError(f"`{key}.file` is {settings.file}; {file}: {error}") from error
+        raise ValueError(f"`{key}.file` is {file}: {error}") from error
     return tokenizer
 
 

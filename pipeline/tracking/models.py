@@ -7,6 +7,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from pipeline.corpus.tokenizers_tokenizer import TokenizersTokenizer
 from pipeline.tracking.runs import StageRun, best_effort, ensure_open
 from pipeline.tracking.stores import RefusedError, client, tracking_uri, without_login
 
@@ -61,11 +62,12 @@ def linked_runs(run: StageRun) -> list[dict[str, str]]:
 def _write_model(folder: Path, path: Path) -> None:
     import mlflow.pyfunc
 
+    optional = ["tokenizers"] if any(folder.rglob(TokenizersTokenizer.FILE)) else []
     mlflow.pyfunc.save_model(
         str(path),
         python_model=str(Path(__file__).parents[1] / "inference" / "serving.py"),
         artifacts={"model": str(folder.resolve())},
-        pip_requirements=["headstart", "mlflow"],  # else MLflow loads the model to find out
+        pip_requirements=["headstart", "mlflow", *optional],  # else MLflow loads the model to find out
     )
 
 

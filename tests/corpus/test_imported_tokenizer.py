@@ -22,6 +22,7 @@ from pipeline.execution.fingerprints import stage_fingerprint
 from pipeline.project.params import load
 from pipeline.stages import encode, prepare, train_tokenizer
 from pipeline.stages._imported_vectors import coverage
+from pipeline.tracking import models
 
 library = pytest.importorskip("tokenizers", reason="an optional package; make test installs it")
 
@@ -281,6 +282,18 @@ def test_only_who_imports_one_has_its_code_in_the_fingerprint(tmp_path):
         for stage in ("pretrain_lm", "finetune_lm", "finetune_classifier"):
             each = [stage_fingerprint(stage, either, headstart=name) for either in (params, with_one)]
             assert each[0] == each[1]
+
+
+def test_a_model_that_is_served_with_one_asks_for_the_package(tmp_path):
+    def requirements(name: str) -> list[str]:
+        folder = tmp_path / name / "parts" / "x"
+        folder.mkdir(parents=True)
+        (folder / name).write_text("{}")
+        models._write_model(tmp_path / name, tmp_path / "models" / name)
+        return (tmp_path / "models" / name / "requirements.txt").read_text().split()
+
+    assert requirements("words.txt") == ["headstart", "mlflow"]
+    assert requirements("pieces.json") == ["headstart", "mlflow", "tokenizers"]
 
 
 # ---------------------------------------------------------------------------------- vectors of pieces
