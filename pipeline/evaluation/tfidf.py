@@ -31,9 +31,21 @@ class Terms:
 
 
 def fit_terms(texts: Sequence[str]) -> tuple[Terms, Any]:
-    """Return the terms of training texts, and the texts' own columns (N, F)."""
-    vectorizer = _vectorizer(min_df=2 if len(texts) > 1000 else 1)
-    columns = vectorizer.fit_transform(texts)
+    """Return the terms of training texts, and the texts' own columns (N, F).
+
+    Raises:
+        ValueError: the texts have no terms.
+    """
+    least = 2 if len(texts) > 1000 else 1
+    vectorizer = _vectorizer(min_df=least)
+    try:
+        columns = vectorizer.fit_transform(texts)
+    except ValueError as error:  # scikit-learn's "empty vocabulary" and "no terms remain"
+        raise ValueError(
+            f"TF-IDF finds no word of two letters or more in at least {least} of the {len(texts):,} training "
+            "texts; set evaluate.baseline_tfidf to false, and take tfidf and with_tfidf out of "
+            "sample_efficiency.arms"
+        ) from error
     return Terms(vectorizer.get_feature_names_out().tolist(), vectorizer.idf_), columns
 
 
