@@ -91,6 +91,6 @@ def test_tfidf_accepts_a_single_text_per_class():
 
 @pytest.mark.parametrize(("texts", "least"), [(["a", "b !"], 1), ([f"word{n}" for n in range(1001)], 2)])
 def test_texts_without_terms_are_refused_with_what_to_do(texts, least):
-    wanted = rf"in at least {least} of the {len(texts):,} training texts; set evaluate\.baseline_tfidf to false"
+    wanted = rf"in at least {least} of the {len(texts):,} training texts; set evaluate\.baseline_tfidf to"
     with pytest.raises(ValueError, match=wanted):
         fit_tfidf(texts, np.arange(len(texts)) % 2, num_classes=2, seed=0)
