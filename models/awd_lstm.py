@@ -27,15 +27,15 @@ from models.layers import GlobalBatch, drop_connect, embed, locked_dropout
 
 @dataclass(frozen=True)
 class Config:
-    embedding_dim: int  # E; independent of H (4.5)
-    hidden_dim: int  # H; a tied top layer is E wide instead
-    num_layers: int
-    tie_weights: bool  # decoder and embedding share one matrix (4.4)
-    embedding_dropout: float  # drops whole words (4.3)
-    input_dropout: float  # locked, after the embedding (4.2)
-    hidden_dropout: float  # locked, between layers (4.2)
-    output_dropout: float  # locked, after the top layer (4.2)
-    weight_dropout: float  # DropConnect on the hidden-to-hidden weights (2)
+    embedding_dim: int = 160  # E; independent of H (4.5)
+    hidden_dim: int = 320  # H; a tied top layer is E wide instead
+    num_layers: int = 2
+    tie_weights: bool = True  # decoder and embedding share one matrix (4.4)
+    embedding_dropout: float = 0.05  # drops whole words (4.3)
+    input_dropout: float = 0.25  # locked, after the embedding (4.2)
+    hidden_dropout: float = 0.15  # locked, between layers (4.2)
+    output_dropout: float = 0.1  # locked, after the top layer (4.2)
+    weight_dropout: float = 0.2  # DropConnect on the hidden-to-hidden weights (2)
     direction: Literal["forward", "backward"] = "forward"  # in which it reads a text
 
     def __post_init__(self) -> None:

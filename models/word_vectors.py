@@ -250,4 +250,8 @@ FAMILY = Family(
         "finetune_lm": _PRETRAIN_LM,
         "finetune_classifier": _FINETUNE_CLASSIFIER,
     },
+    space={
+        "finetune_classifier.optimizer.lr": {"low": 0.001, "high": 0.03, "log": True},
+        "finetune_classifier.pooling": {"choices": ["mean", "mean_max", "idf"]},
+    },
 )

@@ -212,7 +212,7 @@ def use(
 
     changes = presets.use(overlay, params, write=not dry_run)
     for key, before, after in changes:
-        typer.echo(_shown(f"{key}: {before} -> {after}"))
+        typer.echo(_shown(f"{key}: {presets.in_yaml(before)} -> {presets.in_yaml(after)}"))
     if not changes:
         typer.echo("no difference")
 

@@ -11,7 +11,7 @@ import pytest
 
 from models import awd_lstm
 from pipeline.objectives.causal import Causal
-from pipeline.project.headstarts import ResolvedHeadStart, resolve, resolve_all, space_of
+from pipeline.project.headstarts import ResolvedHeadStart, resolve, resolve_all, space_of, stage_space
 from pipeline.project.params import Params, checked, load
 from pipeline.settings.loader import overlay, read_yaml, typed
 
@@ -203,14 +203,14 @@ def test_a_name_that_names_nothing_is_refused_with_the_nearest(top, message):
 
 
 @pytest.mark.parametrize(
-    "name", ["tfidf", "Big", "a-b", "a.b", "a:b", "a/b", "../a", "1a", "_a", "a b", "", "ä"]
+    "name", ["tfidf", "blend", "Big", "a-b", "a.b", "a:b", "a/b", "../a", "1a", "_a", "a b", "", "ä"]
 )
 @pytest.mark.parametrize("section", ["tokenizers", "headstarts", "ensembles"])
 def test_a_name_that_cannot_be_one_is_refused(section, name):
     values = read_yaml(FILE)
     values[section] = values[section] | {name: next(iter(values[section].values()))}
     with pytest.raises(
-        ValueError, match=rf"^params\.yaml: {section} has {name!r}; a name has .* is not tfidf$"
+        ValueError, match=rf"^params\.yaml: {section} has {name!r}; a name has .* is not tfidf or blend$"
     ):
         checked(values, where="params.yaml")
 
@@ -430,11 +430,44 @@ def test_a_family_whose_objective_is_none_is_refused_by_name(monkeypatch):
             {"ablate": {"headstart": "ulmfit_backward", "seeds": [1]}},
             r"ablate\.headstart is ulmfit_backward, which run\.headstarts does not train; name it there",
         ),
+        (
+            {"tune": {"headstart": "vectors", "stage": "finetune_lm", "num_trials": 1}},
+            r"tune\.space names no key that a trial of finetune_lm reads, and the family word_vectors brings",
+        ),
     ],
 )
 def test_what_a_sweep_could_not_train_is_refused_at_the_start(top, message):
     with pytest.raises(ValueError, match=message):
         resolve_all(params_with(top))
+
+
+def test_a_search_of_word_vectors_has_a_space():
+    params = params_with({"tune": {"headstart": "vectors", "num_trials": 1}})
+    resolve_all(params)
+    assert "finetune_classifier.optimizer.lr" in stage_space(params.tune, resolve(params, "vectors"))
+
+
+@pytest.mark.parametrize(
+    ("name", "probe", "message"),
+    [
+        (
+            "ulmfit",
+            {"layers": [2]},
+            r"headstarts\.ulmfit: probe\.layers names layer 2, but the",
+        ),
+        ("ulmfit", {"layers": "all", "combine": "sum"}, r"headstarts\.ulmfit: .* are 320, 160 wide"),
+        ("vectors", {"layers": [-2]}, r"headstarts\.vectors: probe\.layers names layer -2"),
+        ("vectors", {"layers": [0, 0]}, r"`headstarts\.vectors\.probe\.layers`.* names one twice"),
+    ],
+)
+def test_layers_that_a_probe_cannot_read_are_refused_at_the_start(name, probe, message):
+    with pytest.raises(ValueError, match=message):
+        resolve_all(params_with({"headstarts": {name: {"probe": probe}}}))
+
+
+def test_layers_that_a_probe_can_read_are_accepted():
+    top = {"ulmfit": {"probe": {"layers": [0, -1]}}, "vectors": {"probe": {"layers": [0]}}}
+    assert resolve_all(params_with({"headstarts": top}))
 
 
 def test_a_sweep_of_what_is_not_trained_may_stay_switched_off():

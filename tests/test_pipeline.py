@@ -180,10 +180,6 @@ def test_all_wrong_settings_are_named_at_once():
             changed("headstarts.ulmfit.config.hiden_dim", 3),
             "unknown key `headstarts.ulmfit.config.hiden_dim`; did you mean `hidden_dim`",
         ),
-        (
-            changed("headstarts.ulmfit.config.hidden_dim", delete=True),
-            "missing key `headstarts.ulmfit.config.hidden_dim`",
-        ),
         (changed("headstarts.ulmfit.config.hidden_dim", "8"), "`headstarts.ulmfit.config.hidden_dim` is '8'"),
         (changed("headstarts.ulmfit.config.hidden_dim", 0), "headstarts.ulmfit.config.hidden_dim is 0"),
         (changed("headstarts.ulmfit.family", "awd_lsm"), "did you mean `awd_lstm`"),
@@ -193,6 +189,12 @@ def test_a_wrong_setting_of_the_family_is_named(values, message):
     params = typed(Params, values, where="params.yaml")
     with pytest.raises(ValueError, match=re.escape(message)):
         resolve(params, "ulmfit")
+
+
+def test_a_family_has_a_default_for_each_setting_of_its_config():
+    for family in ("awd_lstm", "word_vectors"):
+        empty = {"headstarts": {"ulmfit": {"family": family, "tokenizer": "words", "embedding_from": None}}}
+        assert resolve(typed(Params, overlay(PARAMS, empty), where="params.yaml"), "ulmfit").model.config
 
 
 def test_an_overlay_of_another_kind_of_source_replaces_it_whole():
@@ -228,6 +230,8 @@ def test_use_on_the_command_line(tmp_path):
         done = run_headstart("use", "imdb", *flags, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert "corpus.target.source.kind: pydocs -> files" in done.stdout
+        # As in the file, not as in Python.
+        assert 'corpus.target.source.label_names: (none) -> ["negative", "positive"]' in done.stdout
         assert (file.read_text() == before) == bool(flags)
     assert load(file).corpus.target.source.kind == "files"
 

@@ -300,8 +300,22 @@ def test_why_it_ships_is_said_and_how_sure_that_is(figures):
     assert sentences.key_figures(figures)[1].endswith(
         "Not clearly worse there: ulmfit (frozen features), TF-IDF + logistic regression."
     )
+    metrics["candidates"]["blend"]["validation"]["error"] = 0.11  # as that of what ships
+    chosen = sentences.key_figures(figures)[1]
+    assert ", like blend, and of these the lowest log loss. Not" in chosen
     metrics["forced"] = True
     assert sentences.key_figures(figures)[1] == "What ships, ulmfit, is named by evaluate.ship."
+
+
+def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
+    figures["evaluate"]["blend_without"] = {
+        "vectors": {"error": 0.13, "above": 0.03, "above_low": 0.01, "above_high": 0.05},
+        "ulmfit": {"error": 0.099, "above": -0.001, "above_low": -0.01, "above_high": 0.01},
+    }
+    assert sentences.key_figures(figures)[2:4] == [
+        "Without vectors the blend gets 13.0% wrong, 3.0 points more (1.0 to 5.0).",
+        "Without ulmfit the blend gets 9.9% wrong, 0.1 points fewer (-1.0 to 1.0): no clear difference.",
+    ]
 
 
 def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheapest(figures):

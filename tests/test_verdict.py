@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 from typing import Any
 
@@ -190,6 +191,14 @@ def test_a_blend_counts_for_its_head_starts():
     better = verdict(made(rows(**one), all_labels | {"vectors": 0.1}, head_starts=BOTH, shipped="blend",
                           parts={"blend": {"vectors": 0.5, "ulmfit": 0.5}}))[0]  # fmt: skip
     assert better.startswith("Yes: the head start vectors is worth it, and ulmfit is not on its own; ")
+    for above, said in ((0.001, "is worth it as a part of the blend"), (-0.001, "is not on its own")):
+        figures = made(rows(**one), all_labels | {"vectors": 0.1}, head_starts=BOTH, shipped="blend",
+                       parts={"blend": {"vectors": 0.5, "ulmfit": 0.5}})  # fmt: skip
+        metrics = dict(figures["evaluate"])
+        metrics["blend_without"] = {"ulmfit": {"above_low": above}}
+        figures = dataclasses.replace(figures, metrics={**figures.metrics, "evaluate": metrics})
+        said = f"Yes: the head start vectors is worth it, and ulmfit {said}; "
+        assert verdict(figures)[0].startswith(said)
     together = "In part: the head starts vectors and ulmfit are worth it together, with all labels; "
     assert first(vectors=0.4, ulmfit=0.2, tfidf=0.4).startswith(together)
     curve |= rows(ulmfit__scratch=ALIKE)

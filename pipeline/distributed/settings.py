@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from pipeline.settings.section import (
     Count,
     CountOrZero,
+    Distinct,
     NonNegative,
     Positive,
     Precision,
@@ -22,15 +23,6 @@ from pipeline.settings.section import (
 from pipeline.storage.patience import patiently
 
 T = TypeVar("T")
-
-
-def _distinct(values: list[T]) -> list[T]:
-    if len(set(values)) < len(values):
-        raise ValueError("names one twice")
-    return values
-
-
-Distinct = AfterValidator(_distinct)
 
 
 class Workers(Section):

@@ -75,7 +75,7 @@ def fit_logistic(
     if len(known) > 1:
         chosen = stratified_subset(labels, min(len(labels), strengths.most_labels), seed)
         inverse = chosen_strength(centred[chosen], labels[chosen], strengths, seed, num_processes)
-        with _may_stop_early():
+        with _may_stop_early(), _one_thread():
             model = LogisticRegression(C=inverse, **_solver(centred, seed)).fit(centred, labels)
         # Of two classes scikit-learn keeps the weights of the second alone; those of the first are 0.
         ours = known[-len(model.coef_) :]
@@ -105,7 +105,7 @@ def chosen_strength(
         refit=False,
         n_jobs=num_processes,
     )
-    with _may_stop_early():
+    with _may_stop_early(), _one_thread():
         found = float(search.fit(features, labels).best_params_["C"])
     if num_processes > 1:
         from joblib.externals.loky import get_reusable_executor
@@ -124,6 +124,15 @@ def _solver(features: Any, seed: int) -> dict[str, Any]:
     if not issparse(features):
         return {"max_iter": _MAX_ITERATIONS}
     return {"max_iter": _MAX_ITERATIONS, "solver": "sag", "tol": _SPARSE_TOLERANCE, "random_state": seed}
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keep BLAS to one thread: on two cores, two took four to ten times as long for these small products."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1, user_api="blas"):
+        yield
 
 
 @contextmanager

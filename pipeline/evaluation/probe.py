@@ -63,7 +63,7 @@ def pooled_features(
     clipped = [clip(document, reading.max_tokens, reading.direction) for document in documents]
     order = sorted(range(len(clipped)), key=lambda k: clipped[k].tobytes())  # of equal lengths, by content
     with _evaluating(encoder, dtype):
-        width = _token_width(encoder, settings, device)
+        width = token_width(encoder, settings, device)
         features = np.zeros((len(clipped), len(settings.pooling), width), dtype=np.float32)
         for batch in by_length([len(clipped[k]) for k in order], _BATCH_TOKENS):
             chosen = [order[place] for place in batch]
@@ -121,8 +121,11 @@ def _evaluating(encoder: Encoder, dtype: torch.dtype) -> Iterator[None]:
         encoder.train(before)
 
 
-def _token_width(encoder: Encoder, settings: Probe, device: torch.device) -> int:
-    """Return F, read off a single token."""
+def token_width(encoder: Encoder, settings: Probe, device: torch.device) -> int:
+    """Return F, read off a single token.
+
+    Raises ValueError if the encoder lacks a layer, or layers to be summed differ in width.
+    """
     encoded = encoder(torch.zeros(1, 1, dtype=torch.int64, device=device))
     return _combined(encoded.layers, settings).shape[-1]
 

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.settings.section import CountOrZero, Section
+from pipeline.settings.section import CountOrZero, Distinct, Section
+
+Pooling = Literal["mean", "idf_mean", "max", "first", "last"]
 
 
 class Evaluate(Section):
@@ -25,6 +27,7 @@ class Probe(Section):
     `[-2]`; the sum or concatenation of the last four is `[-4, -3, -2, -1]` with `combine: sum` or `concat`.
     """
 
-    layers: Annotated[list[int], Field(min_length=1)] | Literal["all"]  # 0: the lowest; -1: the top one
+    # 0: the lowest; -1: the top one
+    layers: Annotated[list[int], Field(min_length=1), Distinct] | Literal["all"]
     combine: Literal["sum", "concat"]  # of several layers; a sum needs layers of one width
-    pooling: Annotated[list[Literal["mean", "idf_mean", "max", "first", "last"]], Field(min_length=1)]
+    pooling: Annotated[list[Pooling], Field(min_length=1), Distinct]

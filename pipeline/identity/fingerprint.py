@@ -49,7 +49,7 @@ _COMPUTING = {
     "torchmetrics": "torchmetrics",
 }
 # Packages that only move data or call others. A test checks that each imported package is in one of the two.
-NOT_COMPUTING = {"joblib", "pyarrow", "pydantic", "safetensors"}
+NOT_COMPUTING = {"joblib", "pyarrow", "pydantic", "safetensors", "threadpoolctl"}
 
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}  # methods of a logger
 

@@ -141,13 +141,42 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
                 f"{section}.headstart is {name}, which run.headstarts does not train; name it there"
             )
     searched, ablated = found[tune.headstart], found[ablate.headstart]
-    space_of(tune, searched)
+    if not stage_space(tune, searched) and tune.num_trials > 0:
+        raise ValueError(
+            f"tune.space names no key that a trial of {tune.stage} reads, and the family "
+            f"{searched.family.name} brings none: there is nothing to search; name one, with its range, or "
+            "set tune.num_trials to 0"
+        )
     for key, head_start, below, top in (
         ("tune.overrides.finetune_lm", searched, searched.finetune_lm, tune.overrides.get("finetune_lm", {})),
         ("ablate.pretrain_lm", ablated, ablated.pretrain_lm, ablate.pretrain_lm),
     ):
         _language_model(head_start.objective, below.dump(), {}, top, f"{key}.")
+    for each in found.values():
+        _check_layers(each)
     return [found[name] for name in params.run.headstarts]
+
+
+def _check_layers(head_start: ResolvedHeadStart) -> None:
+    """Raise ValueError if the probe reads layers that the encoder does not have, or cannot sum them."""
+    probe = head_start.probe
+    if probe.layers == [-1] or (probe.layers == "all" and probe.combine == "concat"):
+        return  # every encoder has these
+    import torch
+
+    from pipeline.evaluation.probe import token_width
+
+    _, config = family_and_config(head_start.model)
+    try:
+        token_width(head_start.family.build(config, 8).eval(), probe, torch.device("cpu"))
+    except ValueError as error:
+        raise ValueError(f"params.yaml: headstarts.{head_start.name}: {error}") from error
+
+
+def stage_space(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:
+    """The ranges that the trials of `tune.stage` read. Raises ValueError as `space_of` does."""
+    sections = ("config", tune.stage)
+    return {key: each for key, each in space_of(tune, head_start).items() if key.split(".")[0] in sections}
 
 
 def space_of(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:

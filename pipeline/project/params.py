@@ -16,16 +16,17 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipeline.corpus.settings import Corpora, Leakage, Tokenizer
-from pipeline.distributed.settings import Distinct, Run, Trials, Tune
+from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.evaluation.settings import Evaluate, Probe
 from pipeline.settings.loader import overlay, read_yaml, typed
-from pipeline.settings.section import Section
+from pipeline.settings.section import Distinct, Section
 from pipeline.sweeps.settings import Ablate, SampleEfficiency
 from pipeline.training.settings import ClassifierTraining, HeadStart, LanguageModelTraining
 
 FROZEN_STARTS = ("probe", "with_tfidf")  # arms that read features of a frozen network
 STARTS = ("general_lm", "target_lm_alone", "scratch", *FROZEN_STARTS)  # beside the target's language model
 BASELINES = ("tfidf",)  # arms without a head start
+BLEND = "blend"  # of all candidates of `evaluate`
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -60,7 +61,7 @@ class Params(Section):
         found = [*names, *(f"{name}:probe" for name in names)]
         if self.evaluate.baseline_tfidf:
             found += [*BASELINES, *(f"{name}:with_tfidf" for name in names)]
-        return [*found, *self.trained_ensembles(), "blend"]
+        return [*found, *self.trained_ensembles(), BLEND]
 
     def head_starts_of(self, arm: str) -> list[str]:
         """The head starts that an arm of the label curve trains: none, one, or the members of an ensemble."""
@@ -112,10 +113,10 @@ def _check_names(params: Params) -> None:
     """Raise ValueError for a name that cannot be one, and for one that names nothing."""
     for section in ("tokenizers", "headstarts", "ensembles"):
         for name in getattr(params, section):
-            if not _NAME.fullmatch(name) or name in BASELINES:
+            if not _NAME.fullmatch(name) or name in (*BASELINES, BLEND):
                 raise ValueError(
                     f"{section} has {name!r}; a name has lower-case letters, digits and _, begins with a "
-                    f"letter, and is not {' or '.join(BASELINES)}"
+                    f"letter, and is not {' or '.join((*BASELINES, BLEND))}"
                 )
     both = sorted(params.headstarts.keys() & params.ensembles.keys())
     if both:

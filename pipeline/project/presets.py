@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,13 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
 def _null(representer: Any, value: None) -> Any:
     """Write `null`: ruamel would write nothing, which changes lines that nobody changed."""
     return representer.represent_scalar("tag:yaml.org,2002:null", "null")
+
+
+def in_yaml(value: Any) -> str:
+    """A value as a YAML file spells it, on one line."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)  # every JSON text is YAML
 
 
 def find(name: str) -> Path:

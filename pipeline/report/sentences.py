@@ -14,6 +14,7 @@ def key_figures(figures: Figures) -> list[str]:
     return [
         _error(figures),
         _choice(figures),
+        *_without(figures),
         *_leaks(figures),
         *_coverage(figures),
         *_cost(figures),
@@ -43,14 +44,36 @@ def _choice(figures: Figures) -> str:
         for name, each in candidates.items()
         if name != shipped and each["validation"]["above_low"] <= 0
     ]
+    least = candidates[shipped]["validation"]["error"]
+    equal = [
+        name_of(name)
+        for name, each in candidates.items()
+        if name != shipped and each["validation"]["error"] == least
+    ]
+    also = f", like {listed(equal)}, and of these the lowest log loss" if equal else ""
     said = (
-        f"What ships, {chosen}, has the lowest error of all candidates, "
-        f"{candidates[shipped]['validation']['error']:.1%}, on "
-        f"{metrics['num_validation_documents']:,} validation documents"
+        f"What ships, {chosen}, has the lowest error of all candidates, {least:.1%}, on "
+        f"{metrics['num_validation_documents']:,} validation documents{also}"
     )
     if not close:
         return f"{said}, clearly below all {len(candidates) - 1} others."
     return f"{said}. Not clearly worse there: {', '.join(close)}."
+
+
+def _without(figures: Figures) -> list[str]:
+    """What the blend would be without each of its head starts."""
+    found = figures["evaluate"].get("blend_without", {})
+    return [
+        f"Without {name} the blend gets {each['error']:.1%} wrong, {_points_more(each)}."
+        for name, each in found.items()
+    ]
+
+
+def _points_more(above: Mapping[str, float]) -> str:
+    points, low, high = (100 * above[key] for key in ("above", "above_low", "above_high"))
+    said = f"{abs(points):.1f} points {'more' if points >= 0 else 'fewer'}"
+    unclear = ": no clear difference" if low <= 0 <= high else ""
+    return f"{said} ({low:.1f} to {high:.1f}){unclear}"
 
 
 def _error(figures: Figures) -> str:

@@ -15,7 +15,9 @@ from pipeline.report.sentences import listed, number_without_interval
 from pipeline.report.tables import milliseconds
 
 Outcome = Literal["fewer mistakes", "more mistakes", "no clear difference"]
-Worth = Literal["always", "few", "many", "some", "together", "unclear", "not alone", "never", "unknown"]
+Worth = Literal[
+    "always", "few", "many", "some", "together", "in blend", "unclear", "not alone", "never", "unknown"
+]
 
 _ANSWERS: Mapping[Worth, str] = {  # the best one over all head starts answers the page's question
     "always": "Yes",
@@ -23,6 +25,7 @@ _ANSWERS: Mapping[Worth, str] = {  # the best one over all head starts answers t
     "many": "In part",
     "some": "In part",
     "together": "In part",
+    "in blend": "In part",
     "unclear": "Not clearly",
     "not alone": "No",
     "never": "No",
@@ -34,6 +37,7 @@ _SAID: Mapping[Worth, tuple[str, str]] = {  # of one head start, of several
     "many": ("is worth it with many labels", "are worth it with many labels"),
     "some": ("is worth it at some numbers of labels", "are worth it at some numbers of labels"),
     "together": ("is worth it with all labels", "are worth it together, with all labels"),
+    "in blend": ("is worth it as a part of the blend", "are worth it as parts of the blend"),
     "unclear": ("makes no clear difference", "make no clear difference"),
     "not alone": ("is not worth it on its own", "are not worth it on their own"),
     "never": ("is not worth it", "are not worth it"),
@@ -46,7 +50,7 @@ def verdict(figures: Figures) -> list[str]:
     """The first sentence says which head start is worth it, and what to ship; at most three follow."""
     worth_of = {name: _worth_of(figures, name) for name in figures.head_starts}
     worth_of |= dict.fromkeys(_worth_it_together(figures, worth_of), "together")
-    worth_of |= dict.fromkeys(_parts_beside(figures, worth_of), "not alone")
+    worth_of |= _parts_beside(figures, worth_of)
     following = (_few_labels(figures), _all_labels(figures), _price(figures))
     first = f"{_answer(worth_of)}; {_shipping(figures, worth_of)}."
     return [first, *(sentence for sentence in following if sentence)]
@@ -168,15 +172,22 @@ def _worth_it_together(figures: Figures, worth_of: Mapping[str, Worth]) -> list[
     return names if any(_beats_scratch(figures, name) for name in names) else []
 
 
-def _parts_beside(figures: Figures, worth_of: Mapping[str, Worth]) -> list[str]:
-    """The head starts in what ships that are not worth it, beside one that is.
+def _parts_beside(figures: Figures, worth_of: Mapping[str, Worth]) -> dict[str, Worth]:
+    """The head starts in what ships that are not worth it by themselves, beside one that is.
 
-    What the blend would be without them is not measured.
+    One is worth it as a part of a blend that makes clearly fewer mistakes than a blend of all else.
     """
     names = _head_starts(_candidates(figures)[figures["evaluate"]["shipped"]])
     if not any(worth_of.get(name) in _ALONE for name in names):
-        return []
-    return [name for name in names if worth_of.get(name) == "never"]
+        return {}
+    without = figures["evaluate"].get("blend_without", {})
+    found: dict[str, Worth] = {}
+    for name in names:
+        if name in without and without[name]["above_low"] > 0 and worth_of.get(name) in ("never", "unclear"):
+            found[name] = "in blend"
+        elif worth_of.get(name) == "never":
+            found[name] = "not alone"
+    return found
 
 
 def _candidates(figures: Figures) -> Mapping[str, Mapping[str, Any]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -15,6 +15,17 @@ Threads = Annotated[int, Field(ge=1, le=1024)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]  # the range that every library here accepts
 Epochs = Annotated[float, Field(gt=0, le=100_000)]  # bounded, because every evaluation is planned ahead
 EpochsOrZero = Annotated[float, Field(ge=0, le=100_000)]
+
+T = TypeVar("T")
+
+
+def _distinct(values: list[T]) -> list[T]:
+    if len(set(values)) < len(values):
+        raise ValueError("names one twice")
+    return values
+
+
+Distinct = AfterValidator(_distinct)  # of a list
 
 Precision = Literal["auto", "fp32", "bf16"]  # of matrix products
 

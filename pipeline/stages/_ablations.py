@@ -19,23 +19,28 @@ ULMFIT = "Howard & Ruder 2018, validation error on IMDb, %"
 
 @dataclass(frozen=True)
 class Trick:
-    """`without` is laid over the head start (for a language model) or over its `few_labels`."""
+    """`without` is laid over the head start (for a language model) or over its `few_labels`.
+
+    `needs` are values, by key, of the settings that it is switched off from.
+    """
 
     name: str
     level: Literal["language_model", "classifier"]
     without: Mapping[str, Any] = field(default_factory=dict)
+    needs: Mapping[str, Any] = field(default_factory=dict)
     start: Literal["", "general_lm", "target_lm_alone", "scratch"] = ""  # of the classifier
     paper: tuple[float, float] | None = None
     source: str = ""
 
     def applies(self, head_start: ResolvedHeadStart) -> bool:
-        """Whether the head start has the settings that this one switches off."""
-        known = {key for key, _ in flatten({
+        """Whether the head start has what this one switches off."""
+        values = dict(flatten({
             "config": head_start.model.config,
             "pretrain_lm": head_start.pretrain_lm.dump(),
             **head_start.few_labels.model_dump(),
-        })}  # fmt: skip
-        return all(key in known for key, _ in flatten(self.without))
+        }))  # fmt: skip
+        is_known = all(key in values for key, _ in flatten(self.without))
+        return is_known and all(values.get(key) == value for key, value in self.needs.items())
 
 
 def _config(name: str, value: Any) -> dict[str, Any]:
@@ -44,6 +49,11 @@ def _config(name: str, value: Any) -> dict[str, Any]:
 
 def _pretrain(**values: Any) -> dict[str, Any]:
     return {"pretrain_lm": values}
+
+
+_SLANTED_LM = {"pretrain_lm.schedule.kind": "slanted_triangular"}
+_SLANTED = {"schedule.kind": "slanted_triangular"}
+_GRADUAL, _CONCAT = {"unfreeze": "gradual"}, {"pooling": "concat"}
 
 
 TRICKS = (
@@ -56,22 +66,24 @@ TRICKS = (
     Trick("AR and TAR", "language_model", _pretrain(ar_alpha=0.0, tar_beta=0.0)),
     Trick("variable BPTT", "language_model", _pretrain(variable_bptt=False)),
     Trick("AdamW, not NT-ASGD", "language_model", _pretrain(
-        optimizer={"kind": "nt_asgd", "lr": 10.0, "momentum": 0.0}, schedule={"kind": "constant"})),
-    Trick("slanted triangular, not cosine (LM)", "language_model", _pretrain(schedule={"kind": "cosine"})),
+        optimizer={"kind": "nt_asgd", "lr": 10.0, "momentum": 0.0}, schedule={"kind": "constant"}),
+        needs={"pretrain_lm.optimizer.kind": "adamw"}),
+    Trick("slanted triangular, not cosine (LM)", "language_model", _pretrain(schedule={"kind": "cosine"}),
+          needs=_SLANTED_LM),
     Trick("slanted triangular, not constant (LM)", "language_model",
-          _pretrain(schedule={"kind": "constant"})),
-    Trick("slanted triangular, not cosine", "classifier", {"schedule": {"kind": "cosine"}}, paper=(5.0, 5.7),
-          source=ULMFIT + ", without discriminative rates too"),
-    Trick("slanted triangular, not constant", "classifier", {"schedule": {"kind": "constant"}},
+          _pretrain(schedule={"kind": "constant"}), needs=_SLANTED_LM),
+    Trick("slanted triangular, not cosine", "classifier", {"schedule": {"kind": "cosine"}}, _SLANTED,
+          paper=(5.0, 5.7), source=ULMFIT + ", without discriminative rates too"),
+    Trick("slanted triangular, not constant", "classifier", {"schedule": {"kind": "constant"}}, _SLANTED,
           paper=(5.0, 5.39), source=ULMFIT),
     Trick("discriminative rates", "classifier", {"optimizer": {"discriminative_factor": 1.0}},
           paper=(5.0, 5.04), source=ULMFIT),
-    Trick("gradual unfreezing, not full", "classifier", {"unfreeze": "full"}, paper=(5.0, 5.57),
-          source=ULMFIT + ", without the slanted triangular rates too"),
-    Trick("gradual unfreezing, not chain-thaw", "classifier", {"unfreeze": "chain_thaw"}, paper=(5.0, 5.39),
-          source=ULMFIT),
-    Trick("concat pooling, not the last state", "classifier", {"pooling": "last"}),
-    Trick("concat pooling, not the mean", "classifier", {"pooling": "mean"}),
+    Trick("gradual unfreezing, not full", "classifier", {"unfreeze": "full"}, _GRADUAL,
+          paper=(5.0, 5.57), source=ULMFIT + ", without the slanted triangular rates too"),
+    Trick("gradual unfreezing, not chain-thaw", "classifier", {"unfreeze": "chain_thaw"}, _GRADUAL,
+          paper=(5.0, 5.39), source=ULMFIT),
+    Trick("concat pooling, not the last state", "classifier", {"pooling": "last"}, _CONCAT),
+    Trick("concat pooling, not the mean", "classifier", {"pooling": "mean"}, _CONCAT),
     Trick("language-model fine-tuning", "classifier", start="general_lm", paper=(5.0, 6.99), source=ULMFIT),
     Trick("general pretraining", "classifier", start="target_lm_alone", paper=(5.0, 5.63), source=ULMFIT),
     Trick("any pretraining", "classifier", start="scratch", paper=(5.0, 9.93), source=ULMFIT),

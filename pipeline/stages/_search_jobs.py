@@ -20,9 +20,7 @@ from pipeline.training.language_model import make_language_model_job
 
 def space_of(params: Params) -> dict[str, Range]:
     """The ranges that the trials of this stage read, by key of the head start."""
-    found = headstarts.space_of(params.tune, headstarts.resolve(params, params.tune.headstart))
-    sections = ("config", params.tune.stage)
-    return {key: each for key, each in found.items() if key.split(".")[0] in sections}
+    return headstarts.stage_space(params.tune, headstarts.resolve(params, params.tune.headstart))
 
 
 class Jobs:

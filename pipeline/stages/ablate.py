@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard
@@ -86,7 +87,9 @@ def run(
         chosen_documents(open_shard(labelled, "train"), params.ablate.labels, seed, "ablate.labels")
     alone, _ = train_target_lm_alone(params, name, tokens, sweep)
     inputs = replace(inputs, target_lm_alone={name: alone})
-    tricks = [trick for trick in TRICKS if trick.applies(resolve(params, name))]
+    tops = {"few_labels": params.ablate.classifier, "pretrain_lm": params.ablate.pretrain_lm}
+    whole = resolve(typed(Params, laid_over(params, name, tops), where="ablate"), name)
+    tricks = [trick for trick in TRICKS if trick.applies(whole)]
     specs: dict[tuple[str, int], Spec] = {}
     for seed in params.ablate.seeds:
         for trick in (_WITH, _WITH_LM, *tricks):
@@ -100,7 +103,8 @@ def run(
     for trick in tricks:
         base = _WITH if trick.level == "classifier" else _WITH_LM
         for seed in params.ablate.seeds:
-            if specs[trick.name, seed].settings == specs[base.name, seed].settings:
+            same_settings = specs[trick.name, seed].settings == specs[base.name, seed].settings
+            if same_settings or _same_weights(outcomes[trick.name, seed], outcomes[base.name, seed]):
                 outcomes[trick.name, seed] = ValueError("not measured: these settings do not use it")
     rows = _language_model_rows(tricks, outcomes, params)
     rows += _classifier_rows(tricks, outcomes, params, labelled, leaks)
@@ -113,6 +117,16 @@ def run(
         "num_seeds": len(params.ablate.seeds),
         "rows": rows,
     }
+
+
+def _same_weights(one: Checkpoint | Exception, other: Checkpoint | Exception) -> bool:
+    """Whether two trainings ended alike to the bit."""
+    if isinstance(one, Exception) or isinstance(other, Exception):
+        return False
+    same_tensors = one.tensors.keys() == other.tensors.keys() and all(
+        torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items()
+    )
+    return same_tensors and one.state.get("validation") == other.state.get("validation")
 
 
 # ------------------------------------------------------------------------------------------- trials

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.evaluation import metrics as evaluation
-from pipeline.evaluation.blend import BLEND, Share, blended, choose
+from pipeline.evaluation.blend import BLEND, Share, blended, choose, fit_blend
 from pipeline.evaluation.probe import ProbeClassifier, fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
@@ -120,6 +120,8 @@ def run(
         for name in judged
     }
     metrics |= _baselines(metrics, found, shipped, data, params)
+    if shipped.name == BLEND:
+        metrics["blend_without"] = _blends_without(shipped, candidates, data, params)
     wrong = evaluation.confident_errors(data.test.labels, shipped.test, settings.confident_errors)
     errors = [_error(place, shipped, found, data) for place in wrong]
     with atomic_folder(out) as folder:
@@ -423,6 +425,22 @@ def _baselines(
         if leaks_matter:
             leakage["tfidf_error_without"] = float((tfidf.argmax(1) != labels)[unseen].mean())
     return {"baselines": baselines, "leakage": leakage}
+
+
+def _blends_without(
+    blend: _Candidate, candidates: Sequence[_Candidate], data: _Data, params: Params
+) -> dict[str, dict[str, float]]:
+    """By head start of the blend: the error of a blend of all else, and by how much it is above."""
+    labels, found = data.test.labels, {}
+    for name in blend.head_starts:
+        others = [each for each in candidates if name not in each.head_starts]
+        if not others:
+            continue
+        shares = fit_blend(np.stack([each.validation for each in others]), data.validation.labels)
+        test = blended([each.test for each in others], shares)
+        above = evaluation.error_above(labels, test, blend.test, params.evaluate, params.run.seed)
+        found[name] = {"error": float((test.argmax(1) != labels).mean()), **above}
+    return found
 
 
 def _error(place: int, shipped: _Candidate, found: Mapping[str, _Candidate], data: _Data) -> dict[str, Any]:

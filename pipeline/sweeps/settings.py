@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipeline.distributed.settings import Distinct
-from pipeline.settings.section import Count, Section, Seed
+from pipeline.settings.section import Count, Distinct, Section, Seed
 
 # A head start, an ensemble, `tfidf`, or a head start with what else it starts from: `ulmfit:scratch`.
 Arm = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z_]+)?$")]
