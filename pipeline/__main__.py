@@ -64,6 +64,10 @@ def _print_summary(wanted: bool) -> None:
     file = Path("reports/summary.md")
     if not file.exists():
         raise ValueError(f"{file}: no such file; run `dvc repro` first")
+    from pipeline.execution.stale_report import changed_settings
+
+    if stale := changed_settings(Path.cwd(), Path("params.yaml")):
+        typer.echo(f"**{stale}**\n")
     typer.echo(file.read_text(encoding="utf-8"), nl=False)
     raise typer.Exit
 

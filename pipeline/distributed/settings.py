@@ -14,6 +14,7 @@ from pipeline.settings.section import (
     CountOrZero,
     Distinct,
     NonNegative,
+    NumLabels,
     Positive,
     Precision,
     Section,
@@ -128,7 +129,7 @@ class Tune(Section):
     search: Literal["optuna", "random", "grid"]
     seed: Seed
     workers: Count  # of a trial: 1, the trial itself trains; more, the trial is a Ray Train job
-    labels: Count | None  # train on so many, as sample_efficiency does; null: as the stage does
+    labels: NumLabels | None  # train on so many, as sample_efficiency does; null: as the stage does
     evaluations: Count  # of a trial with `labels`
     grace: Annotated[float, Field(gt=0, le=1)] | None  # share of a training before it may be stopped
     reduction: Annotated[int, Field(ge=2, lt=2**31)]  # of so many trials one continues

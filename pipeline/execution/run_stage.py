@@ -19,6 +19,7 @@ import psutil
 from pipeline import tracking
 from pipeline.distributed import services
 from pipeline.distributed.cluster import Cluster
+from pipeline.execution import stale_report
 from pipeline.execution.fingerprints import stage_fingerprint, trials_digest
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.git import head
@@ -69,6 +70,8 @@ def run_stage(
     with ray if ray and kind == "trains" else nullcontext(ray) as cluster:
         module = importlib.import_module(f"pipeline.stages.{stage}")
         info = _stage_info(stage, root, settings, read_yaml(params), arguments, fingerprint)
+        if kind != "reports":
+            stale_report.mark(info.name, Path.cwd())
         with _alone(info, settings, parent) as fence, tracking.stage_run(info) as run:
             if fence is not None:
                 run.may_send = fence.may_send

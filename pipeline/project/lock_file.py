@@ -34,6 +34,14 @@ class LockFile:
         """The hash of each output that DVC knows, by path."""
         return {path: digest for path, digest in sorted(self._outputs.items()) if digest}
 
+    def changed_settings(self, values: Mapping[str, Any]) -> list[str]:
+        """The dotted paths of settings that a stage ran with and that `values` no longer has."""
+        found = set()
+        for stage in self._stages.values():
+            for section, before in stage.get("params", {}).get("params.yaml", {}).items():
+                found |= _differences(section, _plain(before), _plain(_at(values, section)))
+        return sorted(found)
+
     def upcoming(self, params: Mapping[str, Any], inputs: Iterable[Path]) -> str:
         """The recipe of a stage that is about to run: its values of params.yaml, by dotted path."""
         found = {str(path): self._outputs.get(str(path)) or _md5(path) for path in inputs}
@@ -44,6 +52,22 @@ class LockFile:
         inputs = {dep["path"]: dep.get("md5") for dep in stage.get("deps", []) if dep["path"] in words}
         known = {path: md5 for path, md5 in inputs.items() if path in self._outputs or not _is_folder(md5)}
         return _digest(stage.get("params", {}).get("params.yaml", {}), known)
+
+
+def _at(values: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path; None if there is none."""
+    found: Any = values
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _differences(path: str, before: Any, after: Any) -> set[str]:
+    """The dotted paths at and below `path` whose values differ."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        keys = before.keys() | after.keys()
+        return set().union(*(_differences(f"{path}.{key}", before.get(key), after.get(key)) for key in keys))
+    return set() if before == after else {path}
 
 
 def _digest(params: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:

@@ -63,7 +63,7 @@ def _label_curve(figures: Figures) -> str:
         _table(list(errors.values()))
         + f"\nWith {sentences.bands(figures)}.\n"
         + "".join(f"\nFailed: {_plain(name)}: {_plain(why)}\n" for name, why in metrics["failed"].items())
-        + _paragraphs(sentences.restarts(figures))
+        + _paragraphs([*sentences.labels_left_out(figures), *sentences.restarts(figures)])
         + _paragraphs(sentences.comparisons(figures))
         + f"\nError minus that of {base}, on the same seeds, subsets and test documents:\n\n"
         + (_table(list(differences.values())) or "There is nothing to compare with.\n")

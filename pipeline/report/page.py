@@ -35,6 +35,7 @@ a { color: var(--link) } nav { font-size: .9rem } nav a { margin-right: .9rem; w
 .verdict { background: var(--card); border-left: 4px solid var(--link); padding: .8rem 1rem;
   margin: .8rem 0 }
 .verdict p { margin: .3rem 0 } .verdict p:first-child { font-size: 1.25rem }
+.stale { border: 2px solid rgb(213, 94, 0); padding: .5rem 1rem }
 figure { margin: .8rem 0 } figcaption, .note { color: var(--soft); font-size: .9rem }
 .chart { width: 100%; min-height: 120px } .chart svg { max-width: 100% }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }
@@ -165,7 +166,13 @@ def _labels(figures: Figures) -> str:
             f"{sentences.bands(figures)}.",
             _table(numbers),
         )
-        + _paragraphs([*sentences.restarts(figures), *sentences.comparisons(figures)])
+        + _paragraphs(
+            [
+                *sentences.labels_left_out(figures),
+                *sentences.restarts(figures),
+                *sentences.comparisons(figures),
+            ]
+        )
         + f"<h3>Error compared with {base}</h3>"
         + (_table(tables.differences(figures)) or nothing)
         + f"<p class='note'>The error of each arm minus that of {base}, on the same seeds, subsets and test "

@@ -181,6 +181,14 @@ def comparisons(figures: Figures) -> list[str]:
     return said
 
 
+def labels_left_out(figures: Figures) -> list[str]:
+    """Numbers of labels that were asked for and could not be trained on; empty without any."""
+    by_reason: dict[str, list[int]] = {}
+    for count, reason in figures["sample_efficiency"].get("left_out", {}).items():
+        by_reason.setdefault(reason, []).append(int(count))
+    return [f"Left out: {_counts(counts)} labels, as {reason}." for reason, counts in by_reason.items()]
+
+
 def restarts(figures: Figures) -> list[str]:
     """Trainings of the label curve that began anew, and those that never took off; empty without any."""
     began, never = (_trainings(figures, name) for name in ("began_anew", "never_took_off"))

@@ -27,6 +27,8 @@ def _distinct(values: list[T]) -> list[T]:
 
 Distinct = AfterValidator(_distinct)  # of a list
 
+NumLabels = Count | Literal["all"]  # to train on; more than there are: all
+
 Precision = Literal["auto", "fp32", "bf16"]  # of matrix products
 
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.token_links import tokens_at
+from pipeline.corpus.tokens import open_shard
 from pipeline.distributed.search import Values
 from pipeline.distributed.settings import Range
 from pipeline.project import headstarts
 from pipeline.project.params import Params
 from pipeline.settings.loader import flatten, overlay, typed
-from pipeline.training.classifier import FewLabels, make_classifier_job
+from pipeline.training.classifier import FewLabels, make_classifier_job, num_labels_of
 from pipeline.training.jobs import Job
 from pipeline.training.language_model import make_language_model_job
 
@@ -92,7 +93,14 @@ class Jobs:
 
     def _few_labels(self) -> FewLabels | None:
         tune = self._params.tune
-        return None if tune.labels is None else FewLabels(tune.labels, tune.evaluations, key="tune.labels")
+        num_labels = self.num_labels
+        return None if num_labels is None else FewLabels(num_labels, tune.evaluations, key="tune.labels")
+
+    @property
+    def num_labels(self) -> int | None:
+        """The labels that a trial of a search for the label curve trains on."""
+        wanted = self._params.tune.labels
+        return None if wanted is None else num_labels_of(wanted, open_shard(self._tokens, "train"))
 
     def _with(self, values: Values) -> Params:
         """All settings, with those of a trial laid over the head start's."""

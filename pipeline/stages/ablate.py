@@ -32,7 +32,7 @@ from pipeline.stages._points import (
 from pipeline.stages._trials import LanguageModelPoint, probabilities_of, test_sample
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.classifier import chosen_documents
+from pipeline.training.classifier import chosen_documents, num_labels_of
 from pipeline.training.language_model import make_language_model_job
 
 STAGE = Stage(
@@ -83,8 +83,9 @@ def run(
     name = params.ablate.headstart
     inputs = Inputs(tokens, documents, general_lm, target_lm)
     labelled = inputs.tokens_of(name)
-    for seed in params.ablate.seeds:  # before anything is trained
-        chosen_documents(open_shard(labelled, "train"), params.ablate.labels, seed, "ablate.labels")
+    train = open_shard(labelled, "train")
+    num_labels = num_labels_of(params.ablate.labels, train)
+    chosen_documents(train, num_labels, params.ablate.seeds[0], "ablate.labels")  # before anything is trained
     alone, _ = train_target_lm_alone(params, name, tokens, sweep)
     inputs = replace(inputs, target_lm_alone={name: alone})
     tops = {"few_labels": params.ablate.classifier, "pretrain_lm": params.ablate.pretrain_lm}
@@ -113,7 +114,7 @@ def run(
     return {
         "key": sweep.key,
         "headstart": name,
-        "labels": params.ablate.labels,
+        "labels": num_labels,
         "num_seeds": len(params.ablate.seeds),
         "rows": rows,
     }
@@ -164,7 +165,8 @@ def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec
     settings = overlay(settings, {"headstarts": {name: {"few_labels": trick.without}}})
     changed = typed(Params, settings, where="ablate")
     arm = f"{name}:{trick.start}" if trick.start else name
-    (spec,) = specs_of(Place(arm, params.ablate.labels, seed, "ablate.labels"), changed, inputs)
+    num_labels = num_labels_of(params.ablate.labels, open_shard(inputs.tokens_of(name), "train"))
+    (spec,) = specs_of(Place(arm, num_labels, seed, "ablate.labels"), changed, inputs)
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
 
     def build(session: Session) -> SweepTrial:

@@ -26,7 +26,7 @@ from pipeline.stages._points import (
 from pipeline.stages._trials import probabilities_of, test_sample
 from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.classifier import chosen_documents
+from pipeline.training.classifier import label_counts
 
 STAGE = Stage(
     place=11,
@@ -63,19 +63,15 @@ def run(
 ) -> dict[str, Any]:
     """Train every arm at every number of labels and seed, except points trained before; draw the curve.
 
-    The subsets of the labels are nested, stratified and the same for all arms. Raises ValueError where
-    labels, arms and models do not go together.
+    The subsets of the labels are nested, stratified and the same for all arms. Numbers of labels that cannot
+    be trained on are left out. Raises ValueError where labels, arms and models do not go together.
     """
     settings, arms = params.sample_efficiency, params.arms()
-    places = [
-        Place(arm, count, seed)
-        for count in sorted(settings.labels)
-        for seed in settings.seeds
-        for arm in arms
-    ]
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(params.run.headstarts[0])  # the same documents and labels for all
-    _check(params, labelled)
+    _check(labelled)
+    counts, left_out = label_counts(settings.labels, open_shard(labelled, "train"))
+    places = [Place(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
     alone = {
         place.arm: train_target_lm_alone(params, params.head_starts_of(place.arm)[0], tokens, sweep)
         for place in {place.arm: place for place in places if place.start == "target_lm_alone"}.values()
@@ -95,7 +91,8 @@ def run(
     points = [
         _figures(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
     ]
-    metrics = _metrics(points, params, shared_cost)
+    metrics = _metrics(points, counts, params, shared_cost)
+    metrics["left_out"] = {str(count): reason for count, reason in left_out.items()}
     metrics["key"] = sweep.key
     metrics["leakage"] = {"num_leaked": int(leaked_N.sum()), "action": params.leakage.action}
     sweep.log_points(
@@ -111,13 +108,10 @@ def run(
 # ------------------------------------------------------------------------------------------- trials
 
 
-def _check(params: Params, tokens: Path) -> None:
+def _check(tokens: Path) -> None:
     test = open_shard(tokens, "test")
     if read_info(tokens).label_names is None or not len(test_sample(test, None)):
         raise ValueError(f"{tokens} has no labelled test documents; set corpus.target.split.test above 0")
-    train = open_shard(tokens, "train")
-    for count in params.sample_efficiency.labels:
-        chosen_documents(train, count, 0, "sample_efficiency.labels")
 
 
 # ------------------------------------------------------------------------------------------ figures
@@ -153,7 +147,10 @@ def _figures(
 
 
 def _metrics(
-    points: Sequence[Figures], params: Params, shared_cost: Mapping[str, Mapping[str, float]]
+    points: Sequence[Figures],
+    counts: Sequence[int],
+    params: Params,
+    shared_cost: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
     """`shared_cost` is the cost of language models that only one arm needs."""
     settings = params.sample_efficiency
@@ -176,7 +173,7 @@ def _metrics(
         "base": arms[0],
         "arms": arms,
         "head_starts": {arm: params.head_starts_of(arm) for arm in arms},
-        "labels": sorted(settings.labels),
+        "labels": list(counts),
         "num_seeds": len(settings.seeds),
         "confidence": settings.confidence,
         "num_test_documents": next(len(point.wrong_N) for point in points if point.wrong_N is not None),

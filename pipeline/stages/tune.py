@@ -76,14 +76,14 @@ def run(
     # What was stopped early was worse than its peers by then: the best is among those that were not.
     best = min([trial for trial in ended if trial.state == "finished"] or ended, key=_value)
     with atomic_folder(out) as folder:
-        _write_best(folder / "best.yaml", best, params, measure)
+        _write_best(folder / "best.yaml", best, params, measure, jobs.num_labels)
         _write_trials(folder / "trials.csv", tried, list(settings.ranges))
     return {
         "key": sweep.key,
         "num_trials": len(tried),
         "headstart": name,
         "stage": settings.stage,
-        "labels": settings.labels,
+        "labels": jobs.num_labels,
         "measure": measure,
         "best": {"trial": best.number, "value": best.value, "settings": dict(best.values)},
         "states": {
@@ -132,16 +132,16 @@ def _value(trial: TrialResult) -> float:
     return trial.value
 
 
-def _write_best(path: Path, best: TrialResult, params: Params, measure: str) -> None:
+def _write_best(path: Path, best: TrialResult, params: Params, measure: str, num_labels: int | None) -> None:
     """Write `best.yaml`. That of a search for the label curve goes into `few_labels` or `scratch`."""
     from ruamel.yaml import YAML
 
     settings, found = params.tune, nested(best.values)
-    if settings.labels is not None and settings.stage in found:
+    if num_labels is not None and settings.stage in found:
         from_scratch = params.finetune_classifier.start == "scratch"
         found["scratch" if from_scratch else "few_labels"] = found.pop(settings.stage)
     found = {"headstarts": {settings.headstart: found}}
-    of_what = settings.stage if settings.labels is None else f"{settings.labels} labels"
+    of_what = settings.stage if num_labels is None else f"{num_labels} labels"
     with path.open("w", encoding="utf-8") as file:
         file.write(
             f"# The best of the search for {of_what}: {measure} {best.value:.4f}, trial {best.number}.\n"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipeline.settings.section import Count, Distinct, Section, Seed
+from pipeline.settings.section import Count, Distinct, NumLabels, Section, Seed
 
 # A head start, an ensemble, `tfidf`, or a head start with what else it starts from: `ulmfit:scratch`.
 Arm = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z_]+)?$")]
@@ -14,7 +14,7 @@ Arm = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z_]+)?$")]
 
 class SampleEfficiency(Section):
     arms: Annotated[list[Arm], Field(min_length=1), Distinct]  # the others are compared with the first
-    labels: Annotated[list[Count], Field(min_length=1), Distinct]
+    labels: Annotated[list[NumLabels], Field(min_length=1), Distinct]  # those that cannot be are left out
     seeds: Annotated[list[Seed], Field(min_length=1), Distinct]
     classifier: dict[str, Any]  # laid over finetune_classifier of each head start
     test_documents: Count | None  # a seeded sample of this size; null: all
@@ -27,6 +27,6 @@ class Ablate(Section):
 
     headstart: str
     seeds: list[Seed]  # none: no ablations
-    labels: Count  # to train a classifier on
+    labels: NumLabels  # to train a classifier on
     classifier: dict[str, Any]  # laid over the head start's few_labels
     pretrain_lm: dict[str, Any]  # laid over the head start's

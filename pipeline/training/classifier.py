@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -266,21 +267,38 @@ def make_classifier_job(
 def chosen_documents(
     shard: TokenShard, max_labels: int | None, seed: int, key: str = "finetune_classifier.max_labels"
 ) -> np.ndarray:
-    """Return the indices of the labelled documents to train on.
+    """Return the indices of the labelled documents to train on; all, if `max_labels` is more than there are.
 
-    Raises ValueError, naming `key`, if `max_labels` is more than there are or less than one per class.
+    Raises ValueError, naming `key`, if `max_labels` is less than one per class.
     """
     labelled = np.flatnonzero(shard.labels != UNLABELLED)
-    if max_labels is None:
+    if max_labels is None or max_labels >= len(labelled):
         return labelled
-    if max_labels > len(labelled):
-        raise ValueError(
-            f"{key} is {max_labels:,}, but there are {len(labelled):,} labels; lower it, or take all"
-        )
     num_classes = len(np.unique(shard.labels[labelled]))
     if max_labels < num_classes:
         raise ValueError(f"{key} is {max_labels:,}, fewer than the {num_classes} classes; raise it")
     return labelled[stratified_subset(shard.labels[labelled], max_labels, seed)]
+
+
+def num_labels_of(wanted: int | Literal["all"], shard: TokenShard) -> int:
+    """The number of labels to train on: all, if more are wanted than there are."""
+    existing = int((shard.labels != UNLABELLED).sum())
+    return existing if wanted == "all" else min(wanted, existing)
+
+
+def label_counts(
+    wanted: Sequence[int | Literal["all"]], shard: TokenShard
+) -> tuple[list[int], dict[int, str]]:
+    """The numbers of labels that can be trained on, ascending, and those that cannot, with the reason.
+
+    If none of them can, all labels are the one number.
+    """
+    labels = shard.labels[shard.labels != UNLABELLED]
+    num_labels, num_classes = len(labels), len(np.unique(labels))
+    counts = {num_labels if count == "all" else count for count in wanted}
+    left_out = {count: f"there are {num_labels:,}" for count in sorted(counts) if count > num_labels}
+    left_out |= {count: f"there are {num_classes} classes" for count in sorted(counts) if count < num_classes}
+    return sorted(counts - left_out.keys()) or [num_labels], left_out
 
 
 def _validates(few: FewLabels | None) -> bool:
