@@ -4,7 +4,8 @@
 
 Both libraries learn skip-gram vectors from the training texts alone, with a thread a core and the same width,
 window, negatives, epochs and threshold of subsampling (gensim's formula is word2vec.c's, which keeps a little
-more than the paper's). The last rows are this project with its own number of epochs and threshold.
+more than the paper's). Further rows are this project with its own number of epochs and threshold, by words
+and by pieces of words, and real vectors from elsewhere, which train nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from benchmarks.side_by_side import Contestant, arguments_of, compare, markdown,
 def contestants(data: list[Path], epochs: int) -> list[Contestant]:
     files = ["--data", *map(str, data)]
     equal = [*files, "--epochs", str(epochs), "--subsample", "0.001"]
-    ours = "word_vectors_headstart.py"
+    ours, imported = "word_vectors_headstart.py", "word_vectors_imported.py"
     return [
         Contestant("gensim", "word_vectors_gensim.py", equal, peer=True),
         Contestant("headstart fp32", ours, equal),
@@ -27,6 +28,9 @@ def contestants(data: list[Path], epochs: int) -> list[Contestant]:
         Contestant("headstart, CBOW", ours, [*equal, "--algorithm", "cbow"]),
         Contestant("headstart, its defaults", ours, files),
         Contestant("headstart, its defaults, GloVe", ours, [*files, "--algorithm", "glove"]),
+        Contestant("headstart, its defaults, 8,000 pieces", ours, [*files, "--pieces", "8000"]),
+        Contestant("GloVe 6B, 50 wide, imported", imported, [*files, "--package", "glove"], peer=True),
+        Contestant("wordllama, 256 wide, imported", imported, [*files, "--package", "wordllama"], peer=True),
     ]
 
 
@@ -40,11 +44,11 @@ def main() -> None:
     columns = ["", "words a second", "times gensim", "seconds", *(f"error, {n:,} labels" for n in SIZES)]
     rows = []
     for name, figures in found.items():
-        speed = figures["words_per_second"]
+        speed = figures.get("words_per_second")
         rows.append([
             name,
-            spread(speed),
-            f"{speed['median'] / peer:.2f}" if peer else "",
+            spread(speed) if speed else "",
+            f"{speed['median'] / peer:.2f}" if speed and peer else "",
             spread(figures["seconds"], ".1f"),
             *(f"{figures[f'error_{size}']['median']:.1f} %" for size in SIZES),
         ])  # fmt: skip

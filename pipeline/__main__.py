@@ -130,8 +130,9 @@ def up(
         raise typer.Exit(1) from error
     if host != services.HOST:
         typer.secho(
-            f"headstart: whoever reaches {host} can change what is in MLflow, which asks for no password, "
-            "and with Ray's token, which is sent in the clear, run code as you: let a firewall say who may",
+            f"headstart: anyone who reaches {host} can change what is in MLflow, which has no password. "
+            "Ray's token is sent unencrypted and lets its holder run code as you. Restrict access with a "
+            "firewall.",
             fg="yellow", err=True,
         )  # fmt: skip
     typer.echo(f"started: {', '.join(started)}" if started else "already up")

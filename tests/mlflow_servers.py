@@ -31,7 +31,7 @@ def wait_for(condition: Callable[[], object], limit_s: float = 300.0) -> None:
 
 
 def assert_never_waited(took_s: Sequence[float]) -> None:
-    """Of calls in an outage: each would have waited. A busy machine makes few of them slow."""
+    """Each call during an outage would have waited; a busy machine makes only a few of them slow."""
     assert statistics.median(took_s) < 0.2
     assert max(took_s) < 60
 

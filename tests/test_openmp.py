@@ -20,12 +20,17 @@ def test_what_the_user_has_set_stays(given, spin_count):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="GNU's OpenMP")
-def test_torch_reads_it_when_the_command_line_has_set_it():
+def test_torch_reads_it_when_the_command_line_has_set_it(tmp_path):
     """OpenMP prints the settings that it has read when it is loaded."""
-    code = "from pipeline import __main__ as cli; cli.limit_spinning(); import torch; torch.ones(2)"
+    code = (
+        "import sys; from pipeline.__main__ import main\n"
+        "sys.argv = ['headstart', 'status']\n"
+        "try: main()\n"
+        "finally: import torch; torch.ones(2)"
+    )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP", "GOMP"))}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment | {"OMP_DISPLAY_ENV": "verbose"},
+        [sys.executable, "-c", code], env=environment | {"OMP_DISPLAY_ENV": "verbose"}, cwd=tmp_path,
         text=True, capture_output=True, check=True,
     )  # fmt: skip
     assert f"GOMP_SPINCOUNT = '{SPIN_COUNT}'" in done.stderr

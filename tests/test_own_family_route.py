@@ -15,7 +15,7 @@ from tests.route import TINY, WORDS, command, metrics, sentence, write_corpora
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.ray]
 
 BAG = """
-run: {headstarts: [bag]}
+run: {headstarts: [bag, vectors]}
 headstarts:
   bag:
     family: bag
@@ -29,8 +29,10 @@ headstarts:
     few_labels: {}
     scratch: {}
     probe: {}
+ensembles: {both: [bag, vectors]}
+evaluate: {ship: both}
 sample_efficiency:
-  arms: [bag, "bag:probe", "bag:with_tfidf", "bag:scratch", tfidf]
+  arms: [bag, "bag:probe", "bag:with_tfidf", "bag:scratch", both, tfidf]
   labels: [60]
   seeds: [1]
 tune: {headstart: bag, stage: finetune_lm, num_trials: 2, search: random, grace: null}
@@ -57,21 +59,24 @@ def test_it_goes_the_whole_way_without_a_change_outside_its_file(tmp_path, monke
     assert search["best"]["settings"].keys() == {"finetune_lm.optimizer.lr"}
     curve = metrics(project, "sample_efficiency")
     assert curve["failed"] == {}
-    assert all(curve["curve"][arm]["60"]["error"] < 0.6 for arm in ("bag", "bag:probe", "bag:with_tfidf"))
-    assert {"bag", "bag:probe", "bag:with_tfidf", "tfidf", "blend"} == metrics(project, "evaluate")[
-        "candidates"
-    ].keys()
+    learned = ("bag", "bag:probe", "bag:with_tfidf", "both")
+    assert all(curve["curve"][arm]["60"]["error"] < 0.6 for arm in learned)
+    evaluation = metrics(project, "evaluate")
+    assert {*learned, "tfidf", "blend"} < evaluation["candidates"].keys()
+    assert evaluation["shipped"] == "both"
+    assert evaluation["parts"] == {"bag": 0.5, "vectors": 0.5}
     page = (project / "reports/index.html").read_text(encoding="utf-8")
     assert "surprise, nats a word" in page
     assert "bits per byte" not in page
-    assert_it_predicts(project)
+    for model in ([], ["--model", "data/classifiers/bag"]):  # what ships, and the family's own
+        assert_it_predicts(project, model)
     assert "didn't change" in command(project, "dvc", "repro").stdout
 
 
-def assert_it_predicts(project: Path) -> None:
+def assert_it_predicts(project: Path, model: list[str]) -> None:
     rng = random.Random(5)
     topics = sorted(WORDS) * 5
     texts = "\n".join(sentence(rng, topic, 15) for topic in topics)
-    said = command(project, "headstart", "predict", "--model", "data/classifiers/bag", input=texts).stdout
+    said = command(project, "headstart", "predict", *model, input=texts).stdout
     found = [json.loads(line)["label"] for line in said.splitlines()]
     assert sum(label == topic for label, topic in zip(found, topics, strict=True)) > len(topics) / 2

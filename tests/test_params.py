@@ -11,7 +11,8 @@ import pytest
 
 from models import awd_lstm
 from pipeline.objectives.causal import Causal
-from pipeline.project.headstarts import ResolvedHeadStart, resolve, resolve_all, space_of, stage_space
+from pipeline.project.checks import resolve_all
+from pipeline.project.headstarts import ResolvedHeadStart, resolve, space_of, stage_space
 from pipeline.project.params import Params, checked, load
 from pipeline.settings.loader import overlay, read_yaml, typed
 
@@ -266,11 +267,12 @@ def test_a_head_start_and_an_ensemble_cannot_have_one_name():
 
 def test_a_head_start_of_another_family_begins_with_empty_settings():
     own = {"config": {"hidden_dim": 8}, "finetune_lm": {"epochs": 2.0}, "few_labels": {"dropout": 0.5}}
-    below = {"family": "awd_lstm", "tokenizer": "pieces", **own}
+    below = {"family": "awd_lstm", "tokenizer": "pieces", "embedding_from": "vectors", **own}
     top = {"family": "other", "config": {"width": 3}}
     found = overlay({"headstarts": {"ulmfit": below}}, {"headstarts": {"ulmfit": top}})["headstarts"]
     assert found["ulmfit"] == {
-        "family": "other", "tokenizer": "pieces", "config": {"width": 3}, "finetune_lm": {}, "few_labels": {},
+        "family": "other", "tokenizer": "pieces", "embedding_from": None, "config": {"width": 3},
+        "finetune_lm": {}, "few_labels": {},
     }  # fmt: skip
     same = overlay(below, {"family": "awd_lstm", "config": {"num_layers": 3}})
     assert same == below | {"config": {"hidden_dim": 8, "num_layers": 3}}

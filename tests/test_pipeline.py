@@ -17,7 +17,8 @@ import pytest
 from pipeline.distributed.settings import Range
 from pipeline.execution.run_stage import project_root
 from pipeline.project import presets, stages
-from pipeline.project.headstarts import resolve, resolve_all, space_of
+from pipeline.project.checks import resolve_all
+from pipeline.project.headstarts import resolve, space_of
 from pipeline.project.params import Params, checked, load
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.training.settings import HeadStart
@@ -366,7 +367,9 @@ def settings_read(tree: ast.AST, params: str = "params") -> Iterator[str]:
             if path[0] == "model":
                 yield from (f"{key}.family", f"{key}.config")
             elif path[0] in LAID_OVER:
-                yield from (f"{key}.{path[0]}", path[0])
+                yield f"{key}.{path[0]}"
+                # Of a section that is itself settings, the key that is read.
+                yield ".".join(path) if path[0] == "finetune_classifier" else path[0]
 
 
 def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:

@@ -178,6 +178,27 @@ def test_the_first_sentence_says_what_to_ship(shipped, parts, said):
     assert forced.endswith(f"; what ships, as evaluate.ship says, is {said.removeprefix('ship ')}")
 
 
+def test_a_dearer_head_start_is_not_worth_it_where_a_cheaper_one_is_clearly_better():
+    def first(errors: tuple[float, ...], **seconds: float | None) -> str:
+        curve = rows(vectors=BETTER, ulmfit=errors, tfidf=TFIDF)
+        figures = made(curve, {"vectors": 0.2, "ulmfit": 0.2, "tfidf": 0.2}, head_starts=BOTH)
+        trainings = {
+            f"{stage}-{name}": {} if spent is None else {"core_seconds": spent}
+            for name, spent in seconds.items()
+            for stage in ("pretrain_lm", "finetune_lm")
+        }
+        return verdict(dataclasses.replace(figures, metrics={**figures.metrics, **trainings}))[0]
+
+    few, worse = (0.45, 0.35, 0.21), (0.45, 0.35, 0.25)  # few: with 1,600 labels the two are not told apart
+    both = "In part: the head starts vectors and ulmfit are worth it with few labels; "
+    assert first(few, vectors=120.0, ulmfit=60.0).startswith(both)
+    assert first(few, vectors=60.0, ulmfit=None).startswith(both)
+    one = "In part: the head start vectors is worth it with few labels, and ulmfit is "
+    some = f"{one}worth it at some numbers of labels; "
+    assert first(few, vectors=60.0, ulmfit=120.0).startswith(some)
+    assert first(worse, vectors=60.0, ulmfit=120.0).startswith(f"{one}not; ")
+
+
 def test_a_blend_counts_for_its_head_starts():
     curve = rows(vectors=WORSE, ulmfit=WORSE, tfidf=TFIDF)
     all_labels = {"vectors": 0.3, "ulmfit": 0.3, "tfidf": 0.2, "blend": 0.1}

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 Documents = list[list[str]]
+Labelled = tuple[Documents, np.ndarray]
 
 SIZES = (100, 500, 1000)  # labels
 SEEDS = (1, 2, 3)  # of the subsets
 
 
-def read(file: Path) -> tuple[Documents, np.ndarray]:
+def read(file: Path) -> Labelled:
     """Return the lower-cased words of each text, punctuation marks among them, and its label."""
     import polars as pl
 
@@ -25,8 +26,8 @@ def read(file: Path) -> tuple[Documents, np.ndarray]:
 
 
 def errors(
-    train: tuple[Documents, np.ndarray],
-    test: tuple[Documents, np.ndarray],
+    train: Labelled,
+    test: Labelled,
     index: Mapping[str, int],
     vectors: np.ndarray,
 ) -> dict[str, float]:

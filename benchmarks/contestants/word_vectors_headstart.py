@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from benchmarks.contestants._timing import peak_megabytes, prepare, tell
-from benchmarks.contestants._topics import Documents, errors, read
+from benchmarks.contestants._topics import Documents, Labelled, errors, read
 from models.objective import TrainingText
 from models.word_vectors import FAMILY, Config
 from pipeline.corpus.tokens import TokenShard
@@ -63,17 +63,38 @@ def task_of(
     return LanguageModelTask(model, objective, groups, plan, optimizer, frozenset(), OBJECTIVE.watched)
 
 
+def as_pieces(train: Labelled, test: Labelled, vocab_size: int) -> tuple[Labelled, Labelled]:
+    """The same texts as pieces of a unigram model of sentencepiece, learned from the training texts."""
+    import io
+
+    import sentencepiece as spm
+
+    model = io.BytesIO()
+    spm.SentencePieceTrainer.train(
+        sentence_iterator=(" ".join(words) for words in train[0]), model_writer=model,
+        vocab_size=vocab_size, minloglevel=2,
+    )  # fmt: skip
+    pieces = spm.SentencePieceProcessor(model_proto=model.getvalue())
+    return tuple(
+        ([pieces.encode(" ".join(words), out_type=str) for words in texts], labels)
+        for texts, labels in (train, test)
+    )  # type: ignore[return-value]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, nargs=2, required=True)
     parser.add_argument("--epochs", type=float, help="by default the family's own, like `--subsample`")
     parser.add_argument("--subsample", type=float)
     parser.add_argument("--algorithm", default="skip_gram")
+    parser.add_argument("--pieces", type=int, help="learn so many pieces of words in place of words")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     arguments = parser.parse_args()
     prepare()
     prepare_torch(torch.get_num_threads())
     train, test = (read(file) for file in arguments.data)
+    if arguments.pieces:
+        train, test = as_pieces(train, test, arguments.pieces)
     words = [word for word, _ in Counter(word for text in train[0] for word in text).most_common()]
     ids = {word: len(SPECIAL) + number for number, word in enumerate(words)}
     start = time.perf_counter()

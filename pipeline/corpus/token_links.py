@@ -1,4 +1,4 @@
-"""Which tokens a head start reads: a small file a head start and corpus.
+"""Links from head starts to their tokens: one small file per head start and corpus.
 
 DVC cannot follow a head start's tokenizer to the folder of its tokens. So each training stage depends on such
 a file, which changes with the content of that folder, and with no other. The file of the general corpus also

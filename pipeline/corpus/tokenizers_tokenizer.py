@@ -58,7 +58,7 @@ class TokenizersTokenizer(Tokenizer):
         return np.concatenate([[self.bos_id], inner, [self.eos_id]], dtype=np.int32)
 
     def decode(self, tokens: Sequence[int] | np.ndarray) -> str:
-        """As the contract says, as far as the tokenizer's own normalisation lets."""
+        """Implements the contract, within the limits of the tokenizer's own normalisation."""
         framing = (self.pad_id, self.bos_id, self.eos_id)
         ids = [int(token) for token in tokens if token not in framing]
         return str(self._library.decode(ids, skip_special_tokens=False)).removeprefix(" ")

@@ -39,7 +39,7 @@ class Answers:
 
     node: str
     resources: Mapping[str, float]
-    skew_s: float  # its clock minus the driver's, as far as the time that asking takes does not explain it
+    skew_s: float  # its clock minus the driver's, beyond the time that asking took
     facts: Facts | Problem
     storage: str | Problem | None = None
     tracking: str | Problem | None = None

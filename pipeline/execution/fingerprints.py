@@ -53,7 +53,7 @@ def stage_fingerprint(
     embeddings = _embeddings(params, names) if stage == "pretrain_lm" else []
     families = sorted({params.headstarts[name].family for name in [*names, *embeddings]})
     if not all(map(is_family, families)):
-        from pipeline.project.headstarts import resolve_all
+        from pipeline.project.checks import resolve_all
 
         resolve_all(params)  # which names the key
     imports = stage == "pretrain_lm" and any(params.headstarts[name].weights for name in names)

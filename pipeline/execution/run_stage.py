@@ -87,6 +87,10 @@ def run_stage(
                 progress = busy(info.name)
             with progress:
                 found = module.run(settings, **arguments, **more)
+            if stage == "prepare" and arguments["corpus"] == "target":
+                from pipeline.project.checks import check_numbers_of_labels
+
+                check_numbers_of_labels(settings, found["num_classes"])
             if curve is not None:
                 _write_curve(tracking.read_records(records), curve)
             atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
@@ -110,7 +114,7 @@ def project_root(folder: Path) -> Path:
 
 def check_head_starts(params: Params) -> None:
     """Raises ValueError for an unknown family, or for settings that it does not have."""
-    from pipeline.project.headstarts import resolve_all
+    from pipeline.project.checks import resolve_all
 
     resolve_all(params)
 

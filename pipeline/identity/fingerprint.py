@@ -1,10 +1,11 @@
 """The fingerprint of a stage: the code and the packages that make its numbers, and nothing else.
 
 Numbers live in rooms of their own (`NUMERICAL_ROOMS`); `tests/test_rooms.py` checks that these import no
-operations code. A stage's fingerprint covers its own file and the numerical modules below it, as parsed
-source without comments, docstrings, log calls and the messages of `raise` and `assert`. It also covers the
-versions of the packages that those modules compute with. So a fix in a lease, a progress bar or a message
-trains nothing again, and a changed formula or another torch does.
+operations code. Two more modules decide numbers (`NUMERICAL_ELSEWHERE`). A stage's fingerprint covers its own
+file and the numerical modules below it, as parsed source without comments, docstrings, log calls and the
+messages of `raise` and `assert`. It also covers the versions of the packages that those modules compute with.
+So a fix in a lease, a progress bar or a message trains nothing again, and a changed formula or another torch
+does.
 
 A room's `settings.py` is left out on purpose: its values are in the key of the run anyway.
 """
@@ -33,6 +34,9 @@ NUMERICAL_ROOMS = (
     "pipeline.evaluation",
 )
 _STAGES = "pipeline.stages"
+# Modules that decide numbers in rooms of operations: which of several settings of a head start holds, and
+# which settings a search tries.
+NUMERICAL_ELSEWHERE = ("pipeline.project.headstarts", "pipeline.distributed.sampling")
 # Modules that every training uses, though its stage imports neither: they are called where it runs.
 _TRAINS = ("pipeline.training.loop", "pipeline.training.precision")
 
@@ -40,7 +44,9 @@ _TRAINS = ("pipeline.training.loop", "pipeline.training.precision")
 _COMPUTING = {
     "captum": "captum",
     "numpy": "numpy",
+    "optuna": "optuna",  # of a search
     "polars": "polars",
+    "ray": "ray",  # its early stopping in a search; else it only runs others' code
     "scipy": "scipy",
     "sentencepiece": "sentencepiece",
     "sklearn": "scikit-learn",
@@ -136,7 +142,8 @@ def _reached(roots: Iterable[str], follow: Callable[[str], bool]) -> list[str]:
 
 def _counts(module: str) -> bool:
     room, _, name = module.rpartition(".")
-    return is_numerical(module) or (room == _STAGES and name.startswith("_"))
+    is_part = room == _STAGES and name.startswith("_")
+    return is_numerical(module) or module in NUMERICAL_ELSEWHERE or is_part
 
 
 def is_numerical(module: str) -> bool:

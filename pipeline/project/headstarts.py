@@ -74,7 +74,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
     def language_model(stage: str) -> LanguageModelSettings:
         base = getattr(params, stage).model_dump()
         own = family.defaults.get(stage, {})
-        return _language_model(objective, base, own, getattr(section, stage), f"{key}.{stage}.")
+        return language_model_settings(objective, base, own, getattr(section, stage), f"{key}.{stage}.")
 
     def classifier(prefix: str, *layers: Mapping[str, Any]) -> ClassifierTraining:
         values = params.finetune_classifier.model_dump()
@@ -125,54 +125,6 @@ def _embedding_from(params: Params, name: str, family: Family, config: Any) -> R
     return replace(found, model=Model(family=found.family.name, config=widened))
 
 
-def resolve_all(params: Params) -> list[ResolvedHeadStart]:
-    """All head starts that are declared, search and ablations, so that nothing is refused after hours.
-
-    Raises ValueError naming each offending key.
-    """
-    found = {name: resolve(params, name) for name in params.headstarts}
-    tune, ablate = params.tune, params.ablate
-    for section, name, is_wanted in (
-        ("tune", tune.headstart, tune.num_trials > 0),
-        ("ablate", ablate.headstart, bool(ablate.seeds)),
-    ):
-        if is_wanted and name not in params.run.headstarts:
-            raise ValueError(
-                f"{section}.headstart is {name}, which run.headstarts does not train; name it there"
-            )
-    searched, ablated = found[tune.headstart], found[ablate.headstart]
-    if not stage_space(tune, searched) and tune.num_trials > 0:
-        raise ValueError(
-            f"tune.space names no key that a trial of {tune.stage} reads, and the family "
-            f"{searched.family.name} brings none: there is nothing to search; name one, with its range, or "
-            "set tune.num_trials to 0"
-        )
-    for key, head_start, below, top in (
-        ("tune.overrides.finetune_lm", searched, searched.finetune_lm, tune.overrides.get("finetune_lm", {})),
-        ("ablate.pretrain_lm", ablated, ablated.pretrain_lm, ablate.pretrain_lm),
-    ):
-        _language_model(head_start.objective, below.dump(), {}, top, f"{key}.")
-    for each in found.values():
-        _check_layers(each)
-    return [found[name] for name in params.run.headstarts]
-
-
-def _check_layers(head_start: ResolvedHeadStart) -> None:
-    """Raise ValueError if the probe reads layers that the encoder does not have, or cannot sum them."""
-    probe = head_start.probe
-    if probe.layers == [-1] or (probe.layers == "all" and probe.combine == "concat"):
-        return  # every encoder has these
-    import torch
-
-    from pipeline.evaluation.probe import token_width
-
-    _, config = family_and_config(head_start.model)
-    try:
-        token_width(head_start.family.build(config, 8).eval(), probe, torch.device("cpu"))
-    except ValueError as error:
-        raise ValueError(f"params.yaml: headstarts.{head_start.name}: {error}") from error
-
-
 def stage_space(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:
     """The ranges that the trials of `tune.stage` read. Raises ValueError as `space_of` does."""
     sections = ("config", tune.stage)
@@ -197,7 +149,7 @@ def space_of(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:
     return {name: each for name, each in {**own, **tune.space}.items() if each is not None}
 
 
-def _language_model(
+def language_model_settings(
     objective: type[Objective],
     base: Mapping[str, Any],
     own: Mapping[str, Any],
@@ -217,7 +169,7 @@ def _language_model(
 
 
 def _settings_of(objective: type[Objective]) -> type[BaseModel]:
-    """What all objectives share and what this one adds, as one section."""
+    """The training settings of all objectives and this objective's own, in one section."""
     own = objective.Settings
     if issubclass(own, Section):
         return create_model(own.__name__, __base__=(Training, own))

@@ -56,7 +56,7 @@ class Params(Section):
         return {name: members for name, members in self.ensembles.items() if trained.issuperset(members)}
 
     def candidates(self) -> list[str]:
-        """What `evaluate` chooses from."""
+        """The candidates that `evaluate` chooses from."""
         names = self.run.headstarts
         found = [*names, *(f"{name}:probe" for name in names)]
         if self.evaluate.baseline_tfidf:

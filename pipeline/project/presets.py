@@ -25,7 +25,7 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
 
     from ruamel.yaml import YAML
 
-    from pipeline.project.headstarts import resolve_all
+    from pipeline.project.checks import resolve_all
 
     before = read_yaml(params)
     source = find(name)

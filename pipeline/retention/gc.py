@@ -129,11 +129,13 @@ def show(plan: Plan) -> None:
     if plan.runs:
         console.print(table)
     for what, size in going.items():
-        console.print(f"{what} ({size}) goes", markup=False)
+        console.print(f"{what} ({size}) will be removed", markup=False)
     for remark in plan.remarks:
         console.print(remark, style="yellow", markup=False)
     runs = f"{len(plan.runs)} runs, {readable(sum(run.num_bytes for run in plan.runs))}"
-    going_runs = f"{sum(run.goes for run in plan.runs)} of them go, {readable(plan.num_bytes)} in all"
+    going_runs = (
+        f"{sum(run.goes for run in plan.runs)} of them will be removed, {readable(plan.num_bytes)} in all"
+    )
     console.print(f"{plan.storage.address}: {runs}; {going_runs}")
 
 

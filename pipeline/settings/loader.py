@@ -137,10 +137,14 @@ def _replaces(value: Mapping[str, Any], below: Mapping[str, Any], key: str) -> b
 
 
 def _kept(below: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a value is laid over: of a head start of another family, no settings."""
+    """The base that an overlay is merged into; for another family, only the tokenizer of the head start."""
     if not _differ(value, below, "family"):
         return below
-    return {key: {} if isinstance(each, Mapping) else each for key, each in below.items()}
+    of_any_family = ("family", "tokenizer")
+    return {
+        key: {} if isinstance(each, Mapping) else each if key in of_any_family else None
+        for key, each in below.items()
+    }
 
 
 def _differ(value: Mapping[str, Any], below: Mapping[str, Any], key: str) -> bool:

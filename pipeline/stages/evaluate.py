@@ -376,13 +376,13 @@ def _write_probe(
 ) -> None:
     settings = resolve(params, name)
     start, info = ModelFolder.at(target_lm / name), read_info(data.tokens_of(name))
-    card = start.card()
+    card, classifier = start.card(), settings.finetune_classifier
     probe = ShippedProbe(
         card=card,
         encoder=tensors_under(start.tensors(), "encoder."),
         idf_V=torch.from_numpy(np.load(features / name / "idf.npy")),
         settings=settings.probe,
-        reading=reading_of(settings.finetune_classifier, card, info),
+        reading=reading_of(classifier.max_tokens, classifier.bptt, card, info),
         classifier=fitted,
     )
     write_probe(aside, probe, _labelling(params, data), Tokenizer.file_in(data.tokenizer_of(name)))
@@ -430,7 +430,7 @@ def _baselines(
 def _blends_without(
     blend: _Candidate, candidates: Sequence[_Candidate], data: _Data, params: Params
 ) -> dict[str, dict[str, float]]:
-    """By head start of the blend: the error of a blend of all else, and by how much it is above."""
+    """For each head start in the blend: the error of a blend fitted without it, and the difference."""
     labels, found = data.test.labels, {}
     for name in blend.head_starts:
         others = [each for each in candidates if name not in each.head_starts]

@@ -34,26 +34,12 @@ def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
     source = open_source(settings.source, f"{key}.source")
     with atomic_folder(out) as folder:
         info = write_documents(source, settings, seed=params.run.seed, key=key, folder=folder)
-        if corpus == "target" and info.label_names is not None:
-            _check_numbers_of_labels(params, len(info.label_names))
     return {
         "num_classes": len(info.label_names or ()),
         "splits": {split: asdict(size) for split, size in info.splits.items()},
         "skipped": dict(info.skipped),
         "repaired": dict(info.repaired),
     }
-
-
-def _check_numbers_of_labels(params: Params, num_classes: int) -> None:
-    """Refuse now what a later stage would refuse after the language models."""
-    numbers = {
-        "finetune_classifier.max_labels": params.finetune_classifier.max_labels,
-        "tune.labels": params.tune.labels if params.tune.num_trials else None,
-        "ablate.labels": params.ablate.labels if params.ablate.seeds else None,
-    }
-    for key, number in numbers.items():
-        if isinstance(number, int) and number < num_classes:
-            raise ValueError(f"{key} is {number:,}, fewer than the {num_classes} classes; raise it")
 
 
 def _tell_unwatched(source: FilesSource | PydocsSource, watched: Path) -> None:

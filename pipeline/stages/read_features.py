@@ -31,7 +31,8 @@ STAGE = Stage(
         "headstarts.{headstart}.config",
         "headstarts.{headstart}.finetune_classifier",
         "headstarts.{headstart}.probe",
-        "finetune_classifier",
+        "finetune_classifier.max_tokens",
+        "finetune_classifier.bptt",
         "probe",
     ),
 )
@@ -53,7 +54,8 @@ def run(params: Params, *, headstart: str, tokens: Path, target_lm: Path, out: P
     encoder = build_encoder(card)[0]
     encoder.load_state_dict(tensors_under(start.tensors(), "encoder."))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    reading = reading_of(settings.finetune_classifier, card, info)
+    max_tokens, bptt = settings.finetune_classifier.max_tokens, settings.finetune_classifier.bptt
+    reading = reading_of(max_tokens, bptt, card, info)
     idf_V = inverse_document_frequencies([open_shard(folder, "train")], info.vocab_size)
     num_documents, before = 0, time.monotonic()
     with atomic_folder(out) as aside:

@@ -193,7 +193,7 @@ def _metrics(
 
 
 def _labels_needed(errors: label_curve.Errors) -> dict[str, dict[str, Any]]:
-    """By arm and other arm: the labels that the first needs for the other's error, at each of its counts."""
+    """For each pair of arms: how many labels the first needs for the second's error at each count."""
     pairs = {
         arm: {other: label_curve.labels_needed(errors, arm, other) for other in errors.wrong if other != arm}
         for arm in errors.wrong

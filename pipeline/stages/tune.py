@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.distributed.search import Objective, TrialResult, importances, search
+from pipeline.distributed.sampling import TrialResult, importances
+from pipeline.distributed.search import Objective, search
 from pipeline.distributed.settings import Tune
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
+from pipeline.identity.fingerprint import fingerprint_of
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
@@ -61,7 +63,10 @@ def run(
     keys = sweep.keys(jobs.settings(), read, head_start.family.name)
     objective = Objective(jobs.make, keys.session, sweep.run, metric, of_metric)
     # Only what the search itself depends on: adopting its best settings must not start another search.
-    asked = settings.model_dump(exclude={"overrides"}) | {"room": sweep.resources.model_dump()}
+    asked = settings.model_dump(exclude={"overrides"}) | {
+        "room": sweep.resources.model_dump(),
+        "sampling": fingerprint_of("pipeline.distributed.sampling").digest,
+    }
     key_of_search = keys.of({"search": asked})
     sweep.retain([key_of_search])
     folder_of_search = f"{keys.places(key_of_search)[0]}/search"
@@ -72,7 +77,9 @@ def run(
         tried = search(objective, settings, sweep.resources, sweep.cluster, folder_of_search, runs)
     ended = [trial for trial in tried if trial.value is not None]
     if not ended:
-        raise ValueError(f"none of {len(tried)} trials came to an evaluation; the first: {tried[0].failure}")
+        raise ValueError(
+            f"none of {len(tried)} trials reached an evaluation; the first failure: {tried[0].failure}"
+        )
     # What was stopped early was worse than its peers by then: the best is among those that were not.
     best = min([trial for trial in ended if trial.state == "finished"] or ended, key=_value)
     with atomic_folder(out) as folder:

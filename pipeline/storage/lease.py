@@ -52,7 +52,7 @@ class LeaseHeldError(ValueError):
 
 @dataclass(frozen=True)
 class Process:
-    """A process; later ones with its id differ from it, as do those of other machines and containers."""
+    """A process, told apart from later ones with its pid and from those of other machines and containers."""
 
     place: str
     pid: int

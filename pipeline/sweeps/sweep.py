@@ -164,7 +164,7 @@ class Sweep:
                 raise
 
     def _outcome(self, trial: Trial) -> Checkpoint | None:
-        """A trial's outcome. By the fence a missing outcome differs from a storage that is away."""
+        """A trial's outcome. The fence tells a missing outcome from unreachable storage."""
         return outcome_of(trial, self.run, self.fence.check)
 
     def keys_of(self, spec: Spec) -> Keys:

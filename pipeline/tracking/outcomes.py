@@ -89,7 +89,7 @@ class Delivered(NamedTuple):
 
 
 def deliver(root: Path) -> Delivered:
-    """Send the ends of runs that could not be sent when they happened; a run whose process died FAILED.
+    """Send the final status of runs that MLflow missed; that of a run whose process died is FAILED.
 
     Raises RefusedError for an address or credentials that MLflow refuses.
     """

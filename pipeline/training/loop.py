@@ -39,8 +39,8 @@ def train(task: Task, context: Context) -> dict[str, float]:
     Afterwards the model and the last checkpoint hold the finished weights: the average if NT-ASGD began one,
     those of the best evaluation if the task has patience. Returns the metrics of these weights.
 
-    A training that did not take off begins anew, from its first weights and at half the rates, as often as
-    the task allows. Its steps count on, so each has its own draws and its own place on the curve.
+    A training that learned nothing restarts from its initial weights at half the rates, as often as the task
+    allows. Its steps count on, so each has its own draws and its own place on the curve.
     """
     training = Training(task, context)
     restored = training.restore()

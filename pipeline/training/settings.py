@@ -17,7 +17,7 @@ class Model(Section):
 
 
 class HeadStart(Section):
-    """What a classifier may start from: a model family, its settings, and what these lay over the stages'."""
+    """A model family with its settings, and its overrides of each stage's settings."""
 
     family: str
     config: dict[str, Any]  # checked against the family's own typed Config

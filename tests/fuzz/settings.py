@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from pipeline.project import presets
-from pipeline.project.headstarts import resolve, resolve_all
+from pipeline.project.checks import resolve_all
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import load
 from pipeline.settings.loader import flatten, read_yaml
 from tests.fuzz.damage import damaged, refused

@@ -59,7 +59,7 @@ def test_the_card_as_written_is_taken(folder):
     [
         ("family", "../../tmp/evil"), ("family", "os"), ("family", "family"), ("family", "layers"),
         ("family", "__init__"), ("family", ""), ("family", 5), ("family", None), ("family", ["awd_lstm"]),
-        ("kind", "program"), ("direction", "sideways"), ("config", []), ("config", {}), ("config", "x"),
+        ("kind", "program"), ("direction", "sideways"), ("config", []), ("config", "x"),
         ("config.hidden_dim", "6"), ("config.hidden_dim", -1), ("config.hidden_dim", 1e300),
         ("config.surprise", 1), ("config.tie_weights", "yes"), ("config.input_dropout", 7),
         ("vocab_size", "11"), ("vocab_size", None), ("pad_id", []), ("key", {}), ("surprise", 1),
@@ -76,6 +76,7 @@ def test_a_card_of_other_names_or_types_is_refused(folder, path, value):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
+        ("config", {}),  # the family's own defaults
         ("config.hidden_dim", 10**6),  # 4 TB
         ("config.hidden_dim", 10**15),
         ("config.num_layers", 3),

@@ -16,7 +16,8 @@ from models import family as families
 from models.family import Family
 from pipeline.artifacts.model_folder import ModelFolder, load_model
 from pipeline.objectives.lookup import objective_of
-from pipeline.project.headstarts import resolve, resolve_all
+from pipeline.project.checks import resolve_all
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params, checked
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.classifier import make_classifier_job
