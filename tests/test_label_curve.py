@@ -50,6 +50,17 @@ def test_a_bump_in_the_curve_is_made_monotone_first():
     assert labels_at([100, 400, 1600], [0.4, 0.2, 0.3], 0.25) == pytest.approx(400)
 
 
+def test_a_point_that_is_clearly_worse_than_one_with_fewer_labels_is_left_out_of_the_curve():
+    """71.0, 56.0 and 70.7 % wrong become no 63.35 % with 400 labels."""
+    table = wrong({"scratch": {100: 0.71, 400: 0.56, 1600: 0.707}, "other": {100: 0.56, 400: 0.3}})
+    errors = errors_of(table)
+    assert errors.worse_than_fewer("scratch") == {1600: 400}
+    assert errors.worse_than_fewer("other") == {}
+    assert labels_needed(errors, "scratch", "other")["100"]["labels"] == pytest.approx(400)
+    within = errors_of(wrong({"scratch": {100: 0.5, 400: 0.3, 1600: 0.3}}))
+    assert within.worse_than_fewer("scratch") == {}
+
+
 def test_nothing_is_extrapolated():
     assert labels_at([100, 400], [0.4, 0.2], 0.1) == math.inf
     assert labels_at([100, 400], [0.4, 0.2], 0.5) == 0

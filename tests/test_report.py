@@ -318,6 +318,32 @@ def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
     ]
 
 
+def test_each_class_is_counted_and_one_that_is_never_predicted_is_named(figures):
+    """EVIL is answered once of its two, b once of its one; c never."""
+    confusion = [*figures.confusion, {"actual": "c", "predicted": "b"}]
+    figures = dataclasses.replace(figures, confusion=confusion)
+    rows = {row["class"]: row for row in tables.classes(figures)}
+    assert rows["b"] == {
+        "class": "b", "documents": "1", "predicted": "3", "precision": "33.3%", "recall": "100.0%",
+        "F1": "0.500",
+    }  # fmt: skip
+    assert rows["c"]["precision"] == ""
+    assert rows["c"]["F1"] == "0.000"
+    assert sentences.never_predicted(figures) == ["Never predicted: c."]
+
+
+def test_points_that_went_wrong_and_numbers_left_out_are_said(figures):
+    metrics = figures["sample_efficiency"]
+    metrics["worse_than_fewer"] = {"ulmfit:scratch": {"1000": 100}}
+    metrics["left_out"] = {"400": "there are 161", "1600": "there are 161", "2": "there are 3 classes"}
+    assert sentences.label_curve(figures) == [
+        "Left out: 400 and 1,600 labels, as there are 161.",
+        "Left out: 2 labels, as there are 3 classes.",
+        "ulmfit (from scratch) is clearly worse with 1,000 labels than with 100: trainings went wrong there, "
+        "and the labels saved leave this point out.",
+    ]
+
+
 def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheapest(figures):
     """The core minutes: 50 + 50 seconds of two language models, and a training."""
     rows = {

@@ -71,6 +71,7 @@ def made(
             "shipped": shipped or min(all_labels, key=lambda name: all_labels[name]),
             "forced": forced,
             "candidates": candidates,
+            "baselines": {"majority_class": {"error": 0.75, "above_low": 0.1}},
         },
     }
     for name in head_starts:
@@ -314,6 +315,22 @@ def test_the_last_sentence_is_on_the_price_as_far_as_it_was_recorded():
     assert verdict(figures)[3].startswith(
         "The head start vectors took 0.3 core minutes to train and ulmfit 1.5; what"
     )
+
+
+def test_a_classifier_that_is_no_better_than_the_largest_class_is_not_to_be_used():
+    figures = made(rows(ulmfit=BETTER, tfidf=TFIDF), {"ulmfit": 0.7, "tfidf": 0.72})
+    figures["evaluate"]["baselines"]["majority_class"]["above_low"] = -0.01
+    assert verdict(figures)[1] == (
+        "Do not use it yet: it is not clearly better than always answering the largest class, which gets "
+        "75.0% wrong."
+    )
+
+
+def test_points_that_went_wrong_are_named():
+    figures = made(rows(ulmfit=BETTER, ulmfit__scratch=SCRATCH, tfidf=TFIDF), {"ulmfit": 0.1, "tfidf": 0.2})
+    metrics = {**figures["sample_efficiency"], "worse_than_fewer": {"ulmfit:scratch": {"1600": 400}}}
+    figures = dataclasses.replace(figures, metrics={**figures.metrics, "sample_efficiency": metrics})
+    assert verdict(figures)[1] == "Trainings of ulmfit (from scratch) went wrong: see the label curve."
 
 
 @pytest.mark.parametrize("ulmfit", [BETTER, ALIKE, WORSE, (), (0.1,)])

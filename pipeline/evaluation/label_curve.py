@@ -48,6 +48,28 @@ class Errors:
     def counts(self, arm: str) -> list[int]:
         return sorted(self.wrong[arm])
 
+    def worse_than_fewer(self, arm: str) -> dict[int, int]:
+        """Counts with a clearly higher error than a smaller count has, which the value names.
+
+        More labels do not make a method worse, so a training went wrong there.
+        """
+        found: dict[int, int] = {}
+        for count in self.counts(arm):
+            for fewer in self.counts(arm):
+                seeds = self.common_seeds((arm, count), (arm, fewer))
+                if fewer >= count or fewer in found or not seeds:
+                    continue
+                above = self.drawn((arm, count), seeds) - self.drawn((arm, fewer), seeds)
+                if self.bootstrap.interval(above)[0] > 0:
+                    found[count] = fewer
+                    break
+        return found
+
+    def trusted_counts(self, arm: str) -> list[int]:
+        """The counts that the monotone curve is fitted to."""
+        worse = self.worse_than_fewer(arm)
+        return [count for count in self.counts(arm) if count not in worse]
+
     def common_seeds(self, *points: Point) -> Seeds:
         return tuple(sorted(set.intersection(*(set(self.wrong[arm][count]) for arm, count in points))))
 
@@ -87,7 +109,7 @@ class Errors:
     def falling(self, arm: str, seeds: Seeds) -> np.ndarray:
         """The arm's monotone curve (K, 1 + D): of the means, then of each draw."""
         if (arm, seeds) not in self._falling:
-            points = [(arm, count) for count in self.counts(arm)]
+            points = [(arm, count) for count in self.trusted_counts(arm)]
             self._falling[arm, seeds] = falling(
                 np.stack([self.mean_and_drawn(each, seeds) for each in points])
             )
@@ -141,9 +163,10 @@ def labels_needed(errors: Errors, arm: str, other: str) -> dict[str, dict[str, f
     counts that were trained, a bound: `more_than` the largest count, `at_most` the smallest. The same holds
     for the ends of an interval: beyond the largest count they are `labels_low_more_than` and
     `labels_high_more_than`, below the smallest they are left out. Paired over the seeds that all the points
-    have. Empty if `arm` has fewer than two counts.
+    have. Counts at which `arm` is clearly worse than with fewer labels are left out. Empty if fewer than two
+    are left.
     """
-    counts = errors.counts(arm)
+    counts = errors.trusted_counts(arm)
     table = {}
     for count in errors.counts(other) if len(counts) > 1 else ():
         seeds = errors.common_seeds((other, count), *((arm, each) for each in counts))

@@ -97,7 +97,11 @@ def run_stage(
             tracking.log_metrics(run, found)
             if described.registers is not None:
                 folder = arguments[described.outputs[-1]]
-                tracking.register_model(run, folder, described.registers, "current")
+                tracking.register_model(
+                    run, folder, described.registers, "current", found.get("warnings", ())
+                )
+            for warning in found.get("warnings", ()):
+                log.warning("%s", warning)
 
 
 def project_root(folder: Path) -> Path:

@@ -34,6 +34,11 @@ def label_curve(rows: Sequence[Row], confidence: float) -> Any:
     points = base.mark_point(filled=True, size=60, opacity=1).encode(
         y=error, shape=alt.Shape("arm:N", legend=None), tooltip=tips
     )
+    if len({row["labels"] for row in rows}) < 3:  # two points are no curve
+        ends = base.mark_rule(opacity=0.6).encode(
+            y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q"
+        )
+        return _sized(alt.layer(ends, points))
     return _sized(alt.layer(band, line, points))
 
 

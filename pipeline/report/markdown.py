@@ -21,8 +21,13 @@ def summary(figures: Figures) -> str:
     sections = [
         (
             f"Classifier, on {num_documents:,} test documents of {num_classes} classes",
-            _table(tables.classifiers(figures)) + _paragraphs(sentences.classifier_restarts(figures)),
+            _table(tables.classifiers(figures))
+            + _paragraphs(
+                [_plain(said) for said in sentences.never_predicted(figures)]
+                + sentences.classifier_restarts(figures)
+            ),
         ),
+        ("By class", _table(tables.classes(figures))),
         ("Error by number of labels", _label_curve(figures)),
         ("The cheapest ways to lower errors", _table(tables.prices(figures))),
         ("Language models, on validation text", _table(tables.language_models(figures))),
@@ -63,7 +68,7 @@ def _label_curve(figures: Figures) -> str:
         _table(list(errors.values()))
         + f"\nWith {sentences.bands(figures)}.\n"
         + "".join(f"\nFailed: {_plain(name)}: {_plain(why)}\n" for name, why in metrics["failed"].items())
-        + _paragraphs([*sentences.labels_left_out(figures), *sentences.restarts(figures)])
+        + _paragraphs(sentences.label_curve(figures))
         + _paragraphs(sentences.comparisons(figures))
         + f"\nError minus that of {base}, on the same seeds, subsets and test documents:\n\n"
         + (_table(list(differences.values())) or "There is nothing to compare with.\n")

@@ -168,8 +168,7 @@ def _labels(figures: Figures) -> str:
         )
         + _paragraphs(
             [
-                *sentences.labels_left_out(figures),
-                *sentences.restarts(figures),
+                *sentences.label_curve(figures),
                 *sentences.comparisons(figures),
             ]
         )
@@ -233,7 +232,9 @@ def _result(figures: Figures) -> str:
     ]
     return (
         _table(tables.classifiers(figures))
-        + _paragraphs(sentences.classifier_restarts(figures))
+        + _paragraphs([*sentences.never_predicted(figures), *sentences.classifier_restarts(figures)])
+        + "<h3>By class</h3>"
+        + _table(tables.classes(figures))
         + _figure(
             "confusion",
             charts.confusion(counts),

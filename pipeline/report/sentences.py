@@ -181,12 +181,28 @@ def comparisons(figures: Figures) -> list[str]:
     return said
 
 
+def label_curve(figures: Figures) -> list[str]:
+    """What to know of the label curve's points."""
+    return [*labels_left_out(figures), *worse_than_fewer(figures), *restarts(figures)]
+
+
 def labels_left_out(figures: Figures) -> list[str]:
     """Numbers of labels that were asked for and could not be trained on; empty without any."""
     by_reason: dict[str, list[int]] = {}
     for count, reason in figures["sample_efficiency"].get("left_out", {}).items():
         by_reason.setdefault(reason, []).append(int(count))
     return [f"Left out: {_counts(counts)} labels, as {reason}." for reason, counts in by_reason.items()]
+
+
+def worse_than_fewer(figures: Figures) -> list[str]:
+    """Points that are clearly worse than one of the same arm with fewer labels; empty without any."""
+    found = figures["sample_efficiency"].get("worse_than_fewer", {})
+    return [
+        f"{name_of(arm)} is clearly worse with {int(count):,} labels than with {fewer:,}: trainings went "
+        "wrong there, and the labels saved leave this point out."
+        for arm, worse in found.items()
+        for count, fewer in worse.items()
+    ]
 
 
 def restarts(figures: Figures) -> list[str]:
@@ -214,6 +230,13 @@ def _trainings(figures: Figures, name: str) -> str:
         ]
         parts.append(f"{name_of(arm)} with {listed(found)}")
     return "; ".join(parts)
+
+
+def never_predicted(figures: Figures) -> list[str]:
+    """The classes that the classifier never answers; empty without any."""
+    actual, predicted = ({row[key] for row in figures.confusion} for key in ("actual", "predicted"))
+    never = sorted(str(name) for name in actual - predicted)
+    return [f"Never predicted: {listed(never)}."] if never else []
 
 
 def classifier_restarts(figures: Figures) -> list[str]:

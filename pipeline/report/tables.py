@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.project.params import FROZEN_STARTS
-from pipeline.report.figures import FROZEN, TRAININGS, Figures, above_base, by_arm, by_importance, name_of
+from pipeline.report.figures import (
+    FROZEN,
+    TRAININGS,
+    Figures,
+    above_base,
+    by_arm,
+    by_importance,
+    confusion_counts,
+    name_of,
+)
 from pipeline.report.figures import prices as prices_of_arms
 from pipeline.report.sentences import number_of_labels
 
@@ -90,6 +99,25 @@ def _behind(part: str) -> Sequence[str]:
     if part == "tfidf":
         return ()
     return FROZEN if part.partition(":")[2] in FROZEN_STARTS else TRAININGS
+
+
+def classes(figures: Figures) -> Table:
+    """Each class: its test documents, how often it is predicted, and how well."""
+    rows = []
+    counts = confusion_counts(figures)
+    for name in dict.fromkeys(row["actual"] for row in counts):
+        actual = sum(row["documents"] for row in counts if row["actual"] == name)
+        predicted = sum(row["documents"] for row in counts if row["predicted"] == name)
+        right = sum(row["documents"] for row in counts if row["actual"] == row["predicted"] == name)
+        rows.append({
+            "class": name,
+            "documents": f"{actual:,}",
+            "predicted": f"{predicted:,}",
+            "precision": f"{right / predicted:.1%}" if predicted else "",
+            "recall": f"{right / actual:.1%}",
+            "F1": f"{2 * right / (actual + predicted):.3f}",
+        })  # fmt: skip
+    return rows
 
 
 def label_curve_cost(figures: Figures) -> Table:

@@ -48,11 +48,11 @@ _ALONE: tuple[Worth, ...] = ("always", "few", "many", "some")
 
 
 def verdict(figures: Figures) -> list[str]:
-    """The first sentence says which head start is worth it, and what to ship; at most three follow."""
+    """The first sentence says which head start is worth it, and what to ship; at most four follow."""
     worth_of = {name: _worth_of(figures, name) for name in figures.head_starts}
     worth_of |= dict.fromkeys(_worth_it_together(figures, worth_of), "together")
     worth_of |= _parts_beside(figures, worth_of)
-    following = (_few_labels(figures), _all_labels(figures), _price(figures))
+    following = (_warning(figures), _few_labels(figures), _all_labels(figures), _price(figures))
     first = f"{_answer(worth_of)}; {_shipping(figures, worth_of)}."
     return [first, *(sentence for sentence in following if sentence)]
 
@@ -216,6 +216,20 @@ def _candidates(figures: Figures) -> Mapping[str, Mapping[str, Any]]:
 def _head_starts(candidate: Mapping[str, Any]) -> list[str]:
     names = dict.fromkeys(part.partition(":")[0] for part in candidate["parts"])
     return [name for name in names if name != "tfidf"]
+
+
+def _warning(figures: Figures) -> str:
+    """The sentence on a classifier that is of no use, and on points of the label curve that went wrong."""
+    majority = figures["evaluate"]["baselines"]["majority_class"]
+    if majority.get("above_low", 1.0) <= 0:
+        return (
+            "Do not use it yet: it is not clearly better than always answering the largest class, which gets "
+            f"{majority['error']:.1%} wrong."
+        )
+    worse = list(figures["sample_efficiency"].get("worse_than_fewer", {}))
+    if not worse:
+        return ""
+    return f"Trainings of {listed([name_of(arm) for arm in worse])} went wrong: see the label curve."
 
 
 # -------------------------------------------------------------------------------------- what to ship

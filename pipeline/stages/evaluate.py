@@ -120,6 +120,7 @@ def run(
         for name in judged
     }
     metrics |= _baselines(metrics, found, shipped, data, params)
+    metrics["warnings"] = _warnings(metrics["baselines"], shipped.name)
     if shipped.name == BLEND:
         metrics["blend_without"] = _blends_without(shipped, candidates, data, params)
     wrong = evaluation.confident_errors(data.test.labels, shipped.test, settings.confident_errors)
@@ -406,10 +407,14 @@ def _baselines(
     data: _Data,
     params: Params,
 ) -> dict[str, Any]:
-    """Figures of the majority class and TF-IDF, each candidate against TF-IDF, and those without leaks."""
+    """Figures of the largest class and TF-IDF, each candidate against TF-IDF, and those without leaks."""
     settings, seed, labels = params.evaluate, params.run.seed, data.test.labels
     counts = np.bincount(data.train.labels, minlength=len(data.label_names))
-    majority: dict[str, float] = {"error": float((labels != counts.argmax()).mean())}
+    largest = np.tile(np.eye(len(counts))[counts.argmax()], (len(labels), 1))
+    majority: dict[str, float] = {
+        "error": float((labels != counts.argmax()).mean()),
+        **evaluation.error_above(labels, largest, shipped.test, settings, seed),
+    }
     baselines: dict[str, Any] = {"majority_class": majority}
     leakage: dict[str, Any] = {"num_leaked": data.num_leaked, "action": params.leakage.action}
     unseen = ~np.isin(data.test.documents, data.leaked)
@@ -425,6 +430,19 @@ def _baselines(
         if leaks_matter:
             leakage["tfidf_error_without"] = float((tfidf.argmax(1) != labels)[unseen].mean())
     return {"baselines": baselines, "leakage": leakage}
+
+
+def _warnings(baselines: Mapping[str, Mapping[str, float]], shipped: str) -> list[str]:
+    """What a person has to know before using what ships."""
+    others = {
+        "majority_class": "always answering the largest class",
+        TFIDF: "TF-IDF with logistic regression",
+    }
+    return [
+        f"what ships is not clearly better than {name}, which gets {baselines[key]['error']:.1%} wrong"
+        for key, name in others.items()
+        if key in baselines and key != shipped and baselines[key]["above_low"] <= 0
+    ]
 
 
 def _blends_without(

@@ -180,6 +180,7 @@ def _metrics(
         "curve": label_curve.curve(errors),
         "above": {arm: label_curve.comparisons(errors, arm) for arm in arms if arm in wrong},
         "labels_needed": _labels_needed(errors),
+        "worse_than_fewer": {arm: worse for arm in wrong if (worse := errors.worse_than_fewer(arm))},
         "began_anew": _counted(points, "began_anew"),
         "never_took_off": _counted(points, "never_took_off"),
         "cost": costs,

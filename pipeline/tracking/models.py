@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.corpus.tokenizers_tokenizer import TokenizersTokenizer
 from pipeline.tracking.runs import StageRun, best_effort, ensure_open
 from pipeline.tracking.stores import RefusedError, client, tracking_uri, without_login
 
+WARNINGS_TAG = "headstart.warnings"
 KEYS_TAG = "headstart.keys"  # of the trainings behind a registered model
 
 
-def register_model(run: StageRun, folder: Path, name: str, alias: str) -> str | None:
+def register_model(
+    run: StageRun, folder: Path, name: str, alias: str, warnings: Sequence[str] = ()
+) -> str | None:
     """Register the exported model in `folder` as a new version of `name`, and point `alias` at it.
+
+    `warnings` become a tag of the version, for whoever is about to use it.
 
     Returns its address, `models:/name@alias`, or None, after a warning, if MLflow does not take it.
     """
@@ -29,6 +35,8 @@ def register_model(run: StageRun, folder: Path, name: str, alias: str) -> str | 
             mlflow.create_registered_model(name)
         source = f"{mlflow.get_run(run_id).info.artifact_uri}/model"
         version = mlflow.create_model_version(name, source, run_id)
+        if warnings:
+            mlflow.set_model_version_tag(name, version.version, WARNINGS_TAG, "; ".join(warnings))
         mlflow.set_registered_model_alias(name, alias, version.version)
         return f"models:/{name}@{alias}"
     return None

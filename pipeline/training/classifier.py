@@ -39,6 +39,7 @@ from pipeline.training.settings import ClassifierTraining, Model, Optimizer
 from pipeline.training.task import evenly_spaced
 
 _EVALUATION_TOKENS = 32_768  # padded tokens per batch, if no gradient is needed
+_LEAST_STEPS_PER_EPOCH, _LEAST_ROWS = 3, 8  # of a batch that is cut to the number of labels
 _DOCUMENTS_TO_JUDGE_BY = 256  # enough to tell a network that learned something from one that did not
 
 
@@ -178,7 +179,7 @@ class ClassifierJob:
         batches = ClassifierBatches(
             train,
             documents=documents,
-            num_rows=settings.batch_rows,
+            num_rows=rows_for(len(documents), settings.batch_rows),
             max_tokens=settings.max_tokens,
             direction=card.direction,
             seed=self.seed,
@@ -278,6 +279,12 @@ def chosen_documents(
     if max_labels < num_classes:
         raise ValueError(f"{key} is {max_labels:,}, fewer than the {num_classes} classes; raise it")
     return labelled[stratified_subset(shard.labels[labelled], max_labels, seed)]
+
+
+def rows_for(num_documents: int, batch_rows: int) -> int:
+    """The documents of a batch: fewer than `batch_rows` where these would leave few steps in an epoch."""
+    least = -(-num_documents // _LEAST_STEPS_PER_EPOCH)
+    return min(batch_rows, max(_LEAST_ROWS, least))
 
 
 def num_labels_of(wanted: int | Literal["all"], shard: TokenShard) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.corpus.tokens import UNLABELLED
-from pipeline.training.classifier import chosen_documents, label_counts, num_labels_of
+from pipeline.training.classifier import chosen_documents, label_counts, num_labels_of, rows_for
 
 # 161 labels of 3 classes, and documents without a label between them.
 LABELS = np.repeat(np.array([0, UNLABELLED, 1, 2, UNLABELLED]), [60, 10, 50, 51, 7])
@@ -43,3 +43,11 @@ def test_fewer_labels_than_classes_are_refused_by_the_key():
 
 def test_the_number_of_labels_is_at_most_what_there_is():
     assert [num_labels_of(wanted, SHARD) for wanted in (7, 161, 400, "all")] == [7, 161, 161, 161]
+
+
+@pytest.mark.parametrize(
+    ("num_documents", "batch_rows", "rows"),
+    [(24_380, 128, 128), (161, 128, 54), (100, 32, 32), (40, 128, 14), (9, 128, 8), (9, 4, 4)],
+)
+def test_batches_leave_several_steps_in_an_epoch_of_few_labels(num_documents, batch_rows, rows):
+    assert rows_for(num_documents, batch_rows) == rows
