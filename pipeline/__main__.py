@@ -21,12 +21,31 @@ from pipeline.project import stages
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="From raw text to an evaluated classifier. `dvc repro` runs the stages.",
 )
 
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"headstart {version('headstart')}")
+        raise typer.Exit
+
+
 ParamsFile = Annotated[Path, typer.Option("--params", help="Settings.")]
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version, and no more.", is_eager=True, callback=_version),
+    ] = False,
+) -> None:
+    pass
 
 
 def _stage_command(name: str) -> Callable[..., None]:
@@ -306,11 +325,16 @@ def predict(
     precision: Annotated[
         Literal["auto", "fp32", "bf16"], typer.Option(help="Of matrix products; auto: the fast one here.")
     ] = "auto",
+    label_only: Annotated[
+        bool, typer.Option("--label-only", help="Print the label alone, one a line.")
+    ] = False,
+    with_text: Annotated[bool, typer.Option("--with-text", help="Repeat each text in its object.")] = False,
 ) -> None:
-    """Print label and probabilities of texts, one JSON object a line."""
-    from pipeline.inference.predict import predict_lines
+    """Print label and probabilities of texts, one JSON object a line; an empty text has no label."""
+    from pipeline.inference.predict import Form, predict_lines
 
-    for line in predict_lines(text or [], file, model or [Path("data/classifier")], precision):
+    form: Form = "labels" if label_only else "json_with_text" if with_text else "json"
+    for line in predict_lines(text or [], file, model or [Path("data/classifier")], precision, form):
         typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 

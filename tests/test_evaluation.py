@@ -94,3 +94,15 @@ def test_texts_without_terms_are_refused_with_what_to_do(texts, least):
     wanted = rf"in at least {least} of the {len(texts):,} training texts; set evaluate\.baseline_tfidf to"
     with pytest.raises(ValueError, match=wanted):
         fit_tfidf(texts, np.arange(len(texts)) % 2, num_classes=2, seed=0)
+
+
+def test_what_ships_is_warned_of_where_it_is_not_clearly_better():
+    from pipeline.stages.evaluate import _warnings
+
+    worse, better = {"error": 0.6, "above_low": -0.01}, {"error": 0.5, "above_low": 0.02}
+    assert _warnings({"majority_class": worse, "tfidf": better}, "blend") == [
+        "what ships is not clearly better than always answering the largest class, which gets 60.0% wrong"
+    ]
+    assert _warnings({"majority_class": better, "tfidf": worse}, "tfidf") == []
+    (tfidf,) = _warnings({"majority_class": better, "tfidf": worse}, "vectors")
+    assert tfidf.startswith("what ships is not clearly better than TF-IDF")

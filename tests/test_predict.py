@@ -253,7 +253,9 @@ def test_input_is_read_ahead_within_bounds_and_each_line_answered_once(model, mo
     lines = ["ab"] * 9 + ["c" * 100] + ["d" * 20] * 3
     file = tmp_path / "texts.txt"
     file.write_text("".join(f"{line}\n" for line in lines))
-    answers = [json.loads(line) for line in predict.predict_lines([], file, [model], "fp32")]
+    answers = [
+        json.loads(line) for line in predict.predict_lines([], file, [model], "fp32", "json_with_text")
+    ]
     assert [answer["text"] for answer in answers] == lines
     assert sizes == [(4, 8), (4, 8), (2, 102), (2, 40), (1, 20)]
 
@@ -272,7 +274,8 @@ def test_both_precisions_say_nearly_the_same(model, monkeypatch):
 
 def _answers(model, file, content):
     file.write_bytes(content)
-    return [json.loads(answer)["text"] for answer in predict.predict_lines([], file, [model], "fp32")]
+    lines = predict.predict_lines([], file, [model], "fp32", "json_with_text")
+    return [json.loads(line)["text"] for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +308,7 @@ def test_a_folder_or_nothing_as_a_file_is_refused(model, tmp_path):
 
 
 def test_an_argument_that_is_no_utf8_is_answered_in_utf8(model):
-    (answer,) = predict.predict_lines(["a\udcffb"], None, [model], "fp32")
+    (answer,) = predict.predict_lines(["a\udcffb"], None, [model], "fp32", "json_with_text")
     assert json.loads(answer.encode())["text"] == "a?b"
 
 
@@ -313,7 +316,17 @@ def test_an_argument_that_is_no_utf8_is_answered_in_utf8(model):
     ("content", "texts"), [(b"a\n\xe6\x97\xa5\n", ["a", "日"]), (b"", []), (b"a\nb\xff\n", None)]
 )
 def test_any_bytes_on_standard_input_are_answered_or_refused(model, content, texts):
-    command = [sys.executable, "-m", "pipeline", "predict", "--model", str(model), "--precision", "fp32"]
+    command = [
+        sys.executable,
+        "-m",
+        "pipeline",
+        "predict",
+        "--model",
+        str(model),
+        "--precision",
+        "fp32",
+        "--with-text",
+    ]
     # An output encoding that cannot represent the answers.
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run(command, input=content, capture_output=True, env=environment)
@@ -340,6 +353,20 @@ print("torch._dynamo" in sys.modules)
 
 def test_a_line_is_one_line_and_moves_no_cursor_whatever_the_text(model):
     texts = ["a\x1b[2J", "b\x9b31mred\x7f", "c\u2028d\u2029e\x85f"]
-    lines = list(predict.predict_lines(texts, None, [model], "fp32"))
+    lines = list(predict.predict_lines(texts, None, [model], "fp32", "json_with_text"))
     assert [json.loads(line)["text"] for line in lines] == texts
     assert all(line.isprintable() and len(line.splitlines()) == 1 for line in lines)
+
+
+def test_a_text_without_words_gets_no_label_and_no_text_is_repeated_unless_asked(model):
+    known, empty = map(json.loads, predict.predict_lines(["a b", " \t"], None, [model], "fp32"))
+    assert known.keys() == {"label", "probabilities"}
+    assert known["label"] in known["probabilities"]
+    assert empty == {"label": None, "probabilities": None}
+    only = list(predict.predict_lines(["a b", ""], None, [model], "fp32", "labels"))
+    assert only == [known["label"], ""]
+
+
+def test_without_a_classifier_the_message_says_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match="no classifier is there; run `dvc repro`, or name one with"):
+        list(predict.predict_lines(["a"], None, [tmp_path / "classifier"], "fp32"))

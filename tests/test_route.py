@@ -247,10 +247,11 @@ def test_predict_needs_the_exported_folder_alone(project, tmp_path):
         "ulmfit",
         "--model",
         "ulmfit_backward",
+        "--with-text",
         input="\n".join(texts),
     )
     of_shipped = command(
-        tmp_path, "headstart", "predict", "--model", "shipped", input="\n".join(texts)
+        tmp_path, "headstart", "predict", "--with-text", "--model", "shipped", input="\n".join(texts)
     ).stdout
     for said in (found.stdout, of_shipped):
         rows = [json.loads(line) for line in said.splitlines()]

@@ -73,8 +73,10 @@ def ship(
 def parts_of(folder: Path) -> list[Part]:
     """The parts of a shipped classifier; a folder that is none is a single exported one.
 
-    Raises ValueError if `classifier.json` is damaged.
+    Raises ValueError if there is no such folder, or `classifier.json` is damaged.
     """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no classifier is there; run `dvc repro`, or name one with --model")
     file = folder / SHIPPED_FILE
     if not file.exists():
         return [Part(folder, Share(1.0))]

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,9 @@ from pipeline.training.precision import dtype_of
 # A batch ends at whichever limit it reaches first. Larger batches, sorted by length, need less padding.
 _BATCH_TEXTS, _BATCH_CHARACTERS = 8192, 2**24
 _CONTROL = re.compile(r"[\x7f-\x9f\u2028\u2029]")
+
+
+Form = Literal["json", "json_with_text", "labels"]
 
 
 @dataclass(frozen=True)
@@ -94,9 +97,15 @@ def _check_alike(ours: Labelling, theirs: Labelling, folder: Path, other: Path) 
 
 
 def predict_lines(
-    texts: Sequence[str], file: Path | None, models: Sequence[Path], precision: Precision
+    texts: Sequence[str],
+    file: Path | None,
+    models: Sequence[Path],
+    precision: Precision,
+    form: Form = "json",
 ) -> Iterator[str]:
-    """JSON lines for texts, else for the lines of a file, else for those of standard input.
+    """A line for each text, else for each line of a file, else for each of standard input.
+
+    A text without words gets no label: null, or an empty line.
 
     Raises ValueError where both or neither are given, or the input is not UTF-8.
     """
@@ -106,13 +115,21 @@ def predict_lines(
     source: Iterable[str] = texts or _read_lines(file)
     for batch in _batches(source):
         for text, prediction in zip(batch, predictor.predict(batch), strict=True):
-            yield _json_line(
-                {
-                    "text": _valid_unicode(text),
-                    "label": prediction.label,
-                    "probabilities": prediction.probabilities,
-                }
-            )
+            yield _line(text, prediction if text.strip() else None, form)
+
+
+def _line(text: str, prediction: Prediction | None, form: Form) -> str:
+    label = prediction.label if prediction else None
+    if form == "labels":
+        return _one_line(label or "")
+    probabilities = prediction.probabilities if prediction else None
+    read = {"text": _valid_unicode(text)} if form == "json_with_text" else {}
+    return _json_line(read | {"label": label, "probabilities": probabilities})
+
+
+def _one_line(text: str) -> str:
+    """The text with what would end a line or move a cursor replaced."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _json_line(content: dict[str, Any]) -> str:

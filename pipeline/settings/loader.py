@@ -27,7 +27,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             _check_no_nul(content)
             return content
     except FileNotFoundError as error:
-        raise ValueError(f"{path}: no such file") from error
+        raise ValueError(f"{path}: no such file; run this in the folder of a headstart project") from error
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except (YAMLError, ValueError, RecursionError) as error:
