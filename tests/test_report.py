@@ -21,6 +21,7 @@ from pipeline.objectives.causal import Causal
 from pipeline.report import figures as data
 from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures
+from pipeline.report.headline import headline_figures
 from pipeline.report.markdown import summary
 from pipeline.report.page import Provenance, page
 from pipeline.report.sentences import number_of_labels
@@ -316,6 +317,16 @@ def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
         "Without vectors the blend gets 13.0% wrong, 3.0 points more (1.0 to 5.0).",
         "Without ulmfit the blend gets 9.9% wrong, 0.1 points fewer (-1.0 to 1.0): no clear difference.",
     ]
+
+
+def test_the_headline_is_a_dozen_figures(figures):
+    found = headline_figures(figures)
+    assert found == {
+        "ships": "ulmfit", "error": 0.1, "error_low": 0.08, "error_high": 0.12,
+        "tfidf_error": 0.2, "better_than_tfidf": 0.1,
+        "best_with_100_labels": "ulmfit", "error_with_100_labels": 0.3,
+        "ulmfit_bits_per_byte": pytest.approx(LM["bits_per_byte"]), "ulmfit_minutes": 4.0,
+    }  # fmt: skip
 
 
 def test_each_class_is_counted_and_one_that_is_never_predicted_is_named(figures):

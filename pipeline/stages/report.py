@@ -1,7 +1,8 @@
-"""Stage: metrics, curves and tables of all stages -> one page, a Markdown summary, pictures for papers."""
+"""Stage: metrics, curves and tables of all stages -> one page, a Markdown summary, pictures, main figures."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.report import charts, markdown
 from pipeline.report import figures as say
+from pipeline.report.headline import headline_figures
 from pipeline.report.page import Provenance, page
 
 STAGE = Stage(
     place=13,
     kind="reports",
     sections=("run.headstarts", "headstarts"),
-    outputs=("out", "summary", "pictures"),
+    outputs=("out", "summary", "pictures", "headline"),
 )
 
 
@@ -29,9 +31,10 @@ def run(
     out: Path,
     summary: Path,
     pictures: Path,
+    headline: Path,
     provenance: Provenance,
 ) -> dict[str, Any]:
-    """Write the page to `out`, Markdown to `summary`, PNGs into the folder `pictures`.
+    """Write the page to `out`, Markdown to `summary`, PNGs into `pictures`, the main figures to `headline`.
 
     Raises ValueError if the metrics of a stage are missing.
     """
@@ -50,4 +53,5 @@ def run(
             chart.properties(width=560).save(str(folder / f"{name}.png"), scale_factor=2)
     atomic_write_text(out, page(found, provenance))
     atomic_write_text(summary, markdown.summary(found))
+    atomic_write_text(headline, json.dumps(headline_figures(found), indent=2) + "\n")
     return {"num_pictures": len(drawn)}

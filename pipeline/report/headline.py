@@ -1,0 +1,48 @@
+"""The main figures of a run, for `dvc metrics show`, `dvc metrics diff` and `dvc exp show`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.report.figures import TRAININGS, Figures
+
+
+def headline_figures(figures: Figures) -> dict[str, Any]:
+    """A dozen figures: errors, the measure of each language model, the best arms with few labels, minutes."""
+    evaluation = figures["evaluate"]
+    found: dict[str, Any] = {
+        "ships": evaluation["shipped"],
+        "error": _rounded(evaluation["error"]),
+        "error_low": _rounded(evaluation["error_low"]),
+        "error_high": _rounded(evaluation["error_high"]),
+    }
+    tfidf = evaluation["baselines"].get("tfidf")
+    if tfidf is not None:
+        found |= {"tfidf_error": _rounded(tfidf["error"]), "better_than_tfidf": _rounded(tfidf["above"])}
+    found |= _with_fewest_labels(figures)
+    for name in figures.head_starts:
+        target = figures[f"finetune_lm-{name}"]
+        measure = target["measures"][0]["name"]
+        found[f"{name}_{measure}"] = _rounded(target["after"][measure])
+        trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS]
+        if all("seconds" in training for training in trainings):
+            found[f"{name}_minutes"] = round(sum(training["seconds"] for training in trainings) / 60, 1)
+    return found
+
+
+def _with_fewest_labels(figures: Figures) -> dict[str, Any]:
+    """The best arm, its error and that of TF-IDF with the fewest labels of the curve."""
+    metrics = figures["sample_efficiency"]
+    fewest = str(min(metrics["labels"]))
+    errors = {arm: row[fewest]["error"] for arm, row in metrics["curve"].items() if fewest in row}
+    if not errors:
+        return {}
+    best = min(errors, key=lambda arm: errors[arm])
+    found = {f"best_with_{fewest}_labels": best, f"error_with_{fewest}_labels": _rounded(errors[best])}
+    if "tfidf" in errors:
+        found[f"tfidf_error_with_{fewest}_labels"] = _rounded(errors["tfidf"])
+    return found
+
+
+def _rounded(value: float) -> float:
+    return round(float(value), 4)
