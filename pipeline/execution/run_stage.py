@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+import typer
 
 from pipeline import tracking
 from pipeline.distributed import services
@@ -33,6 +35,7 @@ from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
 from pipeline.storage.lease import Fence, Process
 from pipeline.terminal.progress import busy, follow
+from pipeline.terminal.results import result_line
 
 if TYPE_CHECKING:
     from pipeline.distributed.session import Session
@@ -58,6 +61,7 @@ def run_stage(
 
     Raises ValueError for a person's mistakes. A stage that fails overwrites nothing.
     """
+    begun = time.monotonic()
     parent = _dvc()  # first: dvc may be killed from here on, which leaves this process orphaned
     settings = load(params)
     described = stages.describe(stage)
@@ -100,6 +104,7 @@ def run_stage(
                 tracking.register_model(
                     run, folder, described.registers, "current", found.get("warnings", ())
                 )
+            typer.echo(result_line(info.name, found, time.monotonic() - begun))
             for warning in found.get("warnings", ()):
                 log.warning("%s", warning)
 

@@ -1,19 +1,25 @@
-"""Progress bars on standard error; off a terminal, nothing is drawn."""
+"""Progress on standard error: bars on a terminal, elsewhere a line each half minute."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
+import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress, ProgressColumn, TaskID
 
 _LOOK_EVERY_S = 0.5
+_SAY_EVERY_S = 30.0  # off a terminal
+_NARROW = 100  # columns below which the bar itself is left out, so that name and speed stay
 
 
 @contextlib.contextmanager
@@ -21,25 +27,69 @@ def follow(curve: Path, title: str) -> Iterator[None]:
     """Show the progress of a training while the block runs: step, loss, speed and time left.
 
     The figures come from the training's curve file, so training in Ray's workers looks like training in this
-    process.
+    process. A run that resumes is said to.
     """
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     figures = TextColumn("{task.percentage:>3.0f} % {task.fields[figures]}")
     description = TextColumn("{task.description}")
-    over = threading.Event()
-    with _bar(description, BarColumn(), figures, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+    earlier = _last_record(curve) if curve.exists() else None
+    if earlier is not None:
+        _say(f"{title}: resumes a run that had reached step {earlier['step']:,}")
+    bars = [] if _console().width < _NARROW else [BarColumn()]
+    with _bar(description, *bars, figures, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
         if bar.disable:
-            yield
+            first = earlier["metrics"].get("train/progress", 0.0) if earlier else 0.0
+            with _beside(_Lines(curve, title, time.monotonic(), first).watch):
+                yield
             return
         task = bar.add_task(title, total=1.0, figures="")
-        thread = threading.Thread(target=_watch, args=(curve, bar, task, over), daemon=True)
-        thread.start()
-        try:
+        with _beside(partial(_watch, curve, bar, task)):
             yield
-        finally:
-            over.set()
-            thread.join()
+
+
+@contextlib.contextmanager
+def _beside(watch: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run `watch` in a thread while the block runs; its event is set at the end."""
+    over = threading.Event()
+    thread = threading.Thread(target=watch, args=(over,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Says each half minute how far a training is."""
+
+    curve: Path
+    title: str
+    begun: float  # time
+    first: float  # progress by then, 0 to 1
+
+    def watch(self, over: threading.Event) -> None:
+        while not over.wait(_SAY_EVERY_S):
+            last = _last_record(self.curve) if self.curve.exists() else None
+            if last is not None:
+                _say(f"{self.title}: {self.how_far(last, time.monotonic())}")
+
+    def how_far(self, last: Mapping[str, Any], now: float) -> str:
+        """`step 120 of 380, loss 4.321, 8,900 tokens/s, 1.2 minutes left`."""
+        progress, step = last["metrics"].get("train/progress", 0.0), last["step"]
+        steps = f"step {step:,} of {round(step / progress):,}" if progress else f"step {step:,}"
+        said = f"{steps}, {_figures(last)}"
+        if progress <= self.first:
+            return said
+        left_s = (now - self.begun) * (1 - progress) / (progress - self.first)
+        return f"{said}, {left_s / 60:.1f} minutes left"
 
 
 @contextlib.contextmanager
@@ -59,7 +109,17 @@ def counted(total: int, title: str) -> Iterator[Callable[[], None]]:
 
     with _bar(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda: bar.advance(task)
+        done, said = 0, time.monotonic()
+
+        def advance() -> None:
+            nonlocal done, said
+            bar.advance(task)
+            done += 1
+            if bar.disable and time.monotonic() - said >= _SAY_EVERY_S:
+                said = time.monotonic()
+                _say(f"{done:,} of {total:,} {title}")
+
+        yield advance
 
 
 def stepwise(num_steps: int, title: str) -> Iterator[int]:
@@ -68,11 +128,16 @@ def stepwise(num_steps: int, title: str) -> Iterator[int]:
         yield from bar.track(range(num_steps), description=title)
 
 
-def _bar(*columns: ProgressColumn, transient: bool = False) -> Progress:
+def _console() -> Console:
     from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _bar(*columns: ProgressColumn, transient: bool = False) -> Progress:
     from rich.progress import Progress
 
-    console = Console(stderr=True)
+    console = _console()
     return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
 
 
@@ -83,7 +148,8 @@ def _watch(curve: Path, bar: Progress, task: TaskID, over: threading.Event) -> N
             size = curve.stat().st_size
             last = _last_record(curve)
             if last:
-                bar.update(task, completed=last["metrics"].get("train/progress", 0.0), figures=_figures(last))
+                figures = f"step {last['step']:,}, {_figures(last)}"
+                bar.update(task, completed=last["metrics"].get("train/progress", 0.0), figures=figures)
 
 
 def _last_record(curve: Path) -> dict[str, Any] | None:
@@ -96,10 +162,8 @@ def _last_record(curve: Path) -> dict[str, Any] | None:
     return None
 
 
-def _figures(record: dict[str, Any]) -> str:
+def _figures(record: Mapping[str, Any]) -> str:
+    """Loss and speed of a training, whatever its loss is of."""
     metrics = record["metrics"]
-    loss = float(metrics["train/loss"])
-    return (
-        f"step {record['step']:,}  loss {loss:.3f} (perplexity {math.exp(min(loss, 50)):,.0f})  "
-        f"{float(metrics['train/tokens_per_second']):,.0f} tokens/s"
-    )
+    speed = float(metrics["train/tokens_per_second"])
+    return f"loss {float(metrics['train/loss']):.3f}, {speed:,.0f} tokens/s"

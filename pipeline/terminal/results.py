@@ -1,0 +1,41 @@
+"""The result of a stage in a line, for a terminal or a log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def result_line(stage: str, metrics: Mapping[str, Any], seconds: float) -> str:
+    """`evaluate: ships blend, 11.3% wrong (12 s)`, from the stage's metrics."""
+    said = _said(metrics)
+    took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
+    return f"{stage}: {said} ({took})" if said else f"{stage}: done ({took})"
+
+
+def _said(metrics: Mapping[str, Any]) -> str:
+    if "shipped" in metrics:
+        return f"ships {metrics['shipped']}, {metrics['error']:.1%} of test documents wrong"
+    if "measures" in metrics:
+        first = metrics["measures"][0]
+        before, after = (
+            f"{metrics[when][first['name']]:,.{first['digits']}f}" for when in ("before", "after")
+        )
+        return f"{first['title']} {before} -> {after}"
+    if "curve" in metrics and "labels" in metrics:
+        counts = ", ".join(f"{count:,}" for count in metrics["labels"])
+        return f"{len(metrics['curve'])} arms with {counts} labels"
+    if "validation/accuracy" in metrics:
+        return f"{1 - metrics['validation/accuracy']:.1%} of validation documents wrong"
+    if "splits" in metrics:
+        sizes = ", ".join(
+            f"{split} {size['num_documents']:,}"
+            for split, size in metrics["splits"].items()
+            if "num_documents" in size
+        )
+        left_out = {
+            why.replace("_", " "): count for why, count in metrics.get("skipped", {}).items() if count
+        }
+        rows = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
+        return f"{sizes} documents" + (f"; rows left out: {rows}" if rows else "")
+    return ""
