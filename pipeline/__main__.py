@@ -112,8 +112,10 @@ def fingerprint(
 ) -> None:
     """Write down, for each stage, the code and packages that make its numbers."""
     from pipeline.execution.fingerprints import write_fingerprints
+    from pipeline.execution.own_code import check_runs_own_code
     from pipeline.project.params import load
 
+    check_runs_own_code(Path.cwd())
     for file in write_fingerprints(load(params), out):
         typer.echo(f"changed: {file}")
 

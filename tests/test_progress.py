@@ -63,11 +63,12 @@ def test_trials_are_counted_in_lines(monkeypatch, capsys):
     [
         ({"shipped": "blend", "error": 0.113}, "ships blend, 11.3% of test documents wrong"),
         (
-            {"measures": [{"name": "x", "title": "bits per byte", "digits": 3}], "before": {"x": 5}, "after": {"x": 2}},
+            {"measures": [{"name": "x", "title": "bits per byte", "digits": 3}],
+             "before": {"x": 5}, "after": {"x": 2}},
             "bits per byte 5.000 -> 2.000",
         ),
         ({"curve": {"a": {}, "b": {}}, "labels": [100, 1600]}, "2 arms with 100, 1,600 labels"),
-        ({"validation/accuracy": 0.9}, "10.0% of validation documents wrong"),
+        ({"validation_accuracy": 0.9}, "10.0% of validation documents wrong"),
         (
             {"splits": {"train": {"num_documents": 1200}}, "skipped": {"empty_text": 67, "no_label": 0}},
             "train 1,200 documents; rows left out: 67 empty text",

@@ -121,6 +121,19 @@ def test_services_are_known_after_the_clock_was_set(root, monkeypatch):
     assert services.down(root) == ["ray", "mlflow"]
 
 
+def test_a_copy_of_a_checkout_neither_joins_nor_stops_the_servers_of_the_original(
+    root, tmp_path, monkeypatch
+):
+    use_stand_ins(monkeypatch)
+    services.up(root)
+    running = both_up(root)
+    copied = tmp_path / "copy"
+    shutil.copytree(root / ".headstart", copied / ".headstart")
+    assert services.status(copied) == {}
+    assert services.down(copied) == []
+    assert both_up(root) == running
+
+
 EARLIER = time.time() - 1000
 
 

@@ -77,6 +77,10 @@ def test_tracking_uri_prefers_the_environment_then_a_living_server_then_sqlite(t
     record = tmp_path / ".headstart" / "services.json"
     record.write_text(json.dumps({"mlflow": {"address": "http://127.0.0.1:5", "pid": os.getpid()}}))
     assert tracking.tracking_uri(tmp_path) == "http://127.0.0.1:5"
+    for folder, address in ((tmp_path, "http://127.0.0.1:5"), (tmp_path / "original", sqlite)):
+        server = {"address": "http://127.0.0.1:5", "pid": os.getpid(), "folder": str(folder.resolve())}
+        record.write_text(json.dumps({"mlflow": server}))
+        assert tracking.tracking_uri(tmp_path) == address  # a copy of a checkout has a store of its own
     ended = subprocess.Popen(["true"])
     ended.wait()
     record.write_text(json.dumps({"mlflow": {"address": "http://127.0.0.1:5", "pid": ended.pid}}))

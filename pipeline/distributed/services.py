@@ -2,7 +2,8 @@
 
 Joining a running Ray takes seconds; starting one for each stage costs ten more. Both servers are plain
 processes in sessions of their own. `.headstart/services.json` records them, `.headstart/logs` holds their
-logs. Each checkout has its own record and takes free ports, so checkouts do not interfere.
+logs. Each checkout has its own record and takes free ports, so checkouts do not interfere. A record names its
+folder: in a copy of a checkout it counts for nothing.
 
 Both servers listen on 127.0.0.1 alone, unless `up` is given another address of this machine. Whoever can call
 an open Ray port can run code, so Ray requires a token for every call (`RAY_AUTH_MODE=token`). MLflow requires
@@ -49,6 +50,7 @@ class Service:
     address: str  # for clients
     dashboard: str  # for browsers
     log: str
+    folder: str = ""  # of the checkout that started it; empty: before records had this
 
     @property
     def running(self) -> bool:
@@ -177,7 +179,8 @@ def _launch(
             command, cwd=root, env=inherited | environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    service = Service(process.pid, identity_of(process.pid), address, dashboard, str(log))
+    folder = str(root.resolve())
+    service = Service(process.pid, identity_of(process.pid), address, dashboard, str(log), folder)
     _write(root, _read(root) | {name: service})
 
 
@@ -265,11 +268,13 @@ def _read(root: Path) -> dict[str, Service]:
     if not path.exists():
         return {}
     try:
-        return {name: Service(**fields) for name, fields in json.loads(path.read_text()).items()}
+        found = {name: Service(**fields) for name, fields in json.loads(path.read_text()).items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is no record of services ({error}); stop them by hand and delete it"
         ) from error
+    own = ("", str(root.resolve()))
+    return {name: service for name, service in found.items() if service.folder in own}
 
 
 def _write(root: Path, services: dict[str, Service]) -> None:

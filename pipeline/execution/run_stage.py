@@ -23,6 +23,7 @@ from pipeline.distributed import services
 from pipeline.distributed.cluster import Cluster
 from pipeline.execution import stale_report
 from pipeline.execution.fingerprints import stage_fingerprint, trials_digest
+from pipeline.execution.own_code import check_runs_own_code
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
@@ -63,6 +64,7 @@ def run_stage(
     """
     begun = time.monotonic()
     parent = _dvc()  # first: dvc may be killed from here on, which leaves this process orphaned
+    check_runs_own_code(Path.cwd())
     settings = load(params)
     described = stages.describe(stage)
     kind = described.kind

@@ -18,24 +18,27 @@ def _said(metrics: Mapping[str, Any]) -> str:
         return f"ships {metrics['shipped']}, {metrics['error']:.1%} of test documents wrong"
     if "measures" in metrics:
         first = metrics["measures"][0]
-        before, after = (
-            f"{metrics[when][first['name']]:,.{first['digits']}f}" for when in ("before", "after")
-        )
-        return f"{first['title']} {before} -> {after}"
+        values = (metrics[when][first["name"]] for when in ("before", "after"))
+        said = " -> ".join(format(value, f",.{first['digits']}f") for value in values)
+        return f"{first['title']} {said}"
     if "curve" in metrics and "labels" in metrics:
         counts = ", ".join(f"{count:,}" for count in metrics["labels"])
         return f"{len(metrics['curve'])} arms with {counts} labels"
-    if "validation/accuracy" in metrics:
-        return f"{1 - metrics['validation/accuracy']:.1%} of validation documents wrong"
-    if "splits" in metrics:
-        sizes = ", ".join(
-            f"{split} {size['num_documents']:,}"
-            for split, size in metrics["splits"].items()
-            if "num_documents" in size
-        )
-        left_out = {
-            why.replace("_", " "): count for why, count in metrics.get("skipped", {}).items() if count
-        }
-        rows = ", ".join(f"{count:,} {why}" for why, count in left_out.items())
-        return f"{sizes} documents" + (f"; rows left out: {rows}" if rows else "")
-    return ""
+    if "validation_accuracy" in metrics:
+        return f"{1 - metrics['validation_accuracy']:.1%} of validation documents wrong"
+    if "num_leaked" in metrics:
+        return f"{metrics['num_leaked']:,} test documents are also in training text"
+    if "num_features" in metrics:
+        return f"{metrics['num_documents']:,} documents"
+    return _documents(metrics) if "splits" in metrics else ""
+
+
+def _documents(metrics: Mapping[str, Any]) -> str:
+    sizes = ", ".join(
+        f"{split} {size['num_documents']:,}"
+        for split, size in metrics["splits"].items()
+        if "num_documents" in size
+    )
+    skipped = metrics.get("skipped", {}).items()
+    rows = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in skipped if count)
+    return f"{sizes} documents" + (f"; rows left out: {rows}" if rows else "")

@@ -68,13 +68,15 @@ def tracking_uri(root: Path) -> str:
 
 
 def _recorded_server(path: Path) -> str | None:
-    """Address of the recorded MLflow server while its process lives."""
+    """Address of the recorded MLflow server while its process lives; None in a copy of its checkout."""
+    own = str(path.parent.parent)
     try:
         server = json.loads(path.read_text()).get("mlflow") or {}
     except FileNotFoundError:
         return None
-    alive = "pid" in server and is_alive(int(server["pid"]), server.get("started"))
-    return str(server["address"]) if alive else None
+    is_own = "pid" in server and server.get("folder") in (None, "", own)
+    is_up = is_own and is_alive(int(server["pid"]), server.get("started"))
+    return str(server["address"]) if is_up else None
 
 
 def store_name(uri: str) -> str:
