@@ -19,9 +19,7 @@ def checkout(folder: Path, content: str) -> Path:
 
 def test_other_code_than_the_folders_own_is_refused_by_the_file(tmp_path):
     running = checkout(tmp_path / "running", "rate = 1\n")
-    with pytest.raises(
-        ValueError, match=r"models/layers\.py here differs from that of .*/running"
-    ):
+    with pytest.raises(ValueError, match=r"models/layers\.py here differs from that of .*/running"):
         check_runs_own_code(checkout(tmp_path / "other", "rate = 2\n"), running)
 
 

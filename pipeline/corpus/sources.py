@@ -12,9 +12,10 @@ import glob
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,7 +30,8 @@ BATCH_ROWS = 200  # ten times as many took 100 MB more with long documents
 SPLITS = ("train", "validation", "test", "unlabelled")
 
 _FORMATS = {
-    ".parquet": "parquet", ".csv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson", ".txt": "text",
+    ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".ndjson": "ndjson", ".jsonl": "ndjson",
+    ".txt": "text",
 }  # fmt: skip
 _MINUS_ONE = ("-1", "-1.0")
 _INTEGER = re.compile(r"(-?\d{1,18})(?:\.0+)?")  # a longer number is a name
@@ -144,7 +146,8 @@ class Files:
 
     def _open(self, name: str) -> _File:
         form = self._format_of(name)
-        file = _File(name, form, path=name)
+        is_tsv = Path(name.partition("?")[0]).suffix.lower() == ".tsv"
+        file = _File(name, form, path=name, delimiter="\t" if is_tsv else ",")
         with _explained(file, self.key):
             if form != "parquet" and not is_remote(name):
                 file = self._looked_through(file)
@@ -168,7 +171,8 @@ class Files:
             case "parquet":
                 scan = pl.scan_parquet(file.pattern)
             case "csv":
-                scan = pl.scan_csv(file.pattern, infer_schema=False)  # every column as strings
+                # Every column as strings.
+                scan = pl.scan_csv(file.pattern, infer_schema=False, separator=file.delimiter)
             case "ndjson":
                 return self._scanned_ndjson(file)
             case _:
@@ -214,15 +218,17 @@ class Files:
             path = Path(self._repairs.name) / f"{len(list(Path(self._repairs.name).iterdir()))}-{path.name}"
             textfiles.write_marked(Path(file.name), path, is_json=file.format == "ndjson")
             file = replace(file, path=str(path), is_marked=fault is not None)
-        if file.format == "csv" and not textfiles.quotes_are_regular(path):
-            self._check_rows(file)
+        if file.format == "csv":
+            file = replace(file, delimiter=textfiles.delimiter_of(path, self.settings.text_column))
+            if not textfiles.quotes_are_regular(path, file.delimiter):
+                self._check_rows(file)
         return file
 
     def _check_rows(self, file: _File) -> None:
         """Raise ValueError if rows of a local CSV file are broken."""
         if file.path in self._whole or is_remote(file.name):
             return
-        if fault := textfiles.csv_fault(Path(file.path)):
+        if fault := textfiles.csv_fault(Path(file.path), file.delimiter):
             raise ValueError(f"{file.name}: {fault}")
         self._whole.add(file.path)
 
@@ -418,6 +424,7 @@ class _File:
     name: str  # as in the settings
     format: str
     path: str  # the name, or the path of a repaired copy
+    delimiter: str  # of CSV
     is_marked: bool = False  # has `UNDECODABLE` in place of invalid bytes
     scan: Any = None  # pl.LazyFrame
     columns: dict[str, Any] = field(default_factory=dict)
@@ -507,7 +514,9 @@ def _explained(file: _File, key: str) -> Iterator[None]:
     # At some damaged files polars panics, with an exception outside its own hierarchy.
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         reason = str(error).split("\n", 1)[0]
-        look = {"csv": textfiles.csv_fault, "ndjson": textfiles.json_fault}.get(file.format)
+        of_csv = partial(textfiles.csv_fault, delimiter=file.delimiter)
+        looks: dict[str, Callable[[Path], str | None]] = {"csv": of_csv, "ndjson": textfiles.json_fault}
+        look = looks.get(file.format)
         if look and not is_remote(name) and not isinstance(error, OSError):
             reason = look(Path(file.path)) or reason
         if "utf" in reason.lower():

@@ -8,6 +8,7 @@ line, or mark the place so that rows can be skipped or repaired. Files at addres
 from __future__ import annotations
 
 import codecs
+import contextlib
 import csv
 import json
 import re
@@ -27,9 +28,11 @@ _PACKED = {
     b"\x1f\x8b": "gzip", b"BZh91AY&SY": "bzip2", b"\xfd7zXZ\x00": "xz", b"\x28\xb5\x2f\xfd": "zstandard",
     b"PK\x03\x04": "zip", b"PAR1\x15": "parquet",
 }  # fmt: skip
-_QUOTE, _COMMA, _LF, _CR = b'",\n\r'
+_QUOTE, _LF, _CR = b'"\n\r'
+_DELIMITERS = (",", ";", "\t", "|")
+_LONGEST_HEADER = 2**20  # characters
 # These characters may precede an opening quote and follow a closing one; two quotes in a row stand for one.
-_BEFORE_OPENING, _AFTER_CLOSING = ((_QUOTE, _COMMA, _LF), (_QUOTE, _COMMA, _LF, _CR))
+_BEFORE_OPENING, _AFTER_CLOSING = ((_QUOTE, _LF), (_QUOTE, _LF, _CR))  # and the delimiter
 
 
 def refuse_other_kinds(path: Path) -> None:
@@ -88,13 +91,24 @@ def write_marked(path: Path, copy: Path, *, is_json: bool) -> None:
 # CSV
 
 
-def quotes_are_regular(path: Path) -> bool:
+def delimiter_of(path: Path, column: str) -> str:
+    """The delimiter with which the header has this column: comma, semicolon, tab or bar; comma if none."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as file:
+        header = file.readline(_LONGEST_HEADER).rstrip("\r\n")
+    for delimiter in _DELIMITERS:
+        with contextlib.suppress(csv.Error):
+            if column in next(csv.reader([header], delimiter=delimiter), []):
+                return delimiter
+    return _DELIMITERS[0]
+
+
+def quotes_are_regular(path: Path, delimiter: str = ",") -> bool:
     """Return whether each quote opens or closes a field, or is doubled in one, and the last one closes.
 
     If not, the file is broken or has quotes within unquoted fields: `csv_fault` tells which. Reads the file
     once, a block at a time.
     """
-    inside, before = False, b"\n"
+    inside, before, between = False, b"\n", ord(delimiter)
     blocks = _blocks(path, skip=len(codecs.BOM_UTF8) if has_byte_order_mark(path) else 0)
     block = next(blocks, b"")
     while block:
@@ -103,8 +117,8 @@ def quotes_are_regular(path: Path) -> bool:
         quotes = np.flatnonzero(bytes_[1:-1] == _QUOTE) + 1
         opening, closing = quotes[int(inside) :: 2], quotes[1 - int(inside) :: 2]
         if not (
-            np.isin(bytes_[opening - 1], _BEFORE_OPENING).all()
-            and np.isin(bytes_[closing + 1], _AFTER_CLOSING).all()
+            np.isin(bytes_[opening - 1], (*_BEFORE_OPENING, between)).all()
+            and np.isin(bytes_[closing + 1], (*_AFTER_CLOSING, between)).all()
         ):
             return False
         inside ^= len(quotes) % 2 == 1
@@ -112,13 +126,14 @@ def quotes_are_regular(path: Path) -> bool:
     return not inside
 
 
-def csv_fault(path: Path) -> str | None:
+def csv_fault(path: Path, delimiter: str = ",") -> str | None:
     """Describe the first fault in the rows of a CSV file, with its line; None if there is none. Slow."""
     limit = csv.field_size_limit(2**31 - 1)
     try:
         with path.open(encoding="utf-8-sig", newline="\n") as file:
             # Like polars, do not end a line at a lone carriage return.
-            return _fault_of(csv.reader((line.replace("\r", "") for line in file), strict=True))
+            lines = (line.replace("\r", "") for line in file)
+            return _fault_of(csv.reader(lines, delimiter=delimiter, strict=True))
     finally:
         csv.field_size_limit(limit)
 
@@ -132,7 +147,7 @@ def _fault_of(rows: Any) -> str | None:
             if row and len(row) != width:
                 return (
                     f"line {rows.line_num:,}: {len(row)} fields, the header has {width} (a text that holds "
-                    "commas or line breaks must be quoted)"
+                    "delimiters or line breaks must be quoted)"
                 )
     except csv.Error as error:
         return f"line {rows.line_num:,}: {error} (a quote within a quoted text must be doubled)"

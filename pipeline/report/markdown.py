@@ -41,7 +41,7 @@ def summary(figures: Figures) -> str:
     sections += [
         ("Test documents that are also in the training text", f"{sentences.leakage(figures)}\n"),
         ("Vocabulary of each tokenizer", _table(tables.vocabulary(figures))),
-        ("Corpora", f"{_table(tables.corpora(figures))}\n{sentences.left_out(figures)}\n"),
+        ("Corpora", f"{_table(tables.corpora(figures))}\n{_plain(sentences.left_out(figures))}\n"),
     ]
     key_figures = "".join(f"- {line}\n" for line in sentences.key_figures(figures))
     answer, *following = verdict(figures)

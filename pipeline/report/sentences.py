@@ -303,7 +303,7 @@ def leakage(figures: Figures) -> str:
 
 
 def left_out(figures: Figures) -> str:
-    """The rows that `prepare` left out and repaired."""
+    """The rows that `prepare` left out and repaired, and what it remarked."""
 
     def rows(what: str) -> str:
         found = [
@@ -314,7 +314,12 @@ def left_out(figures: Figures) -> str:
         ]
         return "; ".join(found) or "nothing"
 
-    return f"Rows left out: {rows('skipped')}. Repaired: {rows('repaired')}."
+    remarks = [
+        f" {corpus[0].upper()}{corpus[1:]}: {remark}."
+        for corpus in ("general", "target")
+        for remark in figures[f"prepare-{corpus}"].get("remarks", ())
+    ]
+    return f"Rows left out: {rows('skipped')}. Repaired: {rows('repaired')}.{''.join(remarks)}"
 
 
 def search(figures: Figures) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.documents import write_documents
+from pipeline.corpus.remarks import remarks_on
 from pipeline.corpus.settings import FilesSource, PydocsSource
 from pipeline.corpus.sources import SPLITS, is_remote, open_source
 from pipeline.files.atomic import atomic_folder
@@ -34,11 +35,15 @@ def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
     source = open_source(settings.source, f"{key}.source")
     with atomic_folder(out) as folder:
         info = write_documents(source, settings, seed=params.run.seed, key=key, folder=folder)
+        remarks = remarks_on(folder, info)
+    for remark in remarks:
+        log.warning("%s: %s", key, remark)
     return {
         "num_classes": len(info.label_names or ()),
         "splits": {split: asdict(size) for split, size in info.splits.items()},
         "skipped": dict(info.skipped),
         "repaired": dict(info.repaired),
+        "remarks": remarks,
     }
 
 

@@ -170,6 +170,22 @@ def test_auto_uses_each_files_extension(tmp_path, make_source):
         _read(make_source(format="auto", train=[str(packed)]))
 
 
+@pytest.mark.parametrize(
+    ("delimiter", "suffix"), [(";", "csv"), ("\t", "csv"), ("|", "csv"), ("\t", "tsv"), (",", "tsv")]
+)
+def test_the_delimiter_is_found_in_the_header(tmp_path, make_source, delimiter, suffix):
+    file = tmp_path / f"train.{suffix}"
+    texts = ["one, two; three", f"with {delimiter} in quotes", 'and ""quotes""']
+    rows = [f'"{text}"{delimiter}{"ab"[k % 2]}' for k, text in enumerate(texts)]
+    file.write_text("\n".join([f"text{delimiter}label", *rows]) + "\n", encoding="utf-8")
+    found, labels, _ = _read(make_source(format="auto", train=[str(file)]))
+    assert found == [text.replace('""', '"') for text in texts]
+    assert labels == [0, 1, 0]
+    file.write_text(f"text{delimiter}label\na{delimiter}b{delimiter}c\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"train\.{suffix}: .*line 2: 3 fields, the header has 2"):
+        _read(make_source(format="auto", train=[str(file)]))
+
+
 def test_a_file_in_both_train_and_test_is_refused(tmp_path, make_source):
     file = _write(tmp_path, "csv")
     with pytest.raises(ValueError, match=r"train\.csv is in both `.*source\.train` and `.*source\.test`"):
