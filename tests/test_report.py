@@ -319,6 +319,24 @@ def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
     ]
 
 
+def test_without_labels_the_report_shows_the_language_models(figures):
+    passed_over = {"without_labels": True}
+    names = ("evaluate", "sample_efficiency", "finetune_classifier-ulmfit", "read_features-ulmfit")
+    metrics = {**figures.metrics, **dict.fromkeys(names, passed_over)}
+    curves = {**figures.curves, "finetune_classifier-ulmfit": []}
+    figures = dataclasses.replace(figures, metrics=metrics, curves=curves, confusion=[], errors=[])
+    assert verdict(figures) == [
+        "Unknown: there are no labels, so no classifier was trained; label some documents to find out.",
+        "The head start ulmfit took 1.7 core minutes to train.",
+    ]
+    assert headline_figures(figures) == {"ulmfit_bits_per_byte": LM["bits_per_byte"]}
+    html, text = page(figures, Provenance()), summary(figures)
+    for said in (html, text):
+        assert "bits per byte" in said
+        assert "Error by number of labels" not in said
+    assert 'id="labels"' not in html
+
+
 def test_the_headline_is_a_dozen_figures(figures):
     found = headline_figures(figures)
     assert found == {

@@ -24,6 +24,7 @@ from pipeline.distributed.cluster import Cluster
 from pipeline.execution import stale_report
 from pipeline.execution.fingerprints import stage_fingerprint, trials_digest
 from pipeline.execution.own_code import check_runs_own_code
+from pipeline.execution.without_labels import is_passed_over, write_nothing
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
@@ -68,6 +69,9 @@ def run_stage(
     settings = load(params)
     described = stages.describe(stage)
     kind = described.kind
+    if is_passed_over(stage, settings):
+        _write_without_labels(stage, metrics, curve, arguments)
+        return
     if stage == "prepare" or kind == "sweeps":  # refuse now what would be refused after hours
         check_head_starts(settings)
     root = project_root(Path.cwd())
@@ -109,6 +113,17 @@ def run_stage(
             typer.echo(result_line(info.name, found, time.monotonic() - begun))
             for warning in found.get("warnings", ()):
                 log.warning("%s", warning)
+
+
+def _write_without_labels(
+    stage: str, metrics: Path, curve: Path | None, arguments: Mapping[str, Any]
+) -> None:
+    stale_report.mark(stage, Path.cwd())
+    found = write_nothing(stage, arguments)
+    if curve is not None:
+        _write_curve([], curve)
+    atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
+    typer.echo(f"{stage}: passed over, as corpus.target.source.label_column is null: there are no labels")
 
 
 def project_root(folder: Path) -> Path:

@@ -29,6 +29,7 @@ class Stage:
     kind: Kind  # prepares data; trains one model; sweeps: trains many; evaluates; reports
     sections: tuple[str, ...]  # dotted paths in params.yaml; `{headstart}`: the value of that flag
     outputs: tuple[str, ...] = ("out",)  # flags of what it writes; its other paths are inputs
+    needs_labels: bool = False  # without labels it is passed over, and its outputs are empty
     registers: str | None = None  # the MLflow model that its last output becomes
 
     @property

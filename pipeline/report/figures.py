@@ -51,6 +51,11 @@ class Figures:
         return self.metrics[name]
 
     @property
+    def has_labels(self) -> bool:
+        """Whether classifiers were trained; else only the language models and corpora have figures."""
+        return "without_labels" not in self.metrics["evaluate"]
+
+    @property
     def head_starts(self) -> list[str]:
         return list(self.tokenizers)
 
@@ -66,6 +71,7 @@ def read(metrics: Path, curves: Path, evaluation: Path, tokenizers: Mapping[str,
     needed = [*(f"prepare-{corpus}" for corpus in CORPORA), *encoded, *trainings, *features]
     needed += ["find_leaks", "evaluate", "sample_efficiency"]
     found = {name: _json(metrics / f"{name}.json") for name in needed}
+    has_labels = "without_labels" not in found["evaluate"]
     for name in ("tune", "ablate"):
         file = metrics / f"{name}.json"
         if file.exists() and (figures := _json(file)).get("num_trials") != 0:
@@ -74,9 +80,9 @@ def read(metrics: Path, curves: Path, evaluation: Path, tokenizers: Mapping[str,
         tokenizers=dict(tokenizers),
         metrics=found,
         curves={name: _csv(curves / f"{name}.csv") for name in trainings},
-        confusion=_csv(evaluation / "confusion.csv"),
-        calibration=_csv(evaluation / "calibration.csv"),
-        errors=_json(evaluation / "errors.json"),
+        confusion=_csv(evaluation / "confusion.csv") if has_labels else [],
+        calibration=_csv(evaluation / "calibration.csv") if has_labels else [],
+        errors=_json(evaluation / "errors.json") if has_labels else [],
     )
 
 

@@ -9,6 +9,18 @@ from pipeline.report.figures import TRAININGS, Figures
 
 def headline_figures(figures: Figures) -> dict[str, Any]:
     """A dozen figures: errors, the measure of each language model, the best arms with few labels, minutes."""
+    found = _of_labels(figures) if figures.has_labels else {}
+    for name in figures.head_starts:
+        target = figures[f"finetune_lm-{name}"]
+        measure = target["measures"][0]["name"]
+        found[f"{name}_{measure}"] = _rounded(target["after"][measure])
+        trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS]
+        if all("seconds" in training for training in trainings):
+            found[f"{name}_minutes"] = round(sum(training["seconds"] for training in trainings) / 60, 1)
+    return found
+
+
+def _of_labels(figures: Figures) -> dict[str, Any]:
     evaluation = figures["evaluate"]
     found: dict[str, Any] = {
         "ships": evaluation["shipped"],
@@ -19,15 +31,7 @@ def headline_figures(figures: Figures) -> dict[str, Any]:
     tfidf = evaluation["baselines"].get("tfidf")
     if tfidf is not None:
         found |= {"tfidf_error": _rounded(tfidf["error"]), "better_than_tfidf": _rounded(tfidf["above"])}
-    found |= _with_fewest_labels(figures)
-    for name in figures.head_starts:
-        target = figures[f"finetune_lm-{name}"]
-        measure = target["measures"][0]["name"]
-        found[f"{name}_{measure}"] = _rounded(target["after"][measure])
-        trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS]
-        if all("seconds" in training for training in trainings):
-            found[f"{name}_minutes"] = round(sum(training["seconds"] for training in trainings) / 60, 1)
-    return found
+    return found | _with_fewest_labels(figures)
 
 
 def _with_fewest_labels(figures: Figures) -> dict[str, Any]:

@@ -16,20 +16,8 @@ from pipeline.report.verdict import verdict
 
 
 def summary(figures: Figures) -> str:
-    num_documents = figures["evaluate"]["num_documents"]
-    num_classes = figures["prepare-target"]["num_classes"]
     sections = [
-        (
-            f"Classifier, on {num_documents:,} test documents of {num_classes} classes",
-            _table(tables.classifiers(figures))
-            + _paragraphs(
-                [_plain(said) for said in sentences.never_predicted(figures)]
-                + sentences.classifier_restarts(figures)
-            ),
-        ),
-        ("By class", _table(tables.classes(figures))),
-        ("Error by number of labels", _label_curve(figures)),
-        ("The cheapest ways to lower errors", _table(tables.prices(figures))),
+        *(_of_labels(figures) if figures.has_labels else []),
         ("Language models, on validation text", _table(tables.language_models(figures))),
     ]
     if figures.get("tune") is not None:
@@ -47,6 +35,22 @@ def summary(figures: Figures) -> str:
     answer, *following = verdict(figures)
     parts = [f"# Summary\n\n**{answer}**\n{_paragraphs([' '.join(following)])}", key_figures]
     return "\n".join(parts + [f"## {title}\n\n{content}" for title, content in sections])
+
+
+def _of_labels(figures: Figures) -> list[tuple[str, str]]:
+    num_documents = figures["evaluate"]["num_documents"]
+    num_classes = figures["prepare-target"]["num_classes"]
+    never = [_plain(said) for said in sentences.never_predicted(figures)]
+    return [
+        (
+            f"Classifier, on {num_documents:,} test documents of {num_classes} classes",
+            _table(tables.classifiers(figures))
+            + _paragraphs([*never, *sentences.classifier_restarts(figures)]),
+        ),
+        ("By class", _table(tables.classes(figures))),
+        ("Error by number of labels", _label_curve(figures)),
+        ("The cheapest ways to lower errors", _table(tables.prices(figures))),
+    ]
 
 
 def _label_curve(figures: Figures) -> str:

@@ -84,11 +84,14 @@ def page(figures: Figures, provenance: Provenance) -> str:
     """The whole page, as HTML."""
     import vl_convert
 
+    of_labels = [
+        ("labels", "How many labels", _labels),
+        ("price", "Error against price", _prices),
+        ("result", "The classifier", _result),
+        ("errors", "Most confident errors", _errors),
+    ]
     sections = [
-        ("labels", "How many labels", _labels(figures)),
-        ("price", "Error against price", _prices(figures)),
-        ("result", "The classifier", _result(figures)),
-        ("errors", "Most confident errors", _errors(figures)),
+        *((name, title, draw(figures)) for name, title, draw in of_labels if figures.has_labels),
         ("models", "Language models", _language_models(figures)),
         ("rates", "Learning rates as used", _rates(figures)),
         ("search", "Search", _search(figures)),
@@ -296,6 +299,7 @@ def _rates(figures: Figures) -> str:
         )
         for name in figures.head_starts
         for stage in TRAININGS
+        if data.rates(figures, stage, name)
     )
 
 

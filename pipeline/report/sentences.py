@@ -11,6 +11,8 @@ _LEARNED_NOTHING = "were no better than the class frequencies"
 
 def key_figures(figures: Figures) -> list[str]:
     """Error, against TF-IDF; why this one ships; leaked documents; coverage; cost."""
+    if not figures.has_labels:
+        return _coverage(figures)
     return [
         _error(figures),
         _choice(figures),
@@ -295,9 +297,10 @@ def leakage(figures: Figures) -> str:
         f"{found['num_leaked']:,} of {found['num_test_documents']:,} ({found['share']:.1%}), "
         f"{found['num_exact']:,} word for word, {found['num_near']:,} nearly ({where})."
     )
-    if metrics["leakage"]["action"] == "drop":
+    judged = metrics.get("leakage", {})  # without labels there is no error to judge
+    if judged.get("action") == "drop":
         return f"{said} All figures leave them out."
-    if "error_without" in metrics["leakage"]:
+    if "error_without" in judged:
         said += f" Without them the classifier's error is {metrics['leakage']['error_without']:.1%}."
     return said
 

@@ -49,6 +49,12 @@ _ALONE: tuple[Worth, ...] = ("always", "few", "many", "some")
 
 def verdict(figures: Figures) -> list[str]:
     """The first sentence says which head start is worth it, and what to ship; at most four follow."""
+    if not figures.has_labels:
+        price = _training_price(figures)
+        return [
+            "Unknown: there are no labels, so no classifier was trained; label some documents to find out.",
+            *([f"{price[0].upper()}{price[1:]}."] if price else []),
+        ]
     worth_of = {name: _worth_of(figures, name) for name in figures.head_starts}
     worth_of |= dict.fromkeys(_worth_it_together(figures, worth_of), "together")
     worth_of |= _parts_beside(figures, worth_of)
@@ -319,17 +325,23 @@ def _all_labels(figures: Figures) -> str:
 
 def _price(figures: Figures) -> str:
     """Core minutes of each head start's own training, and the time of a prediction."""
-    spent = {
-        name: core_seconds_of(figures, [name], ("pretrain_lm", "finetune_lm")) for name in figures.head_starts
-    }
     taken = milliseconds(figures, _candidates(figures)[figures["evaluate"]["shipped"]])
-    parts = []
-    known = {name: seconds for name, seconds in spent.items() if seconds is not None}
-    if known:
-        (first, seconds), *rest = known.items()
-        each = [f"the head start {first} took {seconds / 60:.1f} core minutes to train"]
-        parts.append(listed([*each, *(f"{name} {seconds / 60:.1f}" for name, seconds in rest)]))
+    training = _training_price(figures)
+    parts = [training] if training else []
     if taken:
         parts.append(f"what ships takes {taken} ms a document")
     said = "; ".join(parts)
     return f"{said[0].upper()}{said[1:]}." if said else ""
+
+
+def _training_price(figures: Figures) -> str:
+    """The core minutes of each head start's own training; empty if they were not recorded."""
+    spent = {
+        name: core_seconds_of(figures, [name], ("pretrain_lm", "finetune_lm")) for name in figures.head_starts
+    }
+    known = {name: seconds for name, seconds in spent.items() if seconds is not None}
+    if not known:
+        return ""
+    (first, seconds), *rest = known.items()
+    each = [f"the head start {first} took {seconds / 60:.1f} core minutes to train"]
+    return listed([*each, *(f"{name} {seconds / 60:.1f}" for name, seconds in rest)])

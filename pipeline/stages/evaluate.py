@@ -42,6 +42,7 @@ from pipeline.training.classifier import chosen_documents, predict_logits
 STAGE = Stage(
     place=9,
     kind="evaluates",
+    needs_labels=True,
     sections=(
         "run.seed",
         "run.headstarts",

@@ -20,6 +20,7 @@ from pipeline.training.classifier import ClassifierJob, make_classifier_job
 STAGE = Stage(
     place=7,
     kind="trains",
+    needs_labels=True,
     sections=(
         "run.seed",
         "run.precision",

@@ -26,6 +26,7 @@ from pipeline.training.checkpoint import tensors_under
 STAGE = Stage(
     place=6,
     kind="evaluates",
+    needs_labels=True,
     sections=(
         "headstarts.{headstart}.family",
         "headstarts.{headstart}.config",

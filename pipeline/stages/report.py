@@ -40,12 +40,7 @@ def run(
     """
     tokenizers = {name: params.headstarts[name].tokenizer for name in params.run.headstarts}
     found = say.read(figures, curves, evaluation, tokenizers)
-    drawn = {
-        "label_curve": charts.label_curve(say.label_curve(found), found["sample_efficiency"]["confidence"]),
-        "prices": charts.prices(say.prices(found)),
-        "confusion": charts.confusion(say.confusion_counts(found)),
-        "calibration": charts.calibration(found.calibration),
-    }
+    drawn = _charts_of_labels(found) if found.has_labels else {}
     for number, (title, rows) in enumerate(say.language_model_curves(found).items(), start=1):
         drawn[f"language_models_{number}"] = charts.language_models(rows, title)
     with atomic_folder(pictures) as folder:
@@ -55,3 +50,12 @@ def run(
     atomic_write_text(summary, markdown.summary(found))
     atomic_write_text(headline, json.dumps(headline_figures(found), indent=2) + "\n")
     return {"num_pictures": len(drawn)}
+
+
+def _charts_of_labels(found: say.Figures) -> dict[str, Any]:
+    return {
+        "label_curve": charts.label_curve(say.label_curve(found), found["sample_efficiency"]["confidence"]),
+        "prices": charts.prices(say.prices(found)),
+        "confusion": charts.confusion(say.confusion_counts(found)),
+        "calibration": charts.calibration(found.calibration),
+    }

@@ -31,6 +31,7 @@ from pipeline.training.classifier import label_counts
 STAGE = Stage(
     place=11,
     kind="sweeps",
+    needs_labels=True,
     sections=(
         "run.seed",
         "run.precision",

@@ -16,11 +16,8 @@ def folder(tmp_path):
     """Twelve good documents; two bad ones; a text with two labels; two repeated ones, one across splits."""
     train: list[tuple[str, int | None]] = [(f"text {k}", 2) for k in range(12)]
     train += [("torn", 1), ("torn", 2), ("bad one", 0), ("bad one", 0)]
-    splits: dict[str, list[tuple[str, int | None]]] = {
-        "train": train,
-        "test": [("text 0", 2)],
-        "unlabelled": [("text 1", None)],
-    }
+    splits: dict[str, list[tuple[str, int | None]]] = {"train": train}
+    splits |= {"test": [("text 0", 2)], "unlabelled": [("text 1", None)]}
     for split, rows in splits.items():
         schema = {"text": pl.String, "label": pl.Int32}
         pl.DataFrame(rows, schema=schema, orient="row").write_parquet(tmp_path / f"{split}.parquet")
