@@ -136,6 +136,18 @@ def choose_tokens(
 
 
 @app.command()
+def init(folder: Annotated[Path, typer.Argument(help="Folder of the new project.")]) -> None:
+    """Lay out a project of your own: settings, stages, presets, DVC and git."""
+    from pipeline.project.templates import make_project
+
+    make_project(folder)
+    typer.echo(
+        f"made {folder}; now: cd {folder}, put your files into sources/target, `headstart use FILE` with "
+        "your settings (docs/your-own-data.md), `headstart doctor`, `dvc repro`"
+    )
+
+
+@app.command()
 def up(
     host: Annotated[
         str, typer.Option(help="Address of this machine to listen on; any but 127.0.0.1 lets others in.")

@@ -127,6 +127,9 @@ class Cluster:
         """Make sure of a token that only this user can read, unless the environment turned tokens off."""
         if os.environ.get("RAY_AUTH_MODE", "token") == "token":
             ensure_token()
+            # It says how to opt out of the token, which nobody should.
+            ray_logger = "ray._private.authentication.authentication_token_setup"
+            logging.getLogger(ray_logger).setLevel(logging.ERROR)
         else:
             log.warning("RAY_AUTH_MODE is not token: whoever can log in here can run code as you")
 

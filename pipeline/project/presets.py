@@ -10,9 +10,10 @@ from typing import Any
 
 from pipeline.files.atomic import atomic_write_text
 from pipeline.project.params import checked
+from pipeline.project.templates import template_folder
 from pipeline.settings.loader import flatten, overlay, read_yaml
 
-_PRESETS = Path(__file__).resolve().parents[2] / "presets"
+_FOLDER = "presets"  # of the project; those of the installation count, too
 
 
 def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
@@ -64,9 +65,14 @@ def find(name: str) -> Path:
         if path.is_file():
             return path
         raise ValueError(f"{name}: no such file")
-    known = sorted(preset.stem for preset in _PRESETS.glob("*.yaml"))
+    found = {
+        preset.stem: preset
+        for folder in (template_folder() / _FOLDER, Path(_FOLDER))
+        for preset in folder.glob("*.yaml")
+    }
+    known = sorted(found)
     if name in known:
-        return _PRESETS / f"{name}.yaml"
+        return found[name]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}; a file ends with .yaml"
     raise ValueError(f"{name} is no preset; {hint}")

@@ -1,0 +1,84 @@
+"""`headstart init`: a project of one's own, from a checkout and from an installed wheel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.project.params import load
+from pipeline.project.templates import make_project
+from pipeline.settings.loader import read_yaml
+from tests.checkout import ROOT, copy_checkout
+
+BIN = Path(sys.executable).parent
+
+
+def run(folder: Path, *words: str, **environment: str) -> str:
+    known = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    known |= {"PATH": f"{BIN}:{os.environ['PATH']}", "DVC_NO_ANALYTICS": "1"}
+    done = subprocess.run(words, cwd=folder, env=known | environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_project_has_settings_stages_presets_and_nothing_of_the_code(tmp_path):
+    project = tmp_path / "mine"
+    make_project(project)
+    assert load(project / "params.yaml") == load(ROOT / "params.yaml")
+    stages = read_yaml(project / "dvc.yaml")["stages"]
+    assert stages.keys() == read_yaml(ROOT / "dvc.yaml")["stages"].keys()
+    assert stages["fingerprint"]["always_changed"] is True
+    assert "pipeline/report" not in stages["report"]["deps"]
+    assert {file.name for file in (ROOT / "presets").iterdir()} == {
+        file.name for file in (project / "presets").iterdir()
+    }
+    for name in ("sources/target/own.csv", "data/x", ".headstart/x", ".dvc/cache/x"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    listed = run(project, "git", "status", "--porcelain", "--untracked-files=all")
+    assert {line.removeprefix("?? ") for line in listed.splitlines()} == {
+        "params.yaml", "dvc.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
+        *(f".dvc/plots/{file.name}" for file in (ROOT / ".dvc/plots").iterdir()),
+        *(f"presets/{file.name}" for file in (ROOT / "presets").iterdir()),
+        *(f"sources/{name}/.gitignore" for name in ("general", "target", "weights")),
+    }  # fmt: skip
+
+
+def test_a_project_that_is_there_already_is_left_alone(tmp_path):
+    (tmp_path / "params.yaml").write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"params\.yaml exists; name a folder without a project"):
+        make_project(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["params.yaml"]
+
+
+@pytest.mark.slow
+def test_the_wheel_carries_what_a_project_needs(tmp_path):
+    """In a folder outside of any checkout, by the installed package alone."""
+    checkout, installed = copy_checkout(tmp_path / "checkout"), tmp_path / "installed"
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    run(checkout, *pip, "wheel", "--quiet", "--no-index", "--no-deps", "--no-build-isolation",
+        "--wheel-dir", str(tmp_path / "wheels"), ".")  # fmt: skip
+    (wheel,) = (tmp_path / "wheels").glob("*.whl")
+    run(
+        tmp_path,
+        *pip,
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        "--target",
+        str(installed),
+        str(wheel),
+    )
+    headstart = (sys.executable, "-m", "pipeline")
+    run(tmp_path, *headstart, "init", "mine", PYTHONPATH=str(installed))
+    project = tmp_path / "mine"
+    said = run(project, *headstart, "use", "smoke", PYTHONPATH=str(installed))
+    assert "->" in said
+    run(project, "dvc", "repro", "fingerprint", PYTHONPATH=str(installed))
+    assert (project / "reports/fingerprints/report.json").exists()
+    assert "prepare@target" in run(project, "dvc", "stage", "list", "--name-only", PYTHONPATH=str(installed))
