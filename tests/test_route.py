@@ -170,30 +170,36 @@ def test_a_longer_label_curve_trains_only_what_is_new(project):
     # As when the stage is killed between the end of a trial and saying so.
     client.set_terminated(trials[0].info.run_id, "FAILED")
     before = outcomes(project)
-    (project / "more.yaml").write_text("sample_efficiency: {labels: [30, 60, 120]}\n", encoding="utf-8")
+    wanted = "sample_efficiency: {labels: [2, 30, 60, 120, 9999]}\n"
+    (project / "more.yaml").write_text(wanted, encoding="utf-8")
     command(project, "headstart", "use", "more.yaml")
     command(project, "dvc", "repro", "--single-item", "sample_efficiency")
     after = outcomes(project)
     assert {path: after[path] for path in before} == before
     assert len(after) == len(before) + 7 * 2
-    assert metrics(project, "sample_efficiency")["curve"]["tfidf"].keys() == {"30", "60", "120"}
+    curve = metrics(project, "sample_efficiency")
+    assert curve["curve"]["tfidf"].keys() == {"30", "60", "120"}
+    num_labels = metrics(project, "prepare-target")["splits"]["train"]["num_documents"]
+    assert curve["left_out"] == {"9999": f"there are {num_labels}", "2": "there are 3 classes"}
     trials = client.search_runs(everywhere, "tags.`headstart.sweep` = 'sample_efficiency'")
     assert len(trials) == len(after)
     assert {run.info.status for run in trials} == {"FINISHED"}
+    summary = project / "reports/summary.md"
+    first = summary.read_text(encoding="utf-8").splitlines()[0]
+    assert first.startswith("**Stale: `sample_efficiency` has run since this report was made")
     command(project, "dvc", "repro")
+    assert "Stale" not in summary.read_text(encoding="utf-8")
+    assert "Left out: 9,999 labels, as there are" in summary.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("overlay", "stage", "message"),
     [
-        ("sample_efficiency: {labels: [30, 9999]}", "sample_efficiency", "sample_efficiency.labels is 9,999"),
-        ("sample_efficiency: {labels: [2]}", "sample_efficiency",
-         "sample_efficiency.labels is 2, fewer than the 3 classes"),
-        ("ablate: {seeds: [1], labels: 9999}", "ablate", "ablate.labels is 9,999"),
+        ("ablate: {seeds: [1], labels: 2}", "ablate", "ablate.labels is 2, fewer than the 3 classes"),
         ("ablate: {classifier: {epoch: 2}}", "ablate", "ablate.classifier.epoch`; did you mean `epochs`"),
         ("ablate: {pretrain_lm: {epoch: 2}}", "ablate", "ablate.pretrain_lm.epoch`; did you mean `epochs`"),
         ("trials: {gpus: 1.5}", "ablate", "`trials.gpus` is 1.5"),
-        ("tune: {num_trials: 2, labels: 9999}", "tune", "tune.labels is 9,999"),
+        ("tune: {num_trials: 2, labels: 2}", "tune", "tune.labels is 2, fewer than the 3 classes"),
         ("tune: {num_trials: 2, search: grid}", "tune", "points, but tune.num_trials is 2"),
         ("tune: {overrides: {finetune_classifier: {epoch: 2}}}", "tune",
          "tune.overrides.finetune_classifier.epoch`; did you mean `epochs`"),
