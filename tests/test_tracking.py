@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -634,6 +635,12 @@ def test_artifacts_and_a_registered_model_with_alias(root, client):
     assert (version.version, version.run_id) == (2, run.run_id)
     model = Path(client.get_model_version_download_uri("clf", version.version).removeprefix("file://"))
     assert (model / "MLmodel").exists()
+    # Its code comes with it, and every requirement is a version that an index has.
+    assert (model / "code/pipeline/inference/predict.py").exists()
+    assert (model / "code/models/family.py").exists()
+    required = (model / "requirements.txt").read_text(encoding="utf-8").split()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", each) for each in required)
+    assert not any(each.startswith("headstart") for each in required)
     assert [path.read_bytes() for path in model.rglob("weights.safetensors")] == [b"weights"]
     assert not list(model.rglob("*.pkl"))
     assert (root / ".headstart" / "artifacts") in model.parents

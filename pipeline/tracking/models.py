@@ -13,6 +13,11 @@ from pipeline.tracking.runs import StageRun, best_effort, ensure_open
 from pipeline.tracking.stores import RefusedError, client, tracking_uri, without_login
 
 WARNINGS_TAG = "headstart.warnings"
+# The packages that the code of a registered model imports to predict.
+_PREDICT_WITH = (
+    "mlflow", "numpy", "polars", "pydantic", "psutil", "ruamel.yaml", "safetensors", "scikit-learn", "scipy",
+    "sentencepiece", "threadpoolctl", "torch",
+)  # fmt: skip
 KEYS_TAG = "headstart.keys"  # of the trainings behind a registered model
 
 
@@ -68,14 +73,21 @@ def linked_runs(run: StageRun) -> list[dict[str, str]]:
 
 
 def _write_model(folder: Path, path: Path) -> None:
+    """Write the model with the code that predicts, so that any environment manager can serve it."""
+    from importlib.metadata import version
+
     import mlflow.pyfunc
 
+    root = Path(__file__).resolve().parents[2]
     optional = ["tokenizers"] if any(folder.rglob(TokenizersTokenizer.FILE)) else []
+    # Without this list MLflow would load the model to find out.
+    requirements = [f"{name}=={version(name).partition('+')[0]}" for name in (*_PREDICT_WITH, *optional)]
     mlflow.pyfunc.save_model(
         str(path),
-        python_model=str(Path(__file__).parents[1] / "inference" / "serving.py"),
+        python_model=str(root / "pipeline" / "inference" / "serving.py"),
         artifacts={"model": str(folder.resolve())},
-        pip_requirements=["headstart", "mlflow", *optional],  # else MLflow loads the model to find out
+        code_paths=[str(root / package) for package in ("models", "pipeline")],
+        pip_requirements=requirements,
     )
 
 
