@@ -55,7 +55,7 @@ def _stage_command(name: str) -> Callable[..., None]:
     }
     flags |= {"metrics": Path} | ({"curve": Path} if stages.describe(name).kind == "trains" else {})
 
-    def invoke(markdown: bool = False, **values: Any) -> None:
+    def invoke(markdown: bool = False, compare: str = "", **values: Any) -> None:
         from pipeline.execution.run_stage import run_stage
 
         run_stage(name, **values)
@@ -72,6 +72,9 @@ def _stage_command(name: str) -> Callable[..., None]:
         only_print = typer.Option("--markdown", help="Print the summary, and no more.",
                                   is_eager=True, callback=_print_summary)  # fmt: skip
         parameters.append(_parameter("markdown", bool, only_print, False))
+        compare = typer.Option("--compare", metavar="REVISION", is_eager=True, callback=_compare,
+                               help="Compare the label curve with an earlier one.")  # fmt: skip
+        parameters.append(_parameter("compare", str, compare, ""))
     invoke.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     invoke.__annotations__ = {each.name: each.annotation for each in parameters}
     return invoke
@@ -88,6 +91,23 @@ def _print_summary(wanted: bool) -> None:
     if stale := changed_settings(Path.cwd(), Path("params.yaml")):
         typer.echo(f"**{stale}**\n")
     typer.echo(file.read_text(encoding="utf-8"), nl=False)
+    raise typer.Exit
+
+
+def _compare(revision: str) -> None:
+    if not revision:
+        return
+    import json
+
+    from pipeline.files.git import content_at
+    from pipeline.report.compare import comparison
+
+    file = Path("reports/metrics/sample_efficiency.json")
+    if not file.exists():
+        raise ValueError(f"{file}: no such file; run `dvc repro` first")
+    before = json.loads(content_at(Path.cwd(), revision, file))
+    for line in comparison(json.loads(file.read_text(encoding="utf-8")), before, revision):
+        typer.echo(line)
     raise typer.Exit
 
 

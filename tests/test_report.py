@@ -451,6 +451,7 @@ def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_pa
         ({"more_than": 1000, "labels_low": 900.0, "labels_high_more_than": 1000},
          "more than 1,000 (900 to more than 1,000)"),
         ({"more_than": 1000, "labels_low_more_than": 1000, "labels_high_more_than": 1000}, "more than 1,000"),
+        ({"more_than": 120, "labels_high_more_than": 120}, "more than 120"),
         ({"at_most": 100}, "at most 100"),
         ({"at_most": 100, "labels_high": 140.0}, "at most 100 (up to 140)"),
     ],

@@ -38,3 +38,11 @@ def head(folder: Path) -> Commit | None:
     except OSError:
         return None
     return Commit(commit, bool(changes.strip()))
+
+
+def content_at(folder: Path, revision: str, path: Path) -> bytes:
+    """The content of a file, relative to the folder, in a revision. Raises ValueError if it is not there."""
+    try:
+        return git(folder, "show", f"{revision}:./{path.as_posix()}")
+    except OSError as error:
+        raise ValueError(f"{path} at git revision {revision!r}: {error}") from error

@@ -128,7 +128,7 @@ def number_of_labels(needed: Mapping[str, float]) -> str:
 
     number = number_without_interval(needed)
     low, high = end("low"), end("high")
-    if high is None or low == high == number:
+    if high is None or (high == number and low in (None, number)):
         return number
     return f"{number} ({low} to {high})" if low is not None else f"{number} (up to {high})"
 

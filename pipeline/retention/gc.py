@@ -34,6 +34,9 @@ class Removal(NamedTuple):
     carry_out: Callable[[], None]  # raises ValueError, with the reason, if it has to be kept after all
 
 
+_WIDTH = 200  # columns of the table off a terminal
+
+
 @dataclass(frozen=True)
 class Plan:
     storage: Storage
@@ -126,6 +129,8 @@ def show(plan: Plan) -> None:
         cells = (run.key, run.title, run.state, readable(run.num_bytes), written, fate)
         table.add_row(*cells, style="red" if run.goes else None)
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDTH)  # so that a key stays in one piece
     if plan.runs:
         console.print(table)
     for what, size in going.items():

@@ -100,6 +100,8 @@ def import_language_model(
 def read_weights(file: Path) -> dict[str, Tensor]:
     """Read a `.pth` of `Learner.save` or of the published models: only tensors, and no code is run."""
     _check_file(file, _MAX_MB)
+    if not file.stat().st_size:
+        raise ValueError(f"{file} is empty; fetch or save it again")
     try:
         _check_archive(file)
         content = torch.load(file, map_location="cpu", weights_only=True)
