@@ -321,7 +321,7 @@ def test_another_version_of_what_computes_changes_what_uses_it(monkeypatch, para
     assert {"train_tokenizer", "encode"} <= with_version("sentencepiece", "99.0")
     assert "prepare" in with_version("polars", "99.0")
     assert with_version("mlflow", "99.0") == set()
-    # Of Ray, only the early stopping of a search decides numbers.
+    # Only the early stopping of a search is a number of Ray's.
     assert with_version("ray", "99.0") == with_version("optuna", "99.0") == {"tune"}
     # The build for another device is the same package.
     assert with_version("torch", metadata.version("torch").partition("+")[0] + "+cu130") == set()

@@ -28,4 +28,4 @@ def test_the_same_code_or_none_is_fine(tmp_path):
     check_runs_own_code(running, running)
     check_runs_own_code(checkout(tmp_path / "copy", "rate = 1\n"), running)
     (tmp_path / "project").mkdir()
-    check_runs_own_code(tmp_path / "project", running)
+    assert check_runs_own_code(tmp_path / "project", running) is None  # type: ignore[func-returns-value]

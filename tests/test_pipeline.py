@@ -368,7 +368,7 @@ def settings_read(tree: ast.AST, params: str = "params") -> Iterator[str]:
                 yield from (f"{key}.family", f"{key}.config")
             elif path[0] in LAID_OVER:
                 yield f"{key}.{path[0]}"
-                # Of a section that is itself settings, the key that is read.
+                # A section that is itself settings is read by key.
                 yield ".".join(path) if path[0] == "finetune_classifier" else path[0]
 
 

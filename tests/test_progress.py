@@ -1,4 +1,4 @@
-"""What is said of a running training and of a finished stage where there is no terminal."""
+"""The lines on a running training and on a finished stage where there is no terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person should know about the labelled documents of a corpus before training on them."""
+"""Remarks on the labelled documents of a corpus, for a person to read before training on them."""
 
 from __future__ import annotations
 

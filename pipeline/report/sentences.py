@@ -63,7 +63,7 @@ def _choice(figures: Figures) -> str:
 
 
 def _without(figures: Figures) -> list[str]:
-    """What the blend would be without each of its head starts."""
+    """The blend's error without each of its head starts."""
     found = figures["evaluate"].get("blend_without", {})
     return [
         f"Without {name} the blend gets {each['error']:.1%} wrong, {_points_more(each)}."
@@ -184,7 +184,7 @@ def comparisons(figures: Figures) -> list[str]:
 
 
 def label_curve(figures: Figures) -> list[str]:
-    """What to know of the label curve's points."""
+    """Remarks on the label curve's points."""
     return [*labels_left_out(figures), *worse_than_fewer(figures), *restarts(figures)]
 
 

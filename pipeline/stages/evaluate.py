@@ -434,7 +434,7 @@ def _baselines(
 
 
 def _warnings(baselines: Mapping[str, Mapping[str, float]], shipped: str) -> list[str]:
-    """What a person has to know before using what ships."""
+    """Reasons not to use what ships; empty without any."""
     others = {
         "majority_class": "always answering the largest class",
         TFIDF: "TF-IDF with logistic regression",
