@@ -21,7 +21,9 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
+# `make repro PRESET=smoke` first lays a preset over params.yaml.
 repro: setup
+	test -z "$(PRESET)" || headstart use $(PRESET)
 	dvc repro
 	@cat reports/summary.md
 
