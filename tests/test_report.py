@@ -340,7 +340,7 @@ def test_without_labels_the_report_shows_the_language_models(figures):
 def test_the_headline_is_a_dozen_figures(figures):
     found = headline_figures(figures)
     assert found == {
-        "ships": "ulmfit", "error": 0.1, "error_low": 0.08, "error_high": 0.12,
+        "ships": "ulmfit", "test_error": 0.1, "test_error_low": 0.08, "test_error_high": 0.12,
         "tfidf_error": 0.2, "better_than_tfidf": 0.1,
         "best_with_100_labels": "ulmfit", "error_with_100_labels": 0.3,
         "ulmfit_bits_per_byte": pytest.approx(LM["bits_per_byte"]), "ulmfit_minutes": 4.0,

@@ -66,7 +66,7 @@ def test_dvc_shows_metrics_and_plots(project):
     (files,) = (each["data"] for each in json.loads(done.stdout).values())
     assert files.keys() == {"reports/headline.json"}
     headline = files["reports/headline.json"]["data"]
-    assert headline["error"] == pytest.approx(metrics(project, "evaluate")["error"], abs=1e-4)
+    assert headline["test_error"] == pytest.approx(metrics(project, "evaluate")["error"], abs=1e-4)
     assert len(headline) <= 16
     assert "failed" not in done.stderr
     page = command(project, "dvc", "plots", "show", "--json").stdout
@@ -276,6 +276,7 @@ def test_predict_needs_the_exported_folder_alone(project, tmp_path):
         "ulmfit",
         "--model",
         "ulmfit_backward",
+        "--with-text",
         "--file",
         "texts.txt",
     )

@@ -24,9 +24,9 @@ def _of_labels(figures: Figures) -> dict[str, Any]:
     evaluation = figures["evaluate"]
     found: dict[str, Any] = {
         "ships": evaluation["shipped"],
-        "error": _rounded(evaluation["error"]),
-        "error_low": _rounded(evaluation["error_low"]),
-        "error_high": _rounded(evaluation["error_high"]),
+        "test_error": _rounded(evaluation["error"]),  # DVC takes a key `error` for a failure of its own
+        "test_error_low": _rounded(evaluation["error_low"]),
+        "test_error_high": _rounded(evaluation["error_high"]),
     }
     tfidf = evaluation["baselines"].get("tfidf")
     if tfidf is not None:
