@@ -26,7 +26,7 @@ from tests.route import (
     write_corpora,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

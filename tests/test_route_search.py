@@ -21,7 +21,7 @@ from tests.route import (
     wait_for_checkpoint,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,56 @@
+"""A corpus without labels: the stages that need some leave nothing, and the route goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.execution.run_stage import run_stage
+from pipeline.execution.without_labels import is_passed_over
+from pipeline.project import stages
+from pipeline.project.params import Params, checked
+from pipeline.settings.loader import overlay, read_yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = """
+corpus:
+  target:
+    source:
+      {kind: files, format: text, train: [in.txt], validation: [], test: [], unlabelled: [], text_column: text,
+       label_column: null, label_names: null, encoding_errors: refuse}
+"""
+
+
+@pytest.fixture
+def params(tmp_path) -> Path:
+    from ruamel.yaml import YAML
+
+    values = overlay(read_yaml(ROOT / "params.yaml"), YAML(typ="safe").load(FILES))
+    with (tmp_path / "params.yaml").open("w", encoding="utf-8") as file:
+        YAML(typ="safe").dump(values, file)
+    return tmp_path / "params.yaml"
+
+
+def settings_in(file: Path) -> Params:
+    return checked(read_yaml(file), where="params.yaml")
+
+
+def test_only_stages_that_need_labels_are_passed_over(params):
+    found = {stage for stage in stages.names() if is_passed_over(stage, settings_in(params))}
+    assert found == {"read_features", "finetune_classifier", "evaluate", "sample_efficiency"}
+    assert not any(is_passed_over(stage, settings_in(ROOT / "params.yaml")) for stage in stages.names())
+
+
+def test_a_stage_that_is_passed_over_leaves_empty_outputs(params, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    out, metrics, curve = tmp_path / "out", tmp_path / "metrics.json", tmp_path / "curve.csv"
+    run_stage(
+        "finetune_classifier", metrics=metrics, params=params, curve=curve, headstart="ulmfit",
+        tokens=Path("absent"), target_lm=Path("absent"), general_lm=Path("absent"), out=out,
+    )  # fmt: skip
+    assert list(out.iterdir()) == []
+    assert json.loads(metrics.read_text(encoding="utf-8")) == {"without_labels": True, "num_trials": 0}
+    assert curve.read_text(encoding="utf-8").strip() == "step"
+    assert "finetune_classifier: passed over" in capsys.readouterr().out
