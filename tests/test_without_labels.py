@@ -18,8 +18,8 @@ FILES = """
 corpus:
   target:
     source:
-      {kind: files, format: text, train: [in.txt], validation: [], test: [], unlabelled: [], text_column: text,
-       label_column: null, label_names: null, encoding_errors: refuse}
+      {kind: files, format: text, train: [in.txt], validation: [], test: [], unlabelled: [],
+       text_column: text, label_column: null, label_names: null, encoding_errors: refuse}
 """
 
 
