@@ -6,6 +6,7 @@ refused by name, or read as the standard library (csv, json) or pyarrow reads it
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -70,9 +71,9 @@ def settings_of(files: Sequence[Path], **changes: Any) -> FilesSource:
 # Writing
 
 
-def _csv(rows: list[dict[str, Any]], eol: str, quoting: Any) -> bytes:
+def _csv(rows: list[dict[str, Any]], eol: str, quoting: Any, delimiter: str) -> bytes:
     text = io.StringIO()
-    writer = csv.DictWriter(text, ["text", "label"], lineterminator=eol, quoting=quoting)
+    writer = csv.DictWriter(text, ["text", "label"], lineterminator=eol, quoting=quoting, delimiter=delimiter)
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()
@@ -83,7 +84,8 @@ def csv_files(draw: st.DrawFn) -> RawFile:
     row = st.fixed_dictionaries({"text": texts, "label": labels})
     rows = draw(st.lists(row, max_size=12)) * draw(st.sampled_from([1, 1, 1, 40]))
     eol = draw(st.sampled_from(["\n", "\r\n"]))
-    content = _csv(rows, eol, draw(st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL])))
+    quoting = draw(st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]))
+    content = _csv(rows, eol, quoting, draw(st.sampled_from([",", ",", ";", "\t", "|"])))
     mark = draw(st.sampled_from([b"", b"", b"\xef\xbb\xbf"]))
     return _perhaps_damaged(draw, RawFile("csv", mark + content, [row["text"] for row in rows]))
 
@@ -249,8 +251,9 @@ def _read_csv(content: str) -> list[Any] | None:
     # A lone carriage return ends a row for Python, and is an ordinary character for polars.
     lone = "\ue000"
     lines = re.sub(r"\r(?!\n|\Z)", lone, content).split("\n")
+    delimiter = _delimiter_of(content.split("\n")[0].rstrip("\r"))
     try:
-        rows = list(csv.reader((line + "\n" for line in lines), strict=True))
+        rows = list(csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True))
     except csv.Error:
         return None
     header, *rows = [row for place, row in enumerate(rows) if row or any(rows[:place])] or [[]]
@@ -264,6 +267,14 @@ def _read_csv(content: str) -> list[Any] | None:
         return None
     place = header.index("text")
     return [row[place].replace(lone, "\r") if row else None for row in rows]
+
+
+def _delimiter_of(header: str) -> str:
+    for delimiter in ",;\t|":
+        with contextlib.suppress(csv.Error):
+            if "text" in next(csv.reader([header], delimiter=delimiter), []):
+                return delimiter
+    return ","
 
 
 def _read_ndjson(content: str) -> list[Any] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis.strategies import SearchStrategy
 
-from tests.fuzz import corpora, folders, lines, settings, tokenizers
+from tests.fuzz import corpora, folders, lines, settings, tokenizer_inputs
 from tests.fuzz.damage import damaged_folders
 
 # For the tests, which should take less than a minute.
@@ -41,7 +41,7 @@ def all_kinds(root: Path) -> dict[str, Kind]:
         "label columns": Kind(corpora.label_columns(), corpora.check_labels),
         "params.yaml": Kind(settings.settings_files(), settings.check_settings),
         "overlays": Kind(settings.overlays(), settings.check_overlay),
-        "tokenizer training": Kind(tokenizers.trainings(), tokenizers.check_training),
+        "tokenizer training": Kind(tokenizer_inputs.trainings(), tokenizer_inputs.check_training),
         "predict input": Kind(
             lines.inputs(), lambda case, folder: lines.check_lines(case, written["model"].folder, folder)
         ),

@@ -25,7 +25,9 @@ def check_lines(content: bytes, model: Path, folder: Path) -> bool:
     """Check for one answer per line, in order, with its text, or a refusal that names the file."""
     file = folder / "input.txt"
     file.write_bytes(content)
-    no, answers = refused(lambda: list(predict.predict_lines([], file, [model], "fp32")), file.name)
+    no, answers = refused(
+        lambda: list(predict.predict_lines([], file, [model], "fp32", "json_with_text")), file.name
+    )
     lines = content.split(b"\n")
     lines = lines if lines[-1] else lines[:-1]
     lines[:1] = [line.removeprefix(b"\xef\xbb\xbf") for line in lines[:1]]
@@ -37,6 +39,9 @@ def check_lines(content: bytes, model: Path, folder: Path) -> bool:
     found = [json.loads(answer) for answer in answers]
     assert [answer["text"] for answer in found] == [line.decode().removesuffix("\r") for line in lines]
     for answer in found:
+        if not answer["text"].strip():
+            assert answer["label"] is answer["probabilities"] is None
+            continue
         assert abs(sum(answer["probabilities"].values()) - 1) < 1e-6
         assert answer["label"] in answer["probabilities"]
     return False
