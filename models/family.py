@@ -45,6 +45,7 @@ class Encoder(nn.Module):
 
     embedding: nn.Embedding
     width: int  # F
+    context: int | None = None  # tokens that it sees at once, and the longest chunk; None: any number
     product_dtype: torch.dtype = torch.float32  # of large matrix products; all else is float32
 
     def forward(
@@ -77,6 +78,15 @@ def products_in(dtype: torch.dtype, encoder: Encoder) -> Iterator[None]:
         yield
     finally:
         encoder.product_dtype = before
+
+
+def check_chunks(longest: int, encoder: Encoder, section: str) -> None:
+    """Raise ValueError, naming keys of `section`, if chunks of `longest` tokens exceed the context."""
+    if encoder.context is not None and longest > encoder.context:
+        raise ValueError(
+            f"{section}.bptt makes chunks of up to {longest} tokens, but the head start's config.context is "
+            f"{encoder.context}; lower bptt (and set variable_bptt to false), or raise config.context"
+        )
 
 
 class FamilyConfig(Protocol):

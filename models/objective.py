@@ -146,6 +146,9 @@ class Objective(ABC):
         """
 
     @classmethod
-    def check(cls, settings: Any, text: TrainingText, section: str) -> None:
-        """Check, before a worker starts, what needs no model. Raises ValueError naming a key of `section`."""
+    def check(cls, settings: Any, text: TrainingText, encoder: Encoder, section: str) -> None:
+        """Check, before a worker starts, what needs no weights: `encoder` is on the meta device.
+
+        Raises ValueError naming a key of `section`.
+        """
         return

@@ -124,7 +124,7 @@ class WordsOfADocument(Objective):
         return settings.documents * 100, vocab_size
 
     @classmethod
-    def check(cls, settings: BagSettings, text: TrainingText, section: str) -> None:
+    def check(cls, settings: BagSettings, text: TrainingText, encoder: Encoder, section: str) -> None:
         if settings.documents > len(text.training[0]):
             raise ValueError(f"{section}.documents is {settings.documents}; there are not so many")
 

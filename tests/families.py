@@ -12,6 +12,10 @@ _DROPOUTS = {
     "embedding_dropout": 0.1, "input_dropout": 0.2, "hidden_dropout": 0.2, "output_dropout": 0.2,
     "weight_dropout": 0.3,
 }  # fmt: skip
+_TRANSFORMER = {
+    "embedding_dim": 8, "feedforward_dim": 12, "num_layers": 2, "num_heads": 2, "context": 14,
+    "embedding_dropout": 0.1, "attention_dropout": 0.2, "residual_dropout": 0.2,
+}  # fmt: skip
 MODELS = {
     "awd_lstm": Model(
         family="awd_lstm",
@@ -21,6 +25,7 @@ MODELS = {
         family="word_vectors",
         config={"algorithm": "skip_gram", "embedding_dim": 6, "embedding_dropout": 0.1},
     ),
+    "gpt": Model(family="gpt", config=_TRANSFORMER),
 }
 FAMILIES = list(MODELS)
 # What the objective of each family adds to what all share: an epoch of a few hundred tokens has ten steps.
@@ -32,6 +37,10 @@ OWN: dict[str, dict[str, Any]] = {
     "word_vectors": {
         "batch_rows": 5, "row_tokens": 8, "window": 3, "negatives": 2, "shared_negatives": 4,
         "subsample": 0.03, "count_cap": 3.0,
+    },
+    "gpt": {
+        "batch_rows": 5, "bptt": 6, "variable_bptt": False, "ar_alpha": 2.0, "tar_beta": 1.0,
+        "sampled_words": None,
     },
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.family import Encoder, State, products_in
+from models.family import Encoder, State, check_chunks, products_in
 from models.heads import LanguageModel, language_model_groups
 from models.layers import GlobalBatch, mean_square_change
 from models.objective import Documents, Measure, Objective, StepLoss, TrainingText, Workers
@@ -110,8 +110,11 @@ class Causal(Objective):
     def evaluate(self, context: Workers) -> dict[str, float]:
         """Loss in nats per token, token and word perplexity, and bits per byte on the validation text."""
         text = self._text
+        bptt = self._settings.bptt
+        if self._model.encoder.context is not None:  # so that each token has half a context before it
+            bptt = min(bptt, self._model.encoder.context // 2)
         nats, count = language_model_loss(
-            self._model, text.validation, self._batches.num_rows, self._settings.bptt, text.direction, context
+            self._model, text.validation, self._batches.num_rows, bptt, text.direction, context
         )
         num_words = sum(shard.num_words for shard in text.validation)
         num_bytes = sum(shard.num_bytes for shard in text.validation)
@@ -127,7 +130,8 @@ class Causal(Objective):
         return tokens, numbers + min(tokens, _LOGIT_ROWS, max(1, _LOGITS // vocab_size)) * vocab_size
 
     @classmethod
-    def check(cls, settings: CausalSettings, text: TrainingText, section: str) -> None:
+    def check(cls, settings: CausalSettings, text: TrainingText, encoder: Encoder, section: str) -> None:
+        check_chunks(settings.bptt + _LONGER * settings.variable_bptt, encoder, section)
         if settings.sampled_words is not None and settings.sampled_words >= text.vocab_size:
             raise ValueError(
                 f"{section}.sampled_words is {settings.sampled_words:,} of a vocabulary of "

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.family import State, products_in
+from models.family import State, check_chunks, products_in
 from models.heads import Classifier, classifier_groups
 from models.layers import GlobalBatch
 from models.objective import StepLoss
@@ -33,7 +33,12 @@ from pipeline.training.cards import (
 )
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.context import Context
-from pipeline.training.jobs import StartingModel, card_of, check_stages_of_unfreezing
+from pipeline.training.jobs import (
+    StartingModel,
+    card_of,
+    check_stages_of_unfreezing,
+    shapes_of,
+)
 from pipeline.training.schedules import Plan, make_plan
 from pipeline.training.settings import ClassifierTraining, Model, Optimizer
 from pipeline.training.task import evenly_spaced
@@ -262,6 +267,7 @@ def make_classifier_job(
     if start is not None:
         check_match(start.card(), card, start.path)
     check_stages_of_unfreezing(settings, card)
+    check_chunks(settings.bptt, shapes_of(card)[1], "finetune_classifier")
     return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels)
 
 

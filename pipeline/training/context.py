@@ -153,11 +153,17 @@ class Context:
 
     @torch.no_grad()
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace each gradient by its sum over workers, in one all-reduce."""
+        """Replace each gradient by its sum over workers, in one all-reduce.
+
+        A parameter that plays no part in the loss has zeros: on a worker without rows no parameter does.
+        """
+        mine = [parameter for parameter in parameters if parameter.requires_grad]
+        for parameter in mine:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         if self.world == 1:
             return
-        mine = [parameter for parameter in parameters if parameter.requires_grad]
-        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in mine]
+        grads = [parameter.grad for parameter in mine if parameter.grad is not None]
         flat = self.all_reduce(torch.cat([grad.reshape(-1) for grad in grads]))
         for parameter, grad in zip(mine, flat.split([grad.numel() for grad in grads]), strict=True):
             parameter.grad = grad.view_as(parameter)

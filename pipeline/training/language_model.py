@@ -14,7 +14,7 @@ from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.objectives.lookup import objective_of
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model, check_match
 from pipeline.training.context import Context
-from pipeline.training.jobs import StartingModel, card_of, check_stages_of_unfreezing
+from pipeline.training.jobs import StartingModel, card_of, check_stages_of_unfreezing, shapes_of
 from pipeline.training.schedules import Plan, make_plan
 from pipeline.training.settings import LanguageModelSettings, Model, Optimizer
 from pipeline.training.task import evenly_spaced
@@ -120,5 +120,6 @@ def make_language_model_job(
     if start is not None:
         check_match(start.card(), card, start.path)
     check_stages_of_unfreezing(settings.training, card)
-    objective_of(lookup(card.family)).check(settings.own, text, stage)
+    _, encoder, _ = shapes_of(card)
+    objective_of(lookup(card.family)).check(settings.own, text, encoder, stage)
     return LanguageModelJob(settings, card, tokens.resolve(), splits, start, seed)

@@ -1,0 +1,127 @@
+"""BERT: a transformer that reads in both directions at once, trained to restore masked tokens.
+
+Source: Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers for Language
+Understanding" (arXiv 1810.04805), to which the section numbers below refer. Reference code:
+google-research/bert. RoBERTa (Liu et al. 2019, arXiv 1907.11692) and DistilBERT (Sanh et al. 2019,
+arXiv 1910.01108) differ in settings alone.
+
+Shapes: B rows, T tokens, E width, V vocabulary, N masked tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from models import kernels
+from models.family import Encoded, Encoder, State
+from models.layers import GlobalBatch
+from models.transformer import Transformer, TransformerConfig, initialise, layer_groups
+
+
+@dataclass(frozen=True)
+class Config(TransformerConfig):
+    norm_epsilon: float = 1e-12
+    num_segments: int = 2  # texts of an input that have an embedding of their own (3, figure 2); 0: none has
+    pooler: bool = True  # a layer on the first token's features, which next sentence prediction trains
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_segments < 0:
+            raise ValueError(f"num_segments is {self.num_segments}; it must be at least 0")
+
+
+class BERT(Transformer):
+    """Of a text longer than `context` each chunk sees the tokens before it, and none behind it."""
+
+    def __init__(self, config: Config, vocab_size: int) -> None:
+        super().__init__(config, vocab_size, is_causal=False, norm_first=False)
+        width = config.embedding_dim
+        self.segments = nn.Embedding(config.num_segments, width) if config.num_segments else None
+        self.embedding_norm = nn.LayerNorm(width, config.norm_epsilon)
+        self.pooler = nn.Linear(width, width) if config.pooler else None
+        for module in filter(None, (self.segments, self.pooler)):
+            initialise(module)
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor | None = None,
+        state: State = (),
+        batch: GlobalBatch | None = None,
+        segments_BT: Tensor | None = None,
+    ) -> Encoded:
+        """See `Encoder`.
+
+        Args:
+            segments_BT: which text of a pair each token belongs to, int64; None: all are of the first. A pair
+                is read in one chunk.
+        """
+        if self.segments is None:
+            return self._encode(ids_BT, mask_BT, state, batch)
+        assert segments_BT is None or not state, "a pair of texts is read in one chunk"
+        extra = self.segments.weight[0] if segments_BT is None else self.segments(segments_BT)
+        return self._encode(ids_BT, mask_BT, state, batch, extra)
+
+    def pooled_first(self, features_BE: Tensor) -> Tensor:
+        """Return what the pooler makes of the first token's features; without a pooler, the features."""
+        return features_BE if self.pooler is None else torch.tanh(self.pooler(features_BE))
+
+
+class MaskedLanguageModel(nn.Module):
+    """An encoder, the decoder of masked tokens, tied to the embedding, and next sentence prediction (3.1).
+
+    The decoder transforms features first: a linear layer, the activation, layer normalisation.
+    """
+
+    def __init__(self, encoder: Encoder, config: Config) -> None:
+        super().__init__()
+        vocab_size, width = encoder.embedding.weight.shape
+        self.encoder = encoder
+        self.activation: Callable[[Tensor], Tensor] = config.activation_function
+        self.transform, self.transform_norm = (
+            nn.Linear(width, width),
+            nn.LayerNorm(width, config.norm_epsilon),
+        )
+        self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
+        # Classes as in the reference code: 0, the second passage follows the first; 1, it does not.
+        self.next_sentence = nn.Linear(width, 2) if config.pooler else None
+        initialise(self.transform)
+        if self.next_sentence is not None:
+            initialise(self.next_sentence)
+
+    @property
+    def top(self) -> list[nn.Parameter]:
+        """The parameters above the encoder."""
+        modules = [self.transform, self.transform_norm, *filter(None, [self.next_sentence])]
+        return [self.decoder_bias, *(weight for module in modules for weight in module.parameters())]
+
+    def transformed(self, features: Tensor) -> Tensor:
+        """Return features (..., E) as the decoder reads them."""
+        transformed: Tensor = self.transform_norm(self.activation(self.transform(features)))
+        return transformed
+
+    def loss(self, features_NE: Tensor, targets_N: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the cross-entropy summed over masked tokens, in nats."""
+        weight_VE = self.encoder.embedding.weight
+        return kernels.cross_entropy(
+            self.transformed(features_NE), weight_VE, self.decoder_bias, targets_N, dtype
+        )
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Return the logits of tokens, (..., V)."""
+        weight_VE = self.encoder.embedding.weight
+        return nn.functional.linear(self.transformed(features), weight_VE, self.decoder_bias)
+
+
+def bert_layer_groups(encoder: BERT) -> list[list[nn.Parameter]]:
+    """Return the parameters of the embeddings, then of each layer; the pooler is the top layer's."""
+    groups = layer_groups(encoder)
+    if encoder.segments is not None:
+        groups[0] += encoder.segments.parameters()
+    if encoder.pooler is not None:
+        groups[-1] += encoder.pooler.parameters()
+    return groups

@@ -1,0 +1,261 @@
+"""What the transformer families share: attention, layers, and an encoder with absolute positions.
+
+Source: Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), to which the section numbers
+below refer. Positions are learned, as in GPT and BERT, where the paper has sinusoids (3.5).
+
+Departures: queries, keys and values come from one product; masks of dropout are drawn for each row (see
+`models/layers.py`), so attention that drops is written out, and attention that does not is torch's own.
+
+Shapes: B rows, T tokens of a chunk, P tokens before it, S = P + T, E width, H heads, D = E / H.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Literal, Self, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.family import Encoded, Encoder, State
+from models.layers import GlobalBatch, dropout_rows
+
+Activation = Literal["gelu", "gelu_tanh", "relu"]
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),  # of the GPT papers' code
+    "relu": F.relu,
+}
+_INITIAL_STD = 0.02  # as in the code of GPT and BERT
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The settings that all transformer families have; each family's own come on top."""
+
+    embedding_dim: int = 192  # E, of the tokens' vectors and of each layer's output
+    feedforward_dim: int = 768
+    num_layers: int = 4
+    num_heads: int = 4  # H; divides E
+    context: int = 128  # tokens that attention sees at once
+    activation: Activation = "gelu"
+    norm_epsilon: float = 1e-5
+    embedding_dropout: float = 0.1  # of the sum of token and position
+    attention_dropout: float = 0.1  # of the attention's weights
+    residual_dropout: float = 0.1  # of what a sublayer adds (5.4)
+
+    def __post_init__(self) -> None:
+        if self.activation not in _ACTIVATIONS:
+            raise ValueError(f"activation is {self.activation!r}; choose one of {', '.join(_ACTIVATIONS)}")
+        for name in ("embedding_dim", "feedforward_dim", "num_layers", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.context < 2:
+            raise ValueError(f"context is {self.context}; it must be at least 2")
+        if self.embedding_dim % self.num_heads:
+            raise ValueError(
+                f"embedding_dim is {self.embedding_dim}, which num_heads ({self.num_heads}) does not divide"
+            )
+        if self.norm_epsilon <= 0:
+            raise ValueError(f"norm_epsilon is {self.norm_epsilon}; it must be positive")
+        for name in self._dropouts():
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 <= p < 1")
+
+    @property
+    def activation_function(self) -> Callable[[Tensor], Tensor]:
+        return _ACTIVATIONS[self.activation]
+
+    def scaled_dropout(self, factor: float) -> Self:
+        return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in self._dropouts()})
+
+    def _dropouts(self) -> list[str]:
+        return [item.name for item in fields(self) if item.name.endswith("_dropout")]
+
+
+class SelfAttention(nn.Module):
+    """Multi-head scaled dot-product attention of a text to itself (3.2)."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.num_heads, self.dropout = config.num_heads, config.attention_dropout
+        self.inputs = nn.Linear(config.embedding_dim, 3 * config.embedding_dim)  # queries, keys, values
+        self.output = nn.Linear(config.embedding_dim, config.embedding_dim)
+
+    def forward(self, x_BSE: Tensor, bias: Tensor | None, batch: GlobalBatch | None) -> Tensor:
+        """Return what the text reads of itself, (B, S, E).
+
+        Args:
+            bias: added to the scores; it broadcasts to (B, H, S, S) and is -inf where nothing may be read.
+        """
+        B, S, E = x_BSE.shape
+        inputs = self.inputs(x_BSE).view(B, S, 3, self.num_heads, E // self.num_heads)
+        queries, keys, values = inputs.permute(2, 0, 3, 1, 4)  # each (B, H, S, D)
+        if batch is None or self.dropout == 0:
+            bias = None if bias is None else bias.to(queries.dtype)
+            read = F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias)
+        else:
+            scores_BHSS = queries @ keys.mT / math.sqrt(queries.shape[-1])
+            if bias is not None:
+                scores_BHSS = scores_BHSS + bias
+            weights_BHSS = scores_BHSS.softmax(-1).to(values.dtype)
+            read = dropout_rows(weights_BHSS, self.dropout, batch) @ values
+        return cast(Tensor, self.output(read.transpose(1, 2).reshape(B, S, E)))
+
+
+class TransformerLayer(nn.Module):
+    """Attention and a feed-forward network, each with a residual connection and layer normalisation (3.1).
+
+    With `norm_first` a sublayer reads normalised input (GPT-2); without, its sum is normalised (the paper,
+    GPT, BERT).
+    """
+
+    def __init__(self, config: TransformerConfig, *, norm_first: bool) -> None:
+        super().__init__()
+        width = config.embedding_dim
+        self.norm_first, self.dropout = norm_first, config.residual_dropout
+        self.activation = config.activation_function
+        self.attention = SelfAttention(config)
+        self.attention_norm = nn.LayerNorm(width, config.norm_epsilon)
+        self.expand = nn.Linear(width, config.feedforward_dim)
+        self.contract = nn.Linear(config.feedforward_dim, width)
+        self.feedforward_norm = nn.LayerNorm(width, config.norm_epsilon)
+
+    def forward(self, x_BSE: Tensor, bias: Tensor | None, batch: GlobalBatch | None) -> Tensor:
+        def attend(x: Tensor) -> Tensor:
+            return dropout_rows(self.attention(x, bias, batch), self.dropout, batch)
+
+        def feed_forward(x: Tensor) -> Tensor:
+            return dropout_rows(self.contract(self.activation(self.expand(x))), self.dropout, batch)
+
+        if self.norm_first:
+            x_BSE = x_BSE + attend(self.attention_norm(x_BSE))
+            return x_BSE + feed_forward(self.feedforward_norm(x_BSE))
+        x_BSE = self.attention_norm(x_BSE + attend(x_BSE))
+        return cast(Tensor, self.feedforward_norm(x_BSE + feed_forward(x_BSE)))
+
+
+class Transformer(Encoder):
+    """Layers over the sum of token and position embeddings.
+
+    A text longer than `context` is read in chunks. The state is the ids of the tokens before a chunk, as many
+    as fit into the context beside it; they are read again with it. So in chunks of half the context, each
+    token but the first ones sees at least half a context before it. Training in chunks of the whole context
+    carries nothing.
+    """
+
+    context: int
+
+    def __init__(
+        self, config: TransformerConfig, vocab_size: int, *, is_causal: bool, norm_first: bool
+    ) -> None:
+        super().__init__()
+        self.config, self.is_causal = config, is_causal
+        self.width, self.context = config.embedding_dim, config.context
+        self.embedding = nn.Embedding(vocab_size, config.embedding_dim)
+        self.positions = nn.Embedding(config.context, config.embedding_dim)
+        # BERT normalises the embeddings, too. Where sublayers normalise their input, the last sum is left.
+        self.embedding_norm: nn.Module = nn.Identity()
+        self.layers = nn.ModuleList(
+            TransformerLayer(config, norm_first=norm_first) for _ in range(config.num_layers)
+        )
+        self.final_norm: nn.Module = nn.Identity()
+        if norm_first:
+            self.final_norm = nn.LayerNorm(config.embedding_dim, config.norm_epsilon)
+        self.apply(initialise)
+        # Each layer adds to the sum twice (GPT-2, section 2.3).
+        residual_std = _INITIAL_STD / math.sqrt(2 * config.num_layers) if norm_first else _INITIAL_STD
+        for layer in self.layers:
+            nn.init.normal_(cast(TransformerLayer, layer).contract.weight, std=residual_std)
+            nn.init.normal_(cast(TransformerLayer, layer).attention.output.weight, std=residual_std)
+
+    def initial_state(self, num_rows: int) -> State:
+        return ()
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor | None = None,
+        state: State = (),
+        batch: GlobalBatch | None = None,
+    ) -> Encoded:
+        """See `Encoder`; the lowest of `layers` is the embedding.
+
+        Raises ValueError if the chunk is longer than the context.
+        """
+        return self._encode(ids_BT, mask_BT, state, batch)
+
+    def _encode(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor | None,
+        state: State,
+        batch: GlobalBatch | None,
+        extra_BTE: Tensor | None = None,
+    ) -> Encoded:
+        """Encode; `extra_BTE` is added to the embeddings of a first chunk."""
+        num_new = ids_BT.shape[1]
+        if num_new > self.context:
+            raise ValueError(
+                f"a chunk of {num_new} tokens is longer than the context of {self.context}; lower bptt, or "
+                "raise config.context"
+            )
+        ids_BS = ids_BT
+        if state:
+            before_BP = state[0][:, max(0, state[0].shape[1] + num_new - self.context) :]
+            ids_BS = torch.cat([before_BP, ids_BT], dim=1)
+            if mask_BT is not None:
+                mask_BT = F.pad(mask_BT, (before_BP.shape[1], 0), value=True)
+        with torch.autocast(
+            ids_BT.device.type, dtype=self.product_dtype, enabled=self.product_dtype != torch.float32
+        ):
+            x_BSE = self._embedded(ids_BS, extra_BTE, batch)
+            bias = self._attention_bias(ids_BS, mask_BT)
+            layers = [x_BSE]
+            for layer in self.layers:
+                layers.append(layer(layers[-1], bias, batch))
+        layers[-1] = self.final_norm(layers[-1])
+        new = [layer[:, -num_new:] for layer in layers]
+        num_kept = self.context - num_new
+        return Encoded(new, new[-1], (ids_BS[:, -num_kept:],) if num_kept else ())
+
+    def _embedded(self, ids_BS: Tensor, extra_BSE: Tensor | None, batch: GlobalBatch | None) -> Tensor:
+        x_BSE = self.embedding(ids_BS) + self.positions.weight[: ids_BS.shape[1]]
+        if extra_BSE is not None:
+            x_BSE = x_BSE + extra_BSE
+        return dropout_rows(self.embedding_norm(x_BSE), self.config.embedding_dropout, batch)
+
+    def _attention_bias(self, ids_BS: Tensor, mask_BS: Tensor | None) -> Tensor | None:
+        """Return what is added to the scores: nothing where a token may be read, else -inf.
+
+        Padding follows the text, so a causal text never reads it.
+        """
+        S, device = ids_BS.shape[1], ids_BS.device
+        if self.is_causal:
+            return torch.full((S, S), -torch.inf, device=device).triu(1)
+        if mask_BS is None or bool(mask_BS.all()):
+            return None
+        hidden_BS = ~mask_BS
+        hidden_BS[:, 0] = False  # a row without tokens would divide by zero; its features are not read
+        bias_BS = torch.zeros(mask_BS.shape, device=device).masked_fill(hidden_BS, -torch.inf)
+        return bias_BS[:, None, None]
+
+
+def layer_groups(encoder: Transformer) -> list[list[nn.Parameter]]:
+    """Return the parameters of the embeddings, then of each layer; a last normalisation is in the top one."""
+    modules = [encoder.embedding, encoder.positions, encoder.embedding_norm]
+    embeddings = [weight for module in modules for weight in module.parameters()]
+    groups = [embeddings, *(list(layer.parameters()) for layer in encoder.layers)]
+    groups[-1] += encoder.final_norm.parameters()
+    return groups
+
+
+def initialise(module: nn.Module) -> None:
+    """Draw the initial weights of a linear layer or an embedding."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=_INITIAL_STD)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
