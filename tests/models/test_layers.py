@@ -134,6 +134,30 @@ def test_two_masks_of_a_step_differ():
     assert not torch.equal(batch.keep_mask((64,), 0.5), batch.keep_mask((64,), 0.5))
 
 
+def test_a_mask_of_rows_drops_its_share_and_keeps_the_mean():
+    for p in (0.1, 0.5, 0.95):
+        masks = whole_batch(4).keep_mask_of_rows((300, 333), p)
+        num_numbers = 300 * 333
+        shares = (masks == 0).float().mean((1, 2))
+        assert torch.allclose(shares, torch.tensor(p), atol=5 * (p * (1 - p) / num_numbers) ** 0.5)
+        assert len(masks.unique()) == 2
+        assert float(masks.max()) == pytest.approx(1 / (1 - p), rel=1e-3)
+
+
+def test_each_row_each_mask_and_each_step_has_draws_of_its_own():
+    def masks(step: int) -> list[Tensor]:
+        batch = whole_batch(3, step=step)
+        return [row for _ in range(3) for row in batch.keep_mask_of_rows((5, 13), 0.5)]
+
+    seen = {tuple(mask.flatten().tolist()) for step in range(20) for mask in masks(step)}
+    assert len(seen) == 20 * 3 * 3
+
+
+def test_a_row_has_the_same_mask_however_many_other_rows_there_are():
+    few, many = (whole_batch(num_rows).keep_mask_of_rows((7,), 0.5) for num_rows in (2, 9))
+    assert torch.equal(few, many[:2])
+
+
 def test_nothing_is_dropped_without_a_batch_or_with_probability_zero():
     x = torch.randn(2, 3, 4)
     embedding = nn.Embedding(5, 4)
