@@ -16,6 +16,7 @@ from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch, GlobalBatchNorm, dropout_rows
 from models.sampling import Candidates
 
+HeadKind = Literal["blocks", "linear"]
 Pooling = Literal["concat", "last", "mean", "mean_max", "idf"]
 _POOLED_PARTS: dict[Pooling, int] = {"concat": 3, "last": 1, "mean": 1, "mean_max": 2, "idf": 3}
 
@@ -95,21 +96,33 @@ class Classifier(nn.Module):
         head_hidden: int,
         head_dropout: Sequence[float],
         bptt: int,
+        head: HeadKind = "blocks",
     ) -> None:
         super().__init__()
-        self.encoder, self.pooling, self.bptt = encoder, pooling, bptt
-        self.head = Head(encoder.width * _POOLED_PARTS[pooling], head_hidden, num_classes, head_dropout)
+        self.encoder, self.pooling, self.bptt, self.num_classes = encoder, pooling, bptt, num_classes
+        width = encoder.width * _POOLED_PARTS[pooling]
+        self.pooled_width = width
+        self.head: Head | LinearHead
+        if head == "linear":
+            self.head = LinearHead(width, num_classes)
+        else:
+            self.head = Head(width, head_hidden, num_classes, head_dropout)
         vocab_size = encoder.embedding.num_embeddings
         self.register_buffer("idf_V", torch.ones(vocab_size) if pooling == "idf" else None)
 
     def forward(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
         """Return the logits (B, C) of texts padded at their end; `mask_BT` is True at real tokens."""
+        logits: Tensor = self.head(self.pooled(ids_BT, mask_BT, batch), batch)
+        return logits
+
+    def pooled(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+        """Return what the head reads of each text: its pooled features."""
         idf_BT = None if self.idf_V is None else self.idf_V[ids_BT]
         # A frozen encoder needs no graph. Outside training, gradients explain a prediction.
         frozen = batch is not None and not any(each.requires_grad for each in self.encoder.parameters())
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
             features_BTF = self._features(ids_BT, mask_BT, batch)
-        return self.head(pool(features_BTF, mask_BT, self.pooling, idf_BT), batch)
+        return pool(features_BTF, mask_BT, self.pooling, idf_BT)
 
     def _features(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None) -> Tensor:
         state: State = ()
@@ -137,6 +150,20 @@ class Head(nn.Module):
         x = self.linear_in(x).relu()
         x = dropout_rows(self.norm_out(x, batch), self.dropout[1], batch)
         logits: Tensor = self.linear_out(x)
+        return logits
+
+
+class LinearHead(nn.Module):
+    """A linear layer on features scaled to length one; its weights are fitted by logistic regression."""
+
+    def __init__(self, width: int, num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, num_classes)
+        nn.init.zeros_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x_BF: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+        logits: Tensor = self.linear(nn.functional.normalize(x_BF, dim=1))
         return logits
 
 
@@ -179,5 +206,11 @@ def language_model_groups(
 def classifier_groups(
     model: Classifier, encoder_groups: list[list[nn.Parameter]]
 ) -> list[list[nn.Parameter]]:
-    """Return the encoder's groups, bottom to top, then the head."""
-    return [*encoder_groups, list(model.head.parameters())]
+    """Return the encoder's groups, bottom to top, then the head.
+
+    A linear head is fitted rather than trained, so it makes no group of its own.
+    """
+    head = list(model.head.parameters())
+    if isinstance(model.head, LinearHead):
+        return [*encoder_groups[:-1], [*encoder_groups[-1], *head]]
+    return [*encoder_groups, head]

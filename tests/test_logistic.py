@@ -7,8 +7,8 @@ import warnings
 import numpy as np
 import pytest
 
-from pipeline.evaluation import logistic
-from pipeline.evaluation.logistic import Strengths, chosen_strength, fit_logistic
+from pipeline.training import logistic
+from pipeline.training.logistic import Strengths, chosen_strength, fit_logistic
 
 STRENGTHS = Strengths(grid=(1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0), fallback=0.1, num_folds=4)
 

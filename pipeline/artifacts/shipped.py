@@ -17,7 +17,6 @@ from torch import Tensor
 
 from pipeline.artifacts.tensor_folder import read_folder, write_folder
 from pipeline.evaluation.blend import Share
-from pipeline.evaluation.logistic import LinearClassifier
 from pipeline.evaluation.probe import ProbeClassifier, Reading
 from pipeline.evaluation.settings import Probe
 from pipeline.evaluation.tfidf import Terms, TfidfClassifier
@@ -25,6 +24,7 @@ from pipeline.evaluation.with_tfidf import JointClassifier
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.settings.loader import typed
 from pipeline.training.cards import ModelCard
+from pipeline.training.logistic import LinearClassifier
 
 SHIPPED_FILE = "classifier.json"
 _TERMS_FILE = "terms.txt"

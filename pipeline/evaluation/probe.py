@@ -20,8 +20,8 @@ from torch import Tensor
 from models.family import Encoder, State, products_in
 from pipeline.corpus.classifier_batches import by_length, clip, pad
 from pipeline.corpus.settings import Direction
-from pipeline.evaluation.logistic import LinearClassifier, Strengths, fit_logistic
 from pipeline.evaluation.settings import Probe
+from pipeline.training.logistic import LinearClassifier, Strengths, fit_logistic
 
 _BATCH_TOKENS = 32_768  # padded tokens per batch
 # For features of length one. On AG News the folds choose 3 to 100 (word vectors 10, an LSTM 10 to 100).

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.evaluation.logistic import LinearClassifier, Strengths, fit_logistic
+from pipeline.training.logistic import LinearClassifier, Strengths, fit_logistic
 
 _STRENGTHS = Strengths(grid=(1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=3)
 

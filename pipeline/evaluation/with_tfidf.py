@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.evaluation.logistic import LinearClassifier, Strengths, fit_logistic
 from pipeline.evaluation.probe import of_length_one
 from pipeline.evaluation.tfidf import Terms, fit_terms
+from pipeline.training.logistic import LinearClassifier, Strengths, fit_logistic
 
 _STRENGTHS = Strengths(grid=(3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=3, most_labels=2_000)
 

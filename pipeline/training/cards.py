@@ -11,7 +11,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from models.family import Encoder, Family, lookup
-from models.heads import Classifier, Pooling
+from models.heads import Classifier, HeadKind, Pooling
 from pipeline.corpus.settings import Direction
 from pipeline.objectives.lookup import objective_of
 from pipeline.settings.loader import typed
@@ -29,6 +29,7 @@ class HeadCard:
     bptt: int  # tokens per chunk
     max_tokens: int
     normalise: dict[str, Any]  # the text normalisation settings of its training
+    kind: HeadKind = "blocks"
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def build_classifier(encoder: Encoder, card: HeadCard) -> Classifier:
         head_hidden=card.head_hidden,
         head_dropout=card.head_dropout,
         bptt=card.bptt,
+        head=card.kind,
     )
 
 

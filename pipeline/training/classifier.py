@@ -5,7 +5,7 @@ Shapes: B rows of this worker, T tokens, N documents.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.contrastive import pair_loss
 from models.family import State, check_chunks, products_in
-from models.heads import Classifier, classifier_groups
+from models.heads import Classifier, LinearHead, classifier_groups
 from models.layers import GlobalBatch
 from models.objective import StepLoss
 from pipeline.corpus.batches import rng_of, rows_of
@@ -33,6 +34,7 @@ from pipeline.training.cards import (
 )
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.context import Context
+from pipeline.training.fitted_head import fit_head
 from pipeline.training.jobs import (
     StartingModel,
     card_of,
@@ -77,19 +79,36 @@ class ClassifierTask:
         rows = rows_of(context.rank, context.world, batch.num_rows)
         whole = GlobalBatch(self.seed, step, batch.num_rows, rows, context.device, context.all_reduce)
         ids, mask, labels = context.to_device(batch.ids_BT, batch.mask_BT, batch.labels_B)
+        num_tokens = batch.num_rows * ids.shape[1]
+        if isinstance(self.model.head, LinearHead):
+            part = pair_loss(self.model.pooled(ids, mask, whole), labels, whole)
+            return StepLoss(part, part.detach() * batch.num_rows, batch.num_rows, num_tokens)
         logits = self.model(ids, mask, whole)
         smoothed = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
         with torch.no_grad():
             nats = F.cross_entropy(logits, labels, reduction="sum")
-        num_tokens = batch.num_rows * ids.shape[1]
         return StepLoss(smoothed / batch.num_rows, nats, batch.num_rows, num_tokens)
 
     def evaluate(self, context: Context) -> dict[str, float]:
         """Log loss in nats and accuracy on the validation documents; nothing if there are none."""
         if not len(self.validation_documents):
             return {}
+        self.finish(context)
         loss, accuracy = self._judged(self.validation, self.validation_documents, context)
         return {"validation/loss": loss, "validation/accuracy": accuracy}
+
+    def finish(self, context: Context) -> None:
+        """Fit a linear head to the training documents; the steps have trained what is below it."""
+        if not isinstance(self.model.head, LinearHead):
+            return
+        self.model.eval()
+        labels = self.batches.labels
+        rows = rows_of(context.rank, context.world, len(labels))
+        mine = [self.batches.shard.document(int(k)) for k in self.batches.documents[rows]]
+        features = pooled_texts(
+            self.model, mine, self.max_tokens, self.direction, self.pad_id, context.device
+        )
+        fit_head(self.model.head, features, rows, labels, self.seed, context)
 
     def took_off(self, context: Context) -> bool:
         """Whether the loss on training documents is below that of the frequencies of their classes."""
@@ -131,15 +150,38 @@ def predict_logits(
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Return logits (texts, classes) on the CPU, in the order of the texts; matrix products in `dtype`."""
-    clipped = [clip(text, max_tokens, direction) for text in texts]
-    num_classes = model.head.linear_out.out_features
-    logits = torch.zeros(len(texts), num_classes)
+    found = torch.zeros(len(texts), model.num_classes)
     with products_in(dtype, model.encoder):
-        for chosen in by_length([len(text) for text in clipped], _EVALUATION_TOKENS):
-            part = [clipped[k] for k in chosen]
-            ids, mask = pad(part, max(map(len, part)), pad_id)
-            logits[torch.from_numpy(chosen)] = model(ids.to(device), mask.to(device)).cpu()
-    return logits
+        for chosen, ids, mask in _padded(texts, max_tokens, direction, pad_id):
+            found[chosen] = model(ids.to(device), mask.to(device)).cpu()
+    return found
+
+
+@torch.no_grad()
+def pooled_texts(
+    model: Classifier,
+    texts: Sequence[np.ndarray],
+    max_tokens: int,
+    direction: Direction,
+    pad_id: int,
+    device: torch.device,
+) -> Tensor:
+    """Return what the head reads, (texts, features), on the CPU, in the order of the texts, in float32."""
+    found = torch.zeros(len(texts), model.pooled_width)
+    with products_in(torch.float32, model.encoder):
+        for chosen, ids, mask in _padded(texts, max_tokens, direction, pad_id):
+            found[chosen] = model.pooled(ids.to(device), mask.to(device)).cpu()
+    return found
+
+
+def _padded(
+    texts: Sequence[np.ndarray], max_tokens: int, direction: Direction, pad_id: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the indices of texts of similar length, their ids and their mask."""
+    clipped = [clip(text, max_tokens, direction) for text in texts]
+    for chosen in by_length([len(text) for text in clipped], _EVALUATION_TOKENS):
+        part = [clipped[k] for k in chosen]
+        yield torch.from_numpy(chosen), *pad(part, max(map(len, part)), pad_id)
 
 
 @dataclass(frozen=True)
@@ -247,6 +289,8 @@ def make_classifier_job(
         chosen_documents(shard, few_labels.num_labels, seed, few_labels.key)
     else:
         chosen_documents(shard, settings.max_labels, seed)
+    if settings.method == "contrastive":
+        _check_contrastive(settings)
     if not _validates(few_labels) and settings.optimizer.kind == "nt_asgd":
         raise ValueError(
             "few_labels: optimizer.kind is nt_asgd, which begins to average by the validation loss, but "
@@ -262,6 +306,7 @@ def make_classifier_job(
         bptt=settings.bptt,
         max_tokens=settings.max_tokens,
         normalise=normalise.model_dump(),
+        kind="linear" if settings.method == "contrastive" else "blocks",
     )
     card = replace(card_of(model, info, "classifier", "finetune_classifier"), head=head)
     if start is not None:
@@ -312,6 +357,20 @@ def label_counts(
     left_out = {count: f"there are {num_labels:,}" for count in sorted(counts) if count > num_labels}
     left_out |= {count: f"there are {num_classes} classes" for count in sorted(counts) if count < num_classes}
     return sorted(counts - left_out.keys()) or [num_labels], left_out
+
+
+def _check_contrastive(settings: ClassifierTraining) -> None:
+    """Raise ValueError for settings that do not go with a head that is fitted on top of the rest."""
+    if settings.optimizer.kind == "nt_asgd":
+        raise ValueError(
+            "finetune_classifier.method is contrastive, but optimizer.kind is nt_asgd, whose average of "
+            "weights does not go with a fitted head; set it to sgd or adamw"
+        )
+    if settings.unfreeze == "head":
+        raise ValueError(
+            "finetune_classifier.method is contrastive and unfreeze is head, so nothing would train; set "
+            "unfreeze to full, or method to plain"
+        )
 
 
 def _validates(few: FewLabels | None) -> bool:

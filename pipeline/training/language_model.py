@@ -43,6 +43,9 @@ class LanguageModelTask:
     def evaluate(self, context: Context) -> dict[str, float]:
         return self.objective.evaluate(context)
 
+    def finish(self, context: Context) -> None:
+        return None
+
     def took_off(self, context: Context) -> bool:
         return True  # each objective would need a measure of its own; classifiers are what fails to
 

@@ -226,6 +226,7 @@ class Training:
             self.early_stop.restore(self.model)
         elif self.average.started:
             self.average.swap(self.model)
+        self.task.finish(self.context)
         self.took_off = self.task.took_off(self.context)
         if self.took_off or self.restarts == self.task.max_restarts:
             self.finished = True

@@ -88,6 +88,7 @@ class LanguageModelSettings:
 
 class ClassifierTraining(Section):
     start: Literal["target_lm", "general_lm", "scratch"]
+    method: Literal["plain", "contrastive"]  # by cross-entropy; or by pairs of texts, and a fitted head
     max_labels: Count | None  # a seeded stratified subset of the training labels
     epochs: Epochs  # in total, including those of the unfreezing
     min_steps: Count  # however few the labels

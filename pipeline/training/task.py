@@ -31,6 +31,10 @@ class Task(Protocol):
 
     def evaluate(self, context: Context) -> dict[str, float]: ...
 
+    def finish(self, context: Context) -> None:
+        """Complete the finished weights, such as a head that is fitted on top of them."""
+        ...
+
     def took_off(self, context: Context) -> bool:
         """Whether the finished weights learned anything. Asked once a training is at its end."""
         ...

@@ -26,10 +26,15 @@ def classifier_of(bptt: int, pooling: Pooling = "concat") -> Classifier:
     model = Classifier(
         AWDLSTM(CONFIG, 20), 3, pooling=pooling, head_hidden=5, head_dropout=(0.4, 0.1), bptt=bptt
     )
-    for norm in (model.head.norm_in, model.head.norm_out):  # as if it had been trained
+    for norm in (blocks(model).norm_in, blocks(model).norm_out):  # as if it had been trained
         norm.running_mean.normal_()
         norm.running_var.uniform_(0.5, 2)
     return model
+
+
+def blocks(model: Classifier) -> Head:
+    assert isinstance(model.head, Head)
+    return model.head
 
 
 def texts(lengths: list[int], width: int) -> tuple[Tensor, Tensor]:
@@ -104,11 +109,11 @@ def test_classifier_against_a_plain_reference():
         real = features[row, :length]
         rows.append(torch.cat([real[-1], real.max(0).values, real.mean(0)]))
     norms = [nn.BatchNorm1d(18), nn.BatchNorm1d(5)]
-    for reference, ours in zip(norms, (model.head.norm_in, model.head.norm_out), strict=True):
+    for reference, ours in zip(norms, (blocks(model).norm_in, blocks(model).norm_out), strict=True):
         reference.load_state_dict(ours.state_dict(), strict=False)
     plain = nn.Sequential(
-        norms[0], nn.Dropout(0.4), model.head.linear_in, nn.ReLU(),
-        norms[1], nn.Dropout(0.1), model.head.linear_out,
+        norms[0], nn.Dropout(0.4), blocks(model).linear_in, nn.ReLU(),
+        norms[1], nn.Dropout(0.1), blocks(model).linear_out,
     ).eval()  # fmt: skip
     assert torch.allclose(model(ids, mask), plain(torch.stack(rows)), atol=1e-5)
 
@@ -138,7 +143,7 @@ def test_a_frozen_encoder_is_read_without_a_graph():
     model.encoder.requires_grad_(False)
     model(ids, mask, batch).sum().backward()
     assert not read[0].requires_grad
-    assert model.head.linear_in.weight.grad is not None
+    assert blocks(model).linear_in.weight.grad is not None
     next(model.encoder.parameters()).requires_grad_(True)
     model(ids, mask, batch)
     assert read[-1].requires_grad
@@ -155,7 +160,7 @@ def test_chunks_carry_the_state_but_not_its_gradient():
         (grad,) = torch.autograd.grad(logits.square().sum(), model.encoder.embedding.weight)
         return grad.abs().sum(1)
 
-    training = GlobalBatch(0, 0, 4, slice(0, 4), torch.device("cpu"), lambda x: x)
+    training = GlobalBatch(1, 0, 4, slice(0, 4), torch.device("cpu"), lambda x: x)
     assert bool((gradient(6, training)[:3] > 0).any())  # dropout drops some words
     chunked = gradient(3, training)
     assert bool((chunked[:3] == 0).all())

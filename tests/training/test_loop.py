@@ -49,9 +49,9 @@ TRAINING: dict[str, Any] = {
 HOPELESS = OPTIMIZER | {"lr": 1e-9}
 LANGUAGE_MODEL: dict[str, Any] = {"epochs": 2.5, "evaluations_per_epoch": 3}
 CLASSIFIER: dict[str, Any] = {
-    "start": "scratch", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "bptt": 6, "max_tokens": 14,
-    "min_steps": 1, "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat", "label_smoothing": 0.1,
-    "evaluations_per_epoch": 2, "patience": None, "restarts": 0,
+    "start": "scratch", "method": "plain", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "bptt": 6,
+    "max_tokens": 14, "min_steps": 1, "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat",
+    "label_smoothing": 0.1, "evaluations_per_epoch": 2, "patience": None, "restarts": 0,
 }  # fmt: skip
 NORMALISE = Normalise(
     unicode="NFC", html_breaks=True, control_characters=True, collapse_whitespace=True, lowercase=False
@@ -242,6 +242,9 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "classifier-gpt": classifier_job(tokens, "gpt", start=starts["gpt"].finetuned),
         "classifier-started": classifier_job(tokens, start=lstm.finetuned),
         "classifier-vectors": classifier_job(tokens, "word_vectors", start=vectors.finetuned, pooling="mean"),
+        "contrastive": classifier_job(
+            tokens, "gpt", start=starts["gpt"].finetuned, method="contrastive", epochs=4.0
+        ),
         "patience": classifier_job(tokens, epochs=8.0, patience=3, optimizer=OPTIMIZER | {"lr": 0.2}),
         "restarts": classifier_job(tokens, optimizer=HOPELESS, restarts=2),
     }
@@ -250,7 +253,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
 KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
 KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
 KINDS += ["gpt-adamw", "gpt-started", "classifier-gpt"]
-KINDS += ["classifier", "classifier-started", "classifier-vectors", "patience", "restarts"]
+KINDS += ["classifier", "classifier-started", "classifier-vectors", "contrastive", "patience", "restarts"]
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -621,7 +624,17 @@ def process(rank: int, num_processes: int, folder: Path) -> None:
     torch.distributed.destroy_process_group()
 
 
-SEVERAL = ["lm", "sampled", "nt_asgd", "vectors", "glove", "gpt", "classifier", "classifier-gpt"]
+SEVERAL = [
+    "lm",
+    "sampled",
+    "nt_asgd",
+    "vectors",
+    "glove",
+    "gpt",
+    "classifier",
+    "classifier-gpt",
+    "contrastive",
+]
 
 
 def several_jobs(tokens: Path) -> dict[str, Job]:
@@ -635,6 +648,7 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         ),
         "gpt": language_model_job(tokens, "gpt", epochs=2.0),
         "classifier": classifier_job(tokens, epochs=2.0),
+        "contrastive": classifier_job(tokens, kind="sgd", method="contrastive", epochs=2.0),
         # The head's batch normalisation takes out what the last bias adds, so that its gradient is rounding
         # alone, of which Adam would make whole steps.
         "classifier-gpt": classifier_job(tokens, "gpt", kind="sgd", epochs=2.0),
