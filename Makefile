@@ -19,6 +19,7 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	headstart plots-page
 	touch $@
 
 # `make repro PRESET=smoke` first lays a preset over params.yaml.

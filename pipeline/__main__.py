@@ -48,22 +48,26 @@ def _options(
     pass
 
 
-def _stage_command(name: str) -> Callable[..., None]:
-    """A command for a stage, with the flags of its `run`."""
+def _stage_command(name: str, runs_bare: bool) -> Callable[..., None]:
+    """A command for a stage, with the flags of its `run`. One that `runs_bare` takes all of them or none."""
     flags: dict[str, type] = {
         arg: Path if kind == "Path" else str for arg, kind in stages.arguments(name).items()
     }
     flags |= {"metrics": Path} | ({"curve": Path} if stages.describe(name).kind == "trains" else {})
 
     def invoke(markdown: bool = False, compare: str = "", **values: Any) -> None:
+        if missing := [arg for arg in flags if values[arg] is None]:
+            raise ValueError(f"{name} lacks --{missing[0].replace('_', '-')}; give all of its flags, or none")
         from pipeline.execution.run_stage import run_stage
 
         run_stage(name, **values)
 
-    required = [_parameter(arg, kind, typer.Option()) for arg, kind in flags.items()]
+    option = typer.Option(show_default="as in dvc.yaml") if runs_bare else typer.Option()
+    default = {"default": None} if runs_bare else {}
+    own = [_parameter(arg, kind, option, **default) for arg, kind in flags.items()]
     by_dvc = typer.Option(help="File by which DVC knows the stage's code and packages.")
     parameters = [
-        *required,
+        *own,
         _parameter("fingerprint", Path | None, by_dvc, None),  # type: ignore[arg-type]  # a union is no type
         _parameter("params", Path, typer.Option(), Path("params.yaml")),
     ]
@@ -119,10 +123,11 @@ def _parameter(
     )
 
 
-def _add_stages() -> None:
+def _add_stages(runs_bare: str | None) -> None:
     for name in stages.names():
         panel = "Stages (run by dvc repro)"
-        app.command(name, help=stages.title(name), rich_help_panel=panel)(_stage_command(name))
+        command = _stage_command(name, name == runs_bare)
+        app.command(name, help=stages.title(name), rich_help_panel=panel)(command)
 
 
 @app.command(rich_help_panel="Stages (run by dvc repro)")
@@ -165,6 +170,16 @@ def init(folder: Annotated[Path, typer.Argument(help="Folder of the new project.
         f"made {folder}; now: cd {folder}, put your files into sources/target, `headstart use FILE` with "
         "your settings (docs/your-own-data.md), `headstart doctor`, `dvc repro`"
     )
+
+
+@app.command("plots-page")
+def plots_page() -> None:
+    """Write the page with which `dvc plots show` needs no network; make and init do so, too."""
+    from pipeline.project.plots_page import write_plots_page
+
+    if not Path(".dvc").is_dir():
+        raise ValueError(f"{Path.cwd()} is no DVC project: there is no .dvc; see `headstart init`")
+    typer.echo(f"wrote {write_plots_page(Path.cwd()).relative_to(Path.cwd())}")
 
 
 @app.command()
@@ -222,15 +237,16 @@ def sync() -> None:
     from pipeline.execution.run_stage import project_root
 
     delivered = tracking.deliver(project_root(Path.cwd()))
-    if not delivered.sent and not delivered.kept:
-        everything = f"MLflow at {delivered.store} has everything"
-        nothing = f"nothing is kept here for MLflow at {delivered.store}; {delivered.outage}"
-        typer.echo(nothing if delivered.outage else everything)
+    if not delivered.sent and not delivered.kept and not delivered.outage:
+        typer.echo(f"MLflow at {delivered.store} has everything")
     for name in delivered.sent:
         typer.echo(f"delivered: {name}, to MLflow at {delivered.store}")
     for name, reason in delivered.kept:
         typer.secho(f"kept: {name}; {reason}", fg="red", err=True)
-    if delivered.kept:
+    if delivered.outage and not delivered.kept:
+        nothing_kept = f"nothing is kept here for MLflow at {delivered.store}"
+        typer.secho(f"{nothing_kept}; {delivered.outage}", fg="red", err=True)
+    if delivered.kept or delivered.outage:
         raise typer.Exit(1)
 
 
@@ -372,24 +388,26 @@ def predict(
         typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 
-def _with_the_flags_of_dvc(words: list[str]) -> list[str]:
-    """Give a stage that is named alone the flags it has in dvc.yaml, as in `headstart tune`."""
-    if len(words) != 1 or words[0] not in stages.names():
-        return words
+def _words_in_dvc(words: list[str]) -> list[str]:
+    """The command of the stage that is called, as dvc.yaml has it; none if that has several of it."""
+    if not words or words[0] not in stages.names():
+        return []
     from pipeline.settings.loader import read_yaml
 
     file = Path("dvc.yaml")
     stage = read_yaml(file)["stages"].get(words[0], {}) if file.exists() else {}
-    return str(stage["cmd"]).split()[1:] if stage and "matrix" not in stage else words
+    return str(stage["cmd"]).split()[1:] if stage and "matrix" not in stage else []
 
 
 def main() -> None:
     """The `headstart` command: a person's mistake is one message and exit code 2, never a traceback."""
     sys.excepthook = _print_traceback
     limit_spinning()
-    _add_stages()
     try:
-        app(_with_the_flags_of_dvc(sys.argv[1:]))
+        words = sys.argv[1:]
+        in_dvc = _words_in_dvc(words)
+        _add_stages(words[0] if in_dvc else None)
+        app(in_dvc if in_dvc and len(words) == 1 else words)
     except ValueError as error:
         typer.secho(f"headstart: {_shown(str(error))}", fg="red", err=True)
         sys.exit(2)

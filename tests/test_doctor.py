@@ -590,6 +590,23 @@ def made_by(folder: Path) -> set[str]:
     return {str(path) for path in files if path.parts[0] not in (".dvc", ".git")}
 
 
+@pytest.mark.parametrize(
+    ("status", "would_run"),
+    [
+        ({}, "nothing"),
+        ({"fingerprint": ["always changed"]}, "nothing"),
+        (
+            {"fingerprint": ["always changed"], "encode@target": [{"changed deps": {}}]},
+            "1 changed stage, and",
+        ),
+        ({"prepare@general": [{"changed deps": {}}], "tune": ["changed command"]}, "2 changed stages, and"),
+    ],
+)
+def test_only_stages_that_would_run_are_counted(tmp_path, status, would_run):
+    done = subprocess.CompletedProcess(["dvc"], 0, json.dumps(status), "")
+    assert f"`dvc repro` would run {would_run}" in project._status(tmp_path, done).found
+
+
 @pytest.mark.slow
 def test_without_ray_all_checks_run_and_leave_nothing(project_folder):
     before = made_by(project_folder)

@@ -48,6 +48,19 @@ def test_a_project_has_settings_stages_presets_and_nothing_of_the_code(tmp_path)
     }  # fmt: skip
 
 
+def test_the_plots_of_dvc_need_no_network(tmp_path):
+    project = tmp_path / "mine"
+    make_project(project)
+    (project / "curve.csv").write_text("step,loss\n1,7.25\n2,6.5\n", encoding="utf-8")
+    run(project, "dvc", "plots", "show", "curve.csv", "-x", "step", "-y", "loss")
+    page = (project / "dvc_plots/index.html").read_text(encoding="utf-8")
+    own, bundle = page.split('<script type="module">')
+    assert "7.25" in own
+    assert "vegaEmbed('#" in own
+    assert "src=" not in own
+    assert "waiting.forEach(" in bundle  # what the plots above wait for
+
+
 def test_a_project_that_is_there_already_is_left_alone(tmp_path):
     (tmp_path / "params.yaml").write_text("mine", encoding="utf-8")
     with pytest.raises(ValueError, match=r"params\.yaml exists; name a folder without a project"):

@@ -420,6 +420,22 @@ assert not heavy, heavy
     assert all(stage in done.stdout for stage in STAGES)
 
 
+def test_help_marks_as_required_only_what_a_bare_call_does_not_fill_in():
+    shown = {stage: run_headstart(stage, "--help", cwd=ROOT).stdout for stage in ("evaluate", "encode")}
+    assert "required" not in shown["evaluate"]
+    assert shown["evaluate"].count("as in dvc.yaml") == len(stages.arguments("evaluate")) + 1
+    assert "required" in shown["encode"]  # dvc.yaml has several
+
+
+def test_a_stage_takes_all_flags_of_its_own_or_none(tmp_path):
+    done = run_headstart("evaluate", "--out", str(tmp_path / "out"), cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr == "headstart: evaluate lacks --tokens; give all of its flags, or none\n"
+    elsewhere = run_headstart("evaluate", cwd=tmp_path)
+    assert elsewhere.returncode == 2
+    assert "Missing option '--tokens'" in elsewhere.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -143,6 +143,19 @@ def test_a_stage_run_is_a_child_with_tags_and_params(root, client, monkeypatch):
     assert {each.info.status for each in runs(client).values()} == {"FINISHED"}
 
 
+def test_executions_compare_by_all_settings_and_the_main_figures(root, client):
+    settings = {"run": {"seed": 42, "storage": "s3://user:word@bucket"}}
+    with stage_run(info(root, "report", settings=settings)) as run:
+        tracking.log_headline(run, {"test_error": 0.113, "ships": "blend"})
+    data = client.get_run(run.parent_id).data
+    assert data.params["run.seed"] == "42"
+    assert "word" not in str(data.params)
+    assert data.metrics == {"test_error": 0.113}
+    assert data.tags["headstart.ships"] == "blend"
+    experiment = client.get_experiment_by_name("headstart")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
+
+
 def test_git_commit_and_changes_are_tagged(root, client):
     def git(*arguments):
         identity = ["-c", "user.name=t", "-c", "user.email=t@t"]
@@ -391,6 +404,30 @@ def test_a_stage_that_began_in_an_outage_is_recorded_at_its_end(root, client, mo
     assert history(client, run.run_id) == [(1, 0.5)]
 
 
+def test_a_trial_is_in_mlflow_from_when_it_begins(root, client):
+    """Its recorder, which was made before and works elsewhere, waits for the run."""
+    with stage_run(info(root, "tune", key="K")) as run:
+        trial = tracking.trial_run(run, "trial 1", "T", {"lr": 0.1})
+        config = trial.recorder(root / "trial.jsonl")
+        kinds = [each.data.tags["headstart.kind"] for each in runs(client).values()]
+        assert sorted(kinds) == ["pipeline", "stage"]
+        kept = root / ".headstart" / "unsent"
+        assert [file.stem for file in kept.glob("[!.]*.json")] == [run.plan.id]  # a kill would leave no trial
+        recorder = config.open(-1)
+        recorder.record(1, {"loss": 0.5})
+        time.sleep(0.05)
+        before = time.time() * 1000
+        tracking.begin_trial(run, trial)
+        assert recorder.close(60) == (0, None)
+        opened = client.get_run(trial.run_id)
+        assert (opened.info.status, opened.data.tags["mlflow.parentRunId"]) == ("RUNNING", run.run_id)
+        assert opened.info.start_time >= int(before)
+        assert history(client, trial.run_id) == [(1, 0.5)]
+        trial.close({"error": 0.5})
+    assert client.get_run(trial.run_id).info.status == "FINISHED"
+    assert len([each for each in runs(client).values() if each.data.tags["headstart.kind"] == "trial"]) == 1
+
+
 def test_an_unknown_address_is_refused_with_its_name(root, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "gopher://me:pw@host")
     with pytest.raises(ValueError, match=r"gopher://\*\*\*@host.*MLFLOW_TRACKING_URI"), stage_run(info(root)):
@@ -628,11 +665,13 @@ def test_artifacts_and_a_registered_model_with_alias(root, client):
     (folder / "weights.safetensors").write_bytes(b"weights")
     with stage_run(info(root)) as run:
         for _ in range(2):
-            address = tracking.register_model(run, folder, "clf", "champion")
+            address = tracking.register_model(run, folder, "clf", "champion", (), "8 % wrong")
     assert address == "models:/clf@champion"
     assert "model" in {item.path for item in client.list_artifacts(run.run_id)}
     version = client.get_model_version_by_alias("clf", "champion")
     assert (version.version, version.run_id) == (2, run.run_id)
+    assert version.description == "8 % wrong"
+    assert "takes a column of texts" in client.get_registered_model("clf").description
     model = Path(client.get_model_version_download_uri("clf", version.version).removeprefix("file://"))
     assert (model / "MLmodel").exists()
     # Its code comes with it, and every requirement is a version that an index has.
@@ -673,6 +712,13 @@ def test_the_registered_model_predicts_from_texts_and_frames(root, client, monke
     model = mlflow.pyfunc.load_model(source)
     expected = [{"label": text, "probabilities": {text: 1.0}} for text in "AB"]
     assert model.predict(["a", "b"]) == expected
-    assert model.predict(pandas.DataFrame({"text": ["a", "b"]})) == expected
+    for frame in (pandas.DataFrame({"text": ["a", "b"]}), pandas.DataFrame({"body": ["a", "b"]})):
+        assert model.predict(frame) == expected
+    assert model.predict(pandas.Series(["a", "b"])) == expected
+    assert model.predict(model.input_example) is not None
+    assert (
+        str(model.metadata.signature.outputs)
+        == "['label': string (required), 'probabilities': Map(str -> DataType.double) (required)]"
+    )
     with pytest.raises(mlflow.MlflowException):
         model.predict([1, 2])

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import typer
 
 from pipeline import __main__, tracking
 from pipeline.tracking import RecorderConfig, StageInfo, curves, stage_run, stores
@@ -202,10 +203,12 @@ def test_sync_says_what_is_kept_and_delivers_it_when_it_can(root, proxy, monkeyp
 def test_sync_claims_nothing_of_an_mlflow_that_it_did_not_reach(root, away, monkeypatch, capsys):
     monkeypatch.chdir(root)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://bob:word@127.0.0.1:9")
-    __main__.sync()
-    said = capsys.readouterr().out
+    with pytest.raises(typer.Exit) as ended:
+        __main__.sync()
+    said = capsys.readouterr()
     outage = "MLflow does not answer: ConnectionError: nobody there"
-    assert said == f"nothing is kept here for MLflow at http://***@127.0.0.1:9; {outage}\n"
+    assert said.err == f"nothing is kept here for MLflow at http://***@127.0.0.1:9; {outage}\n"
+    assert (said.out, ended.value.exit_code) == ("", 1)
 
 
 def test_what_waits_for_mlflow_waits_in_the_file_not_in_memory(root, away):
@@ -258,6 +261,7 @@ def test_a_delivery_cut_short_at_any_call_and_repeated_leaves_each_run_once(root
         record(recorder, range(1, 6))
         recorder.close(0.1)
         trial = tracking.trial_run(run, "trial 1", "T", {"lr": 0.1})
+        tracking.begin_trial(run, trial)
         recorder = trial.recorder(root / "trial.jsonl").open(-1)
         record(recorder, range(1, 4))
         recorder.close(0.1)
@@ -298,6 +302,7 @@ def test_a_delivery_cut_short_at_any_call_and_repeated_leaves_each_run_once(root
 def test_a_trial_delivered_after_its_stage_leaves_the_execution_finished(root, away):
     with stage_run(info(root, "tune", key="K")) as run:
         trial = tracking.trial_run(run, "trial 1", "T", {"lr": 0.1})
+        tracking.begin_trial(run, trial)
     trial.close({"error": 0.5})
     away.undo()
     assert tracking.deliver(root).sent == ("tune", "trial 1")

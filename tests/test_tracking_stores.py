@@ -174,6 +174,7 @@ def test_a_pipeline_is_recorded_whole_and_its_secret_nowhere(store, root, caplog
         record(recorder, range(21, 61))
         assert recorder.close(300) == (0, None)
         trial = tracking.trial_run(run, "trial 1", f"{key}-trial", {"lr": 0.1})
+        tracking.begin_trial(run, trial)
         record(trial.recorder(root / "trial.jsonl").open(-1), range(1, 6))
         trial.close({"error": 0.5})
         tracking.log_metrics(run, {"accuracy": 0.9})

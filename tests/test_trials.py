@@ -75,13 +75,21 @@ def workers_find_tests(monkeypatch):
 def run_all(trials: Sequence[Trial], run: Run, folder: Path | str) -> dict[str, str]:
     """The error of each trial by name; empty if it succeeded."""
     ended: dict[str, str] = {}
+    begun: list[str] = []
+
+    def begin(trial: Trial) -> None:
+        assert trial.name not in ended
+        begun.append(trial.name)
 
     def tell(trial: Trial, error: Exception | None) -> None:
+        assert trial.name in begun
+        if not run.workers:
+            assert begun[-1] == trial.name  # the next one has not begun
         assert trial.name not in ended
         ended[trial.name] = "" if error is None else str(error)
 
     with trial_runner(Terms(run, ONE), Cluster() if run.workers else None, str(folder)) as run_trials:
-        run_trials(trials, tell)
+        run_trials(trials, begin, tell)
     return ended
 
 
@@ -120,6 +128,7 @@ class NoRun:
     """Stands in for a trial's MLflow run."""
 
     run_id = None
+    has_begun = False
 
     def recorder(self, path: Path) -> RecorderConfig:
         return RecorderConfig("", None, path)
@@ -143,7 +152,8 @@ def test_a_sweep_builds_each_point_once_and_trains_only_those_that_are_missing(t
         hash_of=lambda name: "", code_of=lambda family: "",
         places=lambda key: (str(tmp_path / key), tmp_path / f"{key}.jsonl"), owner=Process.this(),
         fence=SimpleNamespace(check=lambda: None),  # type: ignore[arg-type]
-        open_run=lambda name, key, settings: NoRun(),  # type: ignore[arg-type, return-value]
+        run_of=lambda name, key, settings: NoRun(),  # type: ignore[arg-type, return-value]
+        begin_run=lambda run: None,
         settle_run=lambda *arguments: None, log_points=lambda points: None,
     )  # fmt: skip
     for numbers in ([2, 3], [2, 3, 4]):

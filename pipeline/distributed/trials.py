@@ -63,8 +63,9 @@ class Terms:
     owner: Process | None = None  # the stage: without it a trial is an orphan
 
 
+OnBegin = Callable[[Trial], None]
 OnEnd = Callable[[Trial, TrialError | None], None]
-RunTrials = Callable[[Sequence[Trial], OnEnd], None]
+RunTrials = Callable[[Sequence[Trial], OnBegin, OnEnd], None]
 
 
 def outcome_of(trial: Trial, run: Run, check: Callable[[], object] = lambda: None) -> Checkpoint | None:
@@ -79,9 +80,10 @@ def outcome_of(trial: Trial, run: Run, check: Callable[[], object] = lambda: Non
 def trial_runner(terms: Terms, cluster: Cluster | None, folder: str) -> Iterator[RunTrials]:
     """Yield a function that runs trials, on a Ray that is joined during the block; without a cluster, here.
 
-    A trial that has an outcome ends without training again. As each trial ends, the function calls its
-    second argument in this process, with the error if the trial failed; the others continue. If a trial is
-    lost, it raises StorageError, TrialLostError or the like, and finished trials are kept.
+    A trial that has an outcome ends without training again. As each trial begins, the function calls its
+    second argument in this process, once more if the trial is retried. As each ends, it calls its third, with
+    the error if the trial failed; the others continue. If a trial is lost, it raises StorageError,
+    TrialLostError or the like, and finished trials are kept.
 
     Args:
         folder: the stage's own, in run.storage.
@@ -102,8 +104,9 @@ def _outcomes(trial: Trial, run: Run, check: Callable[[], object]) -> Checkpoint
     return CheckpointStore(f"{trial.folder}/outcome", keep=1, check=check, wait_minutes=minutes)
 
 
-def _run_here(terms: Terms, trials: Sequence[Trial], on_end: OnEnd) -> None:
+def _run_here(terms: Terms, trials: Sequence[Trial], on_begin: OnBegin, on_end: OnEnd) -> None:
     for trial in trials:
+        on_begin(trial)
         on_end(trial, _run_trial(trial, terms))
 
 
@@ -126,13 +129,22 @@ def _run_trial(trial: Trial, terms: Terms) -> TrialError | None:
 
 
 def _run_on_ray(
-    terms: Terms, cluster: Cluster, folder: str, at_once: int, waiting: Sequence[Trial], on_end: OnEnd
+    terms: Terms,
+    cluster: Cluster,
+    folder: str,
+    at_once: int,
+    waiting: Sequence[Trial],
+    on_begin: OnBegin,
+    on_end: OnEnd,
 ) -> None:
     tune = load_tune()
 
     class Listener(listener_class()):  # type: ignore[misc]
         def name_of(self, trial: Any) -> str:
             return waiting[trial.config["trial"]].name
+
+        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
+            self.later(on_begin, waiting[trial.config["trial"]])
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **more: Any) -> None:
             failure = trial.last_result["failure"]

@@ -123,9 +123,10 @@ def _status(root: Path, done: subprocess.CompletedProcess[str] | None) -> Findin
         to_do = "wait until the other dvc has exited" if "lock" in reason else "run `dvc status` yourself"
         return failure("dvc", f"`dvc status`: {reason.removeprefix('ERROR: ')}", to_do)
     lock = "dvc.lock exists" if (root / "dvc.lock").exists() else "no dvc.lock yet"
-    num_stages = len(json.loads(done.stdout or "{}"))
-    would_run = f"`dvc repro` would run {f'{num_stages} stages' if num_stages else 'nothing'}"
-    return ok("dvc", f"{version('dvc')}; {lock}, {would_run}")
+    changed = [name for name, why in json.loads(done.stdout or "{}").items() if why != ["always changed"]]
+    stages = f"{len(changed)} changed stage{'s' if len(changed) > 1 else ''}, and what depends on "
+    would_run = f"{stages}{'them' if len(changed) > 1 else 'it'}" if changed else "nothing"
+    return ok("dvc", f"{version('dvc')}; {lock}, `dvc repro` would run {would_run}")
 
 
 def _cache(done: subprocess.CompletedProcess[str] | None) -> Iterator[Finding]:

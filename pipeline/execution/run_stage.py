@@ -37,7 +37,7 @@ from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
 from pipeline.storage.lease import Fence, Process
 from pipeline.terminal.progress import busy, follow
-from pipeline.terminal.results import result_line
+from pipeline.terminal.results import result_line, said_of
 
 if TYPE_CHECKING:
     from pipeline.distributed.session import Session
@@ -107,9 +107,11 @@ def run_stage(
             tracking.log_metrics(run, found)
             if described.registers is not None:
                 folder = arguments[described.outputs[-1]]
-                tracking.register_model(
-                    run, folder, described.registers, "current", found.get("warnings", ())
-                )
+                warnings = found.get("warnings", ())
+                tracking.register_model(run, folder, described.registers, "current", warnings, said_of(found))
+            if kind == "reports":
+                headline = arguments["headline"].read_text(encoding="utf-8")
+                tracking.log_headline(run, json.loads(headline))
             typer.echo(result_line(info.name, found, time.monotonic() - begun))
             for warning in found.get("warnings", ()):
                 log.warning("%s", warning)
@@ -203,6 +205,7 @@ def _stage_info(
         stage=stage,
         stages=pipeline_stages(Path.cwd(), settings),
         params=section,
+        settings=written,
         inputs=inputs,
         key=key if described.is_training else None,
         recipe=lock.upcoming(selected(written, sections), known),
@@ -304,7 +307,8 @@ def _sweep(
         places=partial(_places, run.info.root, settings.run.storage),
         owner=Process.this(),
         fence=fence,
-        open_run=partial(tracking.trial_run, run),
+        run_of=partial(tracking.trial_run, run),
+        begin_run=partial(tracking.begin_trial, run),
         settle_run=partial(tracking.settle_trial, run),
         log_points=partial(tracking.log_points, run),
     )

@@ -19,13 +19,13 @@ class TextClassifier(PythonModel):
 
         self.predictor = Predictor.load(Path(context.artifacts["model"]))
 
-    def predict(self, model_input: list[str]):  # type: ignore[override, no-untyped-def]
-        """Label each text. MLflow derives the input schema from the hint, and accepts a one-column DataFrame.
+    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+        """Label each text: the first column, as the model's signature makes a table of whatever comes.
 
-        There is no hint for the result: MLflow has no schema for {"label": str, "probabilities": {str:
-        float}} and would warn at each load.
+        There are no type hints, as MLflow would take them for another signature.
         """
-        predictions = self.predictor.predict(model_input)
+        texts = ["" if text is None else text for text in model_input.iloc[:, 0]]
+        predictions = self.predictor.predict(texts)
         return [{"label": each.label, "probabilities": dict(each.probabilities)} for each in predictions]
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from pipeline.files.atomic import atomic_write_text
+from pipeline.project.plots_page import write_plots_page
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CODE_DEPS = """\
@@ -19,8 +20,10 @@ _CODE_DEPS = """\
 _REPORT_DEP = "      - pipeline/report\n"
 _ALWAYS = "    always_changed: true  # it looks at the installed code and packages each time, in a second\n"
 _IGNORED = "/data/\n/.headstart/\n/dvc_plots/\n/reports/lr_find/\n"
-_DVC_IGNORED = "/config.local\n/tmp\n/cache\n"
-_DVC_CONFIG = "[core]\n    analytics = false\n    autostage = false\n"
+_DVC_IGNORED = "/config.local\n/plots.html\n/tmp\n/cache\n"
+_DVC_CONFIG = (
+    "[core]\n    analytics = false\n    autostage = false\n[plots]\n    html_template = plots.html\n"
+)
 
 
 def template_folder() -> Path:
@@ -56,6 +59,7 @@ def make_project(folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         if name != ".gitignore" or not (folder / name).exists():
             atomic_write_text(folder / name, text)
+    write_plots_page(folder)
     inside = subprocess.run(["git", "rev-parse"], cwd=folder, capture_output=True)
     if inside.returncode:
         subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)

@@ -79,7 +79,8 @@ class Sweep:
     places: Places
     owner: Process  # the stage: without it, trials are orphans
     fence: Fence  # of the lease that the stage holds
-    open_run: Callable[[str, str, Mapping[str, Any]], OpenRun]
+    run_of: Callable[[str, str, Mapping[str, Any]], OpenRun]  # not yet open
+    begin_run: Callable[[OpenRun], None]
     settle_run: Callable[[str, str, Path, Mapping[str, Any]], None]
     log_points: Callable[[Mapping[str, Mapping[int, float]]], None]
 
@@ -140,6 +141,10 @@ class Sweep:
             counted(len(missing), "trials") as advance,
         ):
 
+            def on_begin(trial: Trial) -> None:
+                if not runs[trial.name].has_begun:  # else it was lost, and is retried
+                    self.begin_run(runs[trial.name])
+
             def on_end(trial: Trial, error: Exception | None) -> None:
                 outcome = self._outcome(trial) if error is None else None
                 runs.pop(trial.name).close(outcome.state if outcome else {}, str(error or ""))
@@ -153,14 +158,15 @@ class Sweep:
             try:
                 for spec in missing:
                     session = sessions[spec.name]
-                    run = runs[spec.name] = self.open_run(spec.name, session.key, spec.settings)
+                    run = runs[spec.name] = self.run_of(spec.name, session.key, spec.settings)
                     recorder = run.recorder(self.places(session.key)[1])
                     session = replace(session, open_recorder=recorder.open, tracking_run=run.run_id)
                     waiting.append(trials[spec.name].recorded(session))
-                run_trials(waiting, on_end)
+                run_trials(waiting, on_begin, on_end)
             except BaseException as error:
                 for run in runs.values():
-                    run.close({}, f"stopped: {type(error).__name__}")
+                    if run.has_begun:
+                        run.close({}, f"stopped: {type(error).__name__}")
                 raise
 
     def _outcome(self, trial: Trial) -> Checkpoint | None:
@@ -193,7 +199,8 @@ class SearchRuns:
             return
         key = self.keys.of(values)
         self.sweep.retain([key])
-        run = self.sweep.open_run(f"trial {name}", key, values)
+        run = self.sweep.run_of(f"trial {name}", key, values)
+        self.sweep.begin_run(run)
         # The file may hold the reports of a killed attempt; the recorder drops repeated ones.
         recorder = run.recorder(self.sweep.places(key)[1]).open(_ALL_STEPS)
         self._open[name] = (run, recorder)

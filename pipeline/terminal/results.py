@@ -8,12 +8,13 @@ from typing import Any
 
 def result_line(stage: str, metrics: Mapping[str, Any], seconds: float) -> str:
     """`evaluate: ships blend, 11.3% wrong (12 s)`, from the stage's metrics."""
-    said = _said(metrics)
+    said = said_of(metrics)
     took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
     return f"{stage}: {said} ({took})" if said else f"{stage}: done ({took})"
 
 
-def _said(metrics: Mapping[str, Any]) -> str:
+def said_of(metrics: Mapping[str, Any]) -> str:
+    """The result in a few words; none for a stage that has but work to show."""
     if "shipped" in metrics:
         return f"ships {metrics['shipped']}, {metrics['error']:.1%} of test documents wrong"
     if "measures" in metrics:

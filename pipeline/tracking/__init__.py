@@ -21,6 +21,8 @@ from pipeline.tracking.processes import dvc_above, was_asked_by_force
 from pipeline.tracking.runs import (
     StageInfo,
     StageRun,
+    begin_trial,
+    log_headline,
     log_metrics,
     log_points,
     settle_trial,

@@ -21,8 +21,16 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from pipeline.files.atomic import atomic_write_text
-from pipeline.tracking.plans import METRICS_PER_CALL, RunPlan, mlflow_name, now_ms, open_run
-from pipeline.tracking.stores import FencedError, MaySend, always, client, one_line
+from pipeline.tracking.plans import (
+    METRICS_PER_CALL,
+    RunPlan,
+    experiment_of,
+    mlflow_name,
+    newest_run,
+    now_ms,
+    open_run,
+)
+from pipeline.tracking.stores import FencedError, MaySend, UnreachableError, always, client, one_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -215,7 +223,7 @@ class _Sender:
             self._client = client(config.uri, config.may_send, config.credentials)
         if self._run_id is None:
             assert config.plan is not None
-            self._run_id = open_run(self._client, config.plan)
+            self._run_id = _run_of(self._client, config.plan)
         if self._sent is None:
             # The public view of a run has no steps; whole histories can be long.
             latest = self._client.get_run(self._run_id).data._metric_objs
@@ -249,6 +257,19 @@ class _Sender:
             batch += [Metric(key, record.metrics[key], record.time_ms, record.step) for key in new]
             done = end
         return batch, done
+
+
+def _run_of(client: MlflowClient, plan: RunPlan) -> str:
+    """Return the id of the plan's run. A stage's is opened; that of a trial is left to its stage.
+
+    Raises UnreachableError if the stage has not opened it yet.
+    """
+    if plan.kind != "trial":
+        return open_run(client, plan)
+    run = newest_run(client, experiment_of(client, plan), {"headstart.plan": plan.id})
+    if run is None:
+        raise UnreachableError("the stage has not opened the run of this trial yet")
+    return str(run.info.run_id)
 
 
 class _Outbox:

@@ -7,10 +7,14 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.corpus.tokenizers_tokenizer import TokenizersTokenizer
 from pipeline.tracking.runs import StageRun, best_effort, ensure_open
 from pipeline.tracking.stores import RefusedError, client, tracking_uri, without_login
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
 
 WARNINGS_TAG = "headstart.warnings"
 # The packages that the code of a registered model imports to predict.
@@ -18,15 +22,24 @@ _PREDICT_WITH = (
     "mlflow", "numpy", "polars", "pydantic", "psutil", "ruamel.yaml", "safetensors", "scikit-learn", "scipy",
     "sentencepiece", "threadpoolctl", "torch",
 )  # fmt: skip
+_DESCRIPTION = (
+    "Labels texts: it takes a column of texts, or a list, and answers with an object for each text, of its "
+    "label and the probability of every label. `headstart predict` does the same without MLflow."
+)
 KEYS_TAG = "headstart.keys"  # of the trainings behind a registered model
 
 
 def register_model(
-    run: StageRun, folder: Path, name: str, alias: str, warnings: Sequence[str] = ()
+    run: StageRun,
+    folder: Path,
+    name: str,
+    alias: str,
+    warnings: Sequence[str] = (),
+    description: str = "",
 ) -> str | None:
     """Register the exported model in `folder` as a new version of `name`, and point `alias` at it.
 
-    `warnings` become a tag of the version, for whoever is about to use it.
+    `warnings` become a tag of the version, and `description` its text, for whoever is about to use it.
 
     Returns its address, `models:/name@alias`, or None, after a warning, if MLflow does not take it.
     """
@@ -37,9 +50,9 @@ def register_model(
             mlflow.log_artifacts(run_id, f"{scratch}/model", "model")
         mlflow.set_tag(run_id, KEYS_TAG, ",".join(_keys_in(folder)))
         if not mlflow.search_registered_models(f"name = '{name}'"):
-            mlflow.create_registered_model(name)
+            mlflow.create_registered_model(name, description=_DESCRIPTION)
         source = f"{mlflow.get_run(run_id).info.artifact_uri}/model"
-        version = mlflow.create_model_version(name, source, run_id)
+        version = mlflow.create_model_version(name, source, run_id, description=description or None)
         if warnings:
             mlflow.set_model_version_tag(name, version.version, WARNINGS_TAG, "; ".join(warnings))
         mlflow.set_registered_model_alias(name, alias, version.version)
@@ -77,6 +90,7 @@ def _write_model(folder: Path, path: Path) -> None:
     from importlib.metadata import version
 
     import mlflow.pyfunc
+    import pandas
 
     root = Path(__file__).resolve().parents[2]
     optional = ["tokenizers"] if any(folder.rglob(TokenizersTokenizer.FILE)) else []
@@ -88,7 +102,22 @@ def _write_model(folder: Path, path: Path) -> None:
         artifacts={"model": str(folder.resolve())},
         code_paths=[str(root / package) for package in ("models", "pipeline")],
         pip_requirements=requirements,
+        signature=_signature(),
+        input_example=pandas.DataFrame({"text": ["some text", "another text"]}),
     )
+
+
+def _signature() -> ModelSignature:
+    """A column of texts; what comes is a label and the probability of each label."""
+    from mlflow.models import ModelSignature
+    from mlflow.types.schema import ColSpec, DataType, Map, Schema, TensorSpec
+
+    outputs: list[ColSpec | TensorSpec] = [
+        ColSpec(DataType.string, "label"),
+        ColSpec(Map(DataType.double), "probabilities"),
+    ]
+    # Without a name: a column may have any name then, and texts may come as a list or a Series.
+    return ModelSignature(Schema([ColSpec(DataType.string)]), Schema(outputs))
 
 
 def _page_of(uri: str, experiment: str, run_id: str) -> str:

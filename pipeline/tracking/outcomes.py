@@ -45,6 +45,7 @@ class Outcome:
     curves: list[str] = field(default_factory=list)  # files
     stages: list[str] = field(default_factory=list)  # of the pipeline
     recipes: dict[str, str] = field(default_factory=dict)
+    headline: dict[str, float | str] = field(default_factory=dict)  # of the execution: numbers and words
 
     @classmethod
     def read(cls, path: Path) -> Outcome:
@@ -138,6 +139,7 @@ def conclude(mlflow: MlflowClient, uri: str, outcome: Outcome, may_send: MaySend
     if outcome.plan.kind == "stage":
         parent_id = run.data.tags["mlflow.parentRunId"]
         link_stages(mlflow, parent_id, outcome, finished=outcome.status == "FINISHED")
+        _log_headline(mlflow, parent_id, outcome)
         plans.settle_parent(mlflow, parent_id)
     return run_id
 
@@ -212,6 +214,20 @@ def _find(mlflow: MlflowClient, run_id: str) -> Run | None:
         if getattr(error.__cause__, "error_code", None) != "RESOURCE_DOES_NOT_EXIST":
             raise
         return None
+
+
+def _log_headline(mlflow: MlflowClient, parent_id: str, outcome: Outcome) -> None:
+    """Set the execution's main figures: numbers as metrics, words as tags."""
+    from mlflow.entities import Metric
+
+    numbers = {name: value for name, value in outcome.headline.items() if not isinstance(value, str)}
+    time_ms = outcome.last_sign_ms
+    if numbers:
+        figures = [Metric(name, float(value), time_ms, 0) for name, value in numbers.items()]
+        mlflow.log_batch(parent_id, metrics=figures)
+    words = {f"headstart.{name}": value for name, value in outcome.headline.items() if name not in numbers}
+    if words:
+        plans.set_tags(mlflow, parent_id, {name: str(value) for name, value in words.items()})
 
 
 def _log_figures(mlflow: MlflowClient, run: Run, outcome: Outcome) -> None:

@@ -35,6 +35,9 @@ PARAMS_PER_CALL = 100
 PARAM_CHARACTERS = 6000
 NAME_CHARACTERS = 250
 
+# Without it the MLflow UI guesses whether to show models or generative traces.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+
 
 @dataclass(frozen=True)
 class RunPlan:
@@ -70,18 +73,24 @@ def new_plan(
 ) -> RunPlan:
     """The plan of a run that begins now below another, with credentials removed from its params and tags."""
     clean = {key: redact(value) for key, value in tags.items() if value is not None}
-    sent = {mlflow_name(key): redact(str(value))[:PARAM_CHARACTERS] for key, value in flatten(params)}
+    sent = _sendable(params)
     shared = {"experiment": above.experiment, "artifacts": above.artifacts, "above": above, **fields}
     return RunPlan(uuid.uuid4().hex, start_ms=now_ms(), owner=owner, params=sent, tags=clean, **shared)
 
 
-def execution_plan(root: Path, experiment: str, artifacts: str | None) -> RunPlan:
+def _sendable(params: Mapping[str, Any]) -> dict[str, str]:
+    """Nested settings by dotted name, without credentials, as MLflow takes them."""
+    return {mlflow_name(key): redact(str(value))[:PARAM_CHARACTERS] for key, value in flatten(params)}
+
+
+def execution_plan(root: Path, experiment: str, artifacts: str | None, params: Mapping[str, Any]) -> RunPlan:
     """The plan of the execution that this process belongs to: that of the nearest `dvc`, or its own."""
     owner = this_execution()
     id, began_s = f"{owner.host}:{owner.pid}:{owner.started}", owner.began_s
     name = time.strftime("pipeline %Y-%m-%d %H:%M:%S", time.localtime(began_s))
     tags = git_tags(root)
-    return RunPlan(id, "pipeline", experiment, artifacts, name, int(began_s * 1000), owner, tags)
+    begun_ms = int(began_s * 1000)
+    return RunPlan(id, "pipeline", experiment, artifacts, name, begun_ms, owner, tags, _sendable(params))
 
 
 # ------------------------------------------------------------------------------------------ opening
@@ -115,7 +124,7 @@ def experiment_of(client: MlflowClient, plan: RunPlan) -> str:
     known = client.get_experiment_by_name(plan.experiment)
     if known is None:
         try:
-            return str(client.create_experiment(plan.experiment, plan.artifacts))
+            return str(client.create_experiment(plan.experiment, plan.artifacts, _EXPERIMENT_TAGS))
         except RefusedError:
             known = client.get_experiment_by_name(plan.experiment)
             if known is None:  # else another process was faster

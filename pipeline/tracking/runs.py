@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -40,6 +40,7 @@ class StageInfo:
     recipes: Mapping[str, str] = field(default_factory=dict)
     by_force: bool = False  # whether `dvc` was called with --force
     experiment: str = "headstart"
+    settings: Mapping[str, Any] = field(default_factory=dict)  # nested; all, for the execution's run
 
     @property
     def forced(self) -> bool:
@@ -67,17 +68,19 @@ class OpenRun(Outcome):
     uri: str = field(repr=False)  # may hold credentials
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker, repr=False)
     may_send: MaySend = stores.always
+    has_begun: bool = True  # a trial that waits has not, and MLflow knows nothing of it
 
     def recorder(self, path: Path) -> RecorderConfig:
         """Settings for a `Recorder` in a worker; what it cannot send is sent when the run ends.
 
-        If a stage's run is not open yet, the recorder opens it once MLflow answers. Recorders of trials do
-        not: several at once would open their stage's run.
+        If a stage's run is not open yet, the recorder opens it once MLflow answers. That of a trial waits
+        until the stage has opened its run: several at once would open their stage's run.
         """
         path = path.resolve()
         self.curves.append(str(path))
-        keep(self.root, self)
-        plan = self.plan if self.plan.kind == "stage" and self.run_id is None else None
+        if self.has_begun:
+            keep(self.root, self)
+        plan = self.plan if self.run_id is None else None
         return RecorderConfig(self.uri, self.run_id, path, plan, self.may_send, stores.credentials())
 
     def close(self, metrics: Mapping[str, Any] | None = None, failure: str = "") -> None:
@@ -156,6 +159,11 @@ def log_metrics(run: StageRun, metrics: Mapping[str, Any]) -> None:
     run.metrics |= _numbers(metrics)
 
 
+def log_headline(run: StageRun, figures: Mapping[str, float | str]) -> None:
+    """Add the main figures of the whole pipeline, for the execution's run. Sent when this run ends."""
+    run.headline |= figures
+
+
 def log_points(run: StageRun, points: Mapping[str, Mapping[int, float]]) -> None:
     """Add whole curves: name -> step -> value. Sent when the run ends."""
     run.points += [
@@ -204,7 +212,7 @@ def _stage_run(info: StageInfo) -> StageRun:
         **{f"headstart.data.{name}": digest for name, digest in info.inputs.items()},
     }
     plan = plans.new_plan(
-        plans.execution_plan(info.root, info.experiment, artifacts),
+        plans.execution_plan(info.root, info.experiment, artifacts, info.settings),
         this_process(),
         info.params,
         tags,
@@ -240,15 +248,22 @@ def _sigterm_exits() -> Iterator[None]:
 
 
 def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -> OpenRun:
-    """Open the trial's run below this stage's run, else that of an unfinished attempt, else a new one."""
+    """A trial's run, which `begin_trial` opens."""
     trial = _trial_run(stage, name, key, params)
+    trial.has_begun = False
+    return trial
+
+
+def begin_trial(stage: StageRun, trial: OpenRun) -> None:
+    """Open the trial's run below this stage's run, else that of an unfinished attempt, else a new one."""
+    trial.plan, trial.has_begun = replace(trial.plan, start_ms=plans.now_ms()), True
     keep(trial.root, trial)
+    name = trial.plan.name
     with best_effort(stage, f"{name} records in files"), stage.breaker.attempt():
         ensure_open(stage)
         with lock(stage.root):
             trial.run_id = plans.open_run(client(stage.uri, stage.may_send), trial.plan)
         keep(trial.root, trial)
-    return trial
 
 
 def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Mapping[str, Any]) -> None:
