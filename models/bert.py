@@ -12,14 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from models import kernels
-from models.family import Encoded, Encoder, State
+from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch
 from models.transformer import Transformer, TransformerConfig, initialise, layer_groups
+
+_ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,12 @@ class MaskedLanguageModel(nn.Module):
         if self.next_sentence is not None:
             initialise(self.next_sentence)
 
+    def pair_logits(self, first_BE: Tensor) -> Tensor:
+        """Return the logits (B, 2) of next sentence prediction from the first token's features."""
+        assert self.next_sentence is not None
+        logits: Tensor = self.next_sentence(cast(BERT, self.encoder).pooled_first(first_BE))
+        return logits
+
     @property
     def top(self) -> list[nn.Parameter]:
         """The parameters above the encoder."""
@@ -111,6 +120,11 @@ class MaskedLanguageModel(nn.Module):
             self.transformed(features_NE), weight_VE, self.decoder_bias, targets_N, dtype
         )
 
+    def best(self, features_NE: Tensor) -> Tensor:
+        """Return the most likely token of each masked one, (N,), without holding all logits at once."""
+        parts = features_NE.split(_ROWS_AT_ONCE)
+        return torch.cat([self.logits(part).argmax(-1) for part in parts])
+
     def logits(self, features: Tensor) -> Tensor:
         """Return the logits of tokens, (..., V)."""
         weight_VE = self.encoder.embedding.weight
@@ -125,3 +139,76 @@ def bert_layer_groups(encoder: BERT) -> list[list[nn.Parameter]]:
     if encoder.pooler is not None:
         groups[-1] += encoder.pooler.parameters()
     return groups
+
+
+def _training(**changes: Any) -> dict[str, Any]:
+    return {
+        "epochs": 1.0,
+        "batch_rows": 32,
+        "row_tokens": 128,
+        "masked_share": 0.15,
+        "next_sentence": False,  # RoBERTa found it to be no help
+        "optimizer": {
+            "kind": "adamw",
+            "lr": 0.001,
+            "momentum": 0.9,
+            "beta2": 0.98,
+            "weight_decay": 0.01,
+            "clip_norm": 1.0,
+            "nonmonotone_interval": 5,
+            "discriminative_factor": 1.0,
+        },
+        "schedule": {"kind": "linear", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
+        "unfreeze": "full",
+        "epochs_per_unfreezing": 1.0,
+        "dropout": 0.1,
+        "evaluations_per_epoch": 2,
+        **changes,
+    }
+
+
+_CLASSIFIER: dict[str, Any] = {
+    "epochs": 2.0,
+    "min_steps": 60,
+    "batch_rows": 32,
+    "bptt": 128,
+    "max_tokens": 128,
+    "optimizer": {
+        "kind": "adamw",
+        "lr": 0.0005,
+        "momentum": 0.9,
+        "beta2": 0.98,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "nonmonotone_interval": 5,
+        "discriminative_factor": 1.0,
+    },
+    "schedule": {"kind": "linear", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
+    "unfreeze": "full",
+    "epochs_per_unfreezing": 0.1,
+    "dropout": 1.0,
+    "pooling": "mean",
+    "label_smoothing": 0.0,
+}
+
+FAMILY = Family(
+    name="bert",
+    config=Config,
+    build=BERT,
+    layer_groups=bert_layer_groups,
+    objective="masked",
+    activations=12.0,
+    defaults={
+        "pretrain_lm": _training(),
+        "finetune_lm": _training(),
+        "finetune_classifier": _CLASSIFIER,
+        "probe": {"pooling": ["mean", "idf_mean"]},
+    },
+    space={
+        "finetune_lm.optimizer.lr": {"low": 0.0001, "high": 0.003, "log": True},
+        "finetune_classifier.optimizer.lr": {"low": 0.00002, "high": 0.002, "log": True},
+        "finetune_classifier.pooling": {"choices": ["mean", "mean_max", "concat"]},
+        "config.attention_dropout": {"low": 0.0, "high": 0.3},
+        "config.residual_dropout": {"low": 0.0, "high": 0.3},
+    },
+)

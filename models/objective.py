@@ -89,6 +89,9 @@ class TrainingText:
     vocab_size: int
     direction: Literal["forward", "backward"]  # in which the family reads; forward where it has none
     special_ids: frozenset[int]  # padding, unknown, document start and end
+    start_id: int = 2  # of a document
+    end_id: int = 3
+    mask_id: int = 1  # hides a token
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Objective(ABC):
 
     @abstractmethod
     def evaluate(self, context: Workers) -> dict[str, float]:
-        """Return `validation/NAME` for each measure, the same on all workers."""
+        """Return `validation/NAME` for each measure that the settings leave on, the same on all workers."""
 
     @classmethod
     @abstractmethod

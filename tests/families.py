@@ -26,10 +26,12 @@ MODELS = {
         config={"algorithm": "skip_gram", "embedding_dim": 6, "embedding_dropout": 0.1},
     ),
     "gpt": Model(family="gpt", config=_TRANSFORMER),
+    "bert": Model(family="bert", config=_TRANSFORMER),
 }
 FAMILIES = list(MODELS)
 # What the objective of each family adds to what all share: an epoch of a few hundred tokens has ten steps.
 OWN: dict[str, dict[str, Any]] = {
+    "bert": {"batch_rows": 5, "row_tokens": 12, "masked_share": 0.3, "next_sentence": False},
     "awd_lstm": {
         "batch_rows": 5, "bptt": 6, "variable_bptt": True, "ar_alpha": 2.0, "tar_beta": 1.0,
         "sampled_words": None,

@@ -50,6 +50,7 @@ class Tokenizer(ABC):
     unk_id: int = UNK_ID
     bos_id: int = BOS_ID
     eos_id: int = EOS_ID
+    mask_id: int | None = None  # hides a token from a masked language model
 
     def __init__(self, content: bytes) -> None:
         """Raises ValueError if `content` is no file of this kind."""

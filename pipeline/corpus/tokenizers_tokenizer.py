@@ -26,6 +26,7 @@ _NAMES = {
     "bos": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
     "eos": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
 }
+_MASKS = ("[MASK]", "<mask>")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
@@ -44,6 +45,7 @@ class TokenizersTokenizer(Tokenizer):
         if missing := [part for part, token in ids.items() if token is None]:
             raise ValueError(f"has no special pieces for {' and '.join(missing)}")
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = (ids[part] for part in _NAMES)
+        self.mask_id = next(filter(None, map(self._library.token_to_id, _MASKS)), None)
         self.vocab_size = 1 + max(self._library.get_vocab().values())
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[np.ndarray]:

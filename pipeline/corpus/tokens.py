@@ -53,6 +53,7 @@ class TokensInfo:
     pad_id: int
     label_names: tuple[str, ...] | None
     splits: Mapping[str, SplitInfo]
+    mask_id: int | None = None  # None: the tokenizer has no piece for masks
 
     @property
     def dtype(self) -> np.dtype:

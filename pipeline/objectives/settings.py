@@ -18,6 +18,13 @@ class CausalSettings(Section):
     sampled_words: Count | None  # of the training softmax: about so many and the targets; null: all
 
 
+class MaskedSettings(Section):
+    batch_rows: Count  # rows of the global batch
+    row_tokens: Annotated[int, Field(ge=8, lt=2**31)]  # of a row, its start and end tokens included
+    masked_share: Annotated[float, Field(gt=0, lt=1)]  # of the tokens that are not special
+    next_sentence: bool  # rows are pairs of passages, half of which follow one another
+
+
 class WordVectorSettings(Section):
     batch_rows: Count  # rows of the global batch
     row_tokens: Count  # tokens of a row, at most; for glove, pairs of words that occur together

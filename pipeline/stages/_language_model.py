@@ -26,12 +26,13 @@ def fit_and_export(job: LanguageModelJob, run: Run, session: Session, out: Path)
 
 def summary(done: Checkpoint, card: ModelCard) -> dict[str, Any]:
     """Steps, measures before and after, and cost of a finished training."""
-    evaluations = done.state["evaluations"]
+    evaluations, after = done.state["evaluations"], _plain(done.state["kept_metrics"])
+    measures = objective_of(lookup(card.family)).measures
     return {
         "steps": done.step,
-        "measures": [asdict(measure) for measure in objective_of(lookup(card.family)).measures],
+        "measures": [asdict(measure) for measure in measures if measure.name in after],
         "before": _plain(evaluations[0]["metrics"]),
-        "after": _plain(done.state["kept_metrics"]),
+        "after": after,
         **done.state["spent"],
     }
 

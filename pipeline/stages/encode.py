@@ -47,6 +47,7 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
                 bos_id=pieces.bos_id,
                 eos_id=pieces.eos_id,
                 pad_id=pieces.pad_id,
+                mask_id=pieces.mask_id,
                 label_names=info.label_names,
                 splits=splits,
             ),

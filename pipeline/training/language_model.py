@@ -101,6 +101,9 @@ def training_text(tokens: Path, splits: tuple[str, ...], card: ModelCard) -> Tra
         vocab_size=card.vocab_size,
         direction=card.direction,
         special_ids=frozenset((info.pad_id, info.unk_id, info.bos_id, info.eos_id)),
+        start_id=info.bos_id,
+        end_id=info.eos_id,
+        mask_id=info.unk_id if info.mask_id is None else info.mask_id,
     )
 
 
