@@ -34,6 +34,7 @@ import numpy as np
 
 from pipeline.corpus.document_files import INFO_FILE, DocumentsInfo, SplitSize, hash_keys, split_file
 from pipeline.corpus.normalise import normalise, num_words
+from pipeline.corpus.remarks import alike_labels
 from pipeline.corpus.settings import Corpus, Normalise
 from pipeline.corpus.sources import SPLITS, Source, is_remote
 from pipeline.files.atomic import atomic_write_text
@@ -162,6 +163,7 @@ class _LabelCheck:
                 f"{needed} in all; too few have {self._named(few)}. Add rows, merge classes, raise "
                 f"`{self.key}.max_documents`, or give files for the splits. Is "
                 f"`{self.key}.source.label_column` the right column?"
+                + "".join(f" There are {each}." for each in alike_labels(self.names or ()))
             )
 
     def _named(self, counts: Mapping[int, int]) -> str:

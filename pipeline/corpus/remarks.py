@@ -28,10 +28,11 @@ def remarks_on(folder: Path, info: DocumentsInfo) -> list[str]:
     by_label = documents.drop_nulls("label").group_by("label").len()
     counts = dict(by_label.iter_rows())
     names = {name: counts.get(place, 0) for place, name in enumerate(info.label_names)}
-    return [*_alike(info.label_names), *_small(names), *_repeated(documents)]
+    return [*alike_labels(info.label_names), *_small(names), *_repeated(documents)]
 
 
-def _alike(names: Sequence[str]) -> list[str]:
+def alike_labels(names: Sequence[str]) -> list[str]:
+    """A sentence on labels that differ only in case or blanks; none if there are none."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(" ".join(name.casefold().split()), []).append(name)

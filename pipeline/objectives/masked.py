@@ -6,8 +6,8 @@ The route of a row: a stretch of the token ribbon, in which documents follow one
 end tokens (RoBERTa's full sentences, Liu et al. 2019, section 4.2) -> framed by a start and an end token;
 with next sentence prediction two stretches of half the length, each with an end token -> masked.
 
-Departures: masks are drawn anew each time that a text is read (dynamic masks, as RoBERTa); a tokenizer without a
-piece for masks lends its unknown one, which byte fallback leaves unused.
+Departures: masks are drawn anew each time that a text is read (dynamic masks, as RoBERTa). A tokenizer
+without a piece for masks lends its unknown one, which byte fallback leaves unused.
 
 Shapes: B rows of this worker, T tokens of a row, N masked tokens.
 """

@@ -193,6 +193,16 @@ def test_a_class_with_fewer_rows_than_splits_is_refused(prepare, tmp_path):
         prepare(train=train, fractions=(0.1, 0.1))
 
 
+def test_a_class_that_is_small_for_another_spelling_is_said_to_be_so(prepare, tmp_path):
+    rows = [
+        (word, label)
+        for word, label in zip("abcdef", ["bad", "bad", "bad", " BAD", "good", "good"], strict=True)
+    ]
+    train = _csv(tmp_path / "train.csv", [*rows, ("g", "good")])
+    with pytest.raises(ValueError, match=r"differ only in case or blanks: 'bad' and ' BAD'|' BAD' and 'bad'"):
+        prepare(train=train, fractions=(0.1, 0.1))
+
+
 def test_a_label_name_without_rows_is_refused(prepare, tmp_path):
     train = _csv(tmp_path / "train.csv", [("a", 0), ("b", 1)])
     with pytest.raises(ValueError, match=r"no training row has the label 'z'; .*source\.label_names"):
