@@ -198,6 +198,7 @@ FAMILY = Family(
     layer_groups=bert_layer_groups,
     objective="masked",
     activations=12.0,
+    imports_networks=True,
     defaults={
         "pretrain_lm": _training(),
         "finetune_lm": _training(),

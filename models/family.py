@@ -110,6 +110,8 @@ class Family:
     # Its embedding is word vectors: a file can give them, and those trained here can become the embedding of
     # another family. Its config has `embedding_dim`.
     has_word_vectors: bool = False
+    # Its networks can come from elsewhere: `models/foreign.py` has the architectures.
+    imports_networks: bool = False
     # Numbers kept for the gradient, per number in a token's embedding, states and features, as measured; by
     # default that of LSTMs. `headstart doctor` estimates memory by it.
     activations: float = 8.5

@@ -62,5 +62,6 @@ FAMILY = Family(
     build=GPT,
     layer_groups=layer_groups,
     objective="causal",
+    imports_networks=True,
     defaults={"pretrain_lm": _training(), "finetune_lm": _training()},
 )

@@ -337,6 +337,30 @@ def import_fastai(
 
 
 @app.command()
+def export(
+    headstart: Annotated[str, typer.Argument(help="A name in `headstarts`, of the family bert or gpt.")],
+    to: Annotated[Path, typer.Option(help="Folder to write; it must not exist, or be empty.")],
+    general: Annotated[
+        bool, typer.Option("--general", help="The general language model, not that of the target text.")
+    ] = False,
+    params: ParamsFile = Path("params.yaml"),
+) -> None:
+    """Write a language model as a folder that Hugging Face's transformers loads."""
+    from pipeline.project.params import load
+    from pipeline.weights.export import export_network
+
+    settings = load(params)
+    if headstart not in settings.headstarts:
+        raise ValueError(f"{headstart} is no head start; known: {', '.join(settings.headstarts)}")
+    model = Path("data/general_lm" if general else "data/target_lm") / headstart
+    for difference in export_network(
+        model, Path("data/tokenizers") / settings.headstarts[headstart].tokenizer, to
+    ):
+        typer.echo(difference)
+    typer.echo(f"wrote {to}")
+
+
+@app.command()
 def gc(
     older_than: Annotated[
         float, typer.Option(help="Days. What was written since stays, whether anything refers to it or not.")

@@ -59,8 +59,8 @@ def _hash_of_weights(params: Params, name: str, watched: Path) -> str | None:
         return None
     if not Path(path).exists():
         raise ValueError(
-            f"headstarts.{name}.weights is {path}, which does not exist; put a file or folder of word "
-            "vectors there"
+            f"headstarts.{name}.weights is {path}, which does not exist; put the file or folder of weights "
+            "there"
         )
     _warn_of_unwatched(f"headstarts.{name}.weights", path, watched)
     return content_hash(Path(path))

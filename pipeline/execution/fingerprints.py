@@ -56,16 +56,24 @@ def stage_fingerprint(
         from pipeline.project.checks import resolve_all
 
         resolve_all(params)  # which names the key
-    imports = stage == "pretrain_lm" and any(params.headstarts[name].weights for name in names)
     return fingerprint_of(
         f"pipeline.stages.{stage}",
-        *(["pipeline.stages._imported_vectors"] if imports else []),
+        *(_importers(params, names) if stage == "pretrain_lm" else []),
         *(["pipeline.stages._trained_embedding"] if embeddings else []),
         *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(params) else []),
         families=families,
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",
     )
+
+
+def _importers(params: Params, names: Sequence[str]) -> list[str]:
+    """The modules that bring weights from elsewhere."""
+    from models.family import lookup
+
+    families = {params.headstarts[name].family for name in names if params.headstarts[name].weights}
+    kinds = {"network" if lookup(family).imports_networks else "vectors" for family in families}
+    return [f"pipeline.stages._imported_{kind}" for kind in sorted(kinds)]
 
 
 def _has_imported(params: Params) -> bool:

@@ -65,7 +65,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
     key = f"headstarts.{name}"
     family, config = family_and_config(section.model, key)
     objective = objective_of(family)
-    if section.weights is not None and not family.has_word_vectors:
+    if section.weights is not None and not (family.has_word_vectors or family.imports_networks):
         raise ValueError(
             f"params.yaml: `{key}.weights` is {section.weights!r}, but the family {family.name} imports "
             "none; set it to null"

@@ -41,7 +41,7 @@ def run(
     made = job(params, tokens=tokens, start=start, headstart=headstart)
     found = fit_and_export(made, params.run, session, out)
     settings = resolve(params, headstart)
-    if settings.weights is not None:
+    if settings.weights is not None and settings.family.has_word_vectors:
         imported = importlib.import_module("pipeline.stages._imported_vectors")
         tokenizer = Path(read_link(tokens).tokenizer)
         found["coverage"] = asdict(imported.coverage(settings.weights, tokenizer, made.tokens))

@@ -13,6 +13,7 @@ from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
+from pipeline.training.jobs import StartingModel
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 
 STAGE = Stage(
@@ -38,9 +39,14 @@ def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Ses
 
     Source: Howard & Ruder 2018, section 3.1. Raises ValueError for unusable tokens or settings.
     """
-    made, vectors = job(params, tokens=tokens, headstart=headstart), resolve(params, headstart).embedding_from
+    made, settings = job(params, tokens=tokens, headstart=headstart), resolve(params, headstart)
+    vectors = settings.embedding_from
     if vectors is None:
-        return fit_and_export(made, params.run, session, out)
+        figures = fit_and_export(made, params.run, session, out)
+        if settings.weights is not None and settings.family.imports_networks:
+            network = importlib.import_module("pipeline.stages._imported_network")
+            figures["warnings"] = network.begins_anew(settings.weights)
+        return figures
     # By name: head starts that begin without do not depend on this code.
     trained = importlib.import_module("pipeline.stages._trained_embedding")
     found: dict[str, Any] = trained.fit_both_and_export(made, vectors, params.run, session, out)
@@ -61,9 +67,14 @@ def job(params: Params, *, tokens: Path, headstart: str) -> LanguageModelJob:
     if settings.weights is None:
         return made
     # By name: head starts that train their own do not depend on this code.
-    imported = importlib.import_module("pipeline.stages._imported_vectors")
-    tokenizer = Path(read_link(tokens).tokenizer).resolve()
-    start = imported.ImportedVectors(settings.weights.resolve(), tokenizer, made.card)
+    start: StartingModel
+    if settings.family.imports_networks:
+        network = importlib.import_module("pipeline.stages._imported_network")
+        start = network.ImportedNetwork(settings.weights.resolve(), made.card)
+    else:
+        vectors = importlib.import_module("pipeline.stages._imported_vectors")
+        tokenizer = Path(read_link(tokens).tokenizer).resolve()
+        start = vectors.ImportedVectors(settings.weights.resolve(), tokenizer, made.card)
     start.tensors()  # refuses here what a worker would
     untrained = settings.pretrain_lm.training.model_copy(update={"epochs": 0.0})
     return replace(made, start=start, settings=replace(settings.pretrain_lm, training=untrained))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,12 +35,12 @@ def register_model(
     folder: Path,
     name: str,
     alias: str,
-    warnings: Sequence[str] = (),
+    remarks: Sequence[str] = (),
     description: str = "",
 ) -> str | None:
     """Register the exported model in `folder` as a new version of `name`, and point `alias` at it.
 
-    `warnings` become a tag of the version, and `description` its text, for whoever is about to use it.
+    `remarks` become a tag of the version, and `description` its text, for whoever is about to use it.
 
     Returns its address, `models:/name@alias`, or None, after a warning, if MLflow does not take it.
     """
@@ -53,8 +54,8 @@ def register_model(
             mlflow.create_registered_model(name, description=_DESCRIPTION)
         source = f"{mlflow.get_run(run_id).info.artifact_uri}/model"
         version = mlflow.create_model_version(name, source, run_id, description=description or None)
-        if warnings:
-            mlflow.set_model_version_tag(name, version.version, WARNINGS_TAG, "; ".join(warnings))
+        if remarks:
+            mlflow.set_model_version_tag(name, version.version, WARNINGS_TAG, "; ".join(remarks))
         mlflow.set_registered_model_alias(name, alias, version.version)
         return f"models:/{name}@{alias}"
     return None
@@ -96,15 +97,17 @@ def _write_model(folder: Path, path: Path) -> None:
     optional = ["tokenizers"] if any(folder.rglob(TokenizersTokenizer.FILE)) else []
     # Without this list MLflow would load the model to find out.
     requirements = [f"{name}=={version(name).partition('+')[0]}" for name in (*_PREDICT_WITH, *optional)]
-    mlflow.pyfunc.save_model(
-        str(path),
-        python_model=str(root / "pipeline" / "inference" / "serving.py"),
-        artifacts={"model": str(folder.resolve())},
-        code_paths=[str(root / package) for package in ("models", "pipeline")],
-        pip_requirements=requirements,
-        signature=_signature(),
-        input_example=pandas.DataFrame({"text": ["some text", "another text"]}),
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*type hints")  # a signature says more
+        mlflow.pyfunc.save_model(
+            str(path),
+            python_model=str(root / "pipeline" / "inference" / "serving.py"),
+            artifacts={"model": str(folder.resolve())},
+            code_paths=[str(root / package) for package in ("models", "pipeline")],
+            pip_requirements=requirements,
+            signature=_signature(),
+            input_example=pandas.DataFrame({"text": ["some text", "another text"]}),
+        )
 
 
 def _signature() -> ModelSignature:

@@ -1,0 +1,320 @@
+"""Networks as Hugging Face's `transformers` stores them, by architecture: settings and names of tensors.
+
+A table for each architecture says which of their tensors make one of ours, and in which form, so that one
+table serves both ways. Reference code: huggingface/transformers, src/transformers/models.
+
+Shapes: E width, F feed-forward width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+# stacked: several of theirs beside one another; transposed: (in, out) in place of (out, in); offset: theirs
+# has rows before the first.
+Form = Literal["same", "stacked", "transposed", "offset"]
+
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+_WEIGHT_AND_BIAS = ("weight", "bias")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor of ours, and the tensors of theirs that make it."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    form: Form = "same"
+    # `head`: of the decoder, which a model without one lacks as a whole; it begins anew.
+    part: Literal["encoder", "pooler", "head", "pairs"] = "encoder"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network of theirs."""
+
+    model_type: str  # in config.json
+    class_name: str  # of the model with its decoder
+    family: str
+    prefix: str  # before the names of the encoder's tensors, if there is more than an encoder
+    entries: Callable[[Mapping[str, Any]], Iterator[Entry]]  # from our config
+    settings: Callable[[Mapping[str, Any]], dict[str, Any]]  # their config.json -> our config, dropouts aside
+    described: Callable[[Mapping[str, Any], int], dict[str, Any]]  # our config and V -> their config.json
+    ignored: tuple[str, ...] = ()  # endings of tensors that hold no weights, or repeat others
+    first_position: int = 0  # row of the first position
+
+
+def taken(entry: Entry, tensors: Mapping[str, Tensor], first_position: int = 0) -> Tensor:
+    """Return our tensor of an entry from theirs, in float32."""
+    found = [tensors[name].float() for name in entry.theirs]
+    if entry.form == "stacked":
+        return torch.cat(found)
+    (tensor,) = found
+    if entry.form == "transposed":
+        return tensor.t().contiguous()
+    return tensor[first_position:].clone() if entry.form == "offset" else tensor
+
+
+def given(entry: Entry, tensor: Tensor, first_position: int = 0) -> dict[str, Tensor]:
+    """Return their tensors of an entry from ours."""
+    if entry.form == "stacked":
+        parts = tensor.chunk(len(entry.theirs))
+        return {name: part.contiguous() for name, part in zip(entry.theirs, parts, strict=True)}
+    if entry.form == "transposed":
+        tensor = tensor.t().contiguous()
+    if entry.form == "offset":
+        tensor = torch.cat([tensor.new_zeros(first_position, tensor.shape[1]), tensor])
+    return {entry.theirs[0]: tensor}
+
+
+def _both(ours: str, *theirs: str, form: Form = "same", part: Any = "encoder") -> Iterator[Entry]:
+    """Weight and bias of a module."""
+    for name in _WEIGHT_AND_BIAS:
+        kind = "same" if form == "transposed" and name == "bias" else form
+        yield Entry(f"{ours}.{name}", tuple(f"{each}.{name}" for each in theirs), kind, part)
+
+
+def _activation(name: Any) -> str:
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"its activation is {name!r}; known: {', '.join(_ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def _their_activation(ours: str) -> str:
+    return {"gelu_tanh": "gelu_new"}.get(ours, ours)
+
+
+# ------------------------------------------------------------------------------------ BERT, RoBERTa
+
+
+def _bert_encoder(config: Mapping[str, Any]) -> Iterator[Entry]:
+    yield Entry("embedding.weight", ("embeddings.word_embeddings.weight",))
+    yield Entry("positions.weight", ("embeddings.position_embeddings.weight",), "offset")
+    yield Entry("segments.weight", ("embeddings.token_type_embeddings.weight",))
+    yield from _both("embedding_norm", "embeddings.LayerNorm")
+    for layer in range(config["num_layers"]):
+        ours, theirs = f"layers.{layer}", f"encoder.layer.{layer}"
+        inputs = (f"{theirs}.attention.self.{name}" for name in ("query", "key", "value"))
+        yield from _both(f"{ours}.attention.inputs", *inputs, form="stacked")
+        yield from _both(f"{ours}.attention.output", f"{theirs}.attention.output.dense")
+        yield from _both(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm")
+        yield from _both(f"{ours}.expand", f"{theirs}.intermediate.dense")
+        yield from _both(f"{ours}.contract", f"{theirs}.output.dense")
+        yield from _both(f"{ours}.feedforward_norm", f"{theirs}.output.LayerNorm")
+    yield from _both("pooler", "pooler.dense", part="pooler")
+
+
+def _bert(config: Mapping[str, Any]) -> Iterator[Entry]:
+    yield from _bert_encoder(config)
+    yield from _both("transform", "cls.predictions.transform.dense", part="head")
+    yield from _both("transform_norm", "cls.predictions.transform.LayerNorm", part="head")
+    yield Entry("decoder_bias", ("cls.predictions.bias",), part="head")
+    yield from _both("next_sentence", "cls.seq_relationship", part="pairs")
+
+
+def _roberta(config: Mapping[str, Any]) -> Iterator[Entry]:
+    yield from _bert_encoder(config)
+    yield from _both("transform", "lm_head.dense", part="head")
+    yield from _both("transform_norm", "lm_head.layer_norm", part="head")
+    yield Entry("decoder_bias", ("lm_head.bias",), part="head")
+
+
+def _bert_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    if theirs.get("position_embedding_type", "absolute") != "absolute":
+        raise ValueError(
+            f"its positions are {theirs['position_embedding_type']!r}; only absolute ones are known"
+        )
+    return {
+        "embedding_dim": theirs["hidden_size"],
+        "feedforward_dim": theirs["intermediate_size"],
+        "num_layers": theirs["num_hidden_layers"],
+        "num_heads": theirs["num_attention_heads"],
+        "context": theirs["max_position_embeddings"],
+        "activation": _activation(theirs.get("hidden_act", "gelu")),
+        "norm_epsilon": theirs.get("layer_norm_eps", 1e-12),
+        "num_segments": theirs.get("type_vocab_size", 2),
+    }
+
+
+def _roberta_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    return _bert_settings(theirs) | {"context": theirs["max_position_embeddings"] - ROBERTA_FIRST_POSITION}
+
+
+def _bert_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+    return {
+        "hidden_size": ours["embedding_dim"],
+        "intermediate_size": ours["feedforward_dim"],
+        "num_hidden_layers": ours["num_layers"],
+        "num_attention_heads": ours["num_heads"],
+        "max_position_embeddings": ours["context"],
+        "hidden_act": _their_activation(ours["activation"]),
+        "layer_norm_eps": ours["norm_epsilon"],
+        "type_vocab_size": ours["num_segments"],
+        "hidden_dropout_prob": ours["residual_dropout"],
+        "attention_probs_dropout_prob": ours["attention_dropout"],
+        "vocab_size": vocab_size,
+    }
+
+
+# -------------------------------------------------------------------------------------- DistilBERT
+
+
+def _distilbert(config: Mapping[str, Any]) -> Iterator[Entry]:
+    yield Entry("embedding.weight", ("embeddings.word_embeddings.weight",))
+    yield Entry("positions.weight", ("embeddings.position_embeddings.weight",), "offset")
+    yield from _both("embedding_norm", "embeddings.LayerNorm")
+    for layer in range(config["num_layers"]):
+        ours, theirs = f"layers.{layer}", f"transformer.layer.{layer}"
+        inputs = (f"{theirs}.attention.{name}" for name in ("q_lin", "k_lin", "v_lin"))
+        yield from _both(f"{ours}.attention.inputs", *inputs, form="stacked")
+        yield from _both(f"{ours}.attention.output", f"{theirs}.attention.out_lin")
+        yield from _both(f"{ours}.attention_norm", f"{theirs}.sa_layer_norm")
+        yield from _both(f"{ours}.expand", f"{theirs}.ffn.lin1")
+        yield from _both(f"{ours}.contract", f"{theirs}.ffn.lin2")
+        yield from _both(f"{ours}.feedforward_norm", f"{theirs}.output_layer_norm")
+    yield from _both("transform", "vocab_transform", part="head")
+    yield from _both("transform_norm", "vocab_layer_norm", part="head")
+    yield Entry("decoder_bias", ("vocab_projector.bias",), part="head")
+
+
+def _distilbert_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "embedding_dim": theirs["dim"],
+        "feedforward_dim": theirs["hidden_dim"],
+        "num_layers": theirs["n_layers"],
+        "num_heads": theirs["n_heads"],
+        "context": theirs["max_position_embeddings"],
+        "activation": _activation(theirs.get("activation", "gelu")),
+        "norm_epsilon": 1e-12,
+        "num_segments": 0,
+    }
+
+
+def _distilbert_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+    return {
+        "dim": ours["embedding_dim"],
+        "hidden_dim": ours["feedforward_dim"],
+        "n_layers": ours["num_layers"],
+        "n_heads": ours["num_heads"],
+        "max_position_embeddings": ours["context"],
+        "activation": _their_activation(ours["activation"]),
+        "dropout": ours["residual_dropout"],
+        "attention_dropout": ours["attention_dropout"],
+        "vocab_size": vocab_size,
+    }
+
+
+# ----------------------------------------------------------------------------------------- GPT, GPT-2
+
+
+def _gpt(config: Mapping[str, Any], token: str, position: str, last: str | None) -> Iterator[Entry]:
+    yield Entry("embedding.weight", (token,))
+    yield Entry("positions.weight", (position,), "offset")
+    for layer in range(config["num_layers"]):
+        ours, theirs = f"layers.{layer}", f"h.{layer}"
+        yield from _both(f"{ours}.attention.inputs", f"{theirs}.attn.c_attn", form="transposed")
+        yield from _both(f"{ours}.attention.output", f"{theirs}.attn.c_proj", form="transposed")
+        yield from _both(f"{ours}.attention_norm", f"{theirs}.ln_1")
+        yield from _both(f"{ours}.expand", f"{theirs}.mlp.c_fc", form="transposed")
+        yield from _both(f"{ours}.contract", f"{theirs}.mlp.c_proj", form="transposed")
+        yield from _both(f"{ours}.feedforward_norm", f"{theirs}.ln_2")
+    if last is not None:
+        yield from _both("final_norm", last)
+
+
+def _gpt2(config: Mapping[str, Any]) -> Iterator[Entry]:
+    return _gpt(config, "wte.weight", "wpe.weight", "ln_f")
+
+
+def _openai_gpt(config: Mapping[str, Any]) -> Iterator[Entry]:
+    return _gpt(config, "tokens_embed.weight", "positions_embed.weight", None)
+
+
+def _gpt2_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
+        if theirs.get(name):
+            raise ValueError(f"its {name} is true, which is not known here")
+    if theirs.get("scale_attn_weights", True) is False:
+        raise ValueError("its scale_attn_weights is false, which is not known here")
+    return _gpt_sizes(theirs) | {
+        "activation": _activation(theirs.get("activation_function", "gelu_new")),
+        "feedforward_dim": theirs.get("n_inner") or 4 * theirs["n_embd"],
+        "norm_first": True,
+    }
+
+
+def _openai_gpt_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    # Their `gelu` is the approximation of the paper's code here.
+    activation = {"gelu": "gelu_new"}.get(theirs.get("afn", "gelu"), theirs.get("afn"))
+    return _gpt_sizes(theirs) | {
+        "activation": _activation(activation),
+        "feedforward_dim": 4 * theirs["n_embd"],
+        "norm_first": False,
+    }
+
+
+def _gpt_sizes(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "embedding_dim": theirs["n_embd"],
+        "num_layers": theirs["n_layer"],
+        "num_heads": theirs["n_head"],
+        "context": theirs["n_positions"],
+        "norm_epsilon": theirs.get("layer_norm_epsilon", 1e-5),
+    }
+
+
+def _gpt_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+    activation = "gelu" if not ours["norm_first"] else _their_activation(ours["activation"])
+    sizes = {
+        "n_embd": ours["embedding_dim"],
+        "n_layer": ours["num_layers"],
+        "n_head": ours["num_heads"],
+        "n_positions": ours["context"],
+        "layer_norm_epsilon": ours["norm_epsilon"],
+        "embd_pdrop": ours["embedding_dropout"],
+        "resid_pdrop": ours["residual_dropout"],
+        "attn_pdrop": ours["attention_dropout"],
+        "vocab_size": vocab_size,
+    }
+    if not ours["norm_first"]:
+        return sizes | {"afn": activation}
+    return sizes | {"activation_function": activation, "n_inner": ours["feedforward_dim"]}
+
+
+ROBERTA_FIRST_POSITION = 2  # behind the padding's row, whose number is 1
+
+ARCHITECTURES = (
+    Architecture(
+        "bert", "BertForPreTraining", "bert", "bert.", _bert, _bert_settings, _bert_described,
+        ignored=("embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+    ),
+    Architecture(
+        "roberta", "RobertaForMaskedLM", "bert", "roberta.", _roberta, _roberta_settings,
+        lambda ours, vocab_size: _bert_described(ours, vocab_size)
+        | {"max_position_embeddings": ours["context"] + ROBERTA_FIRST_POSITION},
+        ignored=("embeddings.position_ids", "lm_head.decoder.weight", "lm_head.decoder.bias"),
+        first_position=ROBERTA_FIRST_POSITION,
+    ),
+    Architecture(
+        "distilbert", "DistilBertForMaskedLM", "bert", "distilbert.", _distilbert, _distilbert_settings,
+        _distilbert_described, ignored=("vocab_projector.weight",),
+    ),
+    Architecture(
+        "gpt2", "GPT2LMHeadModel", "gpt", "transformer.", _gpt2, _gpt2_settings, _gpt_described,
+        ignored=(".attn.bias", ".attn.masked_bias", "lm_head.weight"),
+    ),
+    Architecture(
+        "openai-gpt", "OpenAIGPTLMHeadModel", "gpt", "transformer.", _openai_gpt, _openai_gpt_settings,
+        _gpt_described, ignored=(".attn.bias", "lm_head.weight", "position_ids"),
+    ),
+)  # fmt: skip

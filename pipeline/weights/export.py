@@ -1,0 +1,103 @@
+"""Exports a language model as a folder that Hugging Face's `transformers` loads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from models.family import lookup
+from models.foreign import ARCHITECTURES, Architecture, Entry, given
+from pipeline.artifacts.model_folder import load_model
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizers_tokenizer import TokenizersTokenizer
+from pipeline.files.atomic import atomic_folder
+from pipeline.training.cards import ModelCard
+from pipeline.training.foreign_weights import CONFIG_FILE, WEIGHTS_FILE
+
+
+def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
+    """Write the language model in the folder `model` to `folder`; return sentences on what differs there.
+
+    The tokenizer goes with it if it is one of the `tokenizers` library; `transformers` reads no other.
+
+    Raises:
+        ValueError: there is no such model, its family has no counterpart, or `folder` holds something.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty; name a folder that does not exist yet")
+    tensors, card = load_model(model)
+    config = asdict(lookup(card.family).config(**card.config))
+    architecture = _architecture(card.family, config)
+    entries = [each for each in architecture.entries(config) if _our_name(each) in tensors]
+    lost = sorted(tensors.keys() - {_our_name(entry) for entry in entries})
+    pieces = Tokenizer.load(tokenizer)
+    with atomic_folder(folder) as aside:
+        described = _config_file(architecture, config, card, tensors, pieces)
+        (aside / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        _write_tensors(aside / WEIGHTS_FILE, architecture, entries, tensors)
+        if isinstance(pieces, TokenizersTokenizer):
+            (aside / "tokenizer.json").write_bytes(pieces.content)
+    return _differences(lost, tensors, pieces)
+
+
+def _our_name(entry: Entry) -> str:
+    return f"encoder.{entry.ours}" if entry.part in ("encoder", "pooler") else entry.ours
+
+
+def _architecture(family: str, config: Mapping[str, Any]) -> Architecture:
+    known = {each.model_type: each for each in ARCHITECTURES if each.family == family}
+    if family == "bert":
+        return known["bert" if config["num_segments"] else "distilbert"]
+    if family == "gpt":
+        return known["gpt2" if config["norm_first"] else "openai-gpt"]
+    names = ", ".join(sorted({each.family for each in ARCHITECTURES}))
+    raise ValueError(f"the family {family} has no counterpart in `transformers`; known: {names}")
+
+
+def _config_file(
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    card: ModelCard,
+    tensors: Mapping[str, Tensor],
+    pieces: Tokenizer,
+) -> dict[str, Any]:
+    name = architecture.class_name
+    if architecture.model_type == "bert" and "next_sentence.weight" not in tensors:
+        name = "BertForMaskedLM"
+    ids = {"pad_token_id": pieces.pad_id, "bos_token_id": pieces.bos_id, "eos_token_id": pieces.eos_id}
+    return {
+        "architectures": [name],
+        "model_type": architecture.model_type,
+        **architecture.described(config, card.vocab_size),
+        **ids,
+    }
+
+
+def _write_tensors(
+    file: Path, architecture: Architecture, entries: list[Entry], tensors: Mapping[str, Tensor]
+) -> None:
+    from safetensors.torch import save_file
+
+    theirs: dict[str, Tensor] = {}
+    for entry in entries:
+        found = given(entry, tensors[_our_name(entry)], architecture.first_position)
+        on_top = entry.part in ("head", "pairs")
+        theirs |= {name if on_top else architecture.prefix + name: each for name, each in found.items()}
+    save_file({name: each.contiguous() for name, each in theirs.items()}, file, metadata={"format": "pt"})
+
+
+def _differences(lost: list[str], tensors: Mapping[str, Tensor], pieces: Tokenizer) -> list[str]:
+    found = []
+    if "decoder_bias" in lost and bool(tensors["decoder_bias"].any()):
+        found.append("the bias of the decoder is left out, as the architecture has none: logits differ by it")
+    if not isinstance(pieces, TokenizersTokenizer):
+        found.append(
+            f"{pieces.FILE} is not written, as `transformers` does not read it: give the model token ids of "
+            "headstart's tokenizer"
+        )
+    return found
