@@ -117,6 +117,19 @@ def test_a_model_that_is_right_but_unsure_gets_the_weight_that_it_deserves():
     assert log_loss(labels, blended(flat, [unsure, other])) == pytest.approx(expected, abs=1e-3)
 
 
+def test_a_blend_of_few_documents_stays_near_equal_weights_and_no_change():
+    """Nine documents that one model gets right by chance."""
+    probs, labels = predictions(4, [0.3, 0.3], 9)
+    lucky = np.stack([tempered(0.1 + 0.7 * np.eye(3)[labels], 1.0), probs[1]])
+    assert fitted_temperature(lucky[0], labels) < 0.11
+    first, second = fit_blend(lucky, labels)
+    assert 0.4 < first.temperature < 1
+    assert 0.3 < second.weight < first.weight
+    many, _ = fit_blend(np.tile(lucky, (1, 200, 1)), np.tile(labels, 200))
+    assert many.temperature < 0.11
+    assert many.weight > 0.95
+
+
 def test_the_blend_of_a_document_does_not_know_its_label():
     probs, labels = predictions(3, [1.0, 1.0], 40)
     out = cross_fitted_blend(probs, labels, seed=0)
