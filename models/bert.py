@@ -143,14 +143,14 @@ def bert_layer_groups(encoder: BERT) -> list[list[nn.Parameter]]:
 
 def _training(**changes: Any) -> dict[str, Any]:
     return {
-        "epochs": 1.0,
+        "epochs": 0.6,
         "batch_rows": 32,
         "row_tokens": 128,
         "masked_share": 0.15,
         "next_sentence": False,  # RoBERTa found it to be no help
         "optimizer": {
             "kind": "adamw",
-            "lr": 0.001,
+            "lr": 0.002,
             "momentum": 0.9,
             "beta2": 0.98,
             "weight_decay": 0.01,

@@ -30,13 +30,13 @@ class GPT(Transformer):
 
 def _training(**changes: Any) -> dict[str, Any]:
     return {
-        "epochs": 1.0,
+        "epochs": 0.4,
         "batch_rows": 32,
         "bptt": 128,
         "variable_bptt": False,
         "optimizer": {
             "kind": "adamw",
-            "lr": 0.001,
+            "lr": 0.003,
             "momentum": 0.9,
             "beta2": 0.98,
             "weight_decay": 0.01,
@@ -56,6 +56,30 @@ def _training(**changes: Any) -> dict[str, Any]:
     }
 
 
+_CLASSIFIER: dict[str, Any] = {
+    "epochs": 2.0,
+    "min_steps": 60,
+    "batch_rows": 32,
+    "bptt": 128,
+    "max_tokens": 128,
+    "optimizer": {
+        "kind": "adamw",
+        "lr": 0.0005,
+        "momentum": 0.9,
+        "beta2": 0.98,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "nonmonotone_interval": 5,
+        "discriminative_factor": 1.0,
+    },
+    "schedule": {"kind": "linear", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
+    "unfreeze": "full",
+    "epochs_per_unfreezing": 0.1,
+    "dropout": 1.0,
+    "pooling": "concat",
+    "label_smoothing": 0.0,
+}
+
 FAMILY = Family(
     name="gpt",
     config=Config,
@@ -63,5 +87,17 @@ FAMILY = Family(
     layer_groups=layer_groups,
     objective="causal",
     imports_networks=True,
-    defaults={"pretrain_lm": _training(), "finetune_lm": _training()},
+    activations=12.0,
+    defaults={
+        "pretrain_lm": _training(),
+        "finetune_lm": _training(),
+        "finetune_classifier": _CLASSIFIER,
+    },
+    space={
+        "finetune_lm.optimizer.lr": {"low": 0.0001, "high": 0.003, "log": True},
+        "finetune_classifier.optimizer.lr": {"low": 0.00002, "high": 0.002, "log": True},
+        "finetune_classifier.pooling": {"choices": ["last", "concat", "mean"]},
+        "config.attention_dropout": {"low": 0.0, "high": 0.3},
+        "config.residual_dropout": {"low": 0.0, "high": 0.3},
+    },
 )
