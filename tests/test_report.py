@@ -406,6 +406,15 @@ def test_a_difference_whose_interval_holds_zero_is_called_unclear(figures):
     )
 
 
+def test_no_difference_at_all_is_neither_better_nor_worse(figures):
+    figures["evaluate"]["baselines"]["tfidf"] |= {"above": 0.0, "above_low": -0.02, "above_high": 0.03}
+    first = sentences.key_figures(figures)[0]
+    assert first.endswith(
+        "as many wrong on the same labels and documents (by -2.0 to 3.0 points: no clear difference)."
+    )
+    assert "better" not in first
+
+
 def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
     assert sentences.comparisons(figures) == [
         "Ulmfit is ahead of ulmfit (from scratch) with 1,000 labels; ulmfit (from scratch) is ahead of "

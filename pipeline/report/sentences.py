@@ -91,6 +91,11 @@ def _error(figures: Figures) -> str:
     sign = 100 if tfidf["above"] >= 0 else -100
     low, high = sorted((sign * tfidf["above_low"], sign * tfidf["above_high"]))
     unclear = ": no clear difference" if low <= 0 <= high else ""
+    if tfidf["above"] == 0:
+        return (
+            f"{said} TF-IDF with logistic regression gets as many wrong on the same labels and documents "
+            f"(by {low:.1f} to {high:.1f} points{unclear})."
+        )
     return (
         f"{said} That is {sign * tfidf['above']:.1f} points ({low:.1f} to {high:.1f}) "
         f"{'better' if sign > 0 else 'worse'} than TF-IDF with logistic regression on the same labels and "
