@@ -404,7 +404,7 @@ def test_a_sweep_records_which_trials_it_reads(tmp_path):
     any_value: Any = None
     settings: Any = SimpleNamespace(patiently=lambda what, action: action())
     folder = str(tmp_path / KEYS[0])
-    sweep = Sweep(settings, any_value, None, folder, *[any_value] * 8)
+    sweep = Sweep(settings, any_value, None, folder, *[any_value] * 9)
     assert sweep.key == KEYS[0]
     sweep.retain(KEYS[2:4])
     sweep.retain([KEYS[1], KEYS[2]])

@@ -692,4 +692,17 @@ def test_any_number_of_processes_trains_the_same_model(several, name, world, beg
     assert many.tensors.keys() == one.tensors.keys()
     for key, tensor in one.tensors.items():
         if not key.startswith("optimizer."):
-            assert torch.allclose(many.tensors[key], tensor, rtol=1e-3, atol=2e-5), key
+            computed, expected = without_key_biases(key, many.tensors[key]), without_key_biases(key, tensor)
+            assert torch.allclose(computed, expected, rtol=1e-3, atol=2e-5), key
+
+
+def without_key_biases(key: str, tensor: Tensor) -> Tensor:
+    """What has an effect of a parameter.
+
+    The bias of attention's keys adds the same to all scores of a query, which softmax takes out: its gradient
+    is rounding alone, of which Adam makes whole steps.
+    """
+    if not key.endswith("attention.inputs.bias"):
+        return tensor
+    queries, _keys, values = tensor.chunk(3)
+    return torch.cat([queries, values])

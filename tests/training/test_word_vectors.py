@@ -372,8 +372,8 @@ def test_the_family_has_good_defaults():
         common = {name: value for name, value in section.items() if name in Training.model_fields}
         typed(Training, common, where=stage)
         typed(WordVectorSettings, {name: section[name] for name in section.keys() - common}, where=stage)
-    # Which labels it trains on, and what it starts from, are the same for all head starts: no default here.
-    shared = {"start": "target_lm", "max_labels": None, "restarts": 2}
+    # Which labels it trains on, in which way, and what it starts from, are params.yaml's: no default here.
+    shared = {"start": "target_lm", "max_labels": None, "method": "plain", "restarts": 2}
     assert not shared.keys() & family.defaults["finetune_classifier"].keys()
     classifier = shared | dict(family.defaults["finetune_classifier"])
     typed(ClassifierTraining, classifier, where="finetune_classifier")
