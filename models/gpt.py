@@ -10,10 +10,17 @@ Departure: the decoder has a bias, as all decoders here; one of zeros is none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from models.family import Family
-from models.transformer import Activation, Transformer, TransformerConfig, layer_groups
+from models.transformer import (
+    CAUSAL_DEFAULTS,
+    Activation,
+    Transformer,
+    TransformerConfig,
+    classifier_defaults,
+    layer_groups,
+    search_space,
+)
 
 
 @dataclass(frozen=True)
@@ -28,58 +35,6 @@ class GPT(Transformer):
         super().__init__(config, vocab_size, is_causal=True, norm_first=config.norm_first)
 
 
-def _training(**changes: Any) -> dict[str, Any]:
-    return {
-        "epochs": 0.4,
-        "batch_rows": 32,
-        "bptt": 128,
-        "variable_bptt": False,
-        "optimizer": {
-            "kind": "adamw",
-            "lr": 0.003,
-            "momentum": 0.9,
-            "beta2": 0.98,
-            "weight_decay": 0.01,
-            "clip_norm": 1.0,
-            "nonmonotone_interval": 5,
-            "discriminative_factor": 1.0,
-        },
-        "schedule": {"kind": "linear", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
-        "unfreeze": "full",
-        "epochs_per_unfreezing": 1.0,
-        "dropout": 0.1,
-        "ar_alpha": 0.0,
-        "tar_beta": 0.0,
-        "sampled_words": None,
-        "evaluations_per_epoch": 2,
-        **changes,
-    }
-
-
-_CLASSIFIER: dict[str, Any] = {
-    "epochs": 2.0,
-    "min_steps": 60,
-    "batch_rows": 32,
-    "bptt": 128,
-    "max_tokens": 128,
-    "optimizer": {
-        "kind": "adamw",
-        "lr": 0.0005,
-        "momentum": 0.9,
-        "beta2": 0.98,
-        "weight_decay": 0.01,
-        "clip_norm": 1.0,
-        "nonmonotone_interval": 5,
-        "discriminative_factor": 1.0,
-    },
-    "schedule": {"kind": "linear", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
-    "unfreeze": "full",
-    "epochs_per_unfreezing": 0.1,
-    "dropout": 1.0,
-    "pooling": "concat",
-    "label_smoothing": 0.0,
-}
-
 FAMILY = Family(
     name="gpt",
     config=Config,
@@ -89,15 +44,9 @@ FAMILY = Family(
     imports_networks=True,
     activations=12.0,
     defaults={
-        "pretrain_lm": _training(),
-        "finetune_lm": _training(),
-        "finetune_classifier": _CLASSIFIER,
+        "pretrain_lm": CAUSAL_DEFAULTS,
+        "finetune_lm": CAUSAL_DEFAULTS,
+        "finetune_classifier": classifier_defaults(),
     },
-    space={
-        "finetune_lm.optimizer.lr": {"low": 0.0001, "high": 0.003, "log": True},
-        "finetune_classifier.optimizer.lr": {"low": 0.00002, "high": 0.002, "log": True},
-        "finetune_classifier.pooling": {"choices": ["last", "concat", "mean"]},
-        "config.attention_dropout": {"low": 0.0, "high": 0.3},
-        "config.residual_dropout": {"low": 0.0, "high": 0.3},
-    },
+    space=search_space("last", "concat", "mean"),
 )

@@ -6,7 +6,7 @@ below refer. Positions are learned, as in GPT and BERT, where the paper has sinu
 Departures: queries, keys and values come from one product; masks of dropout are drawn for each row (see
 `models/layers.py`), so attention that drops is written out, and attention that does not is torch's own.
 
-Shapes: B rows, T tokens of a chunk, P tokens before it, S = P + T, E width, H heads, D = E / H.
+Shapes: B rows, T tokens of a chunk, P tokens before it, S = P + T, E width, H heads, D = E / H, Q queries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -33,14 +33,13 @@ _INITIAL_STD = 0.02  # as in the code of GPT and BERT
 
 
 @dataclass(frozen=True)
-class TransformerConfig:
+class LayersConfig:
     """The settings that all transformer families have; each family's own come on top."""
 
     embedding_dim: int = 192  # E, of the tokens' vectors and of each layer's output
     feedforward_dim: int = 768
     num_layers: int = 4
     num_heads: int = 4  # H; divides E
-    context: int = 128  # tokens that attention sees at once
     activation: Activation = "gelu"
     norm_epsilon: float = 1e-5
     embedding_dropout: float = 0.1  # of the sum of token and position
@@ -53,8 +52,6 @@ class TransformerConfig:
         for name in ("embedding_dim", "feedforward_dim", "num_layers", "num_heads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.context < 2:
-            raise ValueError(f"context is {self.context}; it must be at least 2")
         if self.embedding_dim % self.num_heads:
             raise ValueError(
                 f"embedding_dim is {self.embedding_dim}, which num_heads ({self.num_heads}) does not divide"
@@ -76,33 +73,57 @@ class TransformerConfig:
         return [item.name for item in fields(self) if item.name.endswith("_dropout")]
 
 
-class SelfAttention(nn.Module):
-    """Multi-head scaled dot-product attention of a text to itself (3.2)."""
+@dataclass(frozen=True)
+class TransformerConfig(LayersConfig):
+    """Of an encoder with a learned vector for each position."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    context: int = 128  # tokens that attention sees at once
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.context < 2:
+            raise ValueError(f"context is {self.context}; it must be at least 2")
+
+
+def attend(
+    queries_BHQD: Tensor,
+    keys_BHSD: Tensor,
+    values_BHSD: Tensor,
+    bias: Tensor | None,
+    dropout: float,
+    batch: GlobalBatch | None,
+) -> Tensor:
+    """Return what each query reads, (B, H, Q, D): scaled dot-product attention (3.2.1).
+
+    Args:
+        bias: added to the scores after their scaling; it broadcasts to (B, H, Q, S) and is -inf where nothing
+            may be read.
+    """
+    bias = None if bias is None else bias.to(queries_BHQD.dtype)
+    if batch is None or dropout == 0:
+        return F.scaled_dot_product_attention(queries_BHQD, keys_BHSD, values_BHSD, attn_mask=bias)
+    scores_BHQS = queries_BHQD @ keys_BHSD.mT / math.sqrt(queries_BHQD.shape[-1])
+    if bias is not None:
+        scores_BHQS = scores_BHQS + bias
+    weights_BHQS = scores_BHQS.softmax(-1).to(values_BHSD.dtype)
+    return dropout_rows(weights_BHQS, dropout, batch) @ values_BHSD
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a text to itself (3.2.2)."""
+
+    def __init__(self, config: LayersConfig) -> None:
         super().__init__()
         self.num_heads, self.dropout = config.num_heads, config.attention_dropout
         self.inputs = nn.Linear(config.embedding_dim, 3 * config.embedding_dim)  # queries, keys, values
         self.output = nn.Linear(config.embedding_dim, config.embedding_dim)
 
     def forward(self, x_BSE: Tensor, bias: Tensor | None, batch: GlobalBatch | None) -> Tensor:
-        """Return what the text reads of itself, (B, S, E).
-
-        Args:
-            bias: added to the scores; it broadcasts to (B, H, S, S) and is -inf where nothing may be read.
-        """
+        """Return what the text reads of itself, (B, S, E); for `bias` see `attend`."""
         B, S, E = x_BSE.shape
         inputs = self.inputs(x_BSE).view(B, S, 3, self.num_heads, E // self.num_heads)
         queries, keys, values = inputs.permute(2, 0, 3, 1, 4)  # each (B, H, S, D)
-        if batch is None or self.dropout == 0:
-            bias = None if bias is None else bias.to(queries.dtype)
-            read = F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias)
-        else:
-            scores_BHSS = queries @ keys.mT / math.sqrt(queries.shape[-1])
-            if bias is not None:
-                scores_BHSS = scores_BHSS + bias
-            weights_BHSS = scores_BHSS.softmax(-1).to(values.dtype)
-            read = dropout_rows(weights_BHSS, self.dropout, batch) @ values
+        read = attend(queries, keys, values, bias, self.dropout, batch)
         return cast(Tensor, self.output(read.transpose(1, 2).reshape(B, S, E)))
 
 
@@ -113,29 +134,43 @@ class TransformerLayer(nn.Module):
     GPT, BERT).
     """
 
-    def __init__(self, config: TransformerConfig, *, norm_first: bool) -> None:
+    def __init__(self, config: LayersConfig, attention: nn.Module, *, norm_first: bool) -> None:
         super().__init__()
         width = config.embedding_dim
         self.norm_first, self.dropout = norm_first, config.residual_dropout
         self.activation = config.activation_function
-        self.attention = SelfAttention(config)
+        self.attention = attention
         self.attention_norm = nn.LayerNorm(width, config.norm_epsilon)
         self.expand = nn.Linear(width, config.feedforward_dim)
         self.contract = nn.Linear(config.feedforward_dim, width)
         self.feedforward_norm = nn.LayerNorm(width, config.norm_epsilon)
 
-    def forward(self, x_BSE: Tensor, bias: Tensor | None, batch: GlobalBatch | None) -> Tensor:
-        def attend(x: Tensor) -> Tensor:
-            return dropout_rows(self.attention(x, bias, batch), self.dropout, batch)
+    def forward(
+        self,
+        x_BTE: Tensor,
+        bias: Tensor | None,
+        batch: GlobalBatch | None,
+        memory_BPE: Tensor | None = None,
+    ) -> Tensor:
+        """Return the output for each token, (B, T, E).
+
+        Args:
+            bias: see `attend`.
+            memory_BPE: inputs of this layer for the tokens before the chunk, which attention may read, too.
+        """
+        x_BSE = x_BTE if memory_BPE is None else torch.cat([memory_BPE, x_BTE], dim=1)
+
+        def read(x_BSE: Tensor) -> Tensor:
+            return dropout_rows(self.attention(x_BSE, bias, batch), self.dropout, batch)
 
         def feed_forward(x: Tensor) -> Tensor:
             return dropout_rows(self.contract(self.activation(self.expand(x))), self.dropout, batch)
 
         if self.norm_first:
-            x_BSE = x_BSE + attend(self.attention_norm(x_BSE))
-            return x_BSE + feed_forward(self.feedforward_norm(x_BSE))
-        x_BSE = self.attention_norm(x_BSE + attend(x_BSE))
-        return cast(Tensor, self.feedforward_norm(x_BSE + feed_forward(x_BSE)))
+            x_BTE = x_BTE + read(self.attention_norm(x_BSE))
+            return x_BTE + feed_forward(self.feedforward_norm(x_BTE))
+        x_BTE = self.attention_norm(x_BTE + read(x_BSE))
+        return cast(Tensor, self.feedforward_norm(x_BTE + feed_forward(x_BTE)))
 
 
 class Transformer(Encoder):
@@ -160,17 +195,13 @@ class Transformer(Encoder):
         # BERT normalises the embeddings, too. Where sublayers normalise their input, the last sum is left.
         self.embedding_norm: nn.Module = nn.Identity()
         self.layers = nn.ModuleList(
-            TransformerLayer(config, norm_first=norm_first) for _ in range(config.num_layers)
+            TransformerLayer(config, SelfAttention(config), norm_first=norm_first)
+            for _ in range(config.num_layers)
         )
         self.final_norm: nn.Module = nn.Identity()
         if norm_first:
             self.final_norm = nn.LayerNorm(config.embedding_dim, config.norm_epsilon)
-        self.apply(initialise)
-        # Each layer adds to the sum twice (GPT-2, section 2.3).
-        residual_std = _INITIAL_STD / math.sqrt(2 * config.num_layers) if norm_first else _INITIAL_STD
-        for layer in self.layers:
-            nn.init.normal_(cast(TransformerLayer, layer).contract.weight, std=residual_std)
-            nn.init.normal_(cast(TransformerLayer, layer).attention.output.weight, std=residual_std)
+        initialise_layers(self, norm_first=norm_first)
 
     def initial_state(self, num_rows: int) -> State:
         return ()
@@ -253,9 +284,87 @@ def layer_groups(encoder: Transformer) -> list[list[nn.Parameter]]:
     return groups
 
 
+def initialise_layers(encoder: Encoder, *, norm_first: bool) -> None:
+    """Draw the initial weights of an encoder of `TransformerLayer`s."""
+    encoder.apply(initialise)
+    layers = [module for module in encoder.modules() if isinstance(module, TransformerLayer)]
+    # Each layer adds to the sum twice (GPT-2, section 2.3).
+    residual_std = _INITIAL_STD / math.sqrt(2 * len(layers)) if norm_first else _INITIAL_STD
+    for layer in layers:
+        nn.init.normal_(layer.contract.weight, std=residual_std)
+        nn.init.normal_(cast(nn.Linear, layer.attention.output).weight, std=residual_std)
+
+
 def initialise(module: nn.Module) -> None:
     """Draw the initial weights of a linear layer or an embedding."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=_INITIAL_STD)
-    if isinstance(module, nn.Linear):
+    if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
+
+
+# Of the settings of params.yaml, those that fit transformers of a few million weights on two cores.
+_SCHEDULE = {"kind": "linear", "cut_frac": 0.1, "ratio": 32.0, "span": "run"}
+
+
+def _adamw(lr: float) -> dict[str, Any]:
+    return {
+        "kind": "adamw",
+        "lr": lr,
+        "momentum": 0.9,
+        "beta2": 0.98,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "nonmonotone_interval": 5,
+        "discriminative_factor": 1.0,
+    }
+
+
+def language_model_defaults(lr: float, **own: Any) -> dict[str, Any]:
+    """Return the settings of a language-model stage; `own` are those of the objective, and changes."""
+    return {
+        "epochs": 0.4,
+        "batch_rows": 32,
+        "optimizer": _adamw(lr),
+        "schedule": _SCHEDULE,
+        "unfreeze": "full",
+        "epochs_per_unfreezing": 1.0,
+        "dropout": 0.1,
+        "evaluations_per_epoch": 2,
+        **own,
+    }
+
+
+CAUSAL_DEFAULTS = language_model_defaults(
+    0.003, bptt=128, variable_bptt=False, ar_alpha=0.0, tar_beta=0.0, sampled_words=None
+)
+
+
+def classifier_defaults(**own: Any) -> dict[str, Any]:
+    """Return the settings of `finetune_classifier`, with changes."""
+    return {
+        "epochs": 2.0,
+        "min_steps": 60,
+        "batch_rows": 32,
+        "bptt": 128,
+        "max_tokens": 128,
+        "optimizer": _adamw(0.0005),
+        "schedule": _SCHEDULE,
+        "unfreeze": "full",
+        "epochs_per_unfreezing": 0.1,
+        "dropout": 1.0,
+        "pooling": "concat",
+        "label_smoothing": 0.0,
+        **own,
+    }
+
+
+def search_space(*poolings: str) -> dict[str, Any]:
+    """Return what `tune` searches."""
+    return {
+        "finetune_lm.optimizer.lr": {"low": 0.0001, "high": 0.003, "log": True},
+        "finetune_classifier.optimizer.lr": {"low": 0.00002, "high": 0.002, "log": True},
+        "finetune_classifier.pooling": {"choices": list(poolings)},
+        "config.attention_dropout": {"low": 0.0, "high": 0.3},
+        "config.residual_dropout": {"low": 0.0, "high": 0.3},
+    }

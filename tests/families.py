@@ -12,10 +12,11 @@ _DROPOUTS = {
     "embedding_dropout": 0.1, "input_dropout": 0.2, "hidden_dropout": 0.2, "output_dropout": 0.2,
     "weight_dropout": 0.3,
 }  # fmt: skip
-_TRANSFORMER = {
-    "embedding_dim": 8, "feedforward_dim": 12, "num_layers": 2, "num_heads": 2, "context": 14,
-    "embedding_dropout": 0.1, "attention_dropout": 0.2, "residual_dropout": 0.2,
+_LAYERS = {
+    "embedding_dim": 8, "feedforward_dim": 12, "num_layers": 2, "num_heads": 2, "embedding_dropout": 0.1,
+    "attention_dropout": 0.2, "residual_dropout": 0.2,
 }  # fmt: skip
+_TRANSFORMER = {**_LAYERS, "context": 14}
 MODELS = {
     "awd_lstm": Model(
         family="awd_lstm",
@@ -27,23 +28,25 @@ MODELS = {
     ),
     "gpt": Model(family="gpt", config=_TRANSFORMER),
     "bert": Model(family="bert", config=_TRANSFORMER),
+    "transformer_xl": Model(
+        family="transformer_xl", config={**_LAYERS, "memory": 9, "evaluation_memory": 20}
+    ),
 }
 FAMILIES = list(MODELS)
 # What the objective of each family adds to what all share: an epoch of a few hundred tokens has ten steps.
+_CAUSAL = {
+    "batch_rows": 5, "bptt": 6, "variable_bptt": False, "ar_alpha": 2.0, "tar_beta": 1.0,
+    "sampled_words": None,
+}  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "bert": {"batch_rows": 5, "row_tokens": 12, "masked_share": 0.3, "next_sentence": False},
-    "awd_lstm": {
-        "batch_rows": 5, "bptt": 6, "variable_bptt": True, "ar_alpha": 2.0, "tar_beta": 1.0,
-        "sampled_words": None,
-    },
+    "awd_lstm": {**_CAUSAL, "variable_bptt": True},
     "word_vectors": {
         "batch_rows": 5, "row_tokens": 8, "window": 3, "negatives": 2, "shared_negatives": 4,
         "subsample": 0.03, "count_cap": 3.0,
     },
-    "gpt": {
-        "batch_rows": 5, "bptt": 6, "variable_bptt": False, "ar_alpha": 2.0, "tar_beta": 1.0,
-        "sampled_words": None,
-    },
+    "gpt": _CAUSAL,
+    "transformer_xl": _CAUSAL,
 }  # fmt: skip
 
 

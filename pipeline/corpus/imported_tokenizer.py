@@ -1,4 +1,4 @@
-"""Tokenizers that came with weights from elsewhere: `tokenizer.json`, or a sentencepiece model."""
+"""Tokenizers that came with weights from elsewhere: of the `tokenizers` library, or a sentencepiece model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pipeline.corpus import sentencepiece_tokenizer
 from pipeline.corpus.settings import ImportedTokenizer as Settings
 from pipeline.corpus.tokenizer import LIBRARY_MODULE, Tokenizer
 
-_JSON, _MODEL = "tokenizer.json", "*.model"
+_JSON, _MODEL, _WORDPIECES, _BPE = "tokenizer.json", "*.model", "vocab.txt", ("vocab.json", "merges.txt")
+_EXPECTED = f"a {_JSON}, a {_WORDPIECES}, a {' with a '.join(_BPE)}, or a sentencepiece model ({_MODEL})"
 
 
 def import_tokenizer(settings: Settings, key: str) -> Tokenizer:
@@ -21,25 +22,42 @@ def import_tokenizer(settings: Settings, key: str) -> Tokenizer:
         ValueError: there is no such file, or it holds no tokenizer; the message names the key.
     """
     file = _file_of(Path(settings.file), key)
-    module = import_module(LIBRARY_MODULE) if file.suffix == ".json" else sentencepiece_tokenizer
     try:
-        tokenizer: Tokenizer = module.completed(file.read_bytes())
+        return _read(file)
     except ValueError as error:
         raise ValueError(f"`{key}.file` is {file}: {error}") from error
+
+
+def _read(file: Path) -> Tokenizer:
+    tokenizer: Tokenizer
+    if file.suffix == ".model":
+        tokenizer = sentencepiece_tokenizer.completed(file.read_bytes())
+        return tokenizer
+    library = import_module(LIBRARY_MODULE)
+    if file.name == _WORDPIECES:
+        content = library.of_wordpieces(file)
+    elif file.name in _BPE:
+        content = library.of_byte_pairs(*(file.with_name(name) for name in _BPE))
+    else:
+        content = file.read_bytes()
+    tokenizer = library.completed(content)
     return tokenizer
 
 
 def _file_of(path: Path, key: str) -> Path:
     if path.is_file():
-        if path.suffix in (".json", ".model"):
+        if path.suffix in (".json", ".model") or path.name == _WORDPIECES:
             return path
-        raise ValueError(f"`{key}.file` is {path}; expected a {_JSON} or a sentencepiece model ({_MODEL})")
+        raise ValueError(f"`{key}.file` is {path}; expected {_EXPECTED}")
     if not path.exists():
-        raise ValueError(f"`{key}.file` is {path}, which does not exist; put a {_JSON} or {_MODEL} there")
-    if (path / _JSON).is_file():
-        return path / _JSON
+        raise ValueError(f"`{key}.file` is {path}, which does not exist; put {_EXPECTED} there")
+    for names in ((_JSON,), (_WORDPIECES,), _BPE):
+        if all((path / name).is_file() for name in names):
+            return path / names[0]
     found = sorted(path.glob(_MODEL))
-    if len(found) != 1:
-        held = ", ".join(each.name for each in found) or f"no {_JSON} and no {_MODEL}"
+    if len(found) == 1:
+        return found[0]
+    if found:
+        held = ", ".join(each.name for each in found)
         raise ValueError(f"`{key}.file` is the folder {path}, which holds {held}; name one file")
-    return found[0]
+    raise ValueError(f"`{key}.file` is the folder {path}, which has no tokenizer; put {_EXPECTED} there")

@@ -1,8 +1,8 @@
 """A tokenizer of Hugging Face's `tokenizers` library: WordPiece, BPE, Unigram or WordLevel.
 
-It comes with weights from elsewhere, as a `tokenizer.json`. The library is no part of the default
-installation. Only who imports such a tokenizer has this module in the fingerprint of its stages, so it is
-found by name.
+It comes with weights from elsewhere, as a `tokenizer.json` or as its older files. The library is no part of
+the default installation. Only who imports such a tokenizer has this module in the fingerprint of its stages,
+so it is found by name.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,8 @@ _NAMES = {
 }
 _MASKS = ("[MASK]", "<mask>")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
+_END_OF_WORD = "</w>"
+_SETTINGS = "tokenizer_config.json"  # beside the older files
 
 
 class TokenizersTokenizer(Tokenizer):
@@ -116,6 +119,84 @@ def completed(content: bytes) -> TokenizersTokenizer:
     tokenizer.no_padding()
     tokenizer.add_special_tokens(list(dict.fromkeys(_special_pieces(tokenizer).values())))
     return TokenizersTokenizer(tokenizer.to_str().encode())
+
+
+def of_wordpieces(vocabulary: Path) -> bytes:
+    """Return the `tokenizer.json` of BERT's `vocab.txt`, one piece a line by id.
+
+    `tokenizer_config.json` beside it says whether text is put into lower case. Without one it is, unless a
+    piece has a capital letter.
+
+    Raises:
+        ValueError: a file is damaged, or the library is not installed.
+    """
+    library = _library()
+    pieces = _text_of(vocabulary).removesuffix("\n").split("\n")
+    ids = {piece.rstrip("\r"): token for token, piece in enumerate(pieces)}
+    if len(ids) < len(pieces):
+        raise ValueError(f"has {len(pieces) - len(ids)} lines that occur twice; fetch it again")
+    unknown = next((name for name in _NAMES["unk"] if name in ids), None)
+    if unknown is None:
+        raise ValueError(f"has no piece for unknown text ({' or '.join(_NAMES['unk'])})")
+    settings = _settings_beside(vocabulary)
+    has_capitals = any(piece != piece.lower() for piece in ids if not piece.startswith("["))
+    tokenizer = library.Tokenizer(library.models.WordPiece(ids, unk_token=unknown))
+    tokenizer.normalizer = library.normalizers.BertNormalizer(
+        lowercase=bool(settings.get("do_lower_case", not has_capitals)),
+        strip_accents=settings.get("strip_accents"),  # None: as lowercase
+        handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
+    )
+    tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = library.decoders.WordPiece()
+    return str(tokenizer.to_str()).encode()
+
+
+def of_byte_pairs(vocabulary: Path, merges: Path) -> bytes:
+    """Return the `tokenizer.json` of `vocab.json` and `merges.txt`.
+
+    Pieces are of bytes (GPT-2, RoBERTa) or, where some have a mark for the end of a word, of letters (GPT).
+
+    Raises:
+        ValueError: a file is damaged or missing, or the library is not installed.
+    """
+    library = _library()
+    try:
+        ids, pairs = library.models.BPE.read_file(str(vocabulary), str(merges))
+        ends_words = any(piece.endswith(_END_OF_WORD) for piece in ids)
+        of_letters = {"unk_token": "<unk>", "end_of_word_suffix": _END_OF_WORD} if ends_words else {}
+        model = library.models.BPE(ids, pairs, **of_letters)
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"with {merges.name}, no byte-pair encoding ({error}); fetch both again") from error
+    tokenizer = library.Tokenizer(model)
+    if ends_words:
+        tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = library.decoders.BPEDecoder(suffix=_END_OF_WORD)
+    else:
+        begins_with_space = bool(_settings_beside(vocabulary).get("add_prefix_space", False))
+        tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=begins_with_space)
+        tokenizer.decoder = library.decoders.ByteLevel()
+    return str(tokenizer.to_str()).encode()
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"no UTF-8 text ({error}); fetch it again") from error
+
+
+def _settings_beside(file: Path) -> dict[str, Any]:
+    found = file.with_name(_SETTINGS)
+    if not found.exists():
+        return {}
+    try:
+        settings = json.loads(_text_of(found))
+    except ValueError as error:
+        raise ValueError(f"{_SETTINGS} beside it is damaged ({error}); fetch it again") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{_SETTINGS} beside it holds no settings; fetch it again")
+    return settings
 
 
 def _read(content: bytes) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,44 @@ def test_documents_have_the_ids_of_the_original_between_start_and_end(theirs):
     assert pieces.encode_batch([]) == []
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "bytes", "suffix"])
+def test_the_older_files_give_the_ids_of_the_newer_one(tmp_path, kind):
+    made, older = MAKERS[kind](), tmp_path / "older"
+    made.no_truncation()
+    made.no_padding()
+    if kind == "suffix":
+        made.normalizer = library.normalizers.BertNormalizer(lowercase=True)
+    older.mkdir()
+    made.save(str(tmp_path / "tokenizer.json"))
+    names = {Path(file).name for file in made.model.save(str(older))}
+    assert names == ({"vocab.txt"} if kind == "wordpiece" else {"vocab.json", "merges.txt"})
+    texts = [*TEXTS, "The FILM, été!", "The\tfilm  was"]
+    newer = import_tokenizer(settings_of(tmp_path), KEY)
+    for file in (older, older / min(names - {"merges.txt"})):
+        found = import_tokenizer(settings_of(file), KEY)
+        assert found.vocabulary == newer.vocabulary
+        for ours, wanted in zip(found.encode_batch(texts), newer.encode_batch(texts), strict=True):
+            assert ours.tolist() == wanted.tolist()
+        assert found.decode(found.encode_batch(["the good film"])[0]) == "the good film"
+
+
+@pytest.mark.parametrize(
+    ("pieces", "settings", "text"),
+    [
+        ("[UNK] film Film", {}, "Film"),  # a vocabulary with capitals
+        ("[UNK] film", {}, "film"),
+        ("[UNK] film Film", {"do_lower_case": True}, "film"),
+        ("[UNK] film ##s é", {"do_lower_case": False}, "[UNK]"),
+    ],
+)
+def test_lower_case_is_as_the_file_beside_says_or_as_the_pieces_are(tmp_path, pieces, settings, text):
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces.split()) + "\n")
+    if settings:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = import_tokenizer(settings_of(tmp_path), KEY)
+    assert found.pieces(found.encode_batch(["Film"])[0])[1].strip() == text
+
+
 @pytest.mark.parametrize("theirs", KINDS, indirect=True)
 def test_special_pieces_that_it_lacks_stand_behind_its_own(theirs):
     if theirs.suffix == ".model":
@@ -242,9 +281,34 @@ def test_the_stages_import_and_use_it(theirs, make_params, make_corpus, labelled
 @pytest.mark.parametrize(
     ("files", "name", "message"),
     [
-        ({}, "none", r"which does not exist; put a tokenizer\.json or \*\.model there"),
-        ({"x.txt": b""}, "x.txt", r"expected a tokenizer\.json or a sentencepiece model \(\*\.model\)"),
-        ({"x.txt": b""}, ".", r"which holds no tokenizer\.json and no \*\.model; name one file"),
+        ({}, "none", r"which does not exist; put a tokenizer\.json, a vocab\.txt, a vocab\.json with a merg"),
+        (
+            {"x.txt": b""},
+            "x.txt",
+            r"x\.txt; expected a tokenizer\.json, .* or a sentencepiece model \(\*\.mod",
+        ),
+        ({"x.txt": b""}, ".", r"which has no tokenizer; put a tokenizer\.json, a vocab\.txt"),
+        ({"vocab.json": b"{}"}, ".", r"which has no tokenizer"),
+        ({"vocab.txt": b""}, ".", r"vocab\.txt: has no piece for unknown text \(<unk> or \[UNK\]\)"),
+        ({"vocab.txt": b"[UNK]\na\na\n"}, ".", r"vocab\.txt: has 1 lines that occur twice"),
+        ({"vocab.txt": b"[UNK]\n\xff\n"}, ".", r"vocab\.txt: no UTF-8 text"),
+        (
+            {"vocab.txt": b"[UNK]", "tokenizer_config.json": b"{"},
+            ".",
+            r"tokenizer_config\.json beside it is dam",
+        ),
+        (
+            {"vocab.txt": b"[UNK]", "tokenizer_config.json": b"[]"},
+            ".",
+            r"tokenizer_config\.json beside it holds",
+        ),
+        (
+            {"vocab.json": b"{", "merges.txt": b""},
+            ".",
+            r"vocab\.json: with merges\.txt, no byte-pair encoding",
+        ),
+        ({"vocab.json": b'{"a": 0}', "merges.txt": b"a b"}, ".", r"with merges\.txt, no byte-pair encoding"),
+        ({"vocab.json": b'{"a": 0}'}, "vocab.json", r"vocab\.json: with merges\.txt, no byte-pair encoding"),
         ({"a.model": b"", "b.model": b""}, ".", r"which holds a\.model, b\.model; name one file"),
         ({"tokenizer.json": b"{}"}, ".", r"tokenizer\.json: no tokenizer of the `tokenizers` library"),
         ({"tokenizer.json": b"\xff"}, ".", r"tokenizer\.json: no tokenizer of the `tokenizers` library"),

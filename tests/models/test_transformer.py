@@ -14,7 +14,7 @@ from models.family import Encoder, State, check_chunks
 from models.gpt import GPT
 from models.gpt import Config as GPTConfig
 from models.layers import GlobalBatch
-from models.transformer import Transformer, TransformerLayer
+from models.transformer import SelfAttention, Transformer, TransformerLayer
 
 V, B, T, CONTEXT = 30, 3, 9, 12
 SIZES: dict[str, Any] = {
@@ -49,12 +49,14 @@ def torch_layer(layer: TransformerLayer, activation: str) -> nn.TransformerEncod
     reference = nn.TransformerEncoderLayer(
         8, 2, 14, dropout=0.0, batch_first=True, norm_first=layer.norm_first, activation=activation
     )
+    attention = layer.attention
+    assert isinstance(attention, SelfAttention)
     reference.load_state_dict(
         {
-            "self_attn.in_proj_weight": layer.attention.inputs.weight,
-            "self_attn.in_proj_bias": layer.attention.inputs.bias,
-            "self_attn.out_proj.weight": layer.attention.output.weight,
-            "self_attn.out_proj.bias": layer.attention.output.bias,
+            "self_attn.in_proj_weight": attention.inputs.weight,
+            "self_attn.in_proj_bias": attention.inputs.bias,
+            "self_attn.out_proj.weight": attention.output.weight,
+            "self_attn.out_proj.bias": attention.output.bias,
             "linear1.weight": layer.expand.weight,
             "linear1.bias": layer.expand.bias,
             "linear2.weight": layer.contract.weight,

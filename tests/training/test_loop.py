@@ -242,6 +242,9 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "classifier-bert": classifier_job(tokens, "bert", start=starts["bert"].finetuned),
         "gpt-adamw": language_model_job(tokens, "gpt"),
         "gpt-started": language_model_job(tokens, "gpt", start=starts["gpt"].pretrained),
+        "xl-adamw": language_model_job(tokens, "transformer_xl"),
+        "xl-started": language_model_job(tokens, "transformer_xl", start=starts["transformer_xl"].pretrained),
+        "classifier-xl": classifier_job(tokens, "transformer_xl", start=starts["transformer_xl"].finetuned),
         "classifier": classifier_job(tokens, unfreeze="chain_thaw"),
         "classifier-gpt": classifier_job(tokens, "gpt", start=starts["gpt"].finetuned),
         "classifier-started": classifier_job(tokens, start=lstm.finetuned),
@@ -257,7 +260,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
 KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
 KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
 KINDS += ["bert-pairs", "bert-plain", "bert-started", "classifier-bert"]
-KINDS += ["gpt-adamw", "gpt-started", "classifier-gpt"]
+KINDS += ["gpt-adamw", "gpt-started", "classifier-gpt", "xl-adamw", "xl-started", "classifier-xl"]
 KINDS += ["classifier", "classifier-started", "classifier-vectors", "contrastive", "patience", "restarts"]
 
 
@@ -268,7 +271,8 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     whole = run(job, tmp_path / "whole", whole_curve)
     task = job.task(Context())
     plan, num_groups = task.plan, len(task.groups)
-    assert num_groups == {"lm": 3, "vectors": 2, "gpt": 4, "bert": 4}.get(name.partition("-")[0], num_groups)
+    expected = {"lm": 3, "vectors": 2, "gpt": 4, "bert": 4, "xl": 3}
+    assert num_groups == expected.get(name.partition("-")[0], num_groups)
     assert len(plan.phases) >= num_groups > 1  # groups unfreeze, and a partial epoch begins, during the run
     assert len(set(plan.at(plan.num_steps - 1).lrs)) == num_groups  # each group has its own rate
     assert 10 <= whole.step <= plan.num_steps * (3 if name == "restarts" else 1)
@@ -638,6 +642,7 @@ SEVERAL = [
     "vectors",
     "glove",
     "gpt",
+    "xl",
     "classifier",
     "classifier-gpt",
     "contrastive",
@@ -654,6 +659,7 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
             tokens, "word_vectors", config={"algorithm": "glove"}, row_tokens=15, epochs=2.0
         ),
         "gpt": language_model_job(tokens, "gpt", epochs=2.0),
+        "xl": language_model_job(tokens, "transformer_xl", epochs=2.0),
         "bert": language_model_job(tokens, "bert", epochs=2.0, next_sentence=True),
         "classifier": classifier_job(tokens, epochs=2.0),
         "contrastive": classifier_job(tokens, kind="sgd", method="contrastive", epochs=2.0),
