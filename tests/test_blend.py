@@ -14,11 +14,10 @@ from pipeline.evaluation.blend import (
     choose,
     cross_fitted_blend,
     fit_blend,
-    fitted_temperature,
-    tempered,
 )
 from pipeline.evaluation.metrics import log_loss
 from pipeline.evaluation.settings import Evaluate
+from pipeline.training.temperature import fitted_temperature, tempered
 
 SETTINGS = Evaluate(
     bootstrap_samples=200,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,27 +20,37 @@ def cloud(noise: float, num_documents: int = 80) -> tuple[np.ndarray, np.ndarray
     return np.eye(2, 5)[labels] + noise * rng.normal(size=(num_documents, 5)), labels
 
 
-def test_the_choice_and_the_probabilities_equal_those_of_a_search_by_hand():
+@pytest.mark.parametrize("at_best_temperature", [False, True])
+@pytest.mark.parametrize("names", [(0, 1), (1, 3)])
+def test_the_choice_and_the_probabilities_equal_those_of_a_search_by_hand(at_best_temperature, names):
+    from scipy.special import softmax
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import log_loss
-    from sklearn.model_selection import StratifiedKFold
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-    features, labels = cloud(0.7)
-    losses = []
-    for strength in STRENGTHS.grid:
-        folds = StratifiedKFold(4, shuffle=True, random_state=5).split(features, labels)
-        model = LogisticRegression(C=strength, max_iter=300)
-        each = []
-        for kept, out in folds:
-            probs = model.fit(features[kept], labels[kept]).predict_proba(features[out])
-            each.append(log_loss(labels[out], probs))
-        losses.append(np.mean(each))
-    best = STRENGTHS.grid[int(np.argmin(losses))]
-    assert chosen_strength(features, labels, STRENGTHS, seed=5) == best
+    features, classes = cloud(0.7)
+    labels = np.array(names)[classes]
+    strengths = replace(STRENGTHS, at_best_temperature=at_best_temperature)
+    temperatures = np.geomspace(0.1, 10, 401) if at_best_temperature else np.ones(1)
+    losses = np.empty((len(STRENGTHS.grid), len(temperatures)))
+    for place, strength in enumerate(STRENGTHS.grid):
+        logits = cross_val_predict(
+            LogisticRegression(C=strength, max_iter=300), features, labels, method="decision_function",
+            cv=StratifiedKFold(4, shuffle=True, random_state=5),
+        )  # fmt: skip
+        for column, temperature in enumerate(temperatures):
+            probs = softmax(np.stack([np.zeros(len(logits)), logits / temperature], axis=1), axis=1)
+            losses[place, column] = log_loss(labels, probs)
+    strength, column = map(int, np.unravel_index(losses.argmin(), losses.shape))
+    best, temperature = STRENGTHS.grid[strength], temperatures[column]
+    found = chosen_strength(features, labels, strengths, seed=5)
+    assert found == (best, pytest.approx(temperature, rel=0.02))
     centred = features - features.mean(axis=0)
-    expected = LogisticRegression(C=best, max_iter=300).fit(centred, labels).predict_proba(centred)
-    found = fit_logistic(features, labels, 2, STRENGTHS, seed=5).probabilities(features)
-    np.testing.assert_allclose(found, expected, atol=1e-8)
+    model = LogisticRegression(C=best, max_iter=300).fit(centred, labels)
+    expected = softmax(np.log(model.predict_proba(centred)) / found[1], axis=1)
+    probs = fit_logistic(features, labels, 4, strengths, seed=5).probabilities(features)
+    np.testing.assert_allclose(probs[:, list(names)], expected, atol=1e-6)
+    assert probs[:, [name for name in range(4) if name not in names]].max() == 0
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -74,10 +85,10 @@ def test_a_fit_that_stops_at_the_last_iteration_prints_nothing(monkeypatch):
 def test_at_an_end_of_the_grid_the_end_is_taken(noise, end):
     features, labels = cloud(noise)
     labels = labels if noise < 1 else np.random.default_rng(1).permutation(labels)
-    assert chosen_strength(features, labels, STRENGTHS, seed=0) == STRENGTHS.grid[end]
+    assert chosen_strength(features, labels, STRENGTHS, seed=0)[0] == STRENGTHS.grid[end]
 
 
 def test_a_class_of_one_document_leaves_the_choice_to_the_fallback():
     features, labels = cloud(0.5, 9)
     labels[-1] = 2
-    assert chosen_strength(features, labels, STRENGTHS, seed=0) == STRENGTHS.fallback
+    assert chosen_strength(features, labels, STRENGTHS, seed=0) == (STRENGTHS.fallback, 1.0)

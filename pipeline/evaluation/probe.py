@@ -24,9 +24,13 @@ from pipeline.evaluation.settings import Probe
 from pipeline.training.logistic import LinearClassifier, Strengths, fit_logistic
 
 _BATCH_TOKENS = 32_768  # padded tokens per batch
-# For features of length one. On AG News the folds choose 3 to 100 (word vectors 10, an LSTM 10 to 100).
+# For features of length one. On AG News the folds choose 0.3 to 30, on the default corpus 10 to 300.
 _STRENGTHS = Strengths(
-    grid=(0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=5, most_labels=1_000
+    grid=(0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
+    fallback=10.0,
+    num_folds=5,
+    most_labels=1_000,
+    at_best_temperature=True,
 )
 
 

@@ -15,7 +15,11 @@ from pipeline.training.logistic import Strengths, fit_logistic
 
 # For features of length one; see `pipeline.evaluation.probe`.
 _STRENGTHS = Strengths(
-    grid=(0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0), fallback=10.0, num_folds=5, most_labels=1_000
+    grid=(0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
+    fallback=10.0,
+    num_folds=5,
+    most_labels=1_000,
+    at_best_temperature=True,
 )
 _IMPOSSIBLE = -30.0  # the bias of a class without a document: a finite logarithm of its probability
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.corpus.classifier_batches import stratified_subset
+from pipeline.training.temperature import fitted_temperature, tempered
 
 _MAX_ITERATIONS = 1000  # TF-IDF takes 100, word vectors up to 450, features of an LSTM 800 and more
 _SPARSE_TOLERANCE = 2e-3  # largest change of a weight in a pass over the documents, by the largest weight
@@ -31,6 +32,12 @@ class Strengths:
     fallback: float  # where folds cannot choose, because a class has a single document
     num_folds: int
     most_labels: int = 5_000  # to choose by; more would hardly move the choice, at growing cost
+    # Judge each strength at the temperature that suits it best, and fit at that temperature. A strong penalty
+    # ranks the classes of few documents better than it gives their probabilities. With 100, 500 and 1,000
+    # labels of AG News, features of a sentence encoder: 18.8, 14.2 and 13.3 % wrong instead of 20.6, 15.8 and
+    # 14.0, and a lower log loss. Word vectors are as often a little worse as better in error, and better in
+    # log loss. TF-IDF chooses the same strengths, and the temperature of fits to fewer documents spoils it.
+    at_best_temperature: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,44 +81,66 @@ def fit_logistic(
     bias_C[known] = 0.0
     if len(known) > 1:
         chosen = stratified_subset(labels, min(len(labels), strengths.most_labels), seed)
-        inverse = chosen_strength(centred[chosen], labels[chosen], strengths, seed, num_processes)
+        inverse, temperature = chosen_strength(
+            centred[chosen], labels[chosen], strengths, seed, num_processes
+        )
         with _may_stop_early(), _one_thread():
             model = LogisticRegression(C=inverse, **_solver(centred, seed)).fit(centred, labels)
         # Of two classes scikit-learn keeps the weights of the second alone; those of the first are 0.
         ours = known[-len(model.coef_) :]
-        weight_CF[ours], bias_C[ours] = model.coef_, model.intercept_ - model.coef_ @ mean_F
+        weight_CF[ours] = model.coef_ / temperature
+        bias_C[ours] = (model.intercept_ - model.coef_ @ mean_F) / temperature
     return LinearClassifier(weight_CF, bias_C)
 
 
 def chosen_strength(
     features: Any, labels: np.ndarray, strengths: Strengths, seed: int, num_processes: int = 1
-) -> float:
-    """Return the inverse strength with the least log loss over stratified folds.
+) -> tuple[float, float]:
+    """Return the inverse strength with the least log loss over stratified folds, and its temperature.
 
     There are at most as many folds as the rarest class has documents. The log loss chooses, rather than the
     error, because the error of few documents moves in steps.
     """
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+    from joblib import Parallel, delayed
+    from sklearn.model_selection import StratifiedKFold
 
-    smallest_class = int(np.bincount(labels)[np.unique(labels)].min())
+    _, classes = np.unique(labels, return_inverse=True)
+    smallest_class = int(np.bincount(classes).min())
     if smallest_class < 2:
-        return strengths.fallback
-    search = GridSearchCV(
-        LogisticRegression(**_solver(features, seed)),
-        {"C": list(strengths.grid)},
-        cv=StratifiedKFold(min(strengths.num_folds, smallest_class), shuffle=True, random_state=seed),
-        scoring="neg_log_loss",
-        refit=False,
-        n_jobs=num_processes,
+        return strengths.fallback, 1.0
+    num_folds = min(strengths.num_folds, smallest_class)
+    splitter = StratifiedKFold(num_folds, shuffle=True, random_state=seed)
+    folds = list(splitter.split(features, classes))
+    found = Parallel(n_jobs=num_processes)(
+        delayed(_held_out)(features, classes, inverse, seed, *fold)
+        for inverse in strengths.grid
+        for fold in folds
     )
-    with _may_stop_early(), _one_thread():
-        found = float(search.fit(features, labels).best_params_["C"])
     if num_processes > 1:
         from joblib.externals.loky import get_reusable_executor
 
         get_reusable_executor().shutdown(wait=True)  # the cost only counts processes that have exited
-    return found
+    held_out = np.concatenate([part for _, part in folds])
+    best = (np.inf, strengths.fallback, 1.0)
+    for place, inverse in enumerate(strengths.grid):
+        probs = np.concatenate(found[place * num_folds : (place + 1) * num_folds])
+        temperature = fitted_temperature(probs, classes[held_out]) if strengths.at_best_temperature else 1.0
+        at_label = tempered(probs, temperature)[np.arange(len(held_out)), classes[held_out]]
+        nats = float(-np.log(np.maximum(at_label, np.finfo(np.float64).tiny)).mean())
+        best = min(best, (nats, inverse, temperature))
+    return best[1:]
+
+
+def _held_out(
+    features: Any, labels: np.ndarray, inverse: float, seed: int, train: np.ndarray, held_out: np.ndarray
+) -> np.ndarray:
+    """Return the probabilities of held-out documents, fitted on the others."""
+    from sklearn.linear_model import LogisticRegression
+
+    with _may_stop_early(), _one_thread():
+        model = LogisticRegression(C=inverse, **_solver(features, seed)).fit(features[train], labels[train])
+    probs: np.ndarray = model.predict_proba(features[held_out])
+    return probs
 
 
 def _solver(features: Any, seed: int) -> dict[str, Any]:
