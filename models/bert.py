@@ -48,6 +48,8 @@ class Config(TransformerConfig):
 class BERT(Transformer):
     """Of a text longer than `context` each chunk sees the tokens before it, and none behind it."""
 
+    reads_ahead = True
+
     def __init__(self, config: Config, vocab_size: int) -> None:
         super().__init__(config, vocab_size, is_causal=False, norm_first=False)
         width = config.embedding_dim
@@ -167,5 +169,5 @@ FAMILY = Family(
         "finetune_classifier": classifier_defaults(pooling="mean"),
         "probe": {"pooling": ["mean", "idf_mean"]},
     },
-    space=search_space("mean", "mean_max", "concat"),
+    space=search_space("mean", "mean_max", "concat", "first"),
 )

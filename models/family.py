@@ -46,6 +46,7 @@ class Encoder(nn.Module):
     embedding: nn.Embedding
     width: int  # F
     context: int | None = None  # tokens that it sees at once, and the longest chunk; None: any number
+    reads_ahead: bool = False  # what it makes of a token depends on those that follow
     product_dtype: torch.dtype = torch.float32  # of large matrix products; all else is float32
 
     def forward(
@@ -67,6 +68,10 @@ class Encoder(nn.Module):
     def initial_state(self, num_rows: int) -> State:
         """Return the state before the first token, which `()` stands for."""
         raise NotImplementedError
+
+    def pooled_first(self, features_BF: Tensor) -> Tensor:
+        """Return what stands for a whole text, (B, F), given the features of its first token."""
+        return features_BF
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from models.layers import GlobalBatch, GlobalBatchNorm, dropout_rows
 from models.sampling import Candidates
 
 HeadKind = Literal["blocks", "linear"]
-Pooling = Literal["concat", "last", "mean", "mean_max", "idf"]
-_POOLED_PARTS: dict[Pooling, int] = {"concat": 3, "last": 1, "mean": 1, "mean_max": 2, "idf": 3}
+Pooling = Literal["concat", "last", "first", "mean", "mean_max", "idf"]
+_POOLED_PARTS: dict[Pooling, int] = {
+    "concat": 3, "last": 1, "first": 1, "mean": 1, "mean_max": 2, "idf": 3,
+}  # fmt: skip
 
 
 class LanguageModel(nn.Module):
@@ -122,6 +124,8 @@ class Classifier(nn.Module):
         frozen = batch is not None and not any(each.requires_grad for each in self.encoder.parameters())
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
             features_BTF = self._features(ids_BT, mask_BT, batch)
+            if self.pooling == "first":
+                return self.encoder.pooled_first(features_BTF[:, 0])
         return pool(features_BTF, mask_BT, self.pooling, idf_BT)
 
     def _features(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None) -> Tensor:
@@ -179,6 +183,8 @@ def pool(features_BTF: Tensor, mask_BT: Tensor, pooling: Pooling, idf_BT: Tensor
     last_BF = features_BTF[rows, lengths_B - 1]
     if pooling == "last":
         return last_BF
+    if pooling == "first":
+        return features_BTF[:, 0]
     mean_BF = (features_BTF * mask_BT[..., None]).sum(1) / lengths_B[:, None]
     if pooling == "mean":
         return mean_BF

@@ -312,7 +312,13 @@ def make_classifier_job(
     if start is not None:
         check_match(start.card(), card, start.path)
     check_stages_of_unfreezing(settings, card)
-    check_chunks(settings.bptt, shapes_of(card)[1], "finetune_classifier")
+    encoder = shapes_of(card)[1]
+    check_chunks(settings.bptt, encoder, "finetune_classifier")
+    if settings.pooling == "first" and not encoder.reads_ahead:
+        raise ValueError(
+            f"finetune_classifier.pooling is first, but {model.family} reads a text's first token before the "
+            "rest, so it would see nothing of the text; choose last, mean or concat"
+        )
     return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels)
 
 

@@ -102,7 +102,7 @@ class ClassifierTraining(Section):
     dropout: NonNegative
     head_hidden: Count
     head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
-    pooling: Literal["concat", "last", "mean", "mean_max", "idf"]
+    pooling: Literal["concat", "last", "first", "mean", "mean_max", "idf"]
     label_smoothing: Fraction
     evaluations_per_epoch: Count
     patience: Count | None  # stop after so many evaluations without a lower loss; null: never

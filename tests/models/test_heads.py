@@ -5,6 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from models.awd_lstm import AWDLSTM, Config
+from models.bert import BERT
+from models.bert import Config as BertConfig
 from models.heads import Classifier, Head, Pooling, pool
 from models.layers import GlobalBatch
 
@@ -43,7 +45,7 @@ def texts(lengths: list[int], width: int) -> tuple[Tensor, Tensor]:
     return ids, torch.arange(width)[None] < torch.tensor(lengths)[:, None]
 
 
-POOLINGS: list[Pooling] = ["concat", "last", "mean", "mean_max", "idf"]
+POOLINGS: list[Pooling] = ["concat", "last", "first", "mean", "mean_max", "idf"]
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -54,7 +56,7 @@ def test_pool_against_a_loop_over_texts(pooling):
     rows = []
     for row, length in enumerate(lengths):
         real = features[row, :length]
-        parts = {"last": [real[-1]], "mean": [real.mean(0)]}
+        parts = {"last": [real[-1]], "first": [real[0]], "mean": [real.mean(0)]}
         parts["concat"] = [real[-1], real.max(0).values, real.mean(0)]  # the order of the paper
         parts["mean_max"] = [real.mean(0), real.max(0).values]
         weighted = sum(weight * vector for weight, vector in zip(idf[row], real, strict=False))
@@ -121,6 +123,21 @@ def test_classifier_against_a_plain_reference():
 def test_only_idf_pooling_saves_weights_of_tokens():
     with_idf, *others = (set(classifier_of(4, pooling).state_dict()) for pooling in POOLINGS[::-1])
     assert all(with_idf - names == {"idf_V"} and names <= with_idf for names in others)
+
+
+def test_the_first_token_of_bert_passes_through_its_pooler():
+    """Devlin et al. 2018, section 4.1; the layer with tanh is that of the reference code."""
+    torch.manual_seed(0)
+    encoder = BERT(BertConfig(embedding_dim=8, feedforward_dim=12, num_layers=1, num_heads=2, context=8), 20)
+    assert encoder.pooler is not None
+    encoder.pooler.weight.data.normal_()
+    model = Classifier(encoder, 3, pooling="first", head_hidden=5, head_dropout=(0.0, 0.0), bptt=4)
+    ids, mask = texts([3, 7], 7)
+    chunk = encoder(ids[:, :4], mask[:, :4])
+    expected = torch.tanh(encoder.pooler(chunk.features[:, 0]))
+    assert torch.allclose(model.pooled(ids, mask), expected, atol=1e-5)
+    model.pooled(ids, mask, GlobalBatch(0, 0, 2, slice(0, 2))).sum().backward()
+    assert encoder.pooler.weight.grad is not None
 
 
 def test_idf_pooling_weighs_tokens_by_the_buffer():

@@ -239,7 +239,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "bert-pairs": language_model_job(tokens, "bert", next_sentence=True),
         "bert-plain": language_model_job(tokens, "bert"),
         "bert-started": language_model_job(tokens, "bert", start=starts["bert"].pretrained),
-        "classifier-bert": classifier_job(tokens, "bert", start=starts["bert"].finetuned),
+        "classifier-bert": classifier_job(tokens, "bert", start=starts["bert"].finetuned, pooling="first"),
         "gpt-adamw": language_model_job(tokens, "gpt"),
         "gpt-started": language_model_job(tokens, "gpt", start=starts["gpt"].pretrained),
         "xl-adamw": language_model_job(tokens, "transformer_xl"),
@@ -559,6 +559,14 @@ def test_with_unfreeze_head_the_head_trains_and_the_encoder_stays_as_it_was(toke
     for name, tensor in before.state_dict().items():
         same = torch.equal(after[f"model.{name}"], tensor)
         assert same == name.startswith("encoder."), name
+
+
+@pytest.mark.parametrize("family", ["awd_lstm", "gpt"])
+def test_what_reads_from_left_to_right_is_not_judged_by_its_first_token(tokens, family):
+    with pytest.raises(
+        ValueError, match=rf"pooling is first, but {family} reads .*; choose last, mean or con"
+    ):
+        classifier_job(tokens, family, pooling="first")
 
 
 def test_idf_pooling_is_filled_from_the_training_documents_and_exported_with_the_weights(tokens, tmp_path):
