@@ -3,8 +3,8 @@
     python benchmarks/equal_minutes.py --tokens data/tokens/general/pieces [--minutes 3] [--seeds 1 2]
         [--headstarts ulmfit gpt transformer_xl]
 
-Each head start has its own settings of `pretrain_lm`; a short training tells how many epochs fill the minutes.
-An embedding that word vectors train first is left out, so all begin with random numbers.
+Each head start has its own settings of `pretrain_lm`; a short training tells how many epochs fill the
+minutes. An embedding that word vectors train first is left out, so all begin with random numbers.
 """
 
 from __future__ import annotations
