@@ -119,25 +119,28 @@ class Classifier(nn.Module):
 
     def pooled(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
         """Return what the head reads of each text: its pooled features."""
-        idf_BT = None if self.idf_V is None else self.idf_V[ids_BT]
+        return self.pool(self.features(ids_BT, mask_BT, batch), ids_BT, mask_BT)
+
+    def features(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+        """Return the features of each token, (B, T, F)."""
         # A frozen encoder needs no graph. Outside training, gradients explain a prediction.
         frozen = batch is not None and not any(each.requires_grad for each in self.encoder.parameters())
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-            features_BTF = self._features(ids_BT, mask_BT, batch)
-            if self.pooling == "first":
-                return self.encoder.pooled_first(features_BTF[:, 0])
-        return pool(features_BTF, mask_BT, self.pooling, idf_BT)
-
-    def _features(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None) -> Tensor:
         state: State = ()
         chunks = []
-        for start in range(0, ids_BT.shape[1], self.bptt):
-            part = slice(start, start + self.bptt)
-            encoded = self.encoder(ids_BT[:, part], mask_BT[:, part], state, batch)
-            # Gradients without dropout serve to explain a prediction and flow through the whole text.
-            state = encoded.state if batch is None else tuple(tensor.detach() for tensor in encoded.state)
-            chunks.append(encoded.features)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
+            for start in range(0, ids_BT.shape[1], self.bptt):
+                part = slice(start, start + self.bptt)
+                encoded = self.encoder(ids_BT[:, part], mask_BT[:, part], state, batch)
+                # Gradients without dropout serve to explain a prediction and flow through the whole text.
+                state = encoded.state if batch is None else tuple(each.detach() for each in encoded.state)
+                chunks.append(encoded.features)
         return torch.cat(chunks, dim=1)
+
+    def pool(self, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """Return what the head reads of each text, of the features of its tokens."""
+        if self.pooling == "first":
+            return self.encoder.pooled_first(features_BTF[:, 0])
+        return pool(features_BTF, mask_BT, self.pooling, None if self.idf_V is None else self.idf_V[ids_BT])
 
 
 class Head(nn.Module):

@@ -355,6 +355,7 @@ def classifier_defaults(**own: Any) -> dict[str, Any]:
         "dropout": 1.0,
         "pooling": "concat",
         "label_smoothing": 0.0,
+        "language_model_weight": 0.0,
         **own,
     }
 

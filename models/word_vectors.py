@@ -233,6 +233,7 @@ _FINETUNE_CLASSIFIER: dict[str, Any] = {
     "head_dropout": [0.4, 0.1],
     "pooling": "idf",
     "label_smoothing": 0.1,
+    "language_model_weight": 0.0,
     "evaluations_per_epoch": 1,
     "patience": None,
 }

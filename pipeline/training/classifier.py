@@ -5,7 +5,7 @@ Shapes: B rows of this worker, T tokens, N documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models import kernels
 from models.contrastive import pair_loss
-from models.family import State, check_chunks, products_in
+from models.family import Encoder, State, check_chunks, lookup, products_in
 from models.heads import Classifier, LinearHead, classifier_groups
 from models.layers import GlobalBatch
 from models.objective import StepLoss
@@ -50,6 +51,39 @@ _LEAST_STEPS_PER_EPOCH, _LEAST_ROWS = 3, 8  # of a batch that is cut to the numb
 _DOCUMENTS_TO_JUDGE_BY = 256  # enough to tell a network that learned something from one that did not
 
 
+@dataclass(frozen=True)
+class Decoder:
+    """The decoder of the language model that a classifier starts from, for the auxiliary loss.
+
+    Source: Radford et al. 2018, section 3.2 (L3). Departure: the decoder itself stays as it is, so that it is
+    no part of the classifier; an embedding that it is tied to trains.
+    """
+
+    bias_V: Tensor
+    weight_VF: Tensor | None  # None: it is tied to the encoder's embedding
+
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor]) -> Decoder:
+        """Take it from the tensors of a causal language model."""
+        return Decoder(tensors["decoder_bias"], tensors.get("decoder_weight"))
+
+    def mean_nats(
+        self, encoder: Encoder, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor, context: Context
+    ) -> Tensor:
+        """Return this worker's part of the mean loss over all tokens of the global batch but first ones."""
+        follows_BT = mask_BT[:, 1:]
+        (num_targets,) = context.sum_numbers(float(follows_BT.sum()))
+        weight_VF = encoder.embedding.weight if self.weight_VF is None else self.weight_VF
+        nats = kernels.cross_entropy(
+            features_BTF[:, :-1][follows_BT],
+            weight_VF.to(context.device),
+            self.bias_V.to(context.device),
+            ids_BT[:, 1:][follows_BT],
+            context.precision,
+        )
+        return nats / max(1.0, num_targets)
+
+
 @dataclass
 class ClassifierTask:
     """Classification of whole documents. Source: Howard & Ruder 2018, section 3.3."""
@@ -70,6 +104,8 @@ class ClassifierTask:
     max_restarts: int
     watched: str = "validation/loss"
     patience: int | None = None
+    decoder: Decoder | None = None
+    language_model_weight: float = 0.0  # of its loss, beside the classifier's
 
     def lanes(self, context: Context) -> tuple[slice, int]:
         return slice(0, 0), 0
@@ -83,11 +119,16 @@ class ClassifierTask:
         if isinstance(self.model.head, LinearHead):
             part = pair_loss(self.model.pooled(ids, mask, whole), labels, whole)
             return StepLoss(part, part.detach() * batch.num_rows, batch.num_rows, num_tokens)
-        logits = self.model(ids, mask, whole)
+        features = self.model.features(ids, mask, whole)
+        logits = self.model.head(self.model.pool(features, ids, mask), whole)
         smoothed = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
         with torch.no_grad():
             nats = F.cross_entropy(logits, labels, reduction="sum")
-        return StepLoss(smoothed / batch.num_rows, nats, batch.num_rows, num_tokens)
+        objective = smoothed / batch.num_rows
+        if self.decoder is not None:
+            auxiliary = self.decoder.mean_nats(self.model.encoder, features, ids, mask, context)
+            objective = objective + self.language_model_weight * auxiliary
+        return StepLoss(objective, nats, batch.num_rows, num_tokens)
 
     def evaluate(self, context: Context) -> dict[str, float]:
         """Log loss in nats and accuracy on the validation documents; nothing if there are none."""
@@ -214,8 +255,11 @@ class ClassifierJob:
         encoder, encoder_groups = build_encoder(card, settings.dropout)
         encoder.product_dtype = context.precision
         model = build_classifier(encoder, card.head)
+        decoder = None
         if self.start is not None:
-            encoder.load_state_dict(tensors_under(self.start.tensors(), "encoder."))
+            tensors = self.start.tensors()
+            encoder.load_state_dict(tensors_under(tensors, "encoder."))
+            decoder = Decoder.of(tensors) if settings.language_model_weight else None
         groups = classifier_groups(model, encoder_groups)
         train = open_shard(self.tokens, "train")
         if model.idf_V is not None:  # of all its texts, as the labels play no part
@@ -260,6 +304,8 @@ class ClassifierJob:
             pad_id=card.pad_id,
             label_smoothing=settings.label_smoothing,
             seed=self.seed,
+            decoder=decoder,
+            language_model_weight=settings.language_model_weight,
         )
 
     def _documents(self, train: TokenShard) -> np.ndarray:
@@ -291,6 +337,11 @@ def make_classifier_job(
         chosen_documents(shard, settings.max_labels, seed)
     if settings.method == "contrastive":
         _check_contrastive(settings)
+    if settings.language_model_weight and lookup(model.family).objective != "causal":
+        raise ValueError(
+            f"finetune_classifier.language_model_weight is {settings.language_model_weight}, but "
+            f"{model.family} is not trained to predict the next token; set it to 0"
+        )
     if not _validates(few_labels) and settings.optimizer.kind == "nt_asgd":
         raise ValueError(
             "few_labels: optimizer.kind is nt_asgd, which begins to average by the validation loss, but "
@@ -376,6 +427,11 @@ def _check_contrastive(settings: ClassifierTraining) -> None:
         raise ValueError(
             "finetune_classifier.method is contrastive and unfreeze is head, so nothing would train; set "
             "unfreeze to full, or method to plain"
+        )
+    if settings.language_model_weight:
+        raise ValueError(
+            "finetune_classifier.method is contrastive, which has no loss beside that of pairs, but "
+            f"language_model_weight is {settings.language_model_weight}; set it to 0, or method to plain"
         )
 
 

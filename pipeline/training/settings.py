@@ -104,6 +104,7 @@ class ClassifierTraining(Section):
     head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
     pooling: Literal["concat", "last", "first", "mean", "mean_max", "idf"]
     label_smoothing: Fraction
+    language_model_weight: NonNegative  # of the causal language model's loss beside the classifier's
     evaluations_per_epoch: Count
     patience: Count | None  # stop after so many evaluations without a lower loss; null: never
     restarts: Annotated[int, Field(ge=0, le=10)]  # of a training that learned nothing, at half the rates

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed
 import torch.multiprocessing
+import torch.nn.functional as F
 from hypothesis import given, settings, strategies
 from torch import Tensor
 
@@ -51,7 +52,8 @@ LANGUAGE_MODEL: dict[str, Any] = {"epochs": 2.5, "evaluations_per_epoch": 3}
 CLASSIFIER: dict[str, Any] = {
     "start": "scratch", "method": "plain", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "bptt": 6,
     "max_tokens": 14, "min_steps": 1, "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat",
-    "label_smoothing": 0.1, "evaluations_per_epoch": 2, "patience": None, "restarts": 0,
+    "label_smoothing": 0.1, "language_model_weight": 0.0, "evaluations_per_epoch": 2, "patience": None,
+    "restarts": 0,
 }  # fmt: skip
 NORMALISE = Normalise(
     unicode="NFC", html_breaks=True, control_characters=True, collapse_whitespace=True, lowercase=False
@@ -246,7 +248,9 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "xl-started": language_model_job(tokens, "transformer_xl", start=starts["transformer_xl"].pretrained),
         "classifier-xl": classifier_job(tokens, "transformer_xl", start=starts["transformer_xl"].finetuned),
         "classifier": classifier_job(tokens, unfreeze="chain_thaw"),
-        "classifier-gpt": classifier_job(tokens, "gpt", start=starts["gpt"].finetuned),
+        "classifier-gpt": classifier_job(
+            tokens, "gpt", start=starts["gpt"].finetuned, language_model_weight=0.5
+        ),
         "classifier-started": classifier_job(tokens, start=lstm.finetuned),
         "classifier-vectors": classifier_job(tokens, "word_vectors", start=vectors.finetuned, pooling="mean"),
         "contrastive": classifier_job(
@@ -561,6 +565,50 @@ def test_with_unfreeze_head_the_head_trains_and_the_encoder_stays_as_it_was(toke
         assert same == name.startswith("encoder."), name
 
 
+@pytest.mark.parametrize("tie_weights", [True, False])
+def test_the_auxiliary_loss_is_that_of_the_language_model_on_the_same_texts(tokens, tmp_path, tie_weights):
+    """Radford et al. 2018, section 3.2: L3 = L2 + weight * L1."""
+    own = {"tie_weights": tie_weights, "embedding_dropout": 0.0, "attention_dropout": 0.0}
+    config = {**own, "residual_dropout": 0.0, "context": 20}
+    pretrained = language_model_job(tokens, "gpt", config=config, epochs=2.0)
+    export_trained(pretrained, tmp_path / "start")
+    model, start = model_of("gpt", **config), ModelFolder.at(tmp_path / "start")
+    values = {**TRAINING, **CLASSIFIER, "optimizer": OPTIMIZER, "bptt": 20, "head_dropout": [0.0, 0.0]}
+    tasks = [
+        make_classifier_job(
+            ClassifierTraining(**values | {"language_model_weight": weight}),
+            model, NORMALISE, tokens=tokens, start=start, seed=7,
+        ).task(Context())
+        for weight in (0.0, 0.3)
+    ]  # fmt: skip
+    without, with_it = (task.loss(3, (), Context()).objective for task in tasks)
+    batch = tasks[0].batches.at(3, 0, 1)
+    language_model: Any = pretrained.task(Context()).model
+    language_model.load_state_dict(start.tensors())
+    logits = language_model.logits(language_model(batch.ids_BT).features)
+    nats = torch.cat(
+        [
+            F.cross_entropy(logits[row, : mask.sum() - 1], ids[1 : mask.sum()], reduction="none")
+            for row, (ids, mask) in enumerate(zip(batch.ids_BT, batch.mask_BT, strict=True))
+        ]
+    )
+    assert float((with_it - without).detach()) == pytest.approx(0.3 * float(nats.detach().mean()), rel=1e-4)
+    with_it.backward()
+    assert tasks[1].model.encoder.embedding.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("bert", {}, "language_model_weight is 0.5, but bert is not trained to predict the next token"),
+        ("gpt", {"method": "contrastive", "unfreeze": "full"}, "language_model_weight is 0.5; set it to 0"),
+    ],
+)
+def test_an_auxiliary_loss_that_there_is_not_is_refused(tokens, family, changes, message):
+    with pytest.raises(ValueError, match=message):
+        classifier_job(tokens, family, kind="sgd", language_model_weight=0.5, **changes)
+
+
 @pytest.mark.parametrize("family", ["awd_lstm", "gpt"])
 def test_what_reads_from_left_to_right_is_not_judged_by_its_first_token(tokens, family):
     with pytest.raises(
@@ -673,7 +721,9 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         "contrastive": classifier_job(tokens, kind="sgd", method="contrastive", epochs=2.0),
         # The head's batch normalisation takes out what the last bias adds, so that its gradient is rounding
         # alone, of which Adam would make whole steps.
-        "classifier-gpt": classifier_job(tokens, "gpt", kind="sgd", epochs=2.0),
+        "classifier-gpt": classifier_job(
+            tokens, "gpt", kind="sgd", epochs=2.0, start=tokens.parent / "start", language_model_weight=0.5
+        ),
     }
 
 
@@ -682,6 +732,7 @@ def several(tmp_path_factory) -> Path:
     """Runs of several jobs by 1, 2, 3 and 4 processes."""
     folder = tmp_path_factory.mktemp("several")
     tokens = write_tokens(folder / "tokens")
+    export_trained(language_model_job(tokens, "gpt", epochs=2.0), folder / "start")
     for name, job in several_jobs(tokens).items():
         half = run(job, folder / f"{name}-1").step // 2
         for world in WORLDS:
