@@ -43,6 +43,16 @@ def test_figures_equal_those_of_scikit_learn(predictions):
     assert found["log_loss"] == pytest.approx(log_loss(labels, probs))
 
 
+def test_a_class_that_neither_occurs_nor_is_predicted_has_an_f1_of_zero():
+    from sklearn.metrics import f1_score
+
+    labels, probs = np.array([0, 0, 2]), np.eye(4)[[0, 2, 2]]
+    found = classification_metrics(labels, probs, SETTINGS, seed=1)["macro_f1"]
+    by_class = f1_score(labels, [0, 2, 2], average=None, labels=range(4), zero_division=0)
+    assert found == pytest.approx(by_class.mean())
+    assert by_class[1] == by_class[3] == 0
+
+
 def test_calibration_error_is_the_mean_gap_weighted_by_documents(predictions):
     labels, probs = predictions
     table = calibration_table(labels, probs, 10)

@@ -31,8 +31,15 @@ pytestmark = pytest.mark.slow
 def project(tmp_path_factory) -> Path:
     """A project in which the whole route has run, in both directions and with word vectors."""
     folder = make_project(tmp_path_factory.mktemp("route"), f"run: {{headstarts: [{', '.join(ALL)}]}}")
-    command(folder, "dvc", "repro")
+    done = command(folder, "dvc", "repro")
+    (folder / "repro.log").write_text(done.stdout + done.stderr, encoding="utf-8")
     return folder
+
+
+def test_no_library_warns_on_the_terminal(project):
+    said = (project / "repro.log").read_text(encoding="utf-8")
+    assert "evaluate: ships" in said
+    assert "Warning" not in said
 
 
 def test_every_stage_leaves_sound_figures(project):

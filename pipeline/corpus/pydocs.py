@@ -84,8 +84,12 @@ class Extraction:
     skipped: Counter[str] = field(default_factory=Counter)
 
 
-def extract_target(min_words: int, site_folders: Iterable[Path] | None = None) -> Extraction:
+def extract_target(
+    min_words: int, site_folders: Iterable[Path] | None = None, *, every: int = 1
+) -> Extraction:
     """Extract the target part: the opening prose of the ten libraries, labelled with the library.
+
+    Only every `every`-th file is read.
 
     Raises:
         ValueError: fewer than two of the libraries are installed.
@@ -101,7 +105,7 @@ def extract_target(min_words: int, site_folders: Iterable[Path] | None = None) -
         )
     extraction = Extraction(label_names=names)
     seen: set[str] = set()
-    for name, docstring in _docstrings_below(libraries, extraction.skipped):
+    for name, docstring in _docstrings_below(libraries, every, extraction.skipped):
         text = opening(docstring)
         if _keep(text, min_words, seen, extraction.skipped):
             extraction.texts.append(text)
@@ -110,14 +114,21 @@ def extract_target(min_words: int, site_folders: Iterable[Path] | None = None) -
 
 
 def extract_general(
-    min_words: int, site_folders: Iterable[Path] | None = None, standard_library: Path | None = None
+    min_words: int,
+    site_folders: Iterable[Path] | None = None,
+    standard_library: Path | None = None,
+    *,
+    every: int = 1,
 ) -> Extraction:
-    """Extract the general part: standard library, `pydoc` topics and packages outside the target."""
+    """Extract the general part: standard library, `pydoc` topics and packages outside the target.
+
+    Only every `every`-th file is read, as for the target.
+    """
     site = list(_site_folders() if site_folders is None else site_folders)
     standard_library = standard_library or Path(sysconfig.get_paths()["stdlib"])
     extraction = Extraction()
-    seen = _target_keys(site)
-    for document in _general_documents(site, standard_library, extraction.skipped):
+    seen = _target_keys(site, every)
+    for document in _general_documents(site, standard_library, every, extraction.skipped):
         if _keep(document, min_words, seen, extraction.skipped):
             extraction.texts.append(document)
     return extraction
@@ -162,13 +173,15 @@ def _key(text: str) -> str:
     return " ".join(re.findall(r"\w+", mask(text).lower()))
 
 
-def _target_keys(site_folders: list[Path]) -> set[str]:
+def _target_keys(site_folders: list[Path], every: int) -> set[str]:
     found = _packages(site_folders)
     libraries = {name: path for name, path in found.items() if name in TARGET_LIBRARIES}
-    return {_key(opening(docstring)) for _, docstring in _docstrings_below(libraries, Counter())}
+    return {_key(opening(docstring)) for _, docstring in _docstrings_below(libraries, every, Counter())}
 
 
-def _general_documents(site: list[Path], standard_library: Path, skipped: Counter[str]) -> Iterator[str]:
+def _general_documents(
+    site: list[Path], standard_library: Path, every: int, skipped: Counter[str]
+) -> Iterator[str]:
     yield from _topics(standard_library / "pydoc_data" / "topics.py")
     standard = _packages([standard_library])
     others = _packages(site)
@@ -180,7 +193,7 @@ def _general_documents(site: list[Path], standard_library: Path, skipped: Counte
             if name not in TARGET_LIBRARIES and not name.startswith(_NOT_GENERAL)
         },
     ):
-        for _, docstring in _docstrings_below(packages, skipped):
+        for _, docstring in _docstrings_below(packages, every, skipped):
             yield prose(docstring)
 
 
@@ -200,9 +213,11 @@ def _packages(folders: Iterable[Path]) -> dict[str, Path]:
     return found
 
 
-def _docstrings_below(packages: Mapping[str, Path], skipped: Counter[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of package name and docstring, in order of package, file and line."""
-    files = [(name, file) for name in sorted(packages) for file in _python_files(packages[name])]
+def _docstrings_below(
+    packages: Mapping[str, Path], every: int, skipped: Counter[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield pairs of package name and docstring of every n-th file, in order of package, file and line."""
+    files = [(name, file) for name in sorted(packages) for file in _python_files(packages[name])][::every]
     parsed = _each_files_docstrings([file for _, file in files])
     for (name, _), docstrings in zip(files, parsed, strict=True):
         if docstrings is None:

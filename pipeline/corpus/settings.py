@@ -20,6 +20,7 @@ class PydocsSource(Section):
     kind: Literal["pydocs"]
     part: Literal["general", "target"]
     min_words: Count  # shorter documents are left out
+    every: Count  # of the files, only each n-th is read
 
 
 class FilesSource(Section):

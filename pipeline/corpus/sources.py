@@ -68,7 +68,7 @@ class Pydocs:
         from pipeline.corpus import pydocs
 
         extract = pydocs.extract_target if settings.part == "target" else pydocs.extract_general
-        self._extraction = extract(settings.min_words)
+        self._extraction = extract(settings.min_words, every=settings.every)
         self.label_names = self._extraction.label_names
         self.splits: tuple[str, ...] = ("train",)
         self.skipped = self._extraction.skipped

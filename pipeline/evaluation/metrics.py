@@ -58,11 +58,14 @@ def _accuracy(labels: np.ndarray, probs: np.ndarray) -> float:
 
 
 def _macro_f1(labels: np.ndarray, probs: np.ndarray) -> float:
-    from sklearn.metrics import f1_score
+    """The mean of each class's F1, 0 where a class neither occurs nor is predicted.
 
-    return float(
-        f1_score(labels, probs.argmax(1), average="macro", labels=range(probs.shape[1]), zero_division=0)
-    )
+    Computed here because a bootstrap asks for it thousands of times: scikit-learn's takes 3 ms for checks.
+    """
+    num_classes, predicted = probs.shape[1], probs.argmax(1)
+    right = np.bincount(labels[predicted == labels], minlength=num_classes)
+    either = np.bincount(labels, minlength=num_classes) + np.bincount(predicted, minlength=num_classes)
+    return float((2 * right / np.maximum(1, either)).mean())
 
 
 def log_loss(labels: np.ndarray, probs: np.ndarray) -> float:

@@ -97,12 +97,10 @@ class ProbeClassifier:
         return self.linear.probabilities(of_length_one(features_NPF))
 
 
-def fit_probe(
-    features_NPF: np.ndarray, labels: np.ndarray, num_classes: int, seed: int, num_processes: int = 1
-) -> ProbeClassifier:
+def fit_probe(features_NPF: np.ndarray, labels: np.ndarray, num_classes: int, seed: int) -> ProbeClassifier:
     """Fit a probe; the strength of its penalty is chosen by folds over these documents."""
     features = of_length_one(features_NPF)
-    return ProbeClassifier(fit_logistic(features, labels, num_classes, _STRENGTHS, seed, num_processes))
+    return ProbeClassifier(fit_logistic(features, labels, num_classes, _STRENGTHS, seed))
 
 
 def of_length_one(features_NPF: np.ndarray) -> np.ndarray:

@@ -61,12 +61,10 @@ class TfidfClassifier:
         return self.linear.probabilities(self.terms.columns(texts))
 
 
-def fit_tfidf(
-    texts: Sequence[str], labels: np.ndarray, num_classes: int, seed: int, num_processes: int = 1
-) -> TfidfClassifier:
+def fit_tfidf(texts: Sequence[str], labels: np.ndarray, num_classes: int, seed: int) -> TfidfClassifier:
     """Fit the baseline; the strength of its penalty is chosen by folds over these texts."""
     terms, columns = fit_terms(texts)
-    return TfidfClassifier(terms, fit_logistic(columns, labels, num_classes, _STRENGTHS, seed, num_processes))
+    return TfidfClassifier(terms, fit_logistic(columns, labels, num_classes, _STRENGTHS, seed))
 
 
 def _vectorizer(**more: Any) -> Any:

@@ -38,12 +38,11 @@ def fit_joint(
     labels: np.ndarray,
     num_classes: int,
     seed: int,
-    num_processes: int = 1,
 ) -> JointClassifier:
     """Fit it; the strength of its penalty is chosen by folds over these documents."""
     terms, columns = fit_terms(texts)
     beside = _beside(columns, features_NPF)
-    return JointClassifier(terms, fit_logistic(beside, labels, num_classes, _STRENGTHS, seed, num_processes))
+    return JointClassifier(terms, fit_logistic(beside, labels, num_classes, _STRENGTHS, seed))
 
 
 def _beside(columns: Any, features_NPF: np.ndarray) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -297,7 +296,7 @@ def _probe(params: Params, name: str, data: _Data, features: Path, target_lm: Pa
     pooled = _pooled(features / name, data)
     classes = len(data.label_names)
     cost = Cost()
-    fitted = fit_probe(pooled["train"], data.train.labels, classes, params.run.seed, _num_processes())
+    fitted = fit_probe(pooled["train"], data.train.labels, classes, params.run.seed)
     return _frozen(
         f"{name}:probe",
         cost,
@@ -313,9 +312,7 @@ def _with_tfidf(params: Params, name: str, data: _Data, features: Path, target_l
     texts, pooled = data.texts(), _pooled(features / name, data)
     classes = len(data.label_names)
     cost = Cost()
-    fitted = fit_joint(
-        texts["train"], pooled["train"], data.train.labels, classes, params.run.seed, _num_processes()
-    )
+    fitted = fit_joint(texts["train"], pooled["train"], data.train.labels, classes, params.run.seed)
     return _frozen(
         f"{name}:with_tfidf",
         cost,
@@ -330,7 +327,7 @@ def _tfidf(params: Params, data: _Data) -> _Candidate:
     """The baseline, trained on the same labelled documents as the classifiers."""
     texts, classes = data.texts(), len(data.label_names)
     cost = Cost()
-    fitted = fit_tfidf(texts["train"], data.train.labels, classes, params.run.seed, _num_processes())
+    fitted = fit_tfidf(texts["train"], data.train.labels, classes, params.run.seed)
     return _frozen(
         TFIDF,
         cost,
@@ -392,10 +389,6 @@ def _write_probe(
 
 def _labelling(params: Params, data: _Data) -> Labelling:
     return Labelling(data.label_names, params.corpus.target.normalise.model_dump())
-
-
-def _num_processes() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 # ------------------------------------------------------------------------------------------- figures

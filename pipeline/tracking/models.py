@@ -91,6 +91,7 @@ def _write_model(folder: Path, path: Path) -> None:
     from importlib.metadata import version
 
     import mlflow.pyfunc
+    import mlflow.pyfunc.utils.data_validation  # puts a filter of warnings before those that are there
     import pandas
 
     root = Path(__file__).resolve().parents[2]

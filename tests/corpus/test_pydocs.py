@@ -76,6 +76,24 @@ def test_several_processes_give_the_same_documents_as_one(site, monkeypatch):
     assert pydocs.extract_target(15, [site]) == alone
 
 
+def test_a_quick_trial_reads_only_each_nth_file(site, monkeypatch):
+    opened: list[str] = []
+    parse = pydocs._docstrings_in
+
+    def noted(file):
+        opened.append(str(file.relative_to(site)))
+        return parse(file)
+
+    monkeypatch.setattr(pydocs, "_docstrings_in", noted)
+    whole = pydocs.extract_target(15, [site])
+    all_files, opened[:] = list(opened), []
+    part = pydocs.extract_target(15, [site], every=3)
+    assert opened == all_files[::3]
+    assert len(all_files) > len(opened) > 1
+    assert set(part.texts) < set(whole.texts)
+    assert part.label_names == whole.label_names
+
+
 def test_fewer_than_two_libraries_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"0 of the libraries .*corpus\.target\.source"):
         pydocs.extract_target(15, [tmp_path])
