@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,24 +90,21 @@ def _write_model(folder: Path, path: Path) -> None:
     from importlib.metadata import version
 
     import mlflow.pyfunc
-    import mlflow.pyfunc.utils.data_validation  # puts a filter of warnings before those that are there
     import pandas
 
     root = Path(__file__).resolve().parents[2]
     optional = ["tokenizers"] if any(folder.rglob(TokenizersTokenizer.FILE)) else []
     # Without this list MLflow would load the model to find out.
     requirements = [f"{name}=={version(name).partition('+')[0]}" for name in (*_PREDICT_WITH, *optional)]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*type hints")  # a signature says more
-        mlflow.pyfunc.save_model(
-            str(path),
-            python_model=str(root / "pipeline" / "inference" / "serving.py"),
-            artifacts={"model": str(folder.resolve())},
-            code_paths=[str(root / package) for package in ("models", "pipeline")],
-            pip_requirements=requirements,
-            signature=_signature(),
-            input_example=pandas.DataFrame({"text": ["some text", "another text"]}),
-        )
+    mlflow.pyfunc.save_model(
+        str(path),
+        python_model=str(root / "pipeline" / "inference" / "serving.py"),
+        artifacts={"model": str(folder.resolve())},
+        code_paths=[str(root / package) for package in ("models", "pipeline")],
+        pip_requirements=requirements,
+        signature=_signature(),
+        input_example=pandas.DataFrame({"text": ["some text", "another text"]}),
+    )
 
 
 def _signature() -> ModelSignature:
