@@ -44,6 +44,7 @@ _SAID: Mapping[Worth, tuple[str, str]] = {  # of one head start, of several
     "never": ("is not worth it", "are not worth it"),
     "unknown": ("was not compared with doing without", "were not compared with doing without"),
 }
+_NAMED_PARTS = 3  # of a blend; more would fill the sentence, and a table has them
 _ALONE: tuple[Worth, ...] = ("always", "few", "many", "some")
 
 
@@ -254,9 +255,10 @@ def _shipping(figures: Figures, worth_of: Mapping[str, Worth]) -> str:
 def _classifier(figures: Figures, name: str) -> str:
     parts = _candidates(figures)[name]["parts"]
     if name == "blend":
-        return (
-            f"the blend of {listed([_said(part) for part in sorted(parts, key=lambda part: -parts[part])])}"
-        )
+        heaviest_first = sorted(parts, key=lambda part: -parts[part])
+        if len(parts) > _NAMED_PARTS:
+            return f"the blend of {len(parts)} classifiers, above all {_said(heaviest_first[0])}"
+        return f"the blend of {listed([_said(part) for part in heaviest_first])}"
     return f"the ensemble {name}" if len(parts) > 1 else _said(name)
 
 
