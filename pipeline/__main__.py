@@ -308,6 +308,38 @@ def lr_find(
     typer.echo(f"curve: {found.csv} and {found.picture}")
 
 
+@app.command()
+def layers(
+    headstart: Annotated[str, typer.Argument(help="A name in `headstarts`.")],
+    general: Annotated[bool, typer.Option("--general", help="The model before its fine-tuning.")] = False,
+    labels: Annotated[int, typer.Option(min=2, help="Training documents of each probe.")] = 1000,
+    out: Annotated[Path, typer.Option(help="Folder for table and picture.")] = Path("reports/layers"),
+) -> None:
+    """Compare probes on each layer of a head start, and on several layers together."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pipeline.execution.layers import compare
+
+    found = compare(headstart, "general_lm" if general else "target_lm", labels, out)
+    best = min(found.figures, key=lambda each: each.error)
+    table = Table("layers", "wrong", "standard error", "log loss, nats")
+    for each in found.figures:
+        error = f"{each.error:.1%}"
+        table.add_row(
+            each.name,
+            f"[bold]{error}[/bold]" if each is best else error,
+            f"{100 * each.standard_error:.1f}",
+            f"{each.log_loss:.3f}",
+        )
+    Console().print(table)
+    typer.echo(
+        f"probes of {found.num_labels:,} labels, judged on {found.num_judged:,} validation documents; the "
+        f"best: headstarts.{headstart}.probe: {{layers: {best.layers}, combine: {best.combine}}}"
+    )
+    typer.echo(f"{found.csv} and {found.picture}")
+
+
 @app.command("import-fastai")
 def import_fastai(
     weights: Annotated[Path, typer.Argument(help="The .pth of a language model on fastai's AWD_LSTM.")],

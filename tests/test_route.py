@@ -42,6 +42,14 @@ def test_no_library_warns_on_the_terminal(project):
     assert "Warning" not in said
 
 
+def test_layers_are_compared_on_what_the_route_left(project):
+    done = command(project, "headstart", "layers", "ulmfit", "--labels", "40")
+    assert "the best: headstarts.ulmfit.probe: {layers: [" in done.stdout
+    table = (project / "reports/layers/ulmfit-target_lm.csv").read_text(encoding="utf-8").splitlines()
+    assert table[0].startswith("name,layers,combine,error")
+    assert (project / "reports/layers/ulmfit-target_lm.png").stat().st_size > 1000
+
+
 def test_every_stage_leaves_sound_figures(project):
     for name in ALL:
         for training in (metrics(project, f"pretrain_lm-{name}"), metrics(project, f"finetune_lm-{name}")):

@@ -19,7 +19,7 @@ _CODE_DEPS = """\
 """
 _REPORT_DEP = "      - pipeline/report\n"
 _ALWAYS = "    always_changed: true  # it looks at the installed code and packages each time, in a second\n"
-_IGNORED = "/data/\n/.headstart/\n/dvc_plots/\n/reports/lr_find/\n"
+_IGNORED = "/data/\n/.headstart/\n/dvc_plots/\n/reports/lr_find/\n/reports/layers/\n"
 _DVC_IGNORED = "/config.local\n/plots.html\n/tmp\n/cache\n"
 _DVC_CONFIG = (
     "[core]\n    analytics = false\n    autostage = false\n[plots]\n    html_template = plots.html\n"
