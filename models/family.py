@@ -48,6 +48,7 @@ class Encoder(nn.Module):
     context: int | None = None  # tokens that it sees at once, and the longest chunk; None: any number
     reads_ahead: bool = False  # what it makes of a token depends on those that follow
     product_dtype: torch.dtype = torch.float32  # of large matrix products; all else is float32
+    micro_rows: int | None = None  # rows whose activations training holds at once: `models/micro_batches.py`
 
     def forward(
         self,

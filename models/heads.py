@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from models import kernels
 from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch, GlobalBatchNorm, dropout_rows
+from models.micro_batches import encode
 from models.sampling import Candidates
 
 HeadKind = Literal["blocks", "linear"]
@@ -47,8 +48,7 @@ class LanguageModel(nn.Module):
         return self.encoder.embedding.weight if self.tied else self.decoder_weight
 
     def forward(self, ids_BT: Tensor, state: State = (), batch: GlobalBatch | None = None) -> Encoded:
-        encoded: Encoded = self.encoder(ids_BT, None, state, batch)
-        return encoded
+        return encode(self.encoder, ids_BT, None, state, batch)
 
     def loss(
         self,
@@ -130,7 +130,7 @@ class Classifier(nn.Module):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
             for start in range(0, ids_BT.shape[1], self.bptt):
                 part = slice(start, start + self.bptt)
-                encoded = self.encoder(ids_BT[:, part], mask_BT[:, part], state, batch)
+                encoded = encode(self.encoder, ids_BT[:, part], mask_BT[:, part], state, batch)
                 # Gradients without dropout serve to explain a prediction and flow through the whole text.
                 state = encoded.state if batch is None else tuple(each.detach() for each in encoded.state)
                 chunks.append(encoded.features)

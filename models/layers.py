@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,27 @@ class GlobalBatch:
         self._generator.manual_seed((self.seed * 1_000_003 + self.step) * 0x9E3779B97F4A7C15 % 2**63)
         self._row_generator = torch.Generator(device=self.device)
         self._num_row_masks = 0
+
+    @property
+    def draws(self) -> tuple[Tensor, int]:
+        """What has been drawn so far: set it back, and the same masks come again."""
+        return self._generator.get_state(), self._num_row_masks
+
+    @draws.setter
+    def draws(self, before: tuple[Tensor, int]) -> None:
+        self._generator.set_state(before[0])
+        self._num_row_masks = before[1]
+
+    def part(self, rows: slice) -> GlobalBatch:
+        """Return the batch as a process with fewer rows would see it; `rows` counts from this one's first."""
+        first = self.rows.start
+        part = replace(self, rows=slice(first + rows.start, first + rows.stop))
+        part.draws = self.draws
+        return part
+
+    def go_on_from(self, part: GlobalBatch) -> None:
+        """Draw on as after a part of this batch."""
+        self.draws = part.draws
 
     def keep_mask(self, shape: Sequence[int], p: float) -> Tensor:
         """Draw a mask shared by all rows: 0 with probability `p`, else 1 / (1 - p)."""

@@ -47,6 +47,7 @@ class Run(Section):
     threads_per_worker: Threads | Literal["auto"]
     device: Literal["auto", "cpu", "cuda"]
     precision: Precision  # auto: bf16 if it is measured to be faster
+    micro_batch_rows: Count | None  # rows of a worker whose activations are held at once; null: all
     deterministic: bool  # only operations that repeat bit for bit; slower on a GPU
     headstarts: Annotated[list[str], Field(min_length=1), Distinct]  # names of those to train
     storage: str  # of checkpoints: local folder, NFS or s3://

@@ -32,6 +32,7 @@ def make_context(job: Job, run: Run, session: Session, device: torch.device, **m
         facts={"key": session.key, "tracking_run": session.tracking_run, "card": asdict(job.card)},
         device=device,
         precision=dtype_of(run.precision, device),
+        micro_rows=run.micro_batch_rows,
         store=open_store(run, session),
         meter=Cost(gpu=device.type == "cuda"),
         open_recorder=session.open_recorder,

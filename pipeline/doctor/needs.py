@@ -82,7 +82,8 @@ def _need_of_stage(params: Params, head_start: ResolvedHeadStart, stage: str, nu
         # The number of labels hardly matters.
         head = HeadCard(label_names=("a", "b"), head_dropout=dropout, normalise={}, **same)
         card = replace(card, kind="classifier", head=head)
-    return replace(need_of(settings, card, num_workers), headstart=head_start.name)
+    need = need_of(settings, card, num_workers, params.run.micro_batch_rows)
+    return replace(need, headstart=head_start.name)
 
 
 def _vocab_size(params: Params, name: str) -> int:
@@ -92,18 +93,26 @@ def _vocab_size(params: Params, name: str) -> int:
     return settings.vocab_size
 
 
-def need_of(settings: LanguageModelSettings | ClassifierTraining, card: ModelCard, num_workers: int) -> Need:
+def need_of(
+    settings: LanguageModelSettings | ClassifierTraining,
+    card: ModelCard,
+    num_workers: int,
+    micro_rows: int | None = None,
+) -> Need:
     """The need of one training."""
+    family = lookup(card.family)
     model, encoder, _ = shapes_of(card)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     if isinstance(settings, ClassifierTraining):
         optimizer, patient = settings.optimizer, settings.patience is not None
         first = settings.restarts > 0
         tokens, products = settings.batch_rows * settings.max_tokens, 0
+        rows, in_parts = settings.batch_rows, True
     else:
         optimizer, patient, first = settings.training.optimizer, False, False
-        objective = objective_of(lookup(card.family))
+        objective = objective_of(family)
         tokens, products = objective.size_of_step(settings.own, card.vocab_size, encoder)
+        rows, in_parts = settings.own.batch_rows, not family.has_word_vectors
     states = {"adamw": 2, "sgd": 1, "nt_asgd": 2, "adagrad": 1}[optimizer.kind]
     kept = 1 + states + patient  # copies of the parameters that are in checkpoints, too
     # Plus the gradient, its flat copy that workers sum, and the first weights, to begin anew from.
@@ -112,7 +121,9 @@ def need_of(settings: LanguageModelSettings | ClassifierTraining, card: ModelCar
     tokens = -(-tokens // num_workers)
     widths = encoder.embedding.embedding_dim + encoder.width
     widths += sum(state.numel() for state in encoder.initial_state(1))
-    activations = tokens * lookup(card.family).activations * widths
+    activations = tokens * family.activations * widths
+    if micro_rows is not None and in_parts:
+        activations *= min(1.0, micro_rows / -(-rows // num_workers))
     return Need(
         stage=card.stage,
         num_parameters=num_parameters,

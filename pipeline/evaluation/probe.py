@@ -20,7 +20,9 @@ from torch import Tensor
 from models.family import Encoder, State, products_in
 from pipeline.corpus.classifier_batches import by_length, clip, pad
 from pipeline.corpus.settings import Direction
+from pipeline.corpus.tokens import TokensInfo
 from pipeline.evaluation.settings import Probe
+from pipeline.training.cards import ModelCard
 from pipeline.training.logistic import LinearClassifier, Strengths, fit_logistic
 
 _BATCH_TOKENS = 32_768  # padded tokens per batch
@@ -43,6 +45,17 @@ class Reading:
     bptt: int  # tokens per chunk
     pad_id: int
     special_ids: frozenset[int]  # document start and end, padding: no part of the text
+
+    @staticmethod
+    def of(max_tokens: int, bptt: int, card: ModelCard, info: TokensInfo) -> Reading:
+        """How a probe reads a document: with the classifier's `max_tokens` and `bptt`, as much as that."""
+        return Reading(
+            direction=card.direction,
+            max_tokens=max_tokens,
+            bptt=bptt,
+            pad_id=info.pad_id,
+            special_ids=frozenset((info.pad_id, info.bos_id, info.eos_id)),
+        )
 
 
 def pooled_features(

@@ -14,11 +14,11 @@ from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.evaluation.layers import Documents, LayerFigures, compare_layers
+from pipeline.evaluation.probe import Reading
 from pipeline.execution.lr_find import stage_arguments
 from pipeline.files.tables import write_csv
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import load
-from pipeline.stages._features import reading_of
 from pipeline.training.cards import build_encoder
 from pipeline.training.checkpoint import tensors_under
 
@@ -63,7 +63,7 @@ def compare(headstart: str, model: str, num_labels: int, out: Path) -> Found:
         training,
         judged,
         settings.probe.pooling,
-        reading_of(classifier.max_tokens, classifier.bptt, card, info),
+        Reading.of(classifier.max_tokens, classifier.bptt, card, info),
         inverse_document_frequencies([shard], info.vocab_size),
         len(info.label_names),
         params.run.seed,

@@ -59,7 +59,9 @@ def find(stage: str, headstart: str | None, lowest: float, highest: float, steps
     run = params.run
     prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
     device = device_of(run)
-    context = Context(device=device, precision=dtype_of(run.precision, device))
+    context = Context(
+        device=device, precision=dtype_of(run.precision, device), micro_rows=run.micro_batch_rows
+    )
     task = job.task(context)
     task.plan = range_test_plan(task.plan, lowest, highest, steps)
     rates, losses = _range_test(task, context, steps)

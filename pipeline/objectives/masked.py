@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from models.bert import MaskedLanguageModel
 from models.family import Encoder, State, products_in
 from models.layers import GlobalBatch
+from models.micro_batches import encode
 from models.objective import Documents, Measure, Objective, StepLoss, TrainingText, Workers
 from pipeline.corpus.batches import rng_of, rows_of
 from pipeline.corpus.language_model_batches import LanguageModelBatches, Ribbon
@@ -195,8 +196,7 @@ class Masked(Objective):
     def _features(self, batch: MaskedBatch, context: Workers, whole: GlobalBatch | None) -> Tensor:
         ids, segments = context.to_device(batch.ids_BT, batch.segments_BT)
         pair = {"segments_BT": segments} if self._settings.next_sentence else {}
-        features: Tensor = self._model.encoder(ids, None, (), whole, **pair).features
-        return features
+        return encode(self._model.encoder, ids, None, (), whole, **pair).features
 
     def _pair_nats(self, features_BTE: Tensor, batch: MaskedBatch, context: Workers) -> Tensor:
         """Return the loss of next sentence prediction for each row, (B,)."""

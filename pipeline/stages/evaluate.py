@@ -24,7 +24,7 @@ from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.evaluation import metrics as evaluation
 from pipeline.evaluation.blend import BLEND, Share, blended, choose, fit_blend
-from pipeline.evaluation.probe import ProbeClassifier, fit_probe
+from pipeline.evaluation.probe import ProbeClassifier, Reading, fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
 from pipeline.files.atomic import atomic_folder
@@ -33,7 +33,6 @@ from pipeline.machine.cost import Cost
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
-from pipeline.stages._features import reading_of
 from pipeline.training.cards import HeadCard, ModelCard
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.classifier import chosen_documents, predict_logits
@@ -381,7 +380,7 @@ def _write_probe(
         encoder=tensors_under(start.tensors(), "encoder."),
         idf_V=torch.from_numpy(np.load(features / name / "idf.npy")),
         settings=settings.probe,
-        reading=reading_of(classifier.max_tokens, classifier.bptt, card, info),
+        reading=Reading.of(classifier.max_tokens, classifier.bptt, card, info),
         classifier=fitted,
     )
     write_probe(aside, probe, _labelling(params, data), Tokenizer.file_in(data.tokenizer_of(name)))

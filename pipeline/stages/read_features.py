@@ -13,13 +13,12 @@ from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import open_shard, read_info
-from pipeline.evaluation.probe import pooled_features
+from pipeline.evaluation.probe import Reading, pooled_features
 from pipeline.files.atomic import atomic_folder
 from pipeline.machine.cost import Cost
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
-from pipeline.stages._features import reading_of
 from pipeline.training.cards import build_encoder
 from pipeline.training.checkpoint import tensors_under
 
@@ -56,7 +55,7 @@ def run(params: Params, *, headstart: str, tokens: Path, target_lm: Path, out: P
     encoder.load_state_dict(tensors_under(start.tensors(), "encoder."))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     max_tokens, bptt = settings.finetune_classifier.max_tokens, settings.finetune_classifier.bptt
-    reading = reading_of(max_tokens, bptt, card, info)
+    reading = Reading.of(max_tokens, bptt, card, info)
     idf_V = inverse_document_frequencies([open_shard(folder, "train")], info.vocab_size)
     num_documents, before = 0, time.monotonic()
     with atomic_folder(out) as aside:

@@ -253,7 +253,7 @@ class ClassifierJob:
         assert card.head is not None
         torch.manual_seed(self.seed)  # the initial weights
         encoder, encoder_groups = build_encoder(card, settings.dropout)
-        encoder.product_dtype = context.precision
+        encoder.product_dtype, encoder.micro_rows = context.precision, context.micro_rows
         model = build_classifier(encoder, card.head)
         decoder = None
         if self.start is not None:

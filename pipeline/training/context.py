@@ -105,6 +105,7 @@ class Context:
     world: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: torch.dtype = torch.float32  # of the large matrix products
+    micro_rows: int | None = None  # rows whose activations are held at once; None: all of this worker
     all_reduce: Callable[[Tensor], Tensor] = _no_sum  # in-place sum over workers
     report: Callable[[Mapping[str, float]], None] = _no_report  # every rank calls it equally often
     store: Store | None = None

@@ -63,7 +63,7 @@ class LanguageModelJob:
         training = self.settings.training
         torch.manual_seed(self.seed)  # the initial weights
         encoder, encoder_groups = build_encoder(self.card, training.dropout)
-        encoder.product_dtype = context.precision
+        encoder.product_dtype, encoder.micro_rows = context.precision, context.micro_rows
         model = build_language_model(encoder, self.card)
         if self.start is not None:
             model.load_state_dict(self.start.tensors())

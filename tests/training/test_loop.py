@@ -661,6 +661,22 @@ def test_a_worker_without_rows_takes_part_with_nothing(tokens, kind):
         assert parameter.grad is None or not bool(parameter.grad.any()), name
 
 
+@pytest.mark.parametrize("name", ["lm", "xl", "bert", "classifier-gpt", "contrastive"])
+def test_micro_batches_train_the_same_model(tokens, tmp_path, name):
+    export_trained(language_model_job(tokens, "gpt", epochs=2.0), tokens.parent / "start")
+    job = several_jobs(tokens)[name]
+    trained = []
+    for micro_rows in (None, 2):
+        task = job.task(Context(micro_rows=micro_rows))
+        metrics = train(task, Context(micro_rows=micro_rows))
+        trained.append((metrics, task.model.state_dict()))
+    (one, weights), (parts, weights_in_parts) = trained
+    assert parts == pytest.approx(one, rel=1e-4)
+    for key, tensor in weights.items():
+        computed, expected = without_key_biases(key, weights_in_parts[key]), without_key_biases(key, tensor)
+        assert torch.allclose(computed, expected, rtol=1e-3, atol=2e-5), key
+
+
 # ------------------------------------------------------------------------------- several processes
 
 

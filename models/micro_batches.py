@@ -1,0 +1,60 @@
+"""Micro-batches: the rows of a training step in parts, one of which has its activations in memory at a time.
+
+Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv 1604.06174): what the
+backward pass needs is computed again. Departure: gradient accumulation would run a loss for each part. Here
+the encoder alone runs in parts, so a loss may depend on all rows at once, as batch normalisation and pairs of
+texts do. The price is a second forward pass.
+
+Shapes: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from models.family import Encoded, Encoder, State
+from models.layers import GlobalBatch
+
+
+def encode(
+    encoder: Encoder,
+    ids_BT: Tensor,
+    mask_BT: Tensor | None,
+    state: State,
+    batch: GlobalBatch | None,
+    **more: Tensor,
+) -> Encoded:
+    """Encode as `encoder` does, in parts of at most `encoder.micro_rows` rows if this is training.
+
+    `more` are arguments of the encoder whose first dimension is the row. Results differ by rounding alone.
+    """
+    num_rows = len(ids_BT)
+    size = encoder.micro_rows
+    if batch is None or size is None or num_rows <= size or not torch.is_grad_enabled():
+        encoded: Encoded = encoder(ids_BT, mask_BT, state, batch, **more)
+        return encoded
+    given = {"ids_BT": ids_BT, "mask_BT": mask_BT, **more}
+    parts = []
+    for start in range(0, num_rows, size):
+        rows = slice(start, min(start + size, num_rows))
+        part = batch.part(rows)
+        cut = {name: None if tensor is None else tensor[rows] for name, tensor in given.items()}
+        parts.append(_encode_part(encoder, cut, tuple(tensor[rows] for tensor in state), part))
+    batch.go_on_from(part)
+    layers = [torch.cat(layer) for layer in zip(*(each.layers for each in parts), strict=True)]
+    features = torch.cat([each.features for each in parts])
+    states = zip(*(each.state for each in parts), strict=True)
+    return Encoded(layers, features, tuple(torch.cat(tensors) for tensors in states))
+
+
+def _encode_part(encoder: Encoder, cut: dict[str, Tensor | None], state: State, part: GlobalBatch) -> Encoded:
+    before = part.draws
+
+    def run() -> tuple[list[Tensor], Tensor, State]:
+        part.draws = before  # the second pass draws the masks of the first
+        encoded = encoder(state=state, batch=part, **cut)
+        return encoded.layers, encoded.features, encoded.state
+
+    return Encoded(*checkpoint(run, use_reentrant=False, preserve_rng_state=False))
