@@ -61,6 +61,10 @@ def _stage_command(name: str, runs_bare: bool) -> Callable[..., None]:
         from pipeline.execution.run_stage import run_stage
 
         run_stage(name, **values)
+        if name == "report" and "DVC_STAGE" not in os.environ:  # by hand, after whatever stages there were
+            from pipeline.execution.stale_report import mark_changed_settings
+
+            mark_changed_settings(Path.cwd(), values["params"] or Path("params.yaml"))
 
     option = typer.Option(show_default="as in dvc.yaml") if runs_bare else typer.Option()
     default = {"default": None} if runs_bare else {}

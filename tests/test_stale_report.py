@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.execution.stale_report import changed_settings, mark
+from pipeline.execution.stale_report import changed_settings, mark, mark_changed_settings
 
 DVC = "stages: {report: {outs: [page.html: {cache: false}, summary.md: {cache: false}, figures]}}\n"
 LOCK = """
@@ -62,6 +62,18 @@ def test_settings_that_have_changed_are_named(project, seed, high, said):
     found = changed_settings(project, project / "params.yaml")
     assert (found is None) == (said is None)
     assert said is None or (found or "").startswith(said)
+
+
+def test_a_report_made_by_hand_says_which_settings_have_changed(project):
+    mark_changed_settings(project, project / "params.yaml")
+    assert (project / "summary.md").read_text(encoding="utf-8") == "# Summary\n"
+    (project / "params.yaml").write_text(PARAMS % (2, 1), encoding="utf-8")
+    mark_changed_settings(project, project / "params.yaml")
+    page, summary = ((project / name).read_text(encoding="utf-8") for name in ("page.html", "summary.md"))
+    assert summary.startswith(
+        "**Stale: run.seed changed since; `dvc repro` makes the report anew.**\n\n# Sum"
+    )
+    assert page.index("Stale: run.seed changed") < page.index("<h1>")
 
 
 def test_without_a_lock_file_nothing_is_said(project):

@@ -18,25 +18,17 @@ def mark(stage: str, root: Path) -> None:
 
     Making the report anew replaces both.
     """
-    file = root / "dvc.yaml"
-    if not file.exists():
-        return
-    outputs = read_yaml(file)["stages"].get("report", {}).get("outs", [])
-    paths = [root / (each if isinstance(each, str) else next(iter(each))) for each in outputs]
-    said = (
+    _write(
+        root,
         f"{_PREFIX}`{stage}` has run since this report was made, so it describes earlier settings or inputs; "
-        "`dvc repro` makes it anew."
+        "`dvc repro` makes it anew.",
     )
-    for path in paths:
-        if path.suffix == ".md" and path.exists():
-            text = path.read_text(encoding="utf-8")
-            if not text.startswith(f"**{_PREFIX}"):
-                atomic_write_text(path, f"**{said}**\n\n{text}")
-        elif path.suffix == ".html" and path.exists():
-            text = path.read_text(encoding="utf-8")
-            notice = f'<p class="stale" role="alert">{escape(said)}</p>\n'
-            if f'{_BODY}<p class="stale"' not in text:
-                atomic_write_text(path, text.replace(_BODY, _BODY + notice, 1))
+
+
+def mark_changed_settings(root: Path, params: Path) -> None:
+    """Write there which settings have changed since the stages ran, if any: for a report made by hand."""
+    if said := changed_settings(root, params):
+        _write(root, said)
 
 
 def changed_settings(root: Path, params: Path) -> str | None:
@@ -48,3 +40,21 @@ def changed_settings(root: Path, params: Path) -> str | None:
         return None
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
     return f"{_PREFIX}{', '.join(changed[:3])}{more} changed since; `dvc repro` makes the report anew."
+
+
+def _write(root: Path, said: str) -> None:
+    file = root / "dvc.yaml"
+    if not file.exists():
+        return
+    outputs = read_yaml(file)["stages"].get("report", {}).get("outs", [])
+    paths = [root / (each if isinstance(each, str) else next(iter(each))) for each in outputs]
+    for path in paths:
+        if path.suffix == ".md" and path.exists():
+            text = path.read_text(encoding="utf-8")
+            if not text.startswith(f"**{_PREFIX}"):
+                atomic_write_text(path, f"**{said}**\n\n{text}")
+        elif path.suffix == ".html" and path.exists():
+            text = path.read_text(encoding="utf-8")
+            notice = f'<p class="stale" role="alert">{escape(said)}</p>\n'
+            if f'{_BODY}<p class="stale"' not in text:
+                atomic_write_text(path, text.replace(_BODY, _BODY + notice, 1))
