@@ -68,6 +68,8 @@ peers: setup
 bench: peers
 	PYTHONPATH=. python benchmarks/language_model_step.py
 	PYTHONPATH=. python benchmarks/classifier_step.py
+	PYTHONPATH=. python benchmarks/transformer_step.py
+	PYTHONPATH=. python benchmarks/evaluation_with_memory.py
 	PYTHONPATH=. python benchmarks/data_route.py
 	PYTHONPATH=. python benchmarks/prepare_memory.py
 	PYTHONPATH=. python benchmarks/stage_overhead.py

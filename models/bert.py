@@ -161,7 +161,6 @@ FAMILY = Family(
     build=BERT,
     layer_groups=bert_layer_groups,
     objective="masked",
-    activations=12.0,
     imports_networks=True,
     defaults={
         "pretrain_lm": _TRAINING,

@@ -70,6 +70,14 @@ class Encoder(nn.Module):
         """Return the state before the first token, which `()` stands for."""
         raise NotImplementedError
 
+    def activations_per_token(self, chunk: int, before: int) -> float | None:
+        """Return how many numbers training keeps for the gradient, for each token.
+
+        It is read in chunks of `chunk` tokens, with at most `before` tokens of its text before them. None:
+        `Family.activations` times its widths. `headstart doctor` estimates memory by it.
+        """
+        return None
+
     def pooled_first(self, features_BF: Tensor) -> Tensor:
         """Return what stands for a whole text, (B, F), given the features of its first token."""
         return features_BF
@@ -119,7 +127,7 @@ class Family:
     # Its networks can come from elsewhere: `models/foreign.py` has the architectures.
     imports_networks: bool = False
     # Numbers kept for the gradient, per number in a token's embedding, states and features, as measured; by
-    # default that of LSTMs. `headstart doctor` estimates memory by it.
+    # default that of LSTMs. `headstart doctor` estimates memory by it, if the encoder has no better figure.
     activations: float = 8.5
     # Laid over a stage's section of params.yaml, by stage: what fits this family. `few_labels` is laid over
     # `finetune_classifier` where labels are few.

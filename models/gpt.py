@@ -42,7 +42,6 @@ FAMILY = Family(
     layer_groups=layer_groups,
     objective="causal",
     imports_networks=True,
-    activations=12.0,
     defaults={
         "pretrain_lm": CAUSAL_DEFAULTS,
         "finetune_lm": CAUSAL_DEFAULTS,

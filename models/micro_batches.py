@@ -28,7 +28,8 @@ def encode(
 ) -> Encoded:
     """Encode as `encoder` does, in parts of at most `encoder.micro_rows` rows if this is training.
 
-    `more` are arguments of the encoder whose first dimension is the row. Results differ by rounding alone.
+    `more` are arguments of the encoder whose first dimension is the row. Results differ by rounding alone,
+    and of the layers only the top one is returned: the others would be most of what is left in memory.
     """
     num_rows = len(ids_BT)
     size = encoder.micro_rows
@@ -43,10 +44,10 @@ def encode(
         cut = {name: None if tensor is None else tensor[rows] for name, tensor in given.items()}
         parts.append(_encode_part(encoder, cut, tuple(tensor[rows] for tensor in state), part))
     batch.go_on_from(part)
-    layers = [torch.cat(layer) for layer in zip(*(each.layers for each in parts), strict=True)]
+    top = torch.cat([each.layers[-1] for each in parts])
     features = torch.cat([each.features for each in parts])
     states = zip(*(each.state for each in parts), strict=True)
-    return Encoded(layers, features, tuple(torch.cat(tensors) for tensors in states))
+    return Encoded([top], features, tuple(torch.cat(tensors) for tensors in states))
 
 
 def _encode_part(encoder: Encoder, cut: dict[str, Tensor | None], state: State, part: GlobalBatch) -> Encoded:
@@ -55,6 +56,6 @@ def _encode_part(encoder: Encoder, cut: dict[str, Tensor | None], state: State, 
     def run() -> tuple[list[Tensor], Tensor, State]:
         part.draws = before  # the second pass draws the masks of the first
         encoded = encoder(state=state, batch=part, **cut)
-        return encoded.layers, encoded.features, encoded.state
+        return encoded.layers[-1:], encoded.features, encoded.state
 
     return Encoded(*checkpoint(run, use_reentrant=False, preserve_rng_state=False))

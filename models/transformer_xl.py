@@ -29,6 +29,7 @@ from models.transformer import (
     CAUSAL_DEFAULTS,
     LayersConfig,
     TransformerLayer,
+    activations_per_token,
     attend,
     classifier_defaults,
     initialise_layers,
@@ -161,6 +162,11 @@ class TransformerXL(Encoder):
         layers[-1] = self.final_norm(layers[-1])
         return Encoded(layers, layers[-1], kept)
 
+    def activations_per_token(self, chunk: int, before: int) -> float:
+        """See `Encoder`."""
+        num_read = chunk + min(before, self.config.memory)
+        return activations_per_token(self.config, num_read, per_score=5.0)
+
 
 def band(num_new: int, num_before: int, span: int, device: torch.device) -> Tensor:
     """Return (T, S): 0 where a new token may read, itself and `span` tokens before it; else -inf."""
@@ -183,7 +189,6 @@ FAMILY = Family(
     build=TransformerXL,
     layer_groups=_layer_groups,
     objective="causal",
-    activations=12.0,
     defaults={
         "pretrain_lm": CAUSAL_DEFAULTS,
         "finetune_lm": CAUSAL_DEFAULTS,

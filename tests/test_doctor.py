@@ -220,6 +220,8 @@ print(json.dumps([need.worker_bytes, taken, need.checkpoint_bytes, written]))
         # The estimate is that of a text from which no word is dropped. Of so small a training, the libraries'
         # buffers, which are fewer than an LSTM's, are a third.
         ("vectors", {"config": {"embedding_dim": 400}, "pretrain_lm": {"subsample": None}}, 2.0),
+        ("gpt", {"config": {"num_layers": 4}}, FACTOR),
+        ("transformer_xl", {}, FACTOR),
     ],
 )
 def test_the_estimate_is_near_the_measured_peak_of_a_training(tmp_path, stage, headstart, changes, too_high):

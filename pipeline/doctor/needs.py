@@ -22,6 +22,7 @@ FLOAT_BYTES = 4
 # Measured on a CPU, see `Need`.
 FIXED_BYTES = 90e6  # libraries' own buffers
 PROCESS_BYTES = 500e6  # a worker that has imported torch, Ray and MLflow
+_BESIDE_PARTS = 0.2  # of the activations: what evaluation and the rest of a step take, as measured for four
 FACTOR = 1.5  # the estimate is right to within this factor
 
 
@@ -107,12 +108,15 @@ def need_of(
         optimizer, patient = settings.optimizer, settings.patience is not None
         first = settings.restarts > 0
         tokens, products = settings.batch_rows * settings.max_tokens, 0
-        rows, in_parts = settings.batch_rows, True
+        rows, chunk, in_parts = settings.batch_rows, min(settings.bptt, settings.max_tokens), True
+        before = settings.max_tokens - chunk
     else:
         optimizer, patient, first = settings.training.optimizer, False, False
         objective = objective_of(family)
         tokens, products = objective.size_of_step(settings.own, card.vocab_size, encoder)
-        rows, in_parts = settings.own.batch_rows, not family.has_word_vectors
+        own, in_parts = settings.own, not family.has_word_vectors
+        rows, chunk = own.batch_rows, own.bptt if hasattr(own, "bptt") else own.row_tokens
+        before = tokens if hasattr(own, "bptt") else 0  # lanes of text go on from chunk to chunk
     states = {"adamw": 2, "sgd": 1, "nt_asgd": 2, "adagrad": 1}[optimizer.kind]
     kept = 1 + states + patient  # copies of the parameters that are in checkpoints, too
     # Plus the gradient, its flat copy that workers sum, and the first weights, to begin anew from.
@@ -121,9 +125,10 @@ def need_of(
     tokens = -(-tokens // num_workers)
     widths = encoder.embedding.embedding_dim + encoder.width
     widths += sum(state.numel() for state in encoder.initial_state(1))
-    activations = tokens * family.activations * widths
+    per_token = encoder.activations_per_token(chunk, before)
+    activations = tokens * (family.activations * widths if per_token is None else per_token)
     if micro_rows is not None and in_parts:
-        activations *= min(1.0, micro_rows / -(-rows // num_workers))
+        activations *= min(1.0, micro_rows / -(-rows // num_workers) + _BESIDE_PARTS)
     return Need(
         stage=card.stage,
         num_parameters=num_parameters,

@@ -28,7 +28,7 @@ def batch_of() -> GlobalBatch:
 
 
 def two_chunks(encoder: Encoder, **more: Tensor) -> list[Tensor]:
-    """Features, layers and states of two chunks with dropout, the gradients, and what is drawn next."""
+    """Features, top layers and states of two chunks with dropout, the gradients, and what is drawn next."""
     ids = torch.randint(V, (B, 2 * T), generator=torch.Generator().manual_seed(3))
     mask = torch.arange(2 * T)[None] < torch.tensor([2 * T, 7, 3, 2 * T, 9])[:, None]
     batch = batch_of()
@@ -40,7 +40,7 @@ def two_chunks(encoder: Encoder, **more: Tensor) -> list[Tensor]:
     weights = torch.randn(B, T, encoder.width, generator=torch.Generator().manual_seed(4))
     encoder.zero_grad()
     (second.features * weights * mask[:, T:, None]).sum().backward()
-    found = [first.features, second.features, *second.layers, *second.state]
+    found = [first.features, second.features, second.layers[-1], *second.state]
     grads = [torch.zeros(()) if each.grad is None else each.grad.clone() for each in encoder.parameters()]
     return [*found, *grads, torch.cat([batch.keep_mask_of_rows((3,), 0.5), batch.keep_mask((1, 3), 0.5)])]
 
