@@ -1,0 +1,330 @@
+"""What has to be seen on a GPU, with torch alone: no Ray, MLflow or DVC. Each part ends within 8 minutes.
+
+    PYTHONPATH=. python benchmarks/gpu.py check  --out reports/gpu
+    PYTHONPATH=. python benchmarks/gpu.py resume --out reports/gpu
+    PYTHONPATH=. python benchmarks/gpu.py speed  --out reports/gpu
+    PYTHONPATH=. python benchmarks/gpu.py ptb    --out reports/gpu --text FOLDER   # again, until 20 minutes
+
+- `check`: features of each family and a short training, beside the CPU's.
+- `resume`: a run that is stopped and resumed ends bit for bit like an undisturbed one (`run.deterministic`).
+- `speed`: training steps of AWD-LSTM, GPT and BERT, with `--peers` beside `fastai` and `transformers`, and
+  the rate of the fastest bfloat16 product.
+- `ptb`: Penn Treebank by AWD-LSTM (Merity et al. 2017, section 5) with NT-ASGD. FOLDER has train.txt,
+  validation.txt and test.txt, a sentence a line. Each call trains for `--minutes`, from where the last was.
+
+Besides torch it needs numpy, pydantic, psutil and safetensors. Each part writes OUT/PART.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.contestants._network import SCHEDULE
+from benchmarks.contestants._timing import SIZES
+from benchmarks.side_by_side import Contestant, compare, machine
+from models.family import Encoder, lookup
+from models.layers import GlobalBatch
+from models.objective import TrainingText
+from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.corpus.tokens import TokenShard
+from pipeline.objectives.lookup import objective_of
+from pipeline.training.context import Context
+from pipeline.training.language_model import LanguageModelTask
+from pipeline.training.loop import Training, train
+from pipeline.training.precision import set_arithmetic
+from pipeline.training.schedules import make_plan
+from pipeline.training.settings import Optimizer
+from pipeline.training.task import evenly_spaced
+
+_PTB_MINUTES = 20.0
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "awd_lstm": {"embedding_dim": 64, "hidden_dim": 96, "num_layers": 2},
+    "gpt": {"embedding_dim": 64, "feedforward_dim": 128, "num_layers": 2, "num_heads": 4, "context": 32},
+    "transformer_xl": {"embedding_dim": 64, "feedforward_dim": 128, "num_layers": 2, "num_heads": 4},
+    "bert": {"embedding_dim": 64, "feedforward_dim": 128, "num_layers": 2, "num_heads": 4, "context": 32},
+}
+_ADAMW = Optimizer(
+    kind="adamw", lr=0.002, momentum=0.9, beta2=0.99, weight_decay=0.01, clip_norm=0.5,
+    nonmonotone_interval=5, discriminative_factor=1.0,
+)  # fmt: skip
+_VOCAB = 200
+
+
+def shard_of(tokens: np.ndarray, num_words: int, num_bytes: int) -> TokenShard:
+    return TokenShard(
+        tokens=tokens, offsets=np.array([0, len(tokens)]), labels=np.array([-1]), num_words=num_words,
+        num_bytes=num_bytes,
+    )  # fmt: skip
+
+
+def random_text(num_tokens: int) -> TrainingText:
+    """Text in which a token tells a good deal about the next one."""
+    steps = np.random.default_rng(1).integers(1, 4, num_tokens)
+    tokens = (4 + np.cumsum(steps) % (_VOCAB - 4)).astype(np.uint16)
+    shard = shard_of(tokens, num_tokens, num_tokens)
+    return TrainingText([shard], [shard], _VOCAB, "forward", special_ids=frozenset(range(4)))
+
+
+def encoder_of(name: str) -> Encoder:
+    torch.manual_seed(0)
+    family = lookup(name)
+    return family.build(family.config(**_FAMILIES[name]), _VOCAB)
+
+
+def task_of(name: str, num_steps: int, precision: torch.dtype) -> LanguageModelTask:
+    family, encoder = lookup(name), encoder_of(name)
+    encoder.product_dtype = precision
+    objective = objective_of(family)
+    model = objective.build(encoder, family.config(**_FAMILIES[name]))
+    groups = objective.layer_groups(model, family.layer_groups(encoder))
+    own: dict[str, Any] = {"row_tokens": 32, "masked_share": 0.15, "next_sentence": False}
+    if name != "bert":
+        own = {"bptt": 16, "variable_bptt": False, "ar_alpha": 1.0, "tar_beta": 1.0, "sampled_words": None}
+    settings = objective.Settings(batch_rows=16, **own)
+    return LanguageModelTask(
+        model=model,
+        objective=objective(model, settings, random_text(20_000), seed=1),
+        groups=groups,
+        plan=make_plan(
+            _ADAMW, SCHEDULE, "full", num_groups=len(groups), num_steps=num_steps, steps_per_unfreezing=1
+        ),
+        optimizer=_ADAMW,
+        evaluation_steps=evenly_spaced(num_steps, 1),
+        watched=objective.watched,
+    )
+
+
+def check(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the largest difference of features to the CPU's, and the losses of a short training on both."""
+    found: dict[str, Any] = {}
+    ids = torch.randint(4, _VOCAB, (4, 24), generator=torch.Generator().manual_seed(3))
+    cpu, device, num_steps = torch.device("cpu"), arguments.device, 10 if arguments.tiny else 60
+    for name in _FAMILIES:
+        encoder = encoder_of(name)
+        with torch.no_grad():
+            expected = encoder(ids).features
+            computed = encoder.to(device)(ids.to(device)).features.cpu()
+            encoder.product_dtype = torch.bfloat16
+            rounded = encoder(ids.to(device)).features.cpu()
+            dropped = encoder(ids.to(device), None, (), GlobalBatch(1, 2, 4, slice(0, 4), device)).features
+        assert bool(dropped.isfinite().all())
+        losses = {}
+        for title, where, precision in (
+            ("CPU fp32", cpu, torch.float32),
+            ("fp32", device, torch.float32),
+            ("bf16", device, torch.bfloat16),
+        ):
+            task = task_of(name, num_steps, precision)
+            metrics = train(task, Context(device=where, precision=precision))
+            losses[title] = metrics[task.watched]
+        found[name] = {
+            "fp32 features, largest difference": float((computed - expected).abs().max()),
+            "bf16 features, largest difference": float((rounded - expected).abs().max()),
+            f"validation loss after {num_steps} steps": losses,
+        }
+    return found
+
+
+class _StoppedError(Exception):
+    pass
+
+
+def resume(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return, by family, whether a run stopped half-way ends with the bits of an undisturbed one."""
+    num_steps = 12 if arguments.tiny else 60
+    set_arithmetic(None, deterministic=True)
+    found = {}
+    for name in _FAMILIES:
+        with tempfile.TemporaryDirectory() as folder:
+            ends = []
+            for run, stops in (("whole", ()), ("stopped", (num_steps // 2,))):
+                store = CheckpointStore(f"{folder}/{run}")
+                for stop in (*stops, None):
+                    task = task_of(name, num_steps, torch.bfloat16)
+                    context = Context(
+                        device=arguments.device, precision=torch.bfloat16, store=store, log_steps=1,
+                        checkpoint_minutes=1e-9, report=_stopping_after(stop),
+                    )  # fmt: skip
+                    try:
+                        train(task, context)
+                    except _StoppedError:
+                        continue
+                newest = store.newest()
+                assert newest is not None
+                ends.append(newest.tensors)
+            whole, resumed = ends
+            assert whole.keys() == resumed.keys()
+            different = [key for key in whole if not torch.equal(whole[key], resumed[key])]
+            found[name] = {"bits are equal": not different, "different": different[:5]}
+    set_arithmetic(None, deterministic=False)
+    return found
+
+
+def _stopping_after(stop: int | None) -> Callable[[Any], None]:
+    count = Counter[str]()
+
+    def report(metrics: Any) -> None:
+        count["steps"] += 1
+        if stop is not None and count["steps"] > stop:
+            raise _StoppedError
+
+    return report
+
+
+def speed(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return tokens a second of training steps by contestant, and the rate of the fastest product."""
+    steps = ["--steps", "1" if arguments.tiny else "20"]
+    lstm = ["--size", "tiny" if arguments.tiny else "a", *steps]
+    size = ["--size", "tiny" if arguments.tiny else "6x384", *steps]
+    contestants = [Contestant("fastai AWD-LSTM", "language_model_fastai.py", lstm, peer=True)]
+    for precision in ("bf16",) if arguments.tiny else ("bf16", "fp32"):
+        given = ["--precision", precision]
+        contestants.append(
+            Contestant(f"AWD-LSTM {precision}", "language_model_headstart.py", [*lstm, *given])
+        )
+        for family in ("gpt", "bert"):
+            named = ["--family", family, *size, *given]
+            contestants += [
+                Contestant(f"{family} {precision}", "transformer_headstart.py", named),
+                Contestant(
+                    f"transformers {family} {precision}", "transformer_hugging_face.py", named, peer=True
+                ),
+            ]
+    present = contestants if arguments.peers else [each for each in contestants if not each.peer]
+    return {
+        "bf16 product, GFLOP/s": _fastest_product(arguments.device, 256 if arguments.tiny else 8192),
+        "weights of AWD-LSTM": SIZES[lstm[1]].weights_multiplied,
+        "contestants": compare(present, 1 if arguments.tiny else 3),
+    }
+
+
+def _fastest_product(device: torch.device, width: int) -> float:
+    left, right = (torch.randn(width, width, device=device, dtype=torch.bfloat16) for _ in range(2))
+    best = np.inf
+    for _ in range(10):
+        began = time.perf_counter()
+        product = left @ right
+        float(product[0, 0])  # waits for the device
+        best = min(best, time.perf_counter() - began)
+    return float(2 * width**3 / best / 1e9)
+
+
+def ptb(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train for some minutes more, and return perplexities so far."""
+    text, test = _penn_treebank(arguments.text)
+    family = lookup("awd_lstm")
+    sizes = {"embedding_dim": 400, "hidden_dim": 1150, "num_layers": 3}
+    dropouts = {
+        "embedding_dropout": 0.1, "input_dropout": 0.4, "hidden_dropout": 0.25, "output_dropout": 0.4,
+        "weight_dropout": 0.5,
+    }  # fmt: skip
+    if arguments.tiny:
+        sizes = {"embedding_dim": 16, "hidden_dim": 24, "num_layers": 1}
+    torch.manual_seed(1)
+    config = family.config(**sizes, **dropouts, tie_weights=True)
+    encoder = family.build(config, text.vocab_size)
+    encoder.product_dtype = precision = torch.bfloat16 if arguments.device.type == "cuda" else torch.float32
+    objective_class = objective_of(family)
+    model: Any = objective_class.build(encoder, config)
+    settings = objective_class.Settings(
+        batch_rows=20, bptt=70, variable_bptt=True, ar_alpha=2.0, tar_beta=1.0, sampled_words=None
+    )
+    objective: Any = objective_class(model, settings, text, seed=1)
+    optimizer = _ADAMW.model_copy(
+        update={"kind": "nt_asgd", "lr": 30.0, "weight_decay": 1.2e-6, "clip_norm": 0.25}
+    )
+    groups = objective_class.layer_groups(model, family.layer_groups(encoder))
+    num_steps = objective.num_steps(500)
+    constant = SCHEDULE.model_copy(update={"kind": "constant"})
+    task = LanguageModelTask(
+        model=model, objective=objective, groups=groups,
+        plan=make_plan(optimizer, constant, "full", num_groups=len(groups), num_steps=num_steps,
+                       steps_per_unfreezing=1),
+        optimizer=optimizer, evaluation_steps=evenly_spaced(num_steps, 500), watched=objective.watched,
+    )  # fmt: skip
+    file = arguments.out / "ptb.json"
+    earlier = json.loads(file.read_text())["ptb"] if file.exists() else {"minutes": 0.0}
+    context = Context(
+        device=arguments.device, precision=precision, store=CheckpointStore(str(arguments.out / "ptb"))
+    )
+    training = Training(task, context)
+    training.restore()
+    began = time.monotonic()
+    minutes = min(arguments.minutes, _PTB_MINUTES - earlier["minutes"])
+    while time.monotonic() - began < 60 * minutes:
+        training.train_step()
+        if training.evaluation_is_due:
+            print(training.step, training.evaluate(), flush=True)
+    training.save(None)
+    spent = earlier["minutes"] + (time.monotonic() - began) / 60
+    training.evaluate()
+    if training.average.started:
+        training.average.swap(training.model)
+    judged = {}
+    for name, shard in (("validation", text.validation[0]), ("test", test)):
+        shown = objective_class(model, settings, replace(text, validation=[shard]), seed=1)
+        judged[f"{name} perplexity"] = shown.evaluate(context)["validation/perplexity"]
+    return {"minutes": spent, "steps": training.step, "averages": training.average.started, **judged}
+
+
+def _penn_treebank(folder: Path) -> tuple[TrainingText, TokenShard]:
+    """Read the three splits; each word is a token, and each line ends with `</s>`, as is usual there."""
+    lines = {
+        name: (folder / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        for name in ("train", "validation", "test")
+    }
+    words = ["<pad>", "<unk>", "<s>", "</s>"]
+    words += sorted({word for line in lines["train"] for word in line.split()} - set(words))
+    ids = {word: token for token, word in enumerate(words)}
+    shards = {}
+    for name, split in lines.items():
+        tokens = [ids.get(word, 1) for line in split for word in [*line.split(), "</s>"]]
+        num_bytes = sum(len(line.encode()) + 1 for line in split)
+        shards[name] = shard_of(np.array([3, *tokens], dtype=np.uint16), len(tokens), num_bytes)
+    text = TrainingText(
+        [shards["train"]], [shards["validation"]], len(words), "forward", special_ids=frozenset((0, 2, 3))
+    )
+    return text, shards["test"]
+
+
+PARTS = {"check": check, "resume": resume, "speed": speed, "ptb": ptb}
+
+
+def main(given: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
+    parser.add_argument("--text", type=Path, help="for ptb: the folder of the three splits")
+    parser.add_argument("--minutes", type=float, default=7.0, help="for ptb: of this call")
+    parser.add_argument("--peers", action="store_true", help="for speed: the other libraries, too")
+    parser.add_argument("--tiny", action="store_true", help="to try the script itself")
+    arguments = parser.parse_args(given)
+    if arguments.device.type == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("torch sees no GPU here; --device cpu --tiny tries the script")
+    if arguments.part == "ptb" and arguments.text is None:
+        raise SystemExit("ptb needs --text, a folder with train.txt, validation.txt and test.txt")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    set_arithmetic(None, deterministic=False)
+    began = time.monotonic()
+    found = PARTS[arguments.part](arguments)
+    whole = {"machine": machine(), "seconds": time.monotonic() - began, arguments.part: found}
+    (arguments.out / f"{arguments.part}.json").write_text(
+        json.dumps(whole, indent=2) + "\n", encoding="utf-8"
+    )
+    print(json.dumps(whole, indent=2))
+
+
+if __name__ == "__main__":
+    main()

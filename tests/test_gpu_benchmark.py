@@ -1,0 +1,62 @@
+"""The script that waits for a GPU, tried at toy size on the CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# What the machine with the GPU may lack.
+WITHOUT = """
+import sys
+for name in ("ray", "mlflow", "dvc", "polars", "sentencepiece", "sklearn", "scipy"):
+    sys.modules[name] = None
+sys.path.insert(0, sys.argv.pop(1))
+from benchmarks.gpu import main
+main(sys.argv[1:])
+"""
+pytestmark = pytest.mark.slow
+
+
+def run(out: Path, part: str, *more: str) -> Any:
+    given = [part, "--out", str(out), "--device", "cpu", "--tiny", *more]
+    done = subprocess.run([sys.executable, "-c", WITHOUT, str(ROOT), *given], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads((out / f"{part}.json").read_text())[part]
+
+
+def test_check_finds_each_family_equal_to_itself(tmp_path):
+    found = run(tmp_path, "check")
+    assert found.keys() == {"awd_lstm", "gpt", "transformer_xl", "bert"}
+    for figures in found.values():
+        assert figures["fp32 features, largest difference"] < 1e-5
+        assert 0 < figures["bf16 features, largest difference"] < 0.1
+        losses = figures["validation loss after 10 steps"]
+        assert losses["fp32"] == pytest.approx(losses["CPU fp32"], rel=1e-5)
+        assert losses["bf16"] == pytest.approx(losses["CPU fp32"], rel=0.02)
+
+
+def test_resume_ends_with_equal_bits(tmp_path):
+    assert all(figures["bits are equal"] for figures in run(tmp_path, "resume").values())
+
+
+def test_penn_treebank_goes_on_from_call_to_call(tmp_path):
+    for split, lines in (("train", 400), ("validation", 60), ("test", 60)):
+        text = "\n".join(f"the {k % 7} <unk> sat on mat {k % 5}" for k in range(lines))
+        (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
+    more = ["--text", str(tmp_path), "--minutes", "0.05"]
+    first, second = (run(tmp_path / "out", "ptb", *more) for _ in range(2))
+    assert second["steps"] > first["steps"] > 0
+    assert second["minutes"] > first["minutes"]
+    assert second["test perplexity"] < 20
+
+
+def test_speed_measures_each_of_ours(tmp_path):
+    found = run(tmp_path, "speed")
+    assert found["contestants"].keys() == {"AWD-LSTM bf16", "gpt bf16", "bert bf16"}
+    assert all(each["tokens_per_second"]["median"] > 0 for each in found["contestants"].values())
