@@ -70,6 +70,10 @@ class Encoder(nn.Module):
         """Return the state before the first token, which `()` stands for."""
         raise NotImplementedError
 
+    def numbers_carried(self) -> int:
+        """Return how many numbers the state of a row has at most; checkpoints hold it for each lane."""
+        return sum(tensor[0].numel() for tensor in self.initial_state(1))
+
     def activations_per_token(self, chunk: int, before: int) -> float | None:
         """Return how many numbers training keeps for the gradient, for each token.
 

@@ -162,6 +162,10 @@ class TransformerXL(Encoder):
         layers[-1] = self.final_norm(layers[-1])
         return Encoded(layers, layers[-1], kept)
 
+    def numbers_carried(self) -> int:
+        """See `Encoder`."""
+        return self.config.num_layers * self.config.memory * self.width
+
     def activations_per_token(self, chunk: int, before: int) -> float:
         """See `Encoder`."""
         num_read = chunk + min(before, self.config.memory)

@@ -109,14 +109,15 @@ def need_of(
         first = settings.restarts > 0
         tokens, products = settings.batch_rows * settings.max_tokens, 0
         rows, chunk, in_parts = settings.batch_rows, min(settings.bptt, settings.max_tokens), True
-        before = settings.max_tokens - chunk
+        before, lanes = settings.max_tokens - chunk, 0
     else:
         optimizer, patient, first = settings.training.optimizer, False, False
         objective = objective_of(family)
         tokens, products = objective.size_of_step(settings.own, card.vocab_size, encoder)
         own, in_parts = settings.own, not family.has_word_vectors
         rows, chunk = own.batch_rows, own.bptt if hasattr(own, "bptt") else own.row_tokens
-        before = tokens if hasattr(own, "bptt") else 0  # lanes of text go on from chunk to chunk
+        lanes = rows if hasattr(own, "bptt") else 0  # of text that goes on from chunk to chunk
+        before = tokens if lanes else 0
     states = {"adamw": 2, "sgd": 1, "nt_asgd": 2, "adagrad": 1}[optimizer.kind]
     kept = 1 + states + patient  # copies of the parameters that are in checkpoints, too
     # Plus the gradient, its flat copy that workers sum, and the first weights, to begin anew from.
@@ -133,7 +134,7 @@ def need_of(
         stage=card.stage,
         num_parameters=num_parameters,
         worker_bytes=FIXED_BYTES + FLOAT_BYTES * (numbers + activations),
-        checkpoint_bytes=FLOAT_BYTES * kept * num_parameters,
+        checkpoint_bytes=FLOAT_BYTES * (kept * num_parameters + lanes * encoder.numbers_carried()),
     )
 
 
