@@ -48,6 +48,7 @@ from pipeline.training.settings import Optimizer
 from pipeline.training.task import evenly_spaced
 
 _PTB_MINUTES = 20.0
+_TINY_STEPS = 150  # of a call of ptb with --tiny, whose end must not hang on the machine's speed
 _FAMILIES: dict[str, dict[str, Any]] = {
     "awd_lstm": {"embedding_dim": 64, "hidden_dim": 96, "num_layers": 2},
     "gpt": {"embedding_dim": 64, "feedforward_dim": 128, "num_layers": 2, "num_heads": 4, "context": 32},
@@ -229,8 +230,9 @@ def ptb(arguments: argparse.Namespace) -> dict[str, Any]:
         "embedding_dropout": 0.1, "input_dropout": 0.4, "hidden_dropout": 0.25, "output_dropout": 0.4,
         "weight_dropout": 0.5,
     }  # fmt: skip
+    lr = 30.0
     if arguments.tiny:
-        sizes = {"embedding_dim": 16, "hidden_dim": 24, "num_layers": 1}
+        sizes, lr = {"embedding_dim": 16, "hidden_dim": 24, "num_layers": 1}, 3.0
     torch.manual_seed(1)
     config = family.config(**sizes, **dropouts, tie_weights=True)
     encoder = family.build(config, text.vocab_size)
@@ -242,7 +244,7 @@ def ptb(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     objective: Any = objective_class(model, settings, text, seed=1)
     optimizer = _ADAMW.model_copy(
-        update={"kind": "nt_asgd", "lr": 30.0, "weight_decay": 1.2e-6, "clip_norm": 0.25}
+        update={"kind": "nt_asgd", "lr": lr, "weight_decay": 1.2e-6, "clip_norm": 0.25}
     )
     groups = objective_class.layer_groups(model, family.layer_groups(encoder))
     num_steps = objective.num_steps(500)
@@ -260,9 +262,15 @@ def ptb(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     training = Training(task, context)
     training.restore()
-    began = time.monotonic()
+    began, first_step = time.monotonic(), training.step
     minutes = min(arguments.minutes, _PTB_MINUTES - earlier["minutes"])
-    while time.monotonic() - began < 60 * minutes:
+
+    def goes_on() -> bool:
+        if arguments.tiny:
+            return training.step < first_step + _TINY_STEPS
+        return time.monotonic() - began < 60 * minutes
+
+    while goes_on():
         training.train_step()
         if training.evaluation_is_due:
             print(training.step, training.evaluate(), flush=True)
