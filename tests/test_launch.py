@@ -307,7 +307,7 @@ def workers_find_this_module(monkeypatch):
 @pytest.mark.parametrize(
     "family",
     # Two families cover what Ray has to carry; the processes of test_loop train all of them.
-    [name if name in ("awd_lstm", "bert") else pytest.param(name, marks=pytest.mark.long) for name in FAMILIES],
+    [each if each in ("awd_lstm", "bert") else pytest.param(each, marks=pytest.mark.long) for each in FAMILIES],
 )
 def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_module, family):
     job = make_job(tmp_path, family)
