@@ -42,6 +42,7 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
+ON_RAY = ("awd_lstm", "bert")
 ANY_DEVICE: dict[str, Any] = {"device": "auto"}
 
 
@@ -307,7 +308,7 @@ def workers_find_this_module(monkeypatch):
 @pytest.mark.parametrize(
     "family",
     # Two families cover what Ray has to carry; the processes of test_loop train all of them.
-    [each if each in ("awd_lstm", "bert") else pytest.param(each, marks=pytest.mark.long) for each in FAMILIES],
+    [pytest.param(each, marks=pytest.mark.long) if each not in ON_RAY else each for each in FAMILIES],
 )
 def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_module, family):
     job = make_job(tmp_path, family)
