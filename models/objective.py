@@ -33,6 +33,17 @@ class StepLoss:
     rate_scale: float = 1.0
 
 
+@dataclass(frozen=True)
+class StepSize:
+    """What a step of all workers holds in memory, for an estimate of it."""
+
+    num_tokens: int  # read
+    num_numbers: int  # held beside the activations of the encoder, such as logits
+    chunk: int  # tokens of a row that the encoder reads at once
+    num_rows: int | None = None  # whose activations micro-batches may divide; None: none are
+    num_lanes: int = 0  # rows whose text goes on in the next step, with the encoder's state
+
+
 class Workers(Protocol):
     """The workers of a training, as an objective sees them; see `pipeline.training.context.Context`."""
 
@@ -142,11 +153,8 @@ class Objective(ABC):
 
     @classmethod
     @abstractmethod
-    def size_of_step(cls, settings: Any, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
-        """Return the tokens that a step of all workers reads, and the numbers that one holds beside them.
-
-        `headstart doctor` estimates memory by them.
-        """
+    def size_of_step(cls, settings: Any, vocab_size: int, encoder: Encoder) -> StepSize:
+        """Return what a step holds; `headstart doctor` estimates memory by it."""
 
     @classmethod
     def check(cls, settings: Any, text: TrainingText, encoder: Encoder, section: str) -> None:

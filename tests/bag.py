@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, embed
-from models.objective import Measure, Objective, StepLoss, TrainingText, Workers
+from models.objective import Measure, Objective, StepLoss, StepSize, TrainingText, Workers
 from pipeline.corpus.batches import rng_of, rows_of
 
 
@@ -120,8 +120,8 @@ class WordsOfADocument(Objective):
         return {"validation/surprise": nats / int(shard.offsets[-1])}
 
     @classmethod
-    def size_of_step(cls, settings: BagSettings, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
-        return settings.documents * 100, vocab_size
+    def size_of_step(cls, settings: BagSettings, vocab_size: int, encoder: Encoder) -> StepSize:
+        return StepSize(settings.documents * 100, vocab_size, chunk=100, num_rows=settings.documents)
 
     @classmethod
     def check(cls, settings: BagSettings, text: TrainingText, encoder: Encoder, section: str) -> None:

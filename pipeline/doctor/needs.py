@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from models.family import lookup
+from models.objective import StepSize
 from pipeline.corpus.imported_tokenizer import import_tokenizer
 from pipeline.corpus.settings import ImportedTokenizer
 from pipeline.doctor.findings import Finding, failure, ok, warning
@@ -107,34 +108,31 @@ def need_of(
     if isinstance(settings, ClassifierTraining):
         optimizer, patient = settings.optimizer, settings.patience is not None
         first = settings.restarts > 0
-        tokens, products = settings.batch_rows * settings.max_tokens, 0
-        rows, chunk, in_parts = settings.batch_rows, min(settings.bptt, settings.max_tokens), True
-        before, lanes = settings.max_tokens - chunk, 0
+        tokens, chunk = settings.batch_rows * settings.max_tokens, min(settings.bptt, settings.max_tokens)
+        step = StepSize(tokens, 0, chunk, num_rows=settings.batch_rows)
+        before = settings.max_tokens - chunk
     else:
         optimizer, patient, first = settings.training.optimizer, False, False
         objective = objective_of(family)
-        tokens, products = objective.size_of_step(settings.own, card.vocab_size, encoder)
-        own, in_parts = settings.own, not family.has_word_vectors
-        rows, chunk = own.batch_rows, own.bptt if hasattr(own, "bptt") else own.row_tokens
-        lanes = rows if hasattr(own, "bptt") else 0  # of text that goes on from chunk to chunk
-        before = tokens if lanes else 0
+        step = objective.size_of_step(settings.own, card.vocab_size, encoder)
+        before = step.num_tokens if step.num_lanes else 0
     states = {"adamw": 2, "sgd": 1, "nt_asgd": 2, "adagrad": 1}[optimizer.kind]
     kept = 1 + states + patient  # copies of the parameters that are in checkpoints, too
     # Plus the gradient, its flat copy that workers sum, and the first weights, to begin anew from.
     copies = kept + 1 + (num_workers > 1) + first
-    numbers = copies * num_parameters + products
-    tokens = -(-tokens // num_workers)
+    numbers = copies * num_parameters + step.num_numbers
+    tokens = -(-step.num_tokens // num_workers)
     widths = encoder.embedding.embedding_dim + encoder.width
     widths += sum(state.numel() for state in encoder.initial_state(1))
-    per_token = encoder.activations_per_token(chunk, before)
+    per_token = encoder.activations_per_token(step.chunk, before)
     activations = tokens * (family.activations * widths if per_token is None else per_token)
-    if micro_rows is not None and in_parts:
-        activations *= min(1.0, micro_rows / -(-rows // num_workers) + _BESIDE_PARTS)
+    if micro_rows is not None and step.num_rows is not None:
+        activations *= min(1.0, micro_rows / -(-step.num_rows // num_workers) + _BESIDE_PARTS)
     return Need(
         stage=card.stage,
         num_parameters=num_parameters,
         worker_bytes=FIXED_BYTES + FLOAT_BYTES * (numbers + activations),
-        checkpoint_bytes=FLOAT_BYTES * (kept * num_parameters + lanes * encoder.numbers_carried()),
+        checkpoint_bytes=FLOAT_BYTES * (kept * num_parameters + step.num_lanes * encoder.numbers_carried()),
     )
 
 

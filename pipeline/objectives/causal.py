@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from models.family import Encoder, State, check_chunks, products_in
 from models.heads import LanguageModel, language_model_groups
 from models.layers import GlobalBatch, mean_square_change
-from models.objective import Documents, Measure, Objective, StepLoss, TrainingText, Workers
+from models.objective import Documents, Measure, Objective, StepLoss, StepSize, TrainingText, Workers
 from models.sampling import WordSampler
 from pipeline.corpus.batches import rows_of
 from pipeline.corpus.language_model_batches import LanguageModelBatches, evaluation_batches
@@ -122,12 +122,15 @@ class Causal(Objective):
                 language_model_metrics(nats, count, num_words, num_bytes).items()}  # fmt: skip
 
     @classmethod
-    def size_of_step(cls, settings: CausalSettings, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
-        tokens = settings.batch_rows * (settings.bptt + _LONGER * settings.variable_bptt)
+    def size_of_step(cls, settings: CausalSettings, vocab_size: int, encoder: Encoder) -> StepSize:
+        chunk = settings.bptt + _LONGER * settings.variable_bptt
+        tokens = settings.batch_rows * chunk
         trained = min(settings.sampled_words or vocab_size, vocab_size)
         # The decoder's weight in its products, its gradient twice, and the logits.
         numbers = 3 * trained * encoder.width
-        return tokens, numbers + min(tokens, _LOGIT_ROWS, max(1, _LOGITS // vocab_size)) * vocab_size
+        numbers += min(tokens, _LOGIT_ROWS, max(1, _LOGITS // vocab_size)) * vocab_size
+        rows = settings.batch_rows
+        return StepSize(tokens, numbers, chunk, num_rows=rows, num_lanes=rows)
 
     @classmethod
     def check(cls, settings: CausalSettings, text: TrainingText, encoder: Encoder, section: str) -> None:

@@ -28,7 +28,7 @@ from models.bert import MaskedLanguageModel
 from models.family import Encoder, State, products_in
 from models.layers import GlobalBatch
 from models.micro_batches import encode
-from models.objective import Documents, Measure, Objective, StepLoss, TrainingText, Workers
+from models.objective import Documents, Measure, Objective, StepLoss, StepSize, TrainingText, Workers
 from pipeline.corpus.batches import rng_of, rows_of
 from pipeline.corpus.language_model_batches import LanguageModelBatches, Ribbon
 from pipeline.objectives.settings import MaskedSettings
@@ -232,11 +232,12 @@ class Masked(Objective):
         return {f"validation/{name}": value for name, value in found.items()}
 
     @classmethod
-    def size_of_step(cls, settings: MaskedSettings, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
+    def size_of_step(cls, settings: MaskedSettings, vocab_size: int, encoder: Encoder) -> StepSize:
         tokens = settings.batch_rows * settings.row_tokens
         masked = round(tokens * settings.masked_share)
         # The decoder's weight in its products, its gradient twice, and the logits.
-        return tokens, 3 * vocab_size * encoder.width + min(masked, 512) * vocab_size
+        numbers = 3 * vocab_size * encoder.width + min(masked, 512) * vocab_size
+        return StepSize(tokens, numbers, settings.row_tokens, num_rows=settings.batch_rows)
 
     @classmethod
     def check(cls, settings: MaskedSettings, text: TrainingText, encoder: Encoder, section: str) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from models.family import Encoder, State
-from models.objective import Documents, Measure, Objective, StepLoss, TrainingText, Workers
+from models.objective import Documents, Measure, Objective, StepLoss, StepSize, TrainingText, Workers
 from models.word_vectors import WordVectorModel
 from pipeline.corpus.batches import rows_of
 from pipeline.corpus.cooccurrences import CooccurrenceBatches, Cooccurrences, count_cooccurrences
@@ -86,11 +86,11 @@ class WordVectors(Objective):
         return {"validation/loss": context.sum_numbers(nats)[0] / max(1, num_targets)}
 
     @classmethod
-    def size_of_step(cls, settings: WordVectorSettings, vocab_size: int, encoder: Encoder) -> tuple[int, int]:
+    def size_of_step(cls, settings: WordVectorSettings, vocab_size: int, encoder: Encoder) -> StepSize:
         tokens = settings.batch_rows * settings.row_tokens
         # The logits of a block, three times. Vectors and gradients count as a token's activations.
         columns = BLOCK + 2 * settings.window + settings.shared_negatives
-        return tokens, 3 * tokens * columns
+        return StepSize(tokens, 3 * tokens * columns, settings.row_tokens)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.classifier import make_classifier_job
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
-from pipeline.training.language_model import make_language_model_job
+from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 from pipeline.training.loop import train
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings, Model, Training
 from tests.bag import FAMILY as BAG
@@ -61,7 +61,7 @@ def use(monkeypatch: pytest.MonkeyPatch, family: Family) -> None:
     monkeypatch.setattr(families, "_known_families", lambda: known)
 
 
-def bag_job(tokens: Path, start: Path | None = None, **changes: Any) -> Job:
+def bag_job(tokens: Path, start: Path | None = None, **changes: Any) -> LanguageModelJob:
     common = {**TRAINING, **LANGUAGE_MODEL, "optimizer": OPTIMIZER}
     return make_language_model_job(
         LanguageModelSettings(Training(**common), BagSettings(**({"documents": 4} | changes))),
@@ -212,3 +212,12 @@ def test_the_families_that_come_with_the_project_name_theirs():
         if name != "bag":
             family = families.lookup(name)
             assert objective_of(family).__module__ == f"pipeline.objectives.{family.objective}"
+
+
+def test_the_doctor_estimates_its_memory_by_the_contract(tokens):
+    from pipeline.doctor.needs import need_of
+
+    job = bag_job(tokens)
+    whole, in_parts = (need_of(job.settings, job.card, 1, micro_rows=rows) for rows in (None, 1))
+    assert whole.num_parameters == sum(each.numel() for each in job.task(Context()).model.parameters())
+    assert whole.worker_bytes > in_parts.worker_bytes > 4 * whole.num_parameters
