@@ -112,7 +112,7 @@ def test_it_trains_from_stage_to_stage(tokens, tmp_path):
 
 @pytest.mark.parametrize("kind", ["language model", "classifier"])
 def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(tokens, tmp_path, kind):
-    job = bag_job(tokens)
+    job: Job = bag_job(tokens)
     if kind == "classifier":
         export_trained(job, tmp_path / "target")
         job = bag_classifier_job(tokens, tmp_path / "target")
