@@ -100,6 +100,10 @@ class AWDLSTM(Encoder):
         outputs = [*inputs[1:], config.top_dim]
         self.layers = nn.ModuleList(map(WeightDroppedLSTM, inputs, outputs))
 
+    @property
+    def layer_widths(self) -> list[int]:
+        return [layer.hidden_dim for layer in self._layers()]
+
     def initial_state(self, num_rows: int) -> State:
         zeros = [self.embedding.weight.new_zeros(num_rows, layer.hidden_dim) for layer in self._layers()]
         return tuple(zero for zero in zeros for _ in ("hidden", "cell"))

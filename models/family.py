@@ -66,6 +66,11 @@ class Encoder(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    def layer_widths(self) -> list[int]:
+        """The features of each of `Encoded.layers`, bottom to top."""
+        return [self.width]
+
     def initial_state(self, num_rows: int) -> State:
         """Return the state before the first token, which `()` stands for."""
         raise NotImplementedError

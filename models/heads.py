@@ -15,6 +15,7 @@ from models import kernels
 from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch, GlobalBatchNorm, dropout_rows
 from models.micro_batches import encode
+from models.mixing import LayerChoice, ScalarMix
 from models.sampling import Candidates
 
 HeadKind = Literal["blocks", "linear"]
@@ -78,6 +79,9 @@ class LanguageModel(nn.Module):
 class Classifier(nn.Module):
     """An encoder, pooling over the text, and the two-block head of ULMFiT.
 
+    The features of a token are those of the top layer, after its dropout, or what `layers` makes of several
+    layers, which have no dropout of their own (BERT's table 7, ELMo's mix).
+
     Source: Howard & Ruder 2018, section 3.3: concat pooling `[h_T, maxpool(H), meanpool(H)]`, blocks
     of batch normalisation, dropout and a linear layer, ReLU between them, and BPT3C, which reads a
     text in chunks and carries the state. As in the authors' code, gradients stop at the start of a
@@ -99,10 +103,13 @@ class Classifier(nn.Module):
         head_dropout: Sequence[float],
         bptt: int,
         head: HeadKind = "blocks",
+        layers: LayerChoice = LayerChoice(),  # noqa: B008  # immutable
     ) -> None:
         super().__init__()
         self.encoder, self.pooling, self.bptt, self.num_classes = encoder, pooling, bptt, num_classes
-        width = encoder.width * _POOLED_PARTS[pooling]
+        self.layers, self._indices = layers, layers.indices(len(encoder.layer_widths))
+        self.mix = ScalarMix(len(self._indices)) if layers.combine == "mix" else None
+        width = layers.width(encoder.layer_widths) * _POOLED_PARTS[pooling]
         self.pooled_width = width
         self.head: Head | LinearHead
         if head == "linear":
@@ -130,15 +137,18 @@ class Classifier(nn.Module):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
             for start in range(0, ids_BT.shape[1], self.bptt):
                 part = slice(start, start + self.bptt)
-                encoded = encode(self.encoder, ids_BT[:, part], mask_BT[:, part], state, batch)
+                encoded = encode(
+                    self.encoder, ids_BT[:, part], mask_BT[:, part], state, batch, layers=self._indices
+                )
                 # Gradients without dropout serve to explain a prediction and flow through the whole text.
                 state = encoded.state if batch is None else tuple(each.detach() for each in encoded.state)
-                chunks.append(encoded.features)
-        return torch.cat(chunks, dim=1)
+                chunks.append([encoded.features] if self.layers.is_top else encoded.layers)
+        joined = [torch.cat(parts, dim=1) for parts in zip(*chunks, strict=True)]
+        return joined[0] if self.layers.is_top else self.layers.put_together(joined, self.mix)
 
     def pool(self, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """Return what the head reads of each text, of the features of its tokens."""
-        if self.pooling == "first":
+        if self.pooling == "first" and self.layers.is_top:
             return self.encoder.pooled_first(features_BTF[:, 0])
         return pool(features_BTF, mask_BT, self.pooling, None if self.idf_V is None else self.idf_V[ids_BT])
 
@@ -219,7 +229,7 @@ def classifier_groups(
 
     A linear head is fitted rather than trained, so it makes no group of its own.
     """
-    head = list(model.head.parameters())
+    head = [*model.head.parameters(), *(model.mix.parameters() if model.mix is not None else ())]
     if isinstance(model.head, LinearHead):
         return [*encoder_groups[:-1], [*encoder_groups[-1], *head]]
     return [*encoder_groups, head]

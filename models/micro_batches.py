@@ -10,6 +10,8 @@ Shapes: B rows, T tokens.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -24,38 +26,45 @@ def encode(
     mask_BT: Tensor | None,
     state: State,
     batch: GlobalBatch | None,
-    **more: Tensor,
+    layers: Sequence[int] = (-1,),
+    more: Mapping[str, Tensor] | None = None,
 ) -> Encoded:
     """Encode as `encoder` does, in parts of at most `encoder.micro_rows` rows if this is training.
 
-    `more` are arguments of the encoder whose first dimension is the row. Results differ by rounding alone,
-    and of the layers only the top one is returned: the others would be most of what is left in memory.
+    `more` are arguments of the encoder whose first dimension is the row. Results differ by rounding alone. Of
+    the layers only `layers` are returned: all of them would be most of what is left in memory.
     """
-    num_rows = len(ids_BT)
+    more, num_rows = more or {}, len(ids_BT)
     size = encoder.micro_rows
     if batch is None or size is None or num_rows <= size or not torch.is_grad_enabled():
         encoded: Encoded = encoder(ids_BT, mask_BT, state, batch, **more)
-        return encoded
+        return encoded._replace(layers=[encoded.layers[index] for index in layers])
     given = {"ids_BT": ids_BT, "mask_BT": mask_BT, **more}
     parts = []
     for start in range(0, num_rows, size):
         rows = slice(start, min(start + size, num_rows))
         part = batch.part(rows)
         cut = {name: None if tensor is None else tensor[rows] for name, tensor in given.items()}
-        parts.append(_encode_part(encoder, cut, tuple(tensor[rows] for tensor in state), part))
+        parts.append(_encode_part(encoder, cut, tuple(tensor[rows] for tensor in state), part, layers))
     batch.go_on_from(part)
-    top = torch.cat([each.layers[-1] for each in parts])
+    kept = [torch.cat(pieces) for pieces in zip(*(each.layers for each in parts), strict=True)]
     features = torch.cat([each.features for each in parts])
     states = zip(*(each.state for each in parts), strict=True)
-    return Encoded([top], features, tuple(torch.cat(tensors) for tensors in states))
+    return Encoded(kept, features, tuple(torch.cat(tensors) for tensors in states))
 
 
-def _encode_part(encoder: Encoder, cut: dict[str, Tensor | None], state: State, part: GlobalBatch) -> Encoded:
+def _encode_part(
+    encoder: Encoder,
+    cut: dict[str, Tensor | None],
+    state: State,
+    part: GlobalBatch,
+    layers: Sequence[int],
+) -> Encoded:
     before = part.draws
 
     def run() -> tuple[list[Tensor], Tensor, State]:
         part.draws = before  # the second pass draws the masks of the first
         encoded = encoder(state=state, batch=part, **cut)
-        return encoded.layers[-1:], encoded.features, encoded.state
+        return [encoded.layers[index] for index in layers], encoded.features, encoded.state
 
     return Encoded(*checkpoint(run, use_reentrant=False, preserve_rng_state=False))

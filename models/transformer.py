@@ -203,6 +203,10 @@ class Transformer(Encoder):
             self.final_norm = nn.LayerNorm(config.embedding_dim, config.norm_epsilon)
         initialise_layers(self, norm_first=norm_first)
 
+    @property
+    def layer_widths(self) -> list[int]:
+        return [self.width] * (1 + len(self.layers))
+
     def initial_state(self, num_rows: int) -> State:
         return ()
 
@@ -368,6 +372,8 @@ def classifier_defaults(**own: Any) -> dict[str, Any]:
         "unfreeze": "full",
         "epochs_per_unfreezing": 0.1,
         "dropout": 1.0,
+        "layers": [-1],
+        "combine": "concat",
         "pooling": "concat",
         "label_smoothing": 0.0,
         "language_model_weight": 0.0,

@@ -130,6 +130,10 @@ class TransformerXL(Encoder):
             self.final_norm = nn.LayerNorm(config.embedding_dim, config.norm_epsilon)
         initialise_layers(self, norm_first=config.norm_first)
 
+    @property
+    def layer_widths(self) -> list[int]:
+        return [self.width] * (1 + len(self.layers))
+
     def initial_state(self, num_rows: int) -> State:
         return ()
 

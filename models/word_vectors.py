@@ -231,6 +231,8 @@ _FINETUNE_CLASSIFIER: dict[str, Any] = {
     "dropout": 1.0,
     "head_hidden": 50,
     "head_dropout": [0.4, 0.1],
+    "layers": [-1],
+    "combine": "concat",
     "pooling": "idf",
     "label_smoothing": 0.1,
     "language_model_weight": 0.0,

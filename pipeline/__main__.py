@@ -317,7 +317,7 @@ def layers(
     headstart: Annotated[str, typer.Argument(help="A name in `headstarts`.")],
     general: Annotated[bool, typer.Option("--general", help="The model before its fine-tuning.")] = False,
     labels: Annotated[int, typer.Option(min=2, help="Training documents of each probe.")] = 1000,
-    out: Annotated[Path, typer.Option(help="Folder for table and picture.")] = Path("reports/layers"),
+    out: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("reports/studies"),
 ) -> None:
     """Compare probes on each layer of a head start, and on several layers together."""
     from rich.console import Console
@@ -326,7 +326,8 @@ def layers(
     from pipeline.execution.layers import compare
 
     found = compare(headstart, "general_lm" if general else "target_lm", labels, out)
-    best = min(found.figures, key=lambda each: each.error)
+    of_a_probe = [each for each in found.figures if each.weights is None]
+    best = min(of_a_probe, key=lambda each: each.error)
     table = Table("layers", "wrong", "standard error", "log loss, nats")
     for each in found.figures:
         error = f"{each.error:.1%}"
@@ -341,7 +342,13 @@ def layers(
         f"probes of {found.num_labels:,} labels, judged on {found.num_judged:,} validation documents; the "
         f"best: headstarts.{headstart}.probe: {{layers: {best.layers}, combine: {best.combine}}}"
     )
-    typer.echo(f"{found.csv} and {found.picture}")
+    for mixed in (each for each in found.figures if each.weights is not None):
+        weights = ", ".join(f"{weight:.2f}" for weight in mixed.weights or ())
+        typer.echo(
+            f"the learned mean weighs the layers {weights}, from the lowest; a classifier learns one with "
+            f"headstarts.{headstart}.finetune_classifier: {{layers: all, combine: mix}}"
+        )
+    typer.echo(f"{found.file}; `dvc repro` puts it on the page")
 
 
 @app.command("import-fastai")

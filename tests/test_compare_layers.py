@@ -9,7 +9,7 @@ import torch
 from models.awd_lstm import AWDLSTM
 from models.awd_lstm import Config as LSTMConfig
 from models.bert import BERT, Config
-from pipeline.evaluation.layers import Documents, compare_layers, ways_of
+from pipeline.evaluation.layers import Documents, LayerFigures, compare_layers, fitted_mix, ways_of
 from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
 from pipeline.evaluation.settings import Probe
 
@@ -48,7 +48,9 @@ def test_the_figures_are_those_of_a_probe_with_these_settings(kind):
     found = compare_layers(
         encoder, training, judged, ["mean", "idf_mean", "last"], READING, IDF, 2, seed=3, device=device
     )
-    assert len(found) == (10 if kind == "bert" else 3)
+    assert len(found) == (11 if kind == "bert" else 3)
+    if kind == "bert":
+        assert_a_learned_mean(found.pop())
     for each in found:
         way = Probe(layers=each.layers, combine=each.combine, pooling=["mean", "idf_mean", "last"])  # type: ignore[arg-type]
         train, test = (
@@ -59,3 +61,20 @@ def test_the_figures_are_those_of_a_probe_with_these_settings(kind):
         assert each.log_loss == pytest.approx(-np.log(probs[np.arange(40), judged.labels]).mean(), rel=1e-3)
         assert each.standard_error == pytest.approx((each.error * (1 - each.error) / 40) ** 0.5)
     assert min(each.error for each in found) < 0.4
+
+
+def assert_a_learned_mean(found: LayerFigures) -> None:
+    assert (found.combine, found.layers) == ("mix", [0, 1, 2, 3, 4, 5])
+    assert found.weights is not None
+    assert sum(found.weights) == pytest.approx(1)
+    assert found.error < 0.4
+
+
+def test_the_learned_mean_prefers_the_layer_that_tells_the_labels():
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % 2
+    noise = [rng.normal(size=(200, 1, 6)).astype(np.float32) for _ in range(3)]
+    noise[1][:, 0, 0] += 4 * (2 * labels - 1)
+    weights = fitted_mix(noise, labels, 2)
+    assert weights[1] > 0.8
+    assert sum(weights) == pytest.approx(1)

@@ -455,10 +455,14 @@ def test_a_search_of_word_vectors_has_a_space():
         (
             "ulmfit",
             {"layers": [2]},
-            r"headstarts\.ulmfit: probe\.layers names layer 2, but the",
+            r"headstarts\.ulmfit\.probe\.layers names layer 2, but the",
         ),
-        ("ulmfit", {"layers": "all", "combine": "sum"}, r"headstarts\.ulmfit: .* are 320, 160 wide"),
-        ("vectors", {"layers": [-2]}, r"headstarts\.vectors: probe\.layers names layer -2"),
+        (
+            "ulmfit",
+            {"layers": "all", "combine": "sum"},
+            r"headstarts\.ulmfit\.probe\.combine .* are 320, 160 wide",
+        ),
+        ("vectors", {"layers": [-2]}, r"headstarts\.vectors\.probe\.layers names layer -2"),
         ("vectors", {"layers": [0, 0]}, r"`headstarts\.vectors\.probe\.layers`.* names one twice"),
     ],
 )

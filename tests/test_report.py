@@ -238,6 +238,27 @@ def test_a_head_start_without_bits_per_byte_is_shown_by_its_own_measure(figures)
     assert "vectors, finetune_classifier: learning rate of each layer group" in html
 
 
+def layers_study(key: str) -> dict[str, Any]:
+    rows = [
+        {"name": name, "error": error, "standard_error": 0.01, "log_loss": 1.0, "weights": weights}
+        for name, error, weights in (("0", 0.5, None), ("1", 0.25, None), ("a mean", 0.24, [0.2, 0.8]))
+    ]
+    study = {"headstart": "ulmfit", "key": key, "num_labels": 500, "num_judged": 2000, "rows": rows}
+    return {"layers-ulmfit": study}
+
+
+def test_layers_are_on_the_page_if_they_are_of_its_models(figures):
+    metrics = {**figures.metrics, "finetune_lm-ulmfit": {**figures["finetune_lm-ulmfit"], "key": "abc"}}
+    shown, stale = (
+        page(dataclasses.replace(figures, metrics=metrics, studies=layers_study(key)), Provenance({}, {}, []))
+        for key in ("abc", "of an earlier training")
+    )
+    assert 'id="layers"' in shown
+    assert "0.20, 0.80" in shown
+    assert "25.0%" in shown
+    assert 'id="layers"' not in stale
+
+
 def test_the_price_of_a_probe_includes_reading_the_document(figures):
     metrics = dict(figures.metrics)
     metrics["read_features-ulmfit"] = {**metrics["read_features-ulmfit"], "milliseconds_per_document": 2.0}
@@ -444,9 +465,9 @@ def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_pa
     (evaluation / "calibration.csv").write_text("confidence\n", encoding="utf-8")
     (evaluation / "errors.json").write_text("[]", encoding="utf-8")
 
-    assert data.read(metrics, curves, evaluation, {"ulmfit": "pieces"}).metrics == figures.metrics
+    assert data.read(metrics, curves, evaluation, {"ulmfit": "pieces"}, {}).metrics == figures.metrics
     (metrics / "tune.json").write_text('{"num_trials": 2}', encoding="utf-8")
-    found = data.read(metrics, curves, evaluation, {"ulmfit": "pieces"})
+    found = data.read(metrics, curves, evaluation, {"ulmfit": "pieces"}, {})
     assert found.metrics.keys() - figures.metrics.keys() == {"tune"}
 
 

@@ -45,9 +45,11 @@ def test_no_library_warns_on_the_terminal(project):
 def test_layers_are_compared_on_what_the_route_left(project):
     done = command(project, "headstart", "layers", "ulmfit", "--labels", "40")
     assert "the best: headstarts.ulmfit.probe: {layers: [" in done.stdout
-    table = (project / "reports/layers/ulmfit-target_lm.csv").read_text(encoding="utf-8").splitlines()
-    assert table[0].startswith("name,layers,combine,error")
-    assert (project / "reports/layers/ulmfit-target_lm.png").stat().st_size > 1000
+    table = json.loads((project / "reports/studies/layers-ulmfit.json").read_text(encoding="utf-8"))
+    assert table["key"] == metrics(project, "finetune_lm-ulmfit")["key"]
+    assert 'id="chart-layers-ulmfit"' not in (project / "reports/index.html").read_text(encoding="utf-8")
+    assert "Running stage 'report'" in command(project, "dvc", "repro").stdout
+    assert 'id="chart-layers-ulmfit"' in (project / "reports/index.html").read_text(encoding="utf-8")
 
 
 def test_every_stage_leaves_sound_figures(project):

@@ -69,7 +69,7 @@ def _card(state: dict[str, Any]) -> ModelCard:
     """Raises one of several errors if a part is missing, unknown or of another type."""
     head = state["head"]
     if head is not None:
-        lists = {"label_names": tuple(head["label_names"]), "head_dropout": tuple(head["head_dropout"])}
+        lists = {name: tuple(value) for name, value in head.items() if isinstance(value, list)}
         head = typed(HeadCard, head | lists, where="head")
         if min(head.bptt, head.max_tokens, head.head_hidden) < 1:
             raise ValueError("head: bptt, max_tokens and head_hidden must be at least 1")
@@ -95,7 +95,12 @@ def _check_sizes(card: ModelCard, head: HeadCard, tensors: Mapping[str, Tensor],
     try:
         with torch.device("meta"), NoInitialWeights():
             model = build_classifier(build_encoder(card)[0], head)
-    except (RuntimeError, TypeError, OverflowError) as error:  # torch, for sizes beyond its integers
+    except (
+        RuntimeError,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ) as error:  # torch, for sizes beyond its integers
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{folder / STATE_FILE} describes no network: {reason}") from error
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}

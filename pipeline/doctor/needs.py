@@ -23,6 +23,7 @@ FLOAT_BYTES = 4
 # Measured on a CPU, see `Need`.
 FIXED_BYTES = 90e6  # libraries' own buffers
 PROCESS_BYTES = 500e6  # a worker that has imported torch, Ray and MLflow
+_OF_THE_HEAD = ("pooling", "head_hidden", "bptt", "max_tokens", "combine")  # same in settings and card
 _BESIDE_PARTS = 0.2  # of the activations: what evaluation and the rest of a step take, as measured for four
 FACTOR = 1.5  # the estimate is right to within this factor
 
@@ -79,7 +80,8 @@ def _need_of_stage(params: Params, head_start: ResolvedHeadStart, stage: str, nu
         key="",
     )
     if isinstance(settings, ClassifierTraining):
-        same = {name: getattr(settings, name) for name in ("pooling", "head_hidden", "bptt", "max_tokens")}
+        same = {name: getattr(settings, name) for name in _OF_THE_HEAD}
+        same["layers"] = settings.layer_choice.layers
         dropout = tuple(settings.head_dropout)
         # The number of labels hardly matters.
         head = HeadCard(label_names=("a", "b"), head_dropout=dropout, normalise={}, **same)

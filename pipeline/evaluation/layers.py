@@ -13,13 +13,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from models.family import Encoder
+from models.mixing import ScalarMix
 from pipeline.evaluation.metrics import log_loss
 from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
 from pipeline.evaluation.settings import Pooling, Probe
 
 _LAST = 4  # layers, as in BERT's table
+_MIX_ITERATIONS, _MIX_STRENGTH = 100, 10.0  # the latter as scikit-learn's C
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,10 @@ class Documents:
 
 @dataclass(frozen=True)
 class LayerFigures:
-    """A probe on some layers, as `probe.layers` and `probe.combine` name them."""
+    """A probe on some layers, as `probe.layers` and `probe.combine` name them.
+
+    `mix`, a learned mean of all layers, is no setting of a probe but of `finetune_classifier.combine`.
+    """
 
     name: str
     layers: list[int]
@@ -40,6 +46,7 @@ class LayerFigures:
     error: float  # fraction of the judged documents
     standard_error: float  # of that fraction, by the number of judged documents
     log_loss: float  # nats a document
+    weights: list[float] | None = None  # of the layers in a learned mean
 
 
 def ways_of(widths: Sequence[int]) -> list[tuple[str, Probe]]:
@@ -82,26 +89,63 @@ def compare_layers(
     Each document is read once. Pooled layers are put together afterwards, which is the same for every pooling
     but the maximum: it is taken layer by layer.
     """
-    with torch.no_grad():
-        encoded = encoder(torch.zeros(1, 1, dtype=torch.int64, device=device))
-    widths = [layer.shape[-1] for layer in encoded.layers]
+    widths = encoder.layer_widths
     whole = Probe.model_validate({"layers": "all", "combine": "concat", "pooling": list(poolings)})
     ends = np.cumsum(widths)[:-1].tolist()
     by_layer = [
         np.split(pooled_features(encoder, part.tokens, whole, reading, idf_V, device), ends, axis=2)
         for part in (training, judged)
     ]
-    found = []
-    for name, way in ways_of(widths):
-        assert way.layers != "all"
-        features = [[parts[layer] for layer in way.layers] for parts in by_layer]
-        train, test = (
-            sum(parts[1:], start=parts[0]) if way.combine == "sum" else np.concatenate(parts, axis=2)
-            for parts in features
-        )
+
+    def judge(name: str, layers: Sequence[int], combine: str, weights: list[float] | None) -> LayerFigures:
+        train, test = (_put_together([parts[k] for k in layers], combine, weights) for parts in by_layer)
         probs = fit_probe(train, training.labels, num_classes, seed).probabilities(test)
         error = float((probs.argmax(1) != judged.labels).mean())
         spread = float(np.sqrt(error * (1 - error) / len(judged.labels)))
         nats = log_loss(judged.labels, probs)
-        found.append(LayerFigures(name, way.layers, way.combine, error, spread, nats))
+        return LayerFigures(name, list(layers), combine, error, spread, nats, weights)
+
+    every = range(len(widths))
+    found = [
+        judge(name, every if way.layers == "all" else way.layers, way.combine, None)
+        for name, way in ways_of(widths)
+    ]
+    if len(widths) > 1 and len(set(widths)) == 1:
+        weights = fitted_mix(by_layer[0], training.labels, num_classes)
+        found.append(judge("all, a learned mean", every, "mix", weights))
+    return found
+
+
+def _put_together(parts: Sequence[np.ndarray], combine: str, weights: Sequence[float] | None) -> np.ndarray:
+    """Return pooled features (N, P, F) of pooled layers."""
+    if combine == "concat":
+        return np.concatenate(parts, axis=2)
+    return np.tensordot(weights or [1.0] * len(parts), np.stack(parts), axes=1)
+
+
+def fitted_mix(layers_LNPF: Sequence[np.ndarray], labels: np.ndarray, num_classes: int) -> list[float]:
+    """Return the weights of the layers, of sum one, that serve logistic regression on their mean best.
+
+    Source: Peters et al. 2018 (arXiv 1802.05365), equation 1. The factor there goes up in the scaling of
+    features to length one.
+    """
+    stacked_LNPF = torch.from_numpy(np.stack(layers_LNPF))
+    target_N = torch.from_numpy(labels)
+    mix = ScalarMix(len(layers_LNPF))
+    linear = torch.nn.Linear(stacked_LNPF[0, 0].numel(), num_classes)
+    for weight in linear.parameters():
+        torch.nn.init.zeros_(weight)
+    weights = [mix.scores, *linear.parameters()]
+    optimizer = torch.optim.LBFGS(weights, max_iter=_MIX_ITERATIONS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        units = torch.nn.functional.normalize(mix(list(stacked_LNPF)), dim=2).flatten(1)
+        nats = torch.nn.functional.cross_entropy(linear(units), target_N)
+        total: Tensor = nats + linear.weight.square().sum() / (2 * _MIX_STRENGTH * len(labels))
+        total.backward()
+        return total
+
+    optimizer.step(loss)
+    found: list[float] = mix.weights.tolist()
     return found

@@ -80,7 +80,7 @@ def pooled_features(
     clipped = [clip(document, reading.max_tokens, reading.direction) for document in documents]
     order = sorted(range(len(clipped)), key=lambda k: clipped[k].tobytes())  # of equal lengths, by content
     with _evaluating(encoder, dtype):
-        width = token_width(encoder, settings, device)
+        width = settings.layer_choice.width(encoder.layer_widths, "probe")
         features = np.zeros((len(clipped), len(settings.pooling), width), dtype=np.float32)
         for batch in by_length([len(clipped[k]) for k in order], _BATCH_TOKENS):
             chosen = [order[place] for place in batch]
@@ -136,36 +136,6 @@ def _evaluating(encoder: Encoder, dtype: torch.dtype) -> Iterator[None]:
         encoder.train(before)
 
 
-def token_width(encoder: Encoder, settings: Probe, device: torch.device) -> int:
-    """Return F, read off a single token.
-
-    Raises ValueError if the encoder lacks a layer, or layers to be summed differ in width.
-    """
-    encoded = encoder(torch.zeros(1, 1, dtype=torch.int64, device=device))
-    return _combined(encoded.layers, settings).shape[-1]
-
-
-def _combined(layers: Sequence[Tensor], settings: Probe) -> Tensor:
-    """Return the sum or concatenation (B, T, F) of the chosen layers, each (B, T, F_l)."""
-    wanted = range(len(layers)) if settings.layers == "all" else settings.layers
-    for index in wanted:
-        if not -len(layers) <= index < len(layers):
-            raise ValueError(
-                f"probe.layers names layer {index}, but the encoder has {len(layers)}: "
-                f"0 to {len(layers) - 1} from the bottom, or -1 to {-len(layers)} from the top"
-            )
-    chosen = [layers[index] for index in wanted]
-    if settings.combine == "concat":
-        return torch.cat(chosen, dim=-1)
-    widths = [layer.shape[-1] for layer in chosen]
-    if len(set(widths)) > 1:
-        raise ValueError(
-            f"probe.combine is sum, but the layers {list(wanted)} are {', '.join(map(str, widths))} wide; "
-            "set it to concat, or choose layers of one width"
-        )
-    return torch.stack(chosen).sum(0)
-
-
 def _pooling_weights(settings: Probe, mask_BT: Tensor, text_BT: Tensor, idf_BT: Tensor) -> Tensor:
     """Return each pooling as weights of the tokens, (B, P, T); those of `max`, which is no sum, are zero.
 
@@ -198,12 +168,14 @@ def _pooled(
     num_rows, num_poolings, _ = weights_BPT.shape
     pooled_BPF = weights_BPT.new_zeros(num_rows, num_poolings, width)
     max_BF = weights_BPT.new_full((num_rows, width), -torch.inf)
+    choice = settings.layer_choice
+    indices = choice.indices(len(encoder.layer_widths))
     state: State = ()
     for start in range(0, ids_BT.shape[1], bptt):
         part = slice(start, start + bptt)
         encoded = encoder(ids_BT[:, part], mask_BT[:, part], state)
         state = encoded.state
-        features_BTF = _combined(encoded.layers, settings)
+        features_BTF = choice.put_together([encoded.layers[index] for index in indices])
         pooled_BPF += weights_BPT[:, :, part] @ features_BTF
         if "max" in settings.pooling:
             seen_BTF = features_BTF.masked_fill(~text_BT[:, part, None], -torch.inf)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.settings.section import CountOrZero, Distinct, Section
+from pipeline.settings.section import CountOrZero, Distinct, Layers, Section
+
+if TYPE_CHECKING:
+    from models.mixing import LayerChoice
 
 Pooling = Literal["mean", "idf_mean", "max", "first", "last"]
 
@@ -27,7 +30,12 @@ class Probe(Section):
     `[-2]`; the sum or concatenation of the last four is `[-4, -3, -2, -1]` with `combine: sum` or `concat`.
     """
 
-    # 0: the lowest; -1: the top one
-    layers: Annotated[list[int], Field(min_length=1), Distinct] | Literal["all"]
+    layers: Layers
     combine: Literal["sum", "concat"]  # of several layers; a sum needs layers of one width
     pooling: Annotated[list[Pooling], Field(min_length=1), Distinct]
+
+    @property
+    def layer_choice(self) -> LayerChoice:
+        from models.mixing import LayerChoice
+
+        return LayerChoice("all" if self.layers == "all" else tuple(self.layers), self.combine)

@@ -1,4 +1,4 @@
-"""`headstart layers`: which layers of a head start serve its probe best, as a table and a picture."""
+"""`headstart layers`: which layers of a head start serve its probe best, for a table and the page."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.evaluation.layers import Documents, LayerFigures, compare_layers
 from pipeline.evaluation.probe import Reading
 from pipeline.execution.lr_find import stage_arguments
-from pipeline.files.tables import write_csv
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import load
+from pipeline.report.studies import write_study
 from pipeline.training.cards import build_encoder
 from pipeline.training.checkpoint import tensors_under
 
@@ -30,12 +30,11 @@ class Found:
     figures: list[LayerFigures]
     num_labels: int
     num_judged: int
-    csv: Path
-    picture: Path
+    file: Path
 
 
 def compare(headstart: str, model: str, num_labels: int, out: Path) -> Found:
-    """Compare the layers of a head start on validation documents; write the table and a picture to `out`.
+    """Compare the layers of a head start on validation documents; write the table into the folder `out`.
 
     Args:
         model: target_lm or general_lm.
@@ -69,14 +68,16 @@ def compare(headstart: str, model: str, num_labels: int, out: Path) -> Found:
         params.run.seed,
         device,
     )
-    out.mkdir(parents=True, exist_ok=True)
-    file = out / f"{headstart}-{model}"
-    found = Found(
-        figures, len(training.labels), len(judged.labels), file.with_suffix(".csv"), file.with_suffix(".png")
-    )
-    write_csv(found.csv, [asdict(each) | {"layers": " ".join(map(str, each.layers))} for each in figures])
-    _draw(found, headstart)
-    return found
+    num_labels, num_judged = len(training.labels), len(judged.labels)
+    content = {
+        "headstart": headstart,
+        "stage": card.stage,
+        "key": card.key,
+        "num_labels": num_labels,
+        "num_judged": num_judged,
+        "rows": [asdict(each) for each in figures],
+    }
+    return Found(figures, num_labels, num_judged, write_study(out, "layers", headstart, content))
 
 
 def _labelled(shard: TokenShard, most: int, seed: int) -> Documents:
@@ -88,28 +89,3 @@ def _labelled(shard: TokenShard, most: int, seed: int) -> Documents:
     if most < len(labelled):
         labelled = labelled[stratified_subset(labels, most, seed)]
     return Documents([shard.document(int(k)) for k in labelled], shard.labels[labelled].astype(np.int64))
-
-
-def _draw(found: Found, headstart: str) -> None:
-    import altair as alt
-
-    rows = [
-        {
-            "layers": each.name,
-            "error": 100 * each.error,
-            "low": 100 * (each.error - 2 * each.standard_error),
-            "high": 100 * (each.error + 2 * each.standard_error),
-        }
-        for each in found.figures
-    ]
-    title = f"{headstart}: error of a probe by layer, {found.num_labels:,} labels"
-    base = alt.Chart(alt.Data(values=rows), title=title).encode(
-        y=alt.Y("layers:N", sort=None, title=None, axis=alt.Axis(labelLimit=240))
-    )
-    scale = alt.Scale(zero=False)
-    bars = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X("low:Q", scale=scale, title=f"% wrong of {found.num_judged:,} validation documents"),
-        x2="high:Q",
-    )
-    points = base.mark_point(filled=True, size=60).encode(x=alt.X("error:Q", scale=scale))
-    (bars + points).properties(width=420).save(str(found.picture), scale_factor=2)

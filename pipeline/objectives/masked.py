@@ -196,7 +196,7 @@ class Masked(Objective):
     def _features(self, batch: MaskedBatch, context: Workers, whole: GlobalBatch | None) -> Tensor:
         ids, segments = context.to_device(batch.ids_BT, batch.segments_BT)
         pair = {"segments_BT": segments} if self._settings.next_sentence else {}
-        return encode(self._model.encoder, ids, None, (), whole, **pair).features
+        return encode(self._model.encoder, ids, None, (), whole, more=pair).features
 
     def _pair_nats(self, features_BTE: Tensor, batch: MaskedBatch, context: Workers) -> Tensor:
         """Return the loss of next sentence prediction for each row, (B,)."""

@@ -40,19 +40,27 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
 
 
 def _check_layers(head_start: ResolvedHeadStart) -> None:
-    """Raise ValueError if the probe reads layers that the encoder does not have, or cannot sum them."""
-    probe = head_start.probe
-    if probe.layers == [-1] or (probe.layers == "all" and probe.combine == "concat"):
-        return  # every encoder has these
+    """Raise ValueError if layers are named that the encoder does not have, or cannot sum or mix."""
+    chosen = {
+        "probe": head_start.probe.layer_choice,
+        "finetune_classifier": head_start.finetune_classifier.layer_choice,
+        "few_labels": head_start.few_labels.layer_choice,
+        "scratch": head_start.scratch.layer_choice,
+    }
+    if all(choice.is_top for choice in chosen.values()):
+        return  # every encoder has it
     import torch
 
-    from pipeline.evaluation.probe import token_width
+    from pipeline.training.cards import NoInitialWeights
 
     _, config = family_and_config(head_start.model)
-    try:
-        token_width(head_start.family.build(config, 8).eval(), probe, torch.device("cpu"))
-    except ValueError as error:
-        raise ValueError(f"params.yaml: headstarts.{head_start.name}: {error}") from error
+    with torch.device("meta"), NoInitialWeights():
+        widths = head_start.family.build(config, 8).layer_widths
+    for section, choice in chosen.items():
+        try:
+            choice.width(widths, section)
+        except ValueError as error:
+            raise ValueError(f"params.yaml: headstarts.{head_start.name}.{error}") from error
 
 
 def check_numbers_of_labels(params: Params, num_classes: int) -> None:

@@ -71,6 +71,33 @@ def prices(rows: Sequence[Row]) -> Any:
     return _sized(alt.layer(line, points), height=320)
 
 
+def layers(rows: Sequence[Row], num_judged: int) -> Any:
+    """Error of a probe by the layers that it reads, with two standard errors on either side."""
+    import altair as alt
+
+    drawn = [
+        {
+            "layers": row["name"],
+            "error": row["error"],
+            "low": row["error"] - 2 * row["standard_error"],
+            "high": row["error"] + 2 * row["standard_error"],
+        }
+        for row in rows
+    ]
+    base = alt.Chart(_data(drawn)).encode(
+        y=alt.Y("layers:N", sort=None, title=None, axis=alt.Axis(labelLimit=240)),
+        tooltip=["layers:N", alt.Tooltip("error:Q", format=".1%")],
+    )
+    scale, title = alt.Scale(zero=False), f"error on {num_judged:,} validation documents"
+    ends = base.mark_rule(strokeWidth=2, color=PALETTE[0]).encode(
+        x=alt.X("low:Q", scale=scale, title=title, axis=alt.Axis(format="%")), x2="high:Q"
+    )
+    points = base.mark_point(filled=True, size=60, opacity=1, color=PALETTE[0]).encode(
+        x=alt.X("error:Q", scale=scale, title=title)
+    )
+    return _sized(alt.layer(ends, points), height=26 * len(rows))
+
+
 def language_models(rows: Sequence[Row], title: str) -> Any:
     import altair as alt
 

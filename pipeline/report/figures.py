@@ -7,11 +7,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.project import stages
+from pipeline.report.studies import Study
 
 Row = Mapping[str, Any]
 
@@ -46,6 +47,7 @@ class Figures:
     confusion: Sequence[Row]  # actual, predicted
     calibration: Sequence[Row]
     errors: Sequence[Mapping[str, Any]]
+    studies: Mapping[str, Study] = field(default_factory=dict)  # of commands beside the route
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         return self.metrics[name]
@@ -62,8 +64,22 @@ class Figures:
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self.metrics.get(name)
 
+    def studies_of(self, kind: str) -> list[Study]:
+        """The studies of a kind whose model is one of those that are reported on, not an earlier one."""
+        keys = {
+            self.metrics[f"{stage}-{name}"].get("key") for stage in TRAININGS for name in self.head_starts
+        }
+        mine = (study for name, study in self.studies.items() if name.startswith(f"{kind}-"))
+        return [study for study in mine if study["key"] in keys]
 
-def read(metrics: Path, curves: Path, evaluation: Path, tokenizers: Mapping[str, str]) -> Figures:
+
+def read(
+    metrics: Path,
+    curves: Path,
+    evaluation: Path,
+    tokenizers: Mapping[str, str],
+    studies: Mapping[str, Study],
+) -> Figures:
     """`tokenizers`: of each head start. Raises ValueError if a file is missing or damaged."""
     trainings = [f"{stage}-{name}" for stage in TRAININGS for name in tokenizers]
     encoded = {f"encode-{corpus}-{each}": None for each in tokenizers.values() for corpus in CORPORA}
@@ -83,6 +99,7 @@ def read(metrics: Path, curves: Path, evaluation: Path, tokenizers: Mapping[str,
         confusion=_csv(evaluation / "confusion.csv") if has_labels else [],
         calibration=_csv(evaluation / "calibration.csv") if has_labels else [],
         errors=_json(evaluation / "errors.json") if has_labels else [],
+        studies=studies,
     )
 
 

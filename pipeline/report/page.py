@@ -93,6 +93,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
     sections = [
         *((name, title, draw(figures)) for name, title, draw in of_labels if figures.has_labels),
         ("models", "Language models", _language_models(figures)),
+        ("layers", "Which layers serve a probe", _layers(figures)),
         ("rates", "Learning rates as used", _rates(figures)),
         ("search", "Search", _search(figures)),
         ("ablations", "What each trick is worth", _ablations(figures)),
@@ -287,6 +288,19 @@ def _language_models(figures: Figures) -> str:
         )
         for number, (title, rows) in enumerate(drawn.items(), start=1)
     ) + _table(tables.language_models(figures))
+
+
+def _layers(figures: Figures) -> str:
+    return "".join(
+        _figure(
+            f"layers-{study['headstart']}",
+            charts.layers(study["rows"], study["num_judged"]),
+            f"{study['headstart']}: error of a probe by the layers that it reads, fitted to "
+            f"{study['num_labels']:,} labels, with two standard errors on either side.",
+            _table(tables.layers(study)),
+        )
+        for study in figures.studies_of("layers")
+    )
 
 
 def _rates(figures: Figures) -> str:

@@ -65,6 +65,20 @@ def classifiers(figures: Figures) -> Table:
     ]
 
 
+def layers(study: Mapping[str, Any]) -> Table:
+    """The probes of `headstart layers`, by the layers that each reads."""
+    return [
+        {
+            "layers": row["name"],
+            "wrong": f"{row['error']:.1%}",
+            "standard error": f"{row['standard_error']:.1%}",
+            "log loss, nats": f"{row['log_loss']:.3f}",
+            "weights of the layers": ", ".join(f"{weight:.2f}" for weight in row["weights"] or ()),
+        }
+        for row in study["rows"]
+    ]
+
+
 def _candidate(name: str) -> str:
     return name_of(name) if name != "blend" else "blend of them"
 

@@ -27,6 +27,9 @@ def _distinct(values: list[T]) -> list[T]:
 
 Distinct = AfterValidator(_distinct)  # of a list
 
+# Of an encoder: 0 is the lowest, -1 the top one.
+Layers = Annotated[list[int], Field(min_length=1), Distinct] | Literal["all"]
+
 NumLabels = Count | Literal["all"]  # to train on; more than there are: all
 
 Precision = Literal["auto", "fp32", "bf16"]  # of matrix products

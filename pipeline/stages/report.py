@@ -13,6 +13,7 @@ from pipeline.report import charts, markdown
 from pipeline.report import figures as say
 from pipeline.report.headline import headline_figures
 from pipeline.report.page import Provenance, page
+from pipeline.report.studies import read_studies
 
 STAGE = Stage(
     place=13,
@@ -28,6 +29,7 @@ def run(
     figures: Path,
     curves: Path,
     evaluation: Path,
+    studies: Path,
     out: Path,
     summary: Path,
     pictures: Path,
@@ -39,7 +41,7 @@ def run(
     Raises ValueError if the metrics of a stage are missing.
     """
     tokenizers = {name: params.headstarts[name].tokenizer for name in params.run.headstarts}
-    found = say.read(figures, curves, evaluation, tokenizers)
+    found = say.read(figures, curves, evaluation, tokenizers, read_studies(studies))
     drawn = _charts_of_labels(found) if found.has_labels else {}
     for number, (title, rows) in enumerate(say.language_model_curves(found).items(), start=1):
         drawn[f"language_models_{number}"] = charts.language_models(rows, title)

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from models.family import Encoder, Family, lookup
 from models.heads import Classifier, HeadKind, Pooling
+from models.mixing import Combine, LayerChoice
 from pipeline.corpus.settings import Direction
 from pipeline.objectives.lookup import objective_of
 from pipeline.settings.loader import typed
@@ -30,6 +31,8 @@ class HeadCard:
     max_tokens: int
     normalise: dict[str, Any]  # the text normalisation settings of its training
     kind: HeadKind = "blocks"
+    layers: tuple[int, ...] | Literal["all"] = (-1,)  # whose features are pooled
+    combine: Combine = "concat"
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,7 @@ def build_classifier(encoder: Encoder, card: HeadCard) -> Classifier:
         head_dropout=card.head_dropout,
         bptt=card.bptt,
         head=card.kind,
+        layers=LayerChoice(card.layers, card.combine),
     )
 
 

@@ -342,6 +342,11 @@ def make_classifier_job(
             f"finetune_classifier.language_model_weight is {settings.language_model_weight}, but "
             f"{model.family} is not trained to predict the next token; set it to 0"
         )
+    if settings.language_model_weight and not settings.layer_choice.is_top:
+        raise ValueError(
+            f"finetune_classifier.language_model_weight is {settings.language_model_weight}, but its model "
+            "reads the top layer, and finetune_classifier.layers names others; set it to 0, or layers to [-1]"
+        )
     if not _validates(few_labels) and settings.optimizer.kind == "nt_asgd":
         raise ValueError(
             "few_labels: optimizer.kind is nt_asgd, which begins to average by the validation loss, but "
@@ -358,6 +363,8 @@ def make_classifier_job(
         max_tokens=settings.max_tokens,
         normalise=normalise.model_dump(),
         kind="linear" if settings.method == "contrastive" else "blocks",
+        layers=settings.layer_choice.layers,
+        combine=settings.combine,
     )
     card = replace(card_of(model, info, "classifier", "finetune_classifier"), head=head)
     if start is not None:

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from pipeline.objectives.settings import CausalSettings
-from pipeline.settings.section import Count, Epochs, EpochsOrZero, Fraction, NonNegative, Positive, Section
+from pipeline.settings.section import (
+    Count,
+    Epochs,
+    EpochsOrZero,
+    Fraction,
+    Layers,
+    NonNegative,
+    Positive,
+    Section,
+)
+
+if TYPE_CHECKING:
+    from models.mixing import LayerChoice
 
 
 class Model(Section):
@@ -102,9 +114,17 @@ class ClassifierTraining(Section):
     dropout: NonNegative
     head_hidden: Count
     head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
+    layers: Layers  # whose features are pooled
+    combine: Literal["concat", "sum", "mix"]  # of several layers; mix: a weighted mean, which is learned
     pooling: Literal["concat", "last", "first", "mean", "mean_max", "idf"]
     label_smoothing: Fraction
     language_model_weight: NonNegative  # of the causal language model's loss beside the classifier's
     evaluations_per_epoch: Count
     patience: Count | None  # stop after so many evaluations without a lower loss; null: never
     restarts: Annotated[int, Field(ge=0, le=10)]  # of a training that learned nothing, at half the rates
+
+    @property
+    def layer_choice(self) -> LayerChoice:
+        from models.mixing import LayerChoice
+
+        return LayerChoice("all" if self.layers == "all" else tuple(self.layers), self.combine)

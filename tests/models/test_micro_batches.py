@@ -32,11 +32,11 @@ def two_chunks(encoder: Encoder, **more: Tensor) -> list[Tensor]:
     ids = torch.randint(V, (B, 2 * T), generator=torch.Generator().manual_seed(3))
     mask = torch.arange(2 * T)[None] < torch.tensor([2 * T, 7, 3, 2 * T, 9])[:, None]
     batch = batch_of()
-    first = encode(encoder, ids[:, :T], mask[:, :T], (), batch, **more)
+    first = encode(encoder, ids[:, :T], mask[:, :T], (), batch, more=more)
     state = tuple(tensor.detach() for tensor in first.state)
     if more:
         state = ()
-    second = encode(encoder, ids[:, T:], mask[:, T:], state, batch, **more)
+    second = encode(encoder, ids[:, T:], mask[:, T:], state, batch, more=more)
     weights = torch.randn(B, T, encoder.width, generator=torch.Generator().manual_seed(4))
     encoder.zero_grad()
     (second.features * weights * mask[:, T:, None]).sum().backward()

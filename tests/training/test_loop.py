@@ -52,6 +52,7 @@ LANGUAGE_MODEL: dict[str, Any] = {"epochs": 2.5, "evaluations_per_epoch": 3}
 CLASSIFIER: dict[str, Any] = {
     "start": "scratch", "method": "plain", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "bptt": 6,
     "max_tokens": 14, "min_steps": 1, "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat",
+    "layers": [-1], "combine": "concat",
     "label_smoothing": 0.1, "language_model_weight": 0.0, "evaluations_per_epoch": 2, "patience": None,
     "restarts": 0,
 }  # fmt: skip
