@@ -137,6 +137,9 @@ def _add_stages(runs_bare: str | None) -> None:
 @app.command(rich_help_panel="Stages (run by dvc repro)")
 def fingerprint(
     out: Annotated[Path, typer.Option(help="Folder; it gets one file per stage.")],
+    studies: Annotated[
+        Path | None, typer.Option(help="Folder to make, as DVC wants it for the report: of `layers`.")
+    ] = None,
     params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Write down, for each stage, the code and packages that make its numbers."""
@@ -145,6 +148,8 @@ def fingerprint(
     from pipeline.project.params import load
 
     check_runs_own_code(Path.cwd())
+    if studies is not None:
+        studies.mkdir(parents=True, exist_ok=True)
     for file in write_fingerprints(load(params), out):
         typer.echo(f"changed: {file}")
 

@@ -21,10 +21,6 @@ _REPORT_DEP = "      - pipeline/report\n"
 _ALWAYS = "    always_changed: true  # it looks at the installed code and packages each time, in a second\n"
 _IGNORED = "/data/\n/.headstart/\n/dvc_plots/\n/reports/lr_find/\n"
 _DVC_IGNORED = "/config.local\n/plots.html\n/tmp\n/cache\n"
-_STUDIES = (
-    "Figures of commands beside the route, such as `headstart layers`: the report shows those\n"
-    "that are of the models that it reports on.\n"
-)
 _DVC_CONFIG = (
     "[core]\n    analytics = false\n    autostage = false\n[plots]\n    html_template = plots.html\n"
 )
@@ -58,7 +54,6 @@ def make_project(folder: Path) -> None:
         ".gitignore": _IGNORED,
         "params.yaml": (source / "params.yaml").read_text(encoding="utf-8"),
         "dvc.yaml": _without_code((source / "dvc.yaml").read_text(encoding="utf-8")),
-        "reports/studies/README.md": _STUDIES,
         **{f"sources/{name}/.gitignore": "*\n!.gitignore\n" for name in ("general", "target", "weights")},
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
