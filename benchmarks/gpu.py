@@ -89,7 +89,12 @@ def task_of(name: str, num_steps: int, precision: torch.dtype) -> LanguageModelT
     objective = objective_of(family)
     model = objective.build(encoder, family.config(**_FAMILIES[name]))
     groups = objective.layer_groups(model, family.layer_groups(encoder))
-    own: dict[str, Any] = {"row_tokens": 32, "masked_share": 0.15, "next_sentence": False}
+    own: dict[str, Any] = {
+        "row_tokens": 32,
+        "masked_share": 0.15,
+        "whole_words": False,
+        "next_sentence": False,
+    }
     if name != "bert":
         own = {"bptt": 16, "variable_bptt": False, "ar_alpha": 1.0, "tar_beta": 1.0, "sampled_words": None}
     settings = objective.Settings(batch_rows=16, **own)

@@ -153,7 +153,9 @@ def bert_layer_groups(encoder: BERT) -> list[list[nn.Parameter]]:
 
 # Half as many epochs again, as a step's loss is of 15 % of the tokens. Next sentence prediction did not help
 # RoBERTa.
-_TRAINING = language_model_defaults(0.002, epochs=0.6, row_tokens=128, masked_share=0.15, next_sentence=False)
+_TRAINING = language_model_defaults(
+    0.002, epochs=0.6, row_tokens=128, masked_share=0.15, whole_words=False, next_sentence=False
+)
 
 FAMILY = Family(
     name="bert",

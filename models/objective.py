@@ -103,6 +103,7 @@ class TrainingText:
     start_id: int = 2  # of a document
     end_id: int = 3
     mask_id: int = 1  # hides a token
+    word_starts_V: np.ndarray | None = None  # bool; the tokens that begin a word; None: it is not known
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,9 @@ _CAUSAL = {
     "sampled_words": None,
 }  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
-    "bert": {"batch_rows": 5, "row_tokens": 12, "masked_share": 0.3, "next_sentence": False},
+    "bert": {
+        "batch_rows": 5, "row_tokens": 12, "masked_share": 0.3, "whole_words": False, "next_sentence": False,
+    },
     "awd_lstm": {**_CAUSAL, "variable_bptt": True},
     "word_vectors": {
         "batch_rows": 5, "row_tokens": 8, "window": 3, "negatives": 2, "shared_negatives": 4,

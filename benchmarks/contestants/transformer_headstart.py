@@ -51,7 +51,7 @@ objective = objective_of(family)
 model = objective.build(encoder, config)
 groups = objective.layer_groups(model, family.layer_groups(encoder))
 own = (
-    {"row_tokens": TOKENS, "masked_share": MASKED_SHARE, "next_sentence": False}
+    {"row_tokens": TOKENS, "masked_share": MASKED_SHARE, "whole_words": False, "next_sentence": False}
     if arguments.family == "bert"
     else {"bptt": TOKENS, "variable_bptt": False, "ar_alpha": 0.0, "tar_beta": 0.0, "sampled_words": None}
 )

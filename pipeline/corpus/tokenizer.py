@@ -120,6 +120,13 @@ class Tokenizer(ABC):
         silent = (self.bos_id, self.eos_id, self.pad_id)
         return ["" if token in silent else self.raw_piece(int(token)).replace(SPACE, " ") for token in tokens]
 
+    @cached_property
+    def word_starts(self) -> np.ndarray:
+        """Whether each token id begins a word, as a boolean array; special pieces begin none."""
+        found = np.array([self.raw_piece(token).startswith(SPACE) for token in range(self.vocab_size)])
+        found[self.special_ids] = False
+        return found
+
     def is_byte(self, token: int) -> bool:
         """Return whether a token stands for one byte of a character that the vocabulary lacks."""
         return bool(self.byte_mask[token])

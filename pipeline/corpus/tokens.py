@@ -7,7 +7,8 @@ A folder holds for each split
 - `<split>.offsets.npy`: int64, one more than documents; document i is `tokens[offsets[i]:offsets[i + 1]]`;
 - `<split>.labels.npy`: int32, -1 for unlabelled;
 
-and `tokens.json` with their sizes. Each document is stored as start, pieces, end. `manifest.json`, written
+`tokens.json` with their sizes, and `word_starts.npy`, which tells the tokens that begin a word. Each
+document is stored as start, pieces, end. `manifest.json`, written
 last, has the SHA-256 of every file. Opening a shard verifies the files that it maps, because a flipped bit
 would train a model on another text or look up a token that does not exist.
 """
@@ -26,7 +27,7 @@ import numpy as np
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.manifest import verify, write_manifest
 
-INFO_FILE = "tokens.json"
+INFO_FILE, WORD_STARTS_FILE = "tokens.json", "word_starts.npy"
 UNLABELLED = -1
 _COUNTED_AT_ONCE, _COUNTS = 10_000, 1_000  # tokens in a row, and how often of a shard
 
@@ -126,12 +127,17 @@ class ShardWriter:
         return SplitInfo(len(self._labels), self._offsets[-1], num_words, num_bytes)
 
 
-def write_info(folder: Path, info: TokensInfo) -> None:
-    """Write `tokens.json` and the manifest, which make the folder's shards whole."""
+def write_info(folder: Path, info: TokensInfo, word_starts: np.ndarray | None = None) -> None:
+    """Write `tokens.json`, `word_starts` (V,) and the manifest, which make the folder's shards whole.
+
+    Without `word_starts` each token is a word.
+    """
     content = {"dtype": info.dtype.name, **asdict(info)}
     atomic_write_text(folder / INFO_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    starts = np.ones(info.vocab_size, dtype=bool) if word_starts is None else word_starts
+    np.save(folder / WORD_STARTS_FILE, starts)
     files = [file.name for split in info.splits for file in _files(folder, split)]
-    write_manifest(folder, [INFO_FILE, *files])
+    write_manifest(folder, [INFO_FILE, WORD_STARTS_FILE, *files])
 
 
 def read_info(folder: Path) -> TokensInfo:
@@ -145,6 +151,13 @@ def read_info(folder: Path) -> TokensInfo:
     names = content.pop("label_names")
     splits = {split: SplitInfo(**sizes) for split, sizes in content.pop("splits").items()}
     return TokensInfo(**content, label_names=None if names is None else tuple(names), splits=splits)
+
+
+def read_word_starts(folder: Path) -> np.ndarray:
+    """Read which tokens begin a word, (V,). Raises ValueError if the file is missing or damaged."""
+    _verify(folder, [folder / WORD_STARTS_FILE])
+    found: np.ndarray = np.load(folder / WORD_STARTS_FILE, allow_pickle=False)
+    return found
 
 
 def open_shard(folder: Path, split: str) -> TokenShard:

@@ -6,6 +6,9 @@ The route of a row: a stretch of the token ribbon, in which documents follow one
 end tokens (RoBERTa's full sentences, Liu et al. 2019, section 4.2) -> framed by a start and an end token;
 with next sentence prediction two stretches of half the length, each with an end token -> masked.
 
+With `whole_words` the tokens of a word are chosen together, as the reference code's later versions do (its
+README, "Whole Word Masking").
+
 Departures: masks are drawn anew each time that a text is read (dynamic masks, as RoBERTa). A tokenizer
 without a piece for masks lends its unknown one, which byte fallback leaves unused.
 
@@ -74,6 +77,11 @@ class MaskedBatches:
         self._ribbon = Ribbon(shards, "forward")
         self._special = np.zeros(text.vocab_size, dtype=bool)
         self._special[[*text.special_ids, text.mask_id]] = True
+        # Every token is a word of its own where only tokens are chosen.
+        self._starts = np.ones(text.vocab_size, dtype=bool)
+        if settings.whole_words:
+            assert text.word_starts_V is not None
+            self._starts = text.word_starts_V | self._special
 
     @property
     def num_rows(self) -> int:
@@ -120,11 +128,20 @@ class MaskedBatches:
         return self._masked(ids, chosen, rng), segments, chosen, targets, torn
 
     def _chosen(self, ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Choose a share of the tokens that are not special, at least one where there is any."""
+        """Choose a share of the tokens that are not special, at least one word where there is any.
+
+        Words that would exceed the share are passed over.
+        """
         eligible = np.flatnonzero(~self._special[ids])
         count = min(len(eligible), max(1, round(self._settings.masked_share * len(eligible))))
+        # A word goes on until the next one begins; what follows a special token begins one, too.
+        begins = self._starts[ids] | self._special[np.roll(ids, 1)]
+        word_of = np.cumsum(begins)[eligible]
+        words, sizes = np.unique(word_of, return_counts=True)
+        order = rng.permutation(len(words))
+        taken = _fitting(sizes[order], count)
         chosen = np.zeros(len(ids), dtype=bool)
-        chosen[rng.permutation(eligible)[:count]] = True
+        chosen[eligible[np.isin(word_of, words[order[taken]])]] = True
         return chosen
 
     def _masked(self, ids: np.ndarray, chosen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -136,6 +153,22 @@ class MaskedBatches:
         masked = ids.copy()
         masked[places] = np.where(kinds < _REPLACED, replacing, ids[places])
         return masked
+
+
+def _fitting(sizes: np.ndarray, most: int) -> np.ndarray:
+    """Return which of some words, in their order, are taken so that they have at most `most` tokens.
+
+    If each of them has more, the first one is taken.
+    """
+    total, taken = 0, np.zeros(len(sizes), dtype=bool)
+    for place, size in enumerate(sizes):
+        if total == most:
+            break
+        if total + size <= most:
+            taken[place] = True
+            total += size
+    taken[:1] |= total == 0
+    return taken
 
 
 class Masked(Objective):
@@ -245,6 +278,12 @@ class Masked(Objective):
             raise ValueError(
                 f"{section}.row_tokens is {settings.row_tokens}, but the head start's config.context is "
                 f"{encoder.context}; lower row_tokens, or raise config.context"
+            )
+        starts = text.word_starts_V
+        if settings.whole_words and (starts is None or not starts.any()):
+            raise ValueError(
+                f"{section}.whole_words is true, but no piece of the head start's tokenizer marks where a word "
+                "begins; set it to false, or name another tokenizer"
             )
         has_pooler = getattr(encoder, "pooler", None) is not None
         if settings.next_sentence and not (has_pooler and getattr(encoder, "segments", None) is not None):

@@ -22,6 +22,7 @@ class MaskedSettings(Section):
     batch_rows: Count  # rows of the global batch
     row_tokens: Annotated[int, Field(ge=8, lt=2**31)]  # of a row, its start and end tokens included
     masked_share: Annotated[float, Field(gt=0, lt=1)]  # of the tokens that are not special
+    whole_words: bool  # all tokens of a word are chosen, or none
     next_sentence: bool  # rows are pairs of passages, half of which follow one another
 
 

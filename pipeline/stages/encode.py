@@ -51,6 +51,7 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
                 label_names=info.label_names,
                 splits=splits,
             ),
+            pieces.word_starts,
         )
     num_words = sum(split.num_words for split in splits.values())
     num_bytes = sum(split.num_bytes for split in splits.values())

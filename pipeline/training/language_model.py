@@ -10,7 +10,7 @@ from torch import nn
 
 from models.family import State, lookup
 from models.objective import Objective, StepLoss, TrainingText
-from pipeline.corpus.tokens import open_shard, read_info
+from pipeline.corpus.tokens import open_shard, read_info, read_word_starts
 from pipeline.objectives.lookup import objective_of
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model, check_match
 from pipeline.training.context import Context
@@ -104,6 +104,7 @@ def training_text(tokens: Path, splits: tuple[str, ...], card: ModelCard) -> Tra
         start_id=info.bos_id,
         end_id=info.eos_id,
         mask_id=info.unk_id if info.mask_id is None else info.mask_id,
+        word_starts_V=read_word_starts(tokens),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,25 @@ def shard_of(num_documents: int, seed: int = 0) -> TokenShard:
 
 def text() -> TrainingText:
     ids = {"start_id": START, "end_id": END, "mask_id": MASK}
-    return TrainingText([shard_of(200)], [shard_of(40, 1)], V, "forward", SPECIAL, **ids)
+    return TrainingText(
+        [shard_of(200)], [shard_of(40, 1)], V, "forward", SPECIAL, **ids, word_starts_V=WORD_STARTS
+    )
+
+
+# Every third token of the vocabulary begins a word, so that a text is of words of three.
+WORD_STARTS = np.arange(V) % 3 == 0
 
 
 def settings(**changes: Any) -> MaskedSettings:
     return MaskedSettings(
-        **{"batch_rows": 8, "row_tokens": 40, "masked_share": 0.15, "next_sentence": False, **changes}
+        **{
+            "batch_rows": 8,
+            "row_tokens": 40,
+            "masked_share": 0.15,
+            "whole_words": False,
+            "next_sentence": False,
+            **changes,
+        }
     )
 
 
@@ -71,6 +85,29 @@ def test_rows_are_framed_and_the_share_of_their_tokens_that_is_chosen_is_that_of
             eligible = ~np.isin(row, list(SPECIAL))
             assert not chosen[~eligible].any()  # no special token is ever to be restored
             assert chosen.sum() == (max(1, round(0.15 * eligible.sum())) if eligible.any() else 0)
+
+
+def test_words_are_chosen_whole_and_up_to_the_share():
+    made, shares = batches(whole_words=True, masked_share=0.3), []
+    for step in range(20):
+        batch = made.at(step, ALL)
+        for row, chosen in zip(originals(batch), batch.chosen_BT.numpy(), strict=True):
+            special = np.isin(row, list(SPECIAL))
+            begins = WORD_STARTS[row] | special | np.isin(np.roll(row, 1), list(SPECIAL))
+            words = np.split(chosen, np.flatnonzero(begins)[1:])
+            assert all(word.all() or not word.any() for word in words)
+            assert not chosen[special].any()
+            assert 0 < chosen.sum() <= max(3, round(0.3 * (~special).sum()))
+            shares.append(chosen.sum() / (~special).sum())
+    assert 0.3 - 2 / 30 < np.mean(shares) <= 0.3  # of some 30 tokens, up to two are less than a word
+
+
+def test_whole_words_need_a_tokenizer_that_marks_them():
+    model, _ = model_of(next_sentence=False)
+    for starts in (None, np.zeros(V, dtype=bool)):
+        unmarked = replace(text(), word_starts_V=starts)
+        with pytest.raises(ValueError, match=r"pretrain_lm\.whole_words is true, but no piece"):
+            Masked.check(settings(whole_words=True), unmarked, model.encoder, "pretrain_lm")
 
 
 def test_four_in_five_are_masked_and_half_of_the_rest_replaced():
