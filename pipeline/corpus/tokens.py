@@ -8,9 +8,9 @@ A folder holds for each split
 - `<split>.labels.npy`: int32, -1 for unlabelled;
 
 `tokens.json` with their sizes, and `word_starts.npy`, which tells the tokens that begin a word. Each
-document is stored as start, pieces, end. `manifest.json`, written
-last, has the SHA-256 of every file. Opening a shard verifies the files that it maps, because a flipped bit
-would train a model on another text or look up a token that does not exist.
+document is stored as start, pieces, end. `manifest.json`, written last, has the SHA-256 of every file.
+Opening a shard verifies the files that it maps, because a flipped bit would train a model on another text or
+look up a token that does not exist.
 """
 
 from __future__ import annotations

@@ -282,8 +282,8 @@ class Masked(Objective):
         starts = text.word_starts_V
         if settings.whole_words and (starts is None or not starts.any()):
             raise ValueError(
-                f"{section}.whole_words is true, but no piece of the head start's tokenizer marks where a word "
-                "begins; set it to false, or name another tokenizer"
+                f"{section}.whole_words is true, but no piece of the head start's tokenizer marks where a "
+                "word begins; set it to false, or name another tokenizer"
             )
         has_pooler = getattr(encoder, "pooler", None) is not None
         if settings.next_sentence and not (has_pooler and getattr(encoder, "segments", None) is not None):
