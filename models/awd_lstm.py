@@ -146,6 +146,7 @@ FAMILY = Family(
     build=AWDLSTM,
     layer_groups=layer_groups,
     objective="causal",
+    takes_pairs=True,
     space={
         "finetune_lm.optimizer.lr": {"low": 0.001, "high": 0.03, "log": True},
         "finetune_lm.optimizer.discriminative_factor": {"low": 1.0, "high": 2.6},

@@ -55,6 +55,7 @@ class BERT(Transformer):
         width = config.embedding_dim
         self.segments = nn.Embedding(config.num_segments, width) if config.num_segments else None
         self.embedding_norm = nn.LayerNorm(width, config.norm_epsilon)
+        self.has_segments = config.num_segments > 1
         self.pooler = nn.Linear(width, width) if config.pooler else None
         for module in filter(None, (self.segments, self.pooler)):
             initialise(module)
@@ -163,6 +164,7 @@ FAMILY = Family(
     build=BERT,
     layer_groups=bert_layer_groups,
     objective="masked",
+    takes_pairs=True,
     imports_networks=True,
     defaults={
         "pretrain_lm": _TRAINING,

@@ -46,6 +46,7 @@ class Encoder(nn.Module):
     embedding: nn.Embedding
     width: int  # F
     context: int | None = None  # tokens that it sees at once, and the longest chunk; None: any number
+    has_segments: bool = False  # its `forward` takes `segments_BT`: which text of a pair a token belongs to
     reads_ahead: bool = False  # what it makes of a token depends on those that follow
     product_dtype: torch.dtype = torch.float32  # of large matrix products; all else is float32
     micro_rows: int | None = None  # rows whose activations training holds at once: `models/micro_batches.py`
@@ -133,6 +134,7 @@ class Family:
     # Its embedding is word vectors: a file can give them, and those trained here can become the embedding of
     # another family. Its config has `embedding_dim`.
     has_word_vectors: bool = False
+    takes_pairs: bool = False  # reads two texts in a row, and tells which is which
     # Its networks can come from elsewhere: `models/foreign.py` has the architectures.
     imports_networks: bool = False
     # Numbers kept for the gradient, per number in a token's embedding, states and features, as measured; by

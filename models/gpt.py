@@ -41,6 +41,7 @@ FAMILY = Family(
     build=GPT,
     layer_groups=layer_groups,
     objective="causal",
+    takes_pairs=True,
     imports_networks=True,
     defaults={
         "pretrain_lm": CAUSAL_DEFAULTS,

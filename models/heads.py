@@ -89,6 +89,13 @@ class Classifier(nn.Module):
 
     With the pooling `idf`, the buffer `idf_V` weighs each token; it is saved with the weights, and is one
     everywhere until a training fills it from the document frequencies of its texts. Other poolings have none.
+
+    A document of several texts may have `rows_each` rows, one behind the other (`pipeline.corpus.text_form`).
+    Their pooled features are added; or, for `choices`, the head scores each row, and the label is the row of
+    the highest score (Radford et al. 2018, section 3.3). An encoder that knows texts by segments is told
+    them if `delimiter_id` says what stands behind each text.
+
+    Shapes: D documents, R rows each, B = D * R.
     """
 
     idf_V: Tensor | None
@@ -104,32 +111,64 @@ class Classifier(nn.Module):
         bptt: int,
         head: HeadKind = "blocks",
         layers: LayerChoice = LayerChoice(),  # noqa: B008  # immutable
+        rows_each: int = 1,
+        choices: bool = False,
+        delimiter_id: int | None = None,
     ) -> None:
         super().__init__()
+        self.rows_each, self.choices, self.delimiter_id = rows_each, choices, delimiter_id
         self.encoder, self.pooling, self.bptt, self.num_classes = encoder, pooling, bptt, num_classes
         self.layers, self._indices = layers, layers.indices(len(encoder.layer_widths))
         self.mix = ScalarMix(len(self._indices)) if layers.combine == "mix" else None
         width = layers.width(encoder.layer_widths) * _POOLED_PARTS[pooling]
         self.pooled_width = width
         self.head: Head | LinearHead
+        num_logits = 1 if choices else num_classes
         if head == "linear":
-            self.head = LinearHead(width, num_classes)
+            self.head = LinearHead(width, num_logits)
         else:
-            self.head = Head(width, head_hidden, num_classes, head_dropout)
+            self.head = Head(width, head_hidden, num_logits, head_dropout)
         vocab_size = encoder.embedding.num_embeddings
         self.register_buffer("idf_V", torch.ones(vocab_size) if pooling == "idf" else None)
 
-    def forward(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
-        """Return the logits (B, C) of texts padded at their end; `mask_BT` is True at real tokens."""
-        logits: Tensor = self.head(self.pooled(ids_BT, mask_BT, batch), batch)
-        return logits
+    def forward(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor,
+        batch: GlobalBatch | None = None,
+        segments_BT: Tensor | None = None,
+    ) -> Tensor:
+        """Return the logits (D, C) of rows padded at their end; `mask_BT` is True at real tokens.
+
+        `segments_BT` are those that the delimiters tell, for ids without any.
+        """
+        features_BTF = self.features(ids_BT, mask_BT, batch, segments_BT)
+        return self.scored(self.pool(features_BTF, ids_BT, mask_BT), batch)
+
+    def scored(self, pooled_BF: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+        """Return the logits (D, C) of what was pooled: for choices of B rows, else of D."""
+        if not self.choices and self.rows_each > 1 and batch is not None:
+            batch = batch.of_documents(self.rows_each)
+        logits: Tensor = self.head(pooled_BF, batch)
+        return logits.view(-1, self.rows_each) if self.choices else logits
 
     def pooled(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
-        """Return what the head reads of each text: its pooled features."""
+        """Return what the head reads: pooled features (D, F), for choices (B, F)."""
         return self.pool(self.features(ids_BT, mask_BT, batch), ids_BT, mask_BT)
 
-    def features(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+    def features(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor,
+        batch: GlobalBatch | None = None,
+        segments_BT: Tensor | None = None,
+    ) -> Tensor:
         """Return the features of each token, (B, T, F)."""
+        more = {}
+        if self.encoder.has_segments and self.delimiter_id is not None:
+            more["segments_BT"] = (
+                segments_of(ids_BT, self.delimiter_id) if segments_BT is None else segments_BT
+            )
         # A frozen encoder needs no graph. Outside training, gradients explain a prediction.
         frozen = batch is not None and not any(each.requires_grad for each in self.encoder.parameters())
         state: State = ()
@@ -138,7 +177,7 @@ class Classifier(nn.Module):
             for start in range(0, ids_BT.shape[1], self.bptt):
                 part = slice(start, start + self.bptt)
                 encoded = encode(
-                    self.encoder, ids_BT[:, part], mask_BT[:, part], state, batch, layers=self._indices
+                    self.encoder, ids_BT[:, part], mask_BT[:, part], state, batch, self._indices, more
                 )
                 # Gradients without dropout serve to explain a prediction and flow through the whole text.
                 state = encoded.state if batch is None else tuple(each.detach() for each in encoded.state)
@@ -147,10 +186,15 @@ class Classifier(nn.Module):
         return joined[0] if self.layers.is_top else self.layers.put_together(joined, self.mix)
 
     def pool(self, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return what the head reads of each text, of the features of its tokens."""
+        """Return what the head reads, of the features of tokens: (D, F), for choices (B, F)."""
         if self.pooling == "first" and self.layers.is_top:
-            return self.encoder.pooled_first(features_BTF[:, 0])
-        return pool(features_BTF, mask_BT, self.pooling, None if self.idf_V is None else self.idf_V[ids_BT])
+            pooled_BF = self.encoder.pooled_first(features_BTF[:, 0])
+        else:
+            idf_BT = None if self.idf_V is None else self.idf_V[ids_BT]
+            pooled_BF = pool(features_BTF, mask_BT, self.pooling, idf_BT)
+        if self.choices or self.rows_each == 1:
+            return pooled_BF
+        return pooled_BF.view(-1, self.rows_each, pooled_BF.shape[-1]).sum(1)
 
 
 class Head(nn.Module):
@@ -182,6 +226,13 @@ class LinearHead(nn.Module):
     def forward(self, x_BF: Tensor, batch: GlobalBatch | None = None) -> Tensor:
         logits: Tensor = self.linear(nn.functional.normalize(x_BF, dim=1))
         return logits
+
+
+def segments_of(ids_BT: Tensor, delimiter_id: int) -> Tensor:
+    """Return 0 up to the first delimiter behind the start token, and 1 after it, int64 (B, T)."""
+    is_delimiter_BT = (ids_BT == delimiter_id).long()
+    is_delimiter_BT[:, 0] = 0
+    return (is_delimiter_BT.cumsum(1) - is_delimiter_BT).clamp(max=1)
 
 
 def pool(features_BTF: Tensor, mask_BT: Tensor, pooling: Pooling, idf_BT: Tensor | None = None) -> Tensor:

@@ -63,6 +63,13 @@ class GlobalBatch:
         part.draws = self.draws
         return part
 
+    def of_documents(self, rows_each: int) -> GlobalBatch:
+        """Return the batch with a row for each document of `rows_each` rows; it draws on from here."""
+        rows = slice(self.rows.start // rows_each, self.rows.stop // rows_each)
+        documents = replace(self, num_rows=self.num_rows // rows_each, rows=rows)
+        documents.draws = self.draws
+        return documents
+
     def go_on_from(self, part: GlobalBatch) -> None:
         """Draw on as after a part of this batch."""
         self.draws = part.draws

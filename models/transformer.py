@@ -375,6 +375,7 @@ def classifier_defaults(**own: Any) -> dict[str, Any]:
         "layers": [-1],
         "combine": "concat",
         "pooling": "concat",
+        "pair_order": "given",
         "label_smoothing": 0.0,
         "language_model_weight": 0.0,
         **own,

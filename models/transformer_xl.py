@@ -197,6 +197,7 @@ FAMILY = Family(
     build=TransformerXL,
     layer_groups=_layer_groups,
     objective="causal",
+    takes_pairs=True,
     defaults={
         "pretrain_lm": CAUSAL_DEFAULTS,
         "finetune_lm": CAUSAL_DEFAULTS,

@@ -31,7 +31,7 @@ def classifier(pooling: Pooling = "concat") -> Classifier:
 def test_attributions_add_up_to_the_logit_minus_the_baselines(label, pooling):
     model = classifier(pooling)
     ids = np.array([3, 7, 7, 1, 19, 4])
-    found = token_attributions(model, ids, label, num_steps=400)
+    found = token_attributions(model, [ids], label, num_steps=400)[0]
     assert found.shape == (6,)
     mask = torch.ones(1, 6, dtype=torch.bool)
     with torch.no_grad():
@@ -46,12 +46,13 @@ def test_attributions_add_up_to_the_logit_minus_the_baselines(label, pooling):
 def test_a_text_that_is_read_from_its_end_is_explained_as_it_was_read(dtype):
     """Reversed documents are views that torch does not take."""
     model, ids = classifier(), np.array([3, 7, 7, 1, 19, 4], dtype)
-    assert (token_attributions(model, ids[::-1], 1) == token_attributions(model, ids[::-1].copy(), 1)).all()
+    backward, copied = (token_attributions(model, [each], 1)[0] for each in (ids[::-1], ids[::-1].copy()))
+    assert (backward == copied).all()
 
 
 def test_the_model_is_unchanged():
     model = classifier()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    token_attributions(model, np.array([1, 2, 3]), 1)
+    token_attributions(model, [np.array([1, 2, 3])], 1)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert model.encoder.embedding.weight.grad is None

@@ -306,12 +306,12 @@ def test_arms_of_what_is_not_trained_are_left_out():
         "tfidf",
     ]
     one = params_with({"sample_efficiency": {"arms": arms}, "run": {"headstarts": ["ulmfit"]}})
-    assert one.arms() == ["ulmfit", "ulmfit:general_lm", "tfidf"]
+    assert one.arms(1) == ["ulmfit", "ulmfit:general_lm", "tfidf"]
     assert one.trained_ensembles() == {}
     both = params_with(
         {"sample_efficiency": {"arms": arms}, "run": {"headstarts": ["ulmfit_backward", "ulmfit"]}}
     )
-    assert both.arms() == arms
+    assert both.arms(1) == arms
     assert both.trained_ensembles() == {"bidirectional": ["ulmfit", "ulmfit_backward"]}
     assert [both.head_starts_of(arm) for arm in arms] == [
         ["ulmfit"], ["ulmfit_backward"], ["ulmfit", "ulmfit_backward"], ["ulmfit"], ["ulmfit_backward"], [],

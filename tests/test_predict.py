@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,12 +53,15 @@ def export(
     seed: int = 0,
     labels: tuple[str, ...] = ("no", "yes"),
     normalise: Normalise = NORMALISE,
+    **head_of_texts: Any,
 ) -> Path:
     """Write an untrained classifier into the folder."""
     pieces = train([f"{ALPHABET} {ALPHABET[::-1]} {' '.join(ALPHABET)}"] * 20, tokenizer)
     file = folder.parent / pieces.FILE
     file.write_bytes(pieces.content)
-    head = HeadCard(labels, "concat", 5, (0.0, 0.0), 7, 40, normalise.model_dump())
+    if head_of_texts:
+        head_of_texts["delimiter_id"] = pieces.eos_id
+    head = HeadCard(labels, "concat", 5, (0.0, 0.0), 7, 40, normalise.model_dump(), **head_of_texts)
     card = ModelCard(
         "classifier", "awd_lstm", CONFIG, pieces.vocab_size, pieces.pad_id, "forward", pieces.sha256,
         "finetune_classifier", "key", head,
@@ -370,3 +374,45 @@ def test_a_text_without_words_gets_no_label_and_no_text_is_repeated_unless_asked
 def test_without_a_classifier_the_message_says_what_to_do(tmp_path):
     with pytest.raises(ValueError, match="no classifier is there; run `dvc repro`, or name one with"):
         list(predict.predict_lines(["a"], None, [tmp_path / "classifier"], "fp32"))
+
+
+# ----------------------------------------------------------------------------------- several texts
+
+
+@pytest.mark.parametrize("order", ["given", "both"])
+def test_a_pair_is_labelled_by_both_texts_and_by_their_order(tmp_path, order):
+    pairs = predict.Predictor.load(export(tmp_path / "pairs", pair_order=order), precision="fp32")
+    one, other, exchanged = pairs.predict([("a b c", "x y"), ("a b c", "z z"), ("x y", "a b c")])
+    assert one.probabilities != other.probabilities
+    same = one.probabilities == pytest.approx(exchanged.probabilities, rel=1e-5)
+    assert same == (order == "both")
+    padded = pairs.predict([(" a  b c", "x\x1ey")])[0]  # normalised as in training
+    assert padded.probabilities == pytest.approx(one.probabilities, rel=1e-5)
+
+
+def test_the_best_of_several_answers_is_the_label(tmp_path):
+    folder = export(tmp_path / "choices", labels=("first", "second", "third"), num_choices=3)
+    asked = predict.Predictor.load(folder, precision="fp32")
+    one, turned = asked.predict([("a b", "c", "x y z", "b"), ("a b", "x y z", "b", "c")])
+    assert one.probabilities["first"] == pytest.approx(turned.probabilities["third"], rel=1e-5)
+    assert one.probabilities["second"] == pytest.approx(turned.probabilities["first"], rel=1e-5)
+    assert sum(one.probabilities.values()) == pytest.approx(1)
+
+
+def test_pairs_are_given_with_a_tab_between_them(tmp_path):
+    folder = export(tmp_path / "pairs", pair_order="given")
+    said = list(predict.predict_lines(["a b\tc", "a\t ", "b\ta"], None, [folder], "fp32"))
+    labels = [json.loads(line)["label"] for line in said]
+    assert labels[1] is None
+    assert None not in (labels[0], labels[2])
+    for texts in (["a b"], ["a\tb\tc"]):
+        with pytest.raises(
+            ValueError, match=r"document 1 has . texts?, but the classifier reads 2 of each, with a tab"
+        ):
+            list(predict.predict_lines(texts, None, [folder], "fp32"))
+
+
+def test_classifiers_of_pairs_and_of_single_texts_are_not_averaged(tmp_path, model):
+    pairs = export(tmp_path / "pairs", pair_order="given")
+    with pytest.raises(ValueError, match="read other numbers of texts"):
+        predict.Predictor.load(model, pairs)

@@ -232,3 +232,20 @@ def test_tf_idf_and_features_together_are_right_where_each_alone_is_not():
     assert together.sum(1) == pytest.approx(np.ones(120))
     assert error(together) < 0.05
     assert min(error(tfidf), error(probe)) > 0.15
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_of_a_pair_each_text_is_pooled_and_both_are_compared(encoder, direction):
+    """u, v, |u - v| and u * v, where the texts are read in one row."""
+    reading = replace(READING, delimiter_id=EOS, direction=direction, bptt=100)
+    first, second = np.array([5, 6, 7]), np.array([8, 9])
+    pair = np.concatenate([[BOS], first, [EOS], second, [EOS]])
+    found = pooled_features(encoder, [pair], probe(pooling=["mean", "last"]), reading, IDF, CPU)[0]
+    row = pair if direction == "forward" else pair[::-1]
+    with torch.no_grad():
+        read = encoder.eval()(torch.from_numpy(row.copy())[None]).layers[-1][0].numpy()
+    if direction == "backward":
+        read = read[::-1]
+    u, v = read[1:4].mean(0), read[5:7].mean(0)
+    last = read[-1] if direction == "forward" else read[0]
+    np.testing.assert_allclose(found, np.stack([u, v, np.abs(u - v), u * v, last]), atol=1e-5)

@@ -61,7 +61,7 @@ def metrics_of(settings: Params, special: dict[tuple[str, int, int], list[Any]])
                         np.ones(len(LABELS), bool),
                     )
                 )
-    return stage._metrics(points, COUNTS, settings, {})
+    return stage._metrics(points, COUNTS, settings.arms(1), settings, {})
 
 
 def test_trainings_that_began_anew_or_never_took_off_are_counted_where_there_are_any(settings):

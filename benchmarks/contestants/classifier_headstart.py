@@ -12,6 +12,7 @@ from benchmarks.contestants._timing import SIZES, peak_megabytes, prepare, secon
 from models.awd_lstm import layer_groups
 from models.heads import Classifier, classifier_groups
 from pipeline.corpus.classifier_batches import ClassifierBatches
+from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokens import TokenShard
 from pipeline.distributed.worker import prepare_torch
 from pipeline.training.classifier import ClassifierTask, predict_logits
@@ -42,6 +43,7 @@ shard = TokenShard(
     num_words=len(ids),
     num_bytes=len(ids),
 )
+form = TextForm(max_tokens=length, direction="forward", pad_id=0)
 encoder = encoder_of(size, arguments.precision)
 model = Classifier(encoder, 2, pooling="concat", head_hidden=50, head_dropout=(0.4, 0.1), bptt=70)
 groups = classifier_groups(model, layer_groups(encoder))
@@ -59,14 +61,11 @@ task = ClassifierTask(
     optimizer=OPTIMIZER,
     evaluation_steps=frozenset(),
     batches=ClassifierBatches(
-        shard, documents=np.arange(num_documents), num_rows=rows, max_tokens=length,
-        direction="forward", seed=1, pad_id=0,
+        shard, documents=np.arange(num_documents), batch_documents=rows, form=form, seed=1,
     ),
     validation=shard,
     validation_documents=np.arange(0),
-    direction="forward",
-    max_tokens=length,
-    pad_id=0,
+    form=form,
     label_smoothing=0.0,
     max_restarts=0,
     seed=1,
@@ -83,7 +82,7 @@ def step() -> None:
 
 def predict() -> None:
     model.eval()
-    predict_logits(model, texts, length, "forward", 0, device, precision)
+    predict_logits(model, texts, form, device, precision)
 
 
 tell(

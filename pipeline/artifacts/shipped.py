@@ -44,6 +44,7 @@ class Labelling:
 
     label_names: tuple[str, ...]
     normalise: dict[str, Any]  # the text normalisation settings of its training
+    num_texts: int = 1  # of a document
 
 
 @dataclass(frozen=True)
@@ -183,4 +184,4 @@ def _linear(tensors: Mapping[str, Tensor]) -> LinearClassifier:
 
 def _labelling(state: Mapping[str, Any]) -> Labelling:
     names: Sequence[str] = state["label_names"]
-    return Labelling(tuple(names), dict(state["normalise"]))
+    return Labelling(tuple(names), dict(state["normalise"]), int(state.get("num_texts", 1)))

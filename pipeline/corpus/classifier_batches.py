@@ -2,7 +2,7 @@
 
 A batch is a set of documents of similar length, padded at the end to the longest.
 
-Shapes: B rows of the global batch, T tokens.
+Shapes: B rows of the global batch, T tokens, D documents; a document has one row or several (`text_form`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pipeline.corpus.batches import rng_of, rows_of
-from pipeline.corpus.settings import Direction
+from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokens import TokenShard
 
 # How many batches are sorted by length together: enough for little padding, few enough for a random
@@ -30,14 +30,14 @@ _ENOUGH_TOKENS = 8192
 class ClassifierBatch:
     ids_BT: Tensor  # int64, the rows of this worker, padded at the end
     mask_BT: Tensor  # True at real tokens
-    labels_B: Tensor  # int64
-    num_rows: int  # of the global batch
+    labels_D: Tensor  # int64
+    num_documents: int  # of the global batch
 
 
 class ClassifierBatches:
     """Training batches of a classifier: documents of similar length together, reshuffled each epoch.
 
-    An epoch has ceil(documents / num_rows) batches. Their sizes differ by at most one, so that none is
+    An epoch has ceil(documents / batch_documents) batches. Their sizes differ by at most one, so that none is
     too small for batch normalisation.
     """
 
@@ -46,17 +46,17 @@ class ClassifierBatches:
         shard: TokenShard,
         *,
         documents: np.ndarray,
-        num_rows: int,
-        max_tokens: int,
-        direction: Direction,
+        batch_documents: int,
+        form: TextForm,
         seed: int,
-        pad_id: int,
     ) -> None:
         self.shard, self.documents = shard, documents
         self.labels = shard.labels[documents].astype(np.int64)
-        self._max_tokens, self._direction, self._seed, self._pad_id = max_tokens, direction, seed, pad_id
-        self._lengths = np.minimum(np.diff(shard.offsets)[documents], max_tokens)
-        self._num_batches = -(-len(documents) // num_rows)
+        self._form, self._seed = form, seed
+        self._lengths = np.minimum(np.diff(shard.offsets)[documents], form.max_tokens)
+        if form.num_choices is not None:
+            self._lengths = np.array([form.width(shard.document(int(k))) for k in documents])
+        self._num_batches = -(-len(documents) // batch_documents)
         self._plan = lru_cache(maxsize=1)(self._plan_of)
 
     @property
@@ -86,21 +86,8 @@ class ClassifierBatches:
         return [batches[k] for k in rng.permutation(len(batches))]
 
     def _padded(self, documents: np.ndarray, width: int) -> tuple[Tensor, Tensor]:
-        texts = [self.shard.document(int(k)) for k in documents]
-        return pad([clip(text, self._max_tokens, self._direction) for text in texts], width, self._pad_id)
-
-
-def clip(document: np.ndarray, max_tokens: int, direction: Direction) -> np.ndarray:
-    """Return the ids that a classifier reads: a text over `max_tokens` loses its middle.
-
-    Departure from ULMFiT, which reads only the end: openings are informative too (Sun et al. 2019,
-    arXiv 1905.05583, section 5.3.1).
-    """
-    ids = np.asarray(document, dtype=np.int64)
-    if len(ids) > max_tokens:
-        head = max_tokens - max_tokens // 2
-        ids = np.concatenate([ids[:head], ids[len(ids) - max_tokens // 2 :]])
-    return ids[::-1] if direction == "backward" else ids
+        rows = [row for k in documents for row in self._form.rows(self.shard.document(int(k)))]
+        return pad(rows, width, self._form.pad_id)
 
 
 def pad(texts: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[Tensor, Tensor]:

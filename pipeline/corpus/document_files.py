@@ -44,6 +44,7 @@ class DocumentsInfo:
     skipped: Mapping[str, int]  # rows left out, by reason
     repaired: Mapping[str, int]  # rows changed to be usable, by reason
     source: Mapping[str, Any]
+    num_texts: int = 1  # of a labelled document; several are in one string: `text_parts`
 
 
 def read_documents_info(folder: Path) -> DocumentsInfo:
@@ -57,6 +58,7 @@ def read_documents_info(folder: Path) -> DocumentsInfo:
         skipped=content["skipped"],
         repaired=content["repaired"],
         source=content["source"],
+        num_texts=content.get("num_texts", 1),
     )
 
 

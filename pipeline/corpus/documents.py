@@ -37,6 +37,7 @@ from pipeline.corpus.normalise import normalise, num_words
 from pipeline.corpus.remarks import alike_labels
 from pipeline.corpus.settings import Corpus, Normalise
 from pipeline.corpus.sources import SPLITS, Source, is_remote
+from pipeline.corpus.text_parts import SEPARATOR
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.manifest import write_manifest
 
@@ -76,6 +77,7 @@ def write_documents(source: Source, settings: Corpus, *, seed: int, key: str, fo
         skipped=dict(sorted(source.skipped.items())),
         repaired=dict(sorted(source.repaired.items())),
         source=_recorded(settings),
+        num_texts=source.num_texts,
     )
     atomic_write_text(folder / INFO_FILE, json.dumps(asdict(info), indent=2, ensure_ascii=False) + "\n")
     write_manifest(folder, [INFO_FILE, *(split_file(split) for split in info.splits)])
@@ -316,9 +318,8 @@ def _write_splits(
 def _usable_rows(source: Source, settings: Corpus, seed: int) -> Iterator[tuple[str, pl.DataFrame]]:
     """Yield normalised batches, each with the split that it goes to; count unusable rows."""
     for split in source.splits:
-        for rows, num_empty in _prepared(source.rows(split), settings.normalise, seed):
-            if num_empty:
-                source.skipped["empty_text"] += num_empty
+        for rows, left_out in _prepared(source.rows(split), settings.normalise, seed):
+            source.skipped.update(left_out)
             for goes_to, part in _placed(rows, split, labelled_corpus=source.label_names is not None):
                 if part.is_empty():
                     continue
@@ -328,24 +329,50 @@ def _usable_rows(source: Source, settings: Corpus, seed: int) -> Iterator[tuple[
                     yield goes_to, part
 
 
-def _documents(raw: pl.DataFrame, settings: Normalise, seed: int) -> tuple[pl.DataFrame, int]:
-    """Return a source's rows normalised and measured, and how many had no text."""
+def _documents(raw: pl.DataFrame, settings: Normalise, seed: int) -> tuple[pl.DataFrame, Counter[str]]:
+    """Return a source's rows normalised, measured and with one text each, and how many lacked a text."""
     import polars as pl
 
-    texts = normalise(raw["text"], settings)
-    words, size = num_words(texts, settings), texts.str.len_bytes().cast(pl.Int64)
-    rows = raw.select(texts, "label", words.alias("num_words"), size.alias("num_bytes"))
-    rows = rows.filter(pl.col("num_words") > 0)
+    first, *further = [name for name in raw.columns if name != "label"]
+    texts = [normalise(raw[first], settings)]
+    texts += [normalise(_without_separators(raw[name]), settings) for name in further]
+    if further:
+        texts[0] = _without_separators(texts[0])
+    words = [num_words(text, settings) for text in texts]
+    sizes = [text.str.len_bytes().cast(pl.Int64) for text in texts]
+    measured = (
+        pl.DataFrame(texts)
+        .with_columns(raw["label"])
+        .with_columns(
+            pl.sum_horizontal(words).alias("num_words"),
+            pl.sum_horizontal(sizes).alias("num_bytes"),
+            pl.Series("has_first", words[0] > 0),
+            pl.min_horizontal(words).gt(0).alias("has_all"),
+        )
+    )
+    left_out = Counter(
+        {
+            "empty_text": int((~measured["has_first"]).sum()),
+            "empty_further_text": int((measured["has_first"] & ~measured["has_all"]).sum()),
+        }
+    )
+    rows = measured.filter("has_all").select(
+        pl.concat_str([first, *further], separator=SEPARATOR).alias("text"), "label", "num_words", "num_bytes"
+    )
     keys = pl.Series("key", hash_keys(rows["text"], seed), dtype=pl.UInt64)
-    return rows.with_columns(keys), len(raw) - len(rows)
+    return rows.with_columns(keys), +left_out  # those that there are
+
+
+def _without_separators(texts: pl.Series) -> pl.Series:
+    return texts.str.replace_all(SEPARATOR, " ", literal=True)
 
 
 def _prepared(
     batches: Iterable[pl.DataFrame], settings: Normalise, seed: int
-) -> Iterator[tuple[pl.DataFrame, int]]:
+) -> Iterator[tuple[pl.DataFrame, Counter[str]]]:
     """Yield `_documents` of each batch in order, while two threads work on the next batches."""
     with ThreadPoolExecutor(2) as pool:
-        pending: deque[Future[tuple[pl.DataFrame, int]]] = deque()
+        pending: deque[Future[tuple[pl.DataFrame, Counter[str]]]] = deque()
         for batch in batches:
             pending.append(pool.submit(_documents, batch, settings, seed))
             if len(pending) > 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -9,7 +10,7 @@ from pydantic import (
     model_validator,
 )
 
-from pipeline.settings.section import Count, CountOrZero, Fraction, Positive, Section, Threads
+from pipeline.settings.section import Count, CountOrZero, Distinct, Fraction, Positive, Section, Threads
 
 Direction = Literal["forward", "backward"]
 
@@ -36,11 +37,39 @@ class FilesSource(Section):
     label_column: str | None
     label_names: list[str] | None  # names of the integer labels 0, 1, ...; -1 then stands for no label
     encoding_errors: Literal["refuse", "replace", "skip"]  # rows that are not valid UTF-8
+    text_pair_column: str | None = None  # a second text of each document, such as a hypothesis
+    # Several answers to each text, of which the label names one: its number, from 0, or its column.
+    choice_columns: Annotated[list[str], Field(min_length=2), Distinct] | None = None
+
+    @property
+    def further_columns(self) -> list[str]:
+        """The columns of a document's texts behind the first one."""
+        if self.choice_columns is not None:
+            return self.choice_columns
+        return [] if self.text_pair_column is None else [self.text_pair_column]
 
     @model_validator(mode="after")
     def _columns_and_names_fit(self) -> FilesSource:
-        if self.text_column == self.label_column:
-            raise ValueError(f"text_column and label_column are both {self.text_column!r}")
+        kind = "text_pair_column" if self.choice_columns is None else "choice_columns"
+        named: list[tuple[str, str | None]] = [
+            ("text_column", self.text_column),
+            ("label_column", self.label_column),
+            *((kind, column) for column in self.further_columns),
+        ]
+        for (one, column), (other, same) in combinations(named, 2):
+            if column == same:
+                raise ValueError(f"{one} and {other} are both {column!r}")
+        if self.choice_columns is not None and self.text_pair_column is not None:
+            raise ValueError("choice_columns and text_pair_column are both set; set one to null")
+        if self.choice_columns is not None and self.label_column is None:
+            raise ValueError("choice_columns are set, but no label_column, which tells the right one")
+        if self.choice_columns is not None and len(self.label_names or self.choice_columns) != len(
+            self.choice_columns
+        ):
+            raise ValueError(
+                f"label_names are {len(self.label_names or ())}, for {len(self.choice_columns)} "
+                "choice_columns; give one for each, or null"
+            )
         if self.label_names is not None and self.label_column is None:
             raise ValueError("label_names are given, but label_column is null; set both or none")
         if self.label_names is not None and len(self.label_names) < 2:

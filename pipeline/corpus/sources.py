@@ -1,7 +1,8 @@
 """Rows of raw text and labels from files, scanned lazily and streamed in batches.
 
 The route of a row: a file's lazy polars scan -> batches of at most `BATCH_ROWS` rows -> decoding and
-counting of unusable rows -> columns `text` and `label`. Memory holds only a few batches. Files are read one
+counting of unusable rows -> columns `text` and `label`, and `text_1`, `text_2`, ... where documents have
+further texts. Memory holds only a few batches. Files are read one
 after the other in the given order (a glob's matches sorted by name), so that an error can name the file and
 the order of rows is fixed.
 """
@@ -41,6 +42,7 @@ class Source(Protocol):
     """A corpus in its raw form."""
 
     label_names: tuple[str, ...] | None  # None if the corpus has no labels
+    num_texts: int  # of a labelled document
     splits: tuple[str, ...]  # splits that the source itself gives
     skipped: Counter[str]  # rows left out so far, by reason
     repaired: Counter[str]  # rows changed to be usable, by reason
@@ -49,7 +51,10 @@ class Source(Protocol):
         """Count the labelled rows of each class in a split, without reading the texts."""
 
     def rows(self, split: str) -> Iterator[pl.DataFrame]:
-        """Stream a split: the columns `text`, never null, and `label`, null if a row has none."""
+        """Stream a split: the columns `text`, never null, and `label`, null if a row has none.
+
+        The further texts of documents are in `text_1`, `text_2`, ..., never null.
+        """
 
 
 def open_source(settings: PydocsSource | FilesSource, key: str) -> Source:
@@ -70,6 +75,7 @@ class Pydocs:
         extract = pydocs.extract_target if settings.part == "target" else pydocs.extract_general
         self._extraction = extract(settings.min_words, every=settings.every)
         self.label_names = self._extraction.label_names
+        self.num_texts = 1
         self.splits: tuple[str, ...] = ("train",)
         self.skipped = self._extraction.skipped
         self.repaired: Counter[str] = Counter()
@@ -94,6 +100,7 @@ class Files:
     repaired: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        self.num_texts = 1 + len(self.settings.further_columns)
         self._repairs = tempfile.TemporaryDirectory(prefix="headstart-utf8-")
         self._whole: set[str] = set()  # CSV files whose rows were all checked
         self._files = {split: self._resolve(split) for split in SPLITS if getattr(self.settings, split)}
@@ -116,7 +123,7 @@ class Files:
     def rows(self, split: str) -> Iterator[pl.DataFrame]:
         for file in self._files[split]:
             with _explained(file, self.key):
-                for batch in self._batches(file, self._label_column(split)):
+                for batch in self._batches(file, split):
                     yield self._usable(batch, file)
 
     # Finding and opening files
@@ -195,7 +202,8 @@ class Files:
         return replace(file, scan=pl.scan_ndjson(file.pattern, schema=wanted or None), columns=columns)
 
     def _wanted_columns(self) -> list[str]:
-        return [name for name in (self.settings.text_column, self.settings.label_column) if name is not None]
+        named = (self.settings.text_column, *self.settings.further_columns, self.settings.label_column)
+        return [name for name in named if name is not None]
 
     def _looked_through(self, file: _File) -> _File:
         """Refuse a file that polars would misread; return a copy that marks bytes that are not UTF-8.
@@ -250,10 +258,13 @@ class Files:
         """Return the label column of a split. Unlabelled text needs none, and its labels are ignored."""
         return None if split == "unlabelled" else self.settings.label_column
 
-    def _check_columns(self, file: _File, split: str) -> None:
-        import polars as pl
+    def _further_columns(self, file: _File, split: str) -> list[str]:
+        """Return the columns of further texts. A file of unlabelled text need not have them."""
+        further = self.settings.further_columns
+        return [] if split == "unlabelled" and not set(further) <= file.columns.keys() else further
 
-        label_column = self._label_column(split)
+    def _check_columns(self, file: _File, split: str) -> None:
+        label_column, further = self._label_column(split), self._further_columns(file, split)
         if file.format == "text" and label_column is not None:
             raise ValueError(
                 f"{file.name}: `{self.key}.label_column` is {label_column!r}, but a plain text file has no "
@@ -264,7 +275,14 @@ class Files:
                 f"{file.name}: its lines end with a carriage return alone, or its header spans several "
                 "lines; end lines with line feeds"
             )
-        for setting, column in (("text_column", self.settings.text_column), ("label_column", label_column)):
+        kind = "text_pair_column" if self.settings.choice_columns is None else "choice_columns"
+        texts = [("text_column", self.settings.text_column), *((kind, column) for column in further)]
+        if file.format == "text" and further:
+            raise ValueError(
+                f"{file.name}: `{self.key}.{kind}` is set, but a plain text file has no columns: use csv, "
+                "ndjson or parquet"
+            )
+        for setting, column in (*texts, ("label_column", label_column)):
             if file.format == "csv" and f"{column}_duplicated_0" in file.columns:
                 raise ValueError(
                     f"{file.name}: has several columns {column!r} (`{self.key}.{setting}`); keep one"
@@ -274,17 +292,22 @@ class Files:
                     f"{file.name}: no column {column!r} (`{self.key}.{setting}`); "
                     f"it has {_short(', '.join(map(repr, file.columns)), 500)}"
                 )
-        kind = file.columns[self.settings.text_column]
-        if kind not in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
-            raise ValueError(
-                f"{file.name}: column {self.settings.text_column!r} holds {_short(str(kind))}, not "
-                f"text (`{self.key}.text_column`)"
-            )
+        for setting, column in texts:
+            self._check_text(file, setting, column)
         label_kind = file.columns[label_column] if label_column is not None else None
         if label_kind is not None and label_kind.is_nested():
             raise ValueError(
                 f"{file.name}: column {label_column!r} holds {_short(str(label_kind))}, not one label "
                 f"a row (`{self.key}.label_column`)"
+            )
+
+    def _check_text(self, file: _File, setting: str, column: str) -> None:
+        import polars as pl
+
+        kind = file.columns[column]
+        if kind not in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
+            raise ValueError(
+                f"{file.name}: column {column!r} holds {_short(str(kind))}, not text (`{self.key}.{setting}`)"
             )
 
     # Labels
@@ -311,16 +334,17 @@ class Files:
 
     def _map_labels(self) -> tuple[dict[str | None, int | None], tuple[str, ...] | None]:
         """Map each value of the label column to its class, or to None for unlabelled."""
+        given = self.settings.label_names or self.settings.choice_columns
         values = {value for counts in self._values.values() for value in counts}
         unlabelled = {value for value in values if value is None or self._means_unlabelled(value)}
         written = {value for value in values - unlabelled if value is not None}
-        if self.settings.label_column is None or (not written and self.settings.label_names is None):
+        if self.settings.label_column is None or (not written and given is None):
             return dict.fromkeys(values), None
         ids: dict[str | None, int | None] = dict.fromkeys(unlabelled)
-        if self.settings.label_names is None:
+        if given is None:
             classes, names = _classes_of(written)
         else:
-            names = tuple(self.settings.label_names)
+            names = tuple(given)
             if len(set(names)) < len(names):
                 raise ValueError(f"`{self.key}.label_names` has a duplicate: {', '.join(names)}")
             classes = {value: self._class_of(value, written, names) for value in written}
@@ -330,7 +354,7 @@ class Files:
     def _means_unlabelled(self, value: str) -> bool:
         if value.strip() not in _MINUS_ONE:
             return not value.strip()
-        names = self.settings.label_names
+        names = self.settings.label_names or self.settings.choice_columns
         if names is None:
             raise ValueError(
                 f"{self._files_with(value)}: column {self.settings.label_column!r} holds {value}, which is a "
@@ -350,9 +374,13 @@ class Files:
             return names.index(value)
         raise ValueError(
             f"{self._files_with(value)}: label {_short(value)!r} in column {self.settings.label_column!r} is "
-            f"neither one of the {len(names)} `{self.key}.label_names` nor an integer from 0 to "
+            f"neither one of the {len(names)} `{self.key}.{self._names_key}` nor an integer from 0 to "
             f"{len(names) - 1} (-1 or null: unlabelled)"
         )
+
+    @property
+    def _names_key(self) -> str:
+        return "choice_columns" if self.settings.label_names is None else "label_names"
 
     def _labels_are_integers(self) -> bool:
         column = self.settings.label_column
@@ -367,9 +395,11 @@ class Files:
 
     # Rows
 
-    def _batches(self, file: _File, label_column: str | None) -> Iterator[pl.DataFrame]:
+    def _batches(self, file: _File, split: str) -> Iterator[pl.DataFrame]:
         columns = [_column(self.settings.text_column).alias("text")]
-        if label_column is not None:
+        for number, name in enumerate(self._further_columns(file, split), start=1):
+            columns.append(_column(name).alias(f"text_{number}"))
+        if (label_column := self._label_column(split)) is not None:
             columns.append(_label(file, label_column))
         if may_be_short := file.format == "csv" and len(file.columns) > 1:
             first, *_, last = (_column(name) for name in file.columns)
@@ -384,18 +414,22 @@ class Files:
             yield batch
 
     def _usable(self, batch: pl.DataFrame, file: _File) -> pl.DataFrame:
-        """Decode a batch and drop the rows without text."""
+        """Decode a batch and drop the rows that lack a text."""
         import polars as pl
 
-        is_marked = file.is_marked or batch["text"].dtype == pl.Binary
-        rows = batch.with_columns(_decoded(batch["text"]))
-        if num_null := rows["text"].null_count():
-            self.skipped["null_text"] += num_null
-            rows = rows.drop_nulls("text")
+        texts = [name for name in batch.columns if name != "label"]
+        is_marked = file.is_marked or any(batch[name].dtype == pl.Binary for name in texts)
+        rows = batch.with_columns(*(_decoded(batch[name]) for name in texts))
+        for name in texts:
+            if num_null := rows[name].null_count():
+                self.skipped["null_text" if name == "text" else "null_further_text"] += num_null
+                rows = rows.drop_nulls(name)
         if is_marked:
             rows = self._repaired(rows, file.name)
         labels = [self._label_ids[value] for value in rows["label"]] if "label" in rows.columns else None
-        return _rows(rows["text"], labels or [None] * len(rows))
+        return rows.select(texts).with_columns(
+            pl.Series("label", labels or [None] * len(rows), dtype=pl.Int32)
+        )
 
     def _repaired(self, rows: pl.DataFrame, name: str) -> pl.DataFrame:
         """Refuse, skip or repair rows whose text or label was marked, as `encoding_errors` asks."""

@@ -9,6 +9,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from pipeline.corpus.document_files import SplitSize, hash_keys, read_documents, read_documents_info
+from pipeline.corpus.text_parts import SEPARATOR
 
 MEGABYTE = 1_000_000
 _SPLITS = ("train", "unlabelled")  # what a language model may learn from
@@ -59,7 +60,8 @@ def _keyed(corpora: Sequence[Path], seed: int) -> Iterator[tuple[str, int]]:
     for folder in corpora:
         for split in _training_splits(folder):
             for rows in read_documents(folder, split):
-                yield from zip(rows.texts, hash_keys(rows.texts, seed, "tokenizer"), strict=True)
+                texts = [text.replace(SEPARATOR, "\n") for text in rows.texts]
+                yield from zip(texts, hash_keys(rows.texts, seed, "tokenizer"), strict=True)
 
 
 def _training_splits(folder: Path) -> dict[str, SplitSize]:

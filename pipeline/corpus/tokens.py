@@ -55,6 +55,7 @@ class TokensInfo:
     label_names: tuple[str, ...] | None
     splits: Mapping[str, SplitInfo]
     mask_id: int | None = None  # None: the tokenizer has no piece for masks
+    num_texts: int = 1  # of a labelled document; several are divided by the document-end token
 
     @property
     def dtype(self) -> np.dtype:

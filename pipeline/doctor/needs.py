@@ -142,7 +142,9 @@ def num_trials(params: Params) -> int:
     """The number of trainings that the sweeps of `dvc repro` may leave in run.storage."""
     curve = params.sample_efficiency
     # A probe is no network: what it leaves is small.
-    networks = sum(len(params.head_starts_of(arm)) for arm in params.arms() if not arm.endswith(":probe"))
+    networks = sum(
+        len(params.head_starts_of(arm)) for arm in params.arms(params.num_texts) if not arm.endswith(":probe")
+    )
     return networks * len(curve.labels) * len(curve.seeds) + params.tune.num_trials
 
 

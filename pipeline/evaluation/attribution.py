@@ -1,24 +1,27 @@
 """Attributes a classifier's prediction to the tokens that moved it.
 
-Shapes: S steps of the path, T tokens, E embedding.
+Shapes: S steps of the path, R rows of a document, T tokens, E embedding.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from models.heads import Classifier
+from models.heads import Classifier, segments_of
+from pipeline.corpus.classifier_batches import pad
 
 _EMBEDDING, _IDF = "encoder.embedding.weight", "idf_V"
 
 
 def token_attributions(
-    model: Classifier, ids_T: np.ndarray, label: int, *, num_steps: int = 32
-) -> np.ndarray:
-    """Return by how much each token raised the logit of `label`, (T,).
+    model: Classifier, rows: Sequence[np.ndarray], label: int, *, num_steps: int = 32
+) -> list[np.ndarray]:
+    """Return by how much each token of a document's rows raised the logit of `label`, row by row.
 
     Source: integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) over the token embeddings, from
     an all-zero baseline, summed over each embedding. The attributions add up to the logit minus the
@@ -27,22 +30,23 @@ def token_attributions(
     from captum.attr import IntegratedGradients
 
     weight = model.encoder.embedding.weight.detach()
-    tokens_T = torch.from_numpy(np.ascontiguousarray(ids_T, dtype=np.int64)).to(weight.device)
-    embedded_TE = weight[tokens_T]
+    ids_RT, mask_RT = (each.to(weight.device) for each in pad(rows, max(map(len, rows)), 0))
+    segments_RT = None if model.delimiter_id is None else segments_of(ids_RT, model.delimiter_id)
 
-    def logits(embedded_STE: Tensor) -> Tensor:
+    def logits(embedded_SRTE: Tensor) -> Tensor:
         # The embeddings replace the embedding matrix, and the ids number its rows and their weights.
-        rows = embedded_STE.reshape(-1, embedded_STE.shape[-1])
-        replaced = {_EMBEDDING: rows}
+        size = len(embedded_SRTE)
+        vectors = embedded_SRTE.reshape(-1, embedded_SRTE.shape[-1])
+        replaced = {_EMBEDDING: vectors}
         if model.idf_V is not None:
-            replaced[_IDF] = model.idf_V[tokens_T].repeat(len(embedded_STE))
-        ids_ST = torch.arange(len(rows), device=rows.device).reshape(embedded_STE.shape[:2])
-        mask_ST = torch.ones_like(ids_ST, dtype=torch.bool)
-        found: Tensor = functional_call(model, replaced, (ids_ST, mask_ST))
+            replaced[_IDF] = model.idf_V[ids_RT.flatten()].repeat(size)
+        ids = torch.arange(len(vectors), device=vectors.device).reshape(-1, ids_RT.shape[1])
+        segments = None if segments_RT is None else segments_RT.repeat(size, 1)
+        found: Tensor = functional_call(model, replaced, (ids, mask_RT.repeat(size, 1), None, segments))
         return found
 
     gradients = IntegratedGradients(logits).attribute(
-        embedded_TE[None], target=label, n_steps=num_steps, method="riemann_trapezoid"
+        weight[ids_RT][None], target=label, n_steps=num_steps, method="riemann_trapezoid"
     )
-    summed: np.ndarray = gradients[0].sum(-1).detach().cpu().numpy()
-    return summed
+    summed_RT: np.ndarray = gradients[0].sum(-1).detach().cpu().numpy()
+    return [moved[: len(row)] for moved, row in zip(summed_RT, rows, strict=True)]

@@ -4,12 +4,16 @@ The route of a document: token ids -> the part that is read (`clip`) -> a batch 
 the encoder, `bptt` tokens at a time with the state carried over -> chosen layers, summed or concatenated at
 each token (B, T, F) -> one vector for each pooling (P, F).
 
-Shapes: N documents, B rows of a batch, T tokens, F features of a token, P poolings, V vocabulary, C classes.
+Of a pair of texts, which are read in one row, each text is pooled by itself: the vectors u and v, |u - v| and
+u * v take the place of one (Conneau et al. 2017, arXiv 1705.02364, section 3.1).
+
+Shapes: N documents, B rows of a batch, T tokens, F features of a token, P vectors of a document (one a
+pooling, or four of a pair), Q poolings, V vocabulary, C classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,14 +22,17 @@ import torch
 from torch import Tensor
 
 from models.family import Encoder, State, products_in
-from pipeline.corpus.classifier_batches import by_length, clip, pad
+from models.heads import segments_of
+from pipeline.corpus.classifier_batches import by_length, pad
 from pipeline.corpus.settings import Direction
+from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokens import TokensInfo
 from pipeline.evaluation.settings import Probe
 from pipeline.training.cards import ModelCard
 from pipeline.training.logistic import LinearClassifier, Strengths, fit_logistic
 
 _BATCH_TOKENS = 32_768  # padded tokens per batch
+_OF_A_ROW = ("first", "last")  # poolings of a whole row, whatever texts it has
 # For features of length one. On AG News the folds choose 0.3 to 30, on the default corpus 10 to 300.
 _STRENGTHS = Strengths(
     grid=(0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0),
@@ -45,6 +52,7 @@ class Reading:
     bptt: int  # tokens per chunk
     pad_id: int
     special_ids: frozenset[int]  # document start and end, padding: no part of the text
+    delimiter_id: int | None = None  # stands behind each text of a pair; None: documents have one text
 
     @staticmethod
     def of(max_tokens: int, bptt: int, card: ModelCard, info: TokensInfo) -> Reading:
@@ -55,7 +63,12 @@ class Reading:
             bptt=bptt,
             pad_id=info.pad_id,
             special_ids=frozenset((info.pad_id, info.bos_id, info.eos_id)),
+            delimiter_id=info.eos_id if info.num_texts > 1 else None,
         )
+
+    @property
+    def form(self) -> TextForm:
+        return TextForm(self.max_tokens, self.direction, self.pad_id, self.delimiter_id)
 
 
 def pooled_features(
@@ -77,11 +90,11 @@ def pooled_features(
     The order of the documents does not matter, not even to rounding; other documents beside them matter to
     rounding alone. Raises ValueError if the encoder lacks a layer, or layers to be summed differ in width.
     """
-    clipped = [clip(document, reading.max_tokens, reading.direction) for document in documents]
+    clipped = [reading.form.rows(document)[0] for document in documents]
     order = sorted(range(len(clipped)), key=lambda k: clipped[k].tobytes())  # of equal lengths, by content
     with _evaluating(encoder, dtype):
         width = settings.layer_choice.width(encoder.layer_widths, "probe")
-        features = np.zeros((len(clipped), len(settings.pooling), width), dtype=np.float32)
+        features = np.zeros((len(clipped), _num_vectors(settings, reading), width), dtype=np.float32)
         for batch in by_length([len(clipped[k]) for k in order], _BATCH_TOKENS):
             chosen = [order[place] for place in batch]
             texts = [clipped[k] for k in chosen]
@@ -89,10 +102,46 @@ def pooled_features(
             special_BT = np.isin(ids_BT.numpy(), list(reading.special_ids))
             text_BT = mask_BT & ~torch.from_numpy(special_BT)
             idf_BT = torch.from_numpy(idf_V.astype(np.float32)[ids_BT.numpy()])
-            weights_BPT = _pooling_weights(settings, mask_BT, text_BT, idf_BT)
-            on_device = (tensor.to(device) for tensor in (ids_BT, mask_BT, text_BT, weights_BPT))
-            features[chosen] = _pooled(encoder, settings, reading.bptt, width, *on_device).cpu().numpy()
+            segments_BT = None if reading.delimiter_id is None else segments_of(ids_BT, reading.delimiter_id)
+            texts = [text_BT] if segments_BT is None else _by_text(text_BT, segments_BT, reading.direction)
+            more = {} if segments_BT is None else {"segments_BT": segments_BT.to(device)}
+            pooled = [
+                vectors.cpu().numpy()
+                for vectors in _pooled(
+                    encoder,
+                    settings,
+                    reading.bptt,
+                    ids_BT.to(device),
+                    mask_BT.to(device),
+                    [each.to(device) for each in texts],
+                    [_pooling_weights(settings, mask_BT, each, idf_BT).to(device) for each in texts],
+                    more if encoder.has_segments else {},
+                )
+            ]
+            features[chosen] = pooled[0] if len(pooled) == 1 else _compared(settings, *pooled)
     return features
+
+
+def _num_vectors(settings: Probe, reading: Reading) -> int:
+    """Return P."""
+    if reading.delimiter_id is None:
+        return len(settings.pooling)
+    return sum(1 if pooling in _OF_A_ROW else 4 for pooling in settings.pooling)
+
+
+def _by_text(text_BT: Tensor, segments_BT: Tensor, direction: Direction) -> list[Tensor]:
+    """Return which tokens belong to the first text, and which to the second."""
+    texts = [text_BT & (segments_BT == 0), text_BT & (segments_BT == 1)]
+    return texts if direction == "forward" else texts[::-1]
+
+
+def _compared(settings: Probe, first_BQF: np.ndarray, second_BQF: np.ndarray) -> np.ndarray:
+    """Return the vectors (B, P, F) of pairs, of each text's poolings."""
+    vectors = []
+    for place, pooling in enumerate(settings.pooling):
+        u, v = first_BQF[:, place], second_BQF[:, place]
+        vectors += [u] if pooling in _OF_A_ROW else [u, v, np.abs(u - v), u * v]
+    return np.stack(vectors, axis=1)
 
 
 @dataclass(frozen=True)
@@ -137,7 +186,7 @@ def _evaluating(encoder: Encoder, dtype: torch.dtype) -> Iterator[None]:
 
 
 def _pooling_weights(settings: Probe, mask_BT: Tensor, text_BT: Tensor, idf_BT: Tensor) -> Tensor:
-    """Return each pooling as weights of the tokens, (B, P, T); those of `max`, which is no sum, are zero.
+    """Return each pooling as weights of the tokens, (B, Q, T); those of `max`, which is no sum, are zero.
 
     The weights of a document sum to one, or to zero where it has no text.
     """
@@ -158,29 +207,36 @@ def _pooled(
     encoder: Encoder,
     settings: Probe,
     bptt: int,
-    width: int,
     ids_BT: Tensor,
     mask_BT: Tensor,
-    text_BT: Tensor,
-    weights_BPT: Tensor,
-) -> Tensor:
-    """Return the pooled features of a batch, (B, P, F), added up chunk by chunk."""
-    num_rows, num_poolings, _ = weights_BPT.shape
-    pooled_BPF = weights_BPT.new_zeros(num_rows, num_poolings, width)
-    max_BF = weights_BPT.new_full((num_rows, width), -torch.inf)
+    texts: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    more: Mapping[str, Tensor],
+) -> list[Tensor]:
+    """Return the pooled features (B, Q, F) of each text of a batch of rows, added up chunk by chunk.
+
+    Args:
+        texts: for each text which tokens belong to it, (B, T).
+        weights: for each text those of its tokens, (B, Q, T).
+        more: further arguments of the encoder, for texts that are read in one chunk.
+    """
     choice = settings.layer_choice
-    indices = choice.indices(len(encoder.layer_widths))
+    indices, width = choice.indices(len(encoder.layer_widths)), choice.width(encoder.layer_widths)
+    pooled = [each.new_zeros(*each.shape[:2], width) for each in weights]
+    highest = [each.new_full((len(each), width), -torch.inf) for each in weights]
     state: State = ()
     for start in range(0, ids_BT.shape[1], bptt):
         part = slice(start, start + bptt)
-        encoded = encoder(ids_BT[:, part], mask_BT[:, part], state)
+        encoded = encoder(ids_BT[:, part], mask_BT[:, part], state, **more)
         state = encoded.state
         features_BTF = choice.put_together([encoded.layers[index] for index in indices])
-        pooled_BPF += weights_BPT[:, :, part] @ features_BTF
-        if "max" in settings.pooling:
-            seen_BTF = features_BTF.masked_fill(~text_BT[:, part, None], -torch.inf)
-            max_BF = torch.maximum(max_BF, seen_BTF.amax(1))
+        for place, (text_BT, weights_BQT) in enumerate(zip(texts, weights, strict=True)):
+            pooled[place] += weights_BQT[:, :, part] @ features_BTF
+            if "max" in settings.pooling:
+                seen_BTF = features_BTF.masked_fill(~text_BT[:, part, None], -torch.inf)
+                highest[place] = torch.maximum(highest[place], seen_BTF.amax(1))
     if "max" in settings.pooling:
-        no_text_B1 = ~text_BT.any(1, keepdim=True)
-        pooled_BPF[:, settings.pooling.index("max")] = max_BF.masked_fill(no_text_B1, 0.0)
-    return pooled_BPF
+        for pooled_BQF, max_BF, text_BT in zip(pooled, highest, texts, strict=True):
+            no_text_B1 = ~text_BT.any(1, keepdim=True)
+            pooled_BQF[:, settings.pooling.index("max")] = max_BF.masked_fill(no_text_B1, 0.0)
+    return pooled

@@ -19,7 +19,7 @@ from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.evaluation.probe import pooled_features
 from pipeline.evaluation.tfidf import TfidfClassifier
 from pipeline.evaluation.with_tfidf import JointClassifier
-from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder
+from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder, form_of
 from pipeline.training.classifier import predict_logits
 
 Ids = Callable[[Tokenizer], list[np.ndarray]]  # the texts' tokens by a tokenizer
@@ -46,15 +46,12 @@ class Network:
 
     @property
     def labelling(self) -> Labelling:
-        return Labelling(self.head.label_names, self.head.normalise)
+        return Labelling(self.head.label_names, self.head.normalise, self.head.num_texts)
 
     def probabilities(
         self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
     ) -> np.ndarray:
-        tokens, card = ids(self.tokenizer), self.card
-        logits = predict_logits(
-            self.model, tokens, self.head.max_tokens, card.direction, card.pad_id, device, dtype
-        )
+        logits = predict_logits(self.model, ids(self.tokenizer), form_of(self.card), device, dtype)
         found: np.ndarray = logits.double().softmax(1).numpy()
         return found
 

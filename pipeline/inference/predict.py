@@ -16,6 +16,7 @@ import torch
 from pipeline.artifacts.shipped import Labelling, parts_of
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
+from pipeline.corpus.text_parts import SEPARATOR, encoded, joined
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.evaluation.blend import Share, blended
 from pipeline.inference.parts import TextClassifier, load_part
@@ -44,7 +45,7 @@ class Predictor:
         self._device = torch.device("cpu")
         self._dtype = dtype_of(precision, self._device)
         labelling = parts[0][0].labelling
-        self.label_names = labelling.label_names
+        self.label_names, self.num_texts = labelling.label_names, labelling.num_texts
         self._normalise = Normalise(**labelling.normalise)
 
     @classmethod
@@ -65,16 +66,22 @@ class Predictor:
                 parts.append((loaded, replace(part.share, weight=weight)))
         return cls(parts, precision)
 
-    def predict(self, texts: Sequence[str]) -> list[Prediction]:
-        """Return label and probabilities of each text. An empty text counts as one without words."""
-        series = normalise(pl.Series(list(map(_valid_unicode, texts)), dtype=pl.String), self._normalise)
-        normalised = series.to_list()
-        encoded: dict[str, list[np.ndarray]] = {}  # parts may share a tokenizer
+    def predict(self, documents: Sequence[str | Sequence[str]]) -> list[Prediction]:
+        """Return label and probabilities of each document. An empty text counts as one without words.
+
+        A document is a text, or for a classifier of several texts the sequence of them.
+
+        Raises ValueError for a document of another number of texts.
+        """
+        texts = [(each,) if isinstance(each, str) else tuple(each) for each in documents]
+        self._check_numbers(texts)
+        normalised = [joined(each) for each in self._normalised(texts)]
+        tokens: dict[str, list[np.ndarray]] = {}  # parts may share a tokenizer
 
         def ids(tokenizer: Tokenizer) -> list[np.ndarray]:
-            if tokenizer.sha256 not in encoded:
-                encoded[tokenizer.sha256] = tokenizer.encode_batch(normalised)
-            return encoded[tokenizer.sha256]
+            if tokenizer.sha256 not in tokens:
+                tokens[tokenizer.sha256] = encoded(normalised, self.num_texts, tokenizer.encode_batch)
+            return tokens[tokenizer.sha256]
 
         probabilities = [
             part.probabilities(normalised, ids, self._device, self._dtype) for part, _ in self._parts
@@ -88,10 +95,28 @@ class Predictor:
             for row in mean
         ]
 
+    def _check_numbers(self, documents: Sequence[Sequence[str]]) -> None:
+        for number, document in enumerate(documents, start=1):
+            if len(document) != self.num_texts:
+                raise ValueError(
+                    f"document {number:,} has {len(document)} texts, but the classifier reads "
+                    f"{self.num_texts} of each" + (", with a tab between them" if self.num_texts > 1 else "")
+                )
+
+    def _normalised(self, documents: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Return the texts of documents after normalisation, which knows nothing of documents."""
+        flat = [_valid_unicode(text) for document in documents for text in document]
+        if self.num_texts > 1:
+            flat = [text.replace(SEPARATOR, " ") for text in flat]
+        done = normalise(pl.Series(flat, dtype=pl.String), self._normalise).to_list()
+        return [done[first : first + self.num_texts] for first in range(0, len(done), self.num_texts)]
+
 
 def _check_alike(ours: Labelling, theirs: Labelling, folder: Path, other: Path) -> None:
     if ours.label_names != theirs.label_names:
         raise ValueError(f"the classifiers in {folder} and {other} have different labels")
+    if ours.num_texts != theirs.num_texts:
+        raise ValueError(f"the classifiers in {folder} and {other} read other numbers of texts")
     if ours.normalise != theirs.normalise:
         raise ValueError(f"the classifiers in {folder} and {other} read differently normalised text")
 
@@ -105,7 +130,8 @@ def predict_lines(
 ) -> Iterator[str]:
     """A line for each text, else for each line of a file, else for each of standard input.
 
-    A text without words gets no label: null, or an empty line.
+    A text without words gets no label: null, or an empty line. For a classifier of several texts a line has
+    them all, with tabs between them.
 
     Raises ValueError where both or neither are given, or the input is not UTF-8.
     """
@@ -114,8 +140,10 @@ def predict_lines(
     predictor = Predictor.load(*models, precision=precision)
     source: Iterable[str] = texts or _read_lines(file)
     for batch in _batches(source):
-        for text, prediction in zip(batch, predictor.predict(batch), strict=True):
-            yield _line(text, prediction if text.strip() else None, form)
+        documents = [text.split("\t") if predictor.num_texts > 1 else text for text in batch]
+        for text, document, prediction in zip(batch, documents, predictor.predict(documents), strict=True):
+            is_whole = all(part.strip() for part in ([document] if isinstance(document, str) else document))
+            yield _line(text, prediction if is_whole else None, form)
 
 
 def _line(text: str, prediction: Prediction | None, form: Form) -> str:

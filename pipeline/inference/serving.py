@@ -12,7 +12,7 @@ from mlflow.pyfunc import PythonModel
 
 
 class TextClassifier(PythonModel):
-    """Maps each text to its label and the probability of every label."""
+    """Maps each document to its label and the probability of every label."""
 
     # MLflow would warn, past all filters, that `predict` has no type hints; the model has a signature.
     _skip_type_hint_validation = True
@@ -23,12 +23,15 @@ class TextClassifier(PythonModel):
         self.predictor = Predictor.load(Path(context.artifacts["model"]))
 
     def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
-        """Label each text: the first column, as the model's signature makes a table of whatever comes.
+        """Label each document: a column a text, as the model's signature makes a table of whatever comes.
 
         There are no type hints, as MLflow would take them for another signature.
         """
-        texts = [text if isinstance(text, str) else "" for text in model_input.iloc[:, 0]]  # None, NaN
-        predictions = self.predictor.predict(texts)
+        columns = [model_input.iloc[:, place] for place in range(self.predictor.num_texts)]
+        texts = [
+            [text if isinstance(text, str) else "" for text in column] for column in columns
+        ]  # None, NaN
+        predictions = self.predictor.predict(list(zip(*texts, strict=True)))
         return [{"label": each.label, "probabilities": dict(each.probabilities)} for each in predictions]
 
 

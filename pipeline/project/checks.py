@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from pipeline.corpus.settings import FilesSource
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
 from pipeline.project.params import Params
 from pipeline.training.cards import family_and_config
+
+if TYPE_CHECKING:
+    from models.family import Encoder
 
 
 def resolve_all(params: Params) -> list[ResolvedHeadStart]:
@@ -36,7 +42,42 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
         language_model_settings(head_start.objective, below.dump(), {}, top, f"{key}.")
     for each in found.values():
         _check_layers(each)
-    return [found[name] for name in params.run.headstarts]
+    trained = [found[name] for name in params.run.headstarts]
+    _check_texts(params, trained)
+    return trained
+
+
+def _check_texts(params: Params, trained: list[ResolvedHeadStart]) -> None:
+    """Raise ValueError if a head start cannot read documents of several texts."""
+    source = params.corpus.target.source
+    if not isinstance(source, FilesSource) or not source.further_columns:
+        return
+    for each in trained:
+        if not each.family.takes_pairs:
+            raise ValueError(
+                f"params.yaml: documents of corpus.target have several texts, which the family "
+                f"{each.family.name} does not tell apart; take {each.name} out of run.headstarts"
+            )
+        has_segments = _on_meta(each).has_segments
+        for section in ("finetune_classifier", "few_labels", "scratch"):
+            settings = getattr(each, section)
+            if has_segments and settings.max_tokens > settings.bptt:
+                raise ValueError(
+                    f"params.yaml: headstarts.{each.name}.{section}: max_tokens is {settings.max_tokens} and "
+                    f"bptt {settings.bptt}, but {each.family.name} reads both texts of a pair at once; make "
+                    "them equal"
+                )
+
+
+def _on_meta(head_start: ResolvedHeadStart) -> Encoder:
+    """The encoder with a tiny vocabulary, without weights."""
+    import torch
+
+    from pipeline.training.cards import NoInitialWeights
+
+    _, config = family_and_config(head_start.model)
+    with torch.device("meta"), NoInitialWeights():
+        return head_start.family.build(config, 8)
 
 
 def _check_layers(head_start: ResolvedHeadStart) -> None:
@@ -49,13 +90,7 @@ def _check_layers(head_start: ResolvedHeadStart) -> None:
     }
     if all(choice.is_top for choice in chosen.values()):
         return  # every encoder has it
-    import torch
-
-    from pipeline.training.cards import NoInitialWeights
-
-    _, config = family_and_config(head_start.model)
-    with torch.device("meta"), NoInitialWeights():
-        widths = head_start.family.build(config, 8).layer_widths
+    widths = _on_meta(head_start).layer_widths
     for section, choice in chosen.items():
         try:
             choice.width(widths, section)

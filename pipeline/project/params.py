@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipeline.corpus.settings import Corpora, Leakage, Tokenizer
+from pipeline.corpus.settings import Corpora, FilesSource, Leakage, Tokenizer
 from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.evaluation.settings import Evaluate, Probe
 from pipeline.settings.loader import overlay, read_yaml, typed
@@ -26,6 +26,7 @@ from pipeline.training.settings import ClassifierTraining, HeadStart, LanguageMo
 FROZEN_STARTS = ("probe", "with_tfidf")  # arms that read features of a frozen network
 STARTS = ("general_lm", "target_lm_alone", "scratch", *FROZEN_STARTS)  # beside the target's language model
 BASELINES = ("tfidf",)  # arms without a head start
+PAIR = 2  # texts of a document; more: one and answers to choose from
 BLEND = "blend"  # of all candidates of `evaluate`
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -55,9 +56,19 @@ class Params(Section):
         trained = set(self.run.headstarts)
         return {name: members for name, members in self.ensembles.items() if trained.issuperset(members)}
 
-    def candidates(self) -> list[str]:
-        """The candidates that `evaluate` chooses from."""
+    @property
+    def num_texts(self) -> int:
+        """The texts of a labelled document: one, a pair, or one and its answers."""
+        source = self.corpus.target.source
+        return 1 + len(source.further_columns) if isinstance(source, FilesSource) else 1
+
+    def candidates(self, num_texts: int) -> list[str]:
+        """The candidates that `evaluate` chooses from. What reads a document as one text tells no answers
+        apart, so with answers there are networks alone.
+        """
         names = self.run.headstarts
+        if num_texts > PAIR:
+            return [*names, *self.trained_ensembles(), BLEND]
         found = [*names, *(f"{name}:probe" for name in names)]
         if self.evaluate.baseline_tfidf:
             found += [*BASELINES, *(f"{name}:with_tfidf" for name in names)]
@@ -68,10 +79,16 @@ class Params(Section):
         name = arm.partition(":")[0]
         return [] if name in BASELINES else self.ensembles.get(name, [name])
 
-    def arms(self) -> list[str]:
-        """The arms of the label curve that can be trained: those of head starts that the route trains."""
+    def arms(self, num_texts: int) -> list[str]:
+        """The arms of the label curve that can be trained: those of head starts that the route trains.
+
+        With answers to choose from there are networks alone, as in `candidates`.
+        """
         known = {*self.run.headstarts, *self.trained_ensembles(), *BASELINES}
-        return [arm for arm in self.sample_efficiency.arms if arm.partition(":")[0] in known]
+        found = [arm for arm in self.sample_efficiency.arms if arm.partition(":")[0] in known]
+        if num_texts > PAIR:
+            found = [arm for arm in found if not ({*BASELINES, *FROZEN_STARTS} & {*arm.split(":")})]
+        return found
 
 
 def load(path: Path) -> Params:
@@ -130,7 +147,7 @@ def _check_names(params: Params) -> None:
         for name in members:
             _check_known(name, params.headstarts, f"ensembles.{ensemble}")
     if params.evaluate.ship is not None:
-        _check_known(params.evaluate.ship, params.candidates(), "evaluate.ship")
+        _check_known(params.evaluate.ship, params.candidates(params.num_texts), "evaluate.ship")
     _check_known(params.tune.headstart, params.headstarts, "tune.headstart")
     _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
     for arm in params.sample_efficiency.arms:
@@ -139,10 +156,10 @@ def _check_names(params: Params) -> None:
         _check_known(name, known, "sample_efficiency.arms")
         if start:
             _check_known(start, STARTS, f"sample_efficiency.arms, after {name}:,")
-    if not params.arms():
+    if not params.arms(params.num_texts):
         raise ValueError(
             f"sample_efficiency.arms is {params.sample_efficiency.arms}; run.headstarts trains none of them: "
-            "name one of them, or tfidf"
+            + ("name one of them" if params.num_texts > PAIR else "name one of them, or tfidf")
         )
 
 

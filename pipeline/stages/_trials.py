@@ -25,7 +25,7 @@ from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.machine.cost import Cost, total
 from pipeline.storage.lease import Fence
-from pipeline.training.cards import build_classifier, build_encoder
+from pipeline.training.cards import build_classifier, build_encoder, form_of
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.classifier import ClassifierJob, chosen_documents, predict_logits
 from pipeline.training.language_model import LanguageModelJob
@@ -57,9 +57,7 @@ class ClassifierPoint:
         logits = predict_logits(
             model.to(device).eval(),
             [test.document(int(index)) for index in test_sample(test, self.test_documents)],
-            card.head.max_tokens,
-            card.direction,
-            card.pad_id,
+            form_of(card),
             device,
         )
         spent = total(done.state["spent"], cost.spent())

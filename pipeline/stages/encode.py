@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.corpus import tokens, vocabulary
+from pipeline.corpus import text_parts, tokens, vocabulary
 from pipeline.corpus.document_files import INFO_FILE, read_documents, read_documents_info
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.files.atomic import atomic_folder
@@ -31,7 +31,9 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
     splits = {}
     with atomic_folder(out) as folder:
         for split, size in info.splits.items():
-            shard = _encode_split(documents, split, pieces, folder, token_counts, threads=threads)
+            shard = _encode_split(
+                documents, split, info.num_texts, pieces, folder, token_counts, threads=threads
+            )
             splits[split] = shard.info(size.num_words, size.num_bytes)
             if splits[split].num_documents != size.num_documents:
                 raise ValueError(
@@ -48,6 +50,7 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
                 eos_id=pieces.eos_id,
                 pad_id=pieces.pad_id,
                 mask_id=pieces.mask_id,
+                num_texts=info.num_texts,
                 label_names=info.label_names,
                 splits=splits,
             ),
@@ -62,12 +65,21 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
 
 
 def _encode_split(
-    documents: Path, split: str, tokenizer: Tokenizer, folder: Path, token_counts: np.ndarray, *, threads: int
+    documents: Path,
+    split: str,
+    num_texts: int,
+    tokenizer: Tokenizer,
+    folder: Path,
+    token_counts: np.ndarray,
+    *,
+    threads: int,
 ) -> tokens.ShardWriter:
     """Encode a split row group by row group, and add its tokens to `token_counts`."""
     with tokens.ShardWriter(folder, split, tokenizer.vocab_size) as shard:
         for rows in read_documents(documents, split):
-            encoded = tokenizer.encode_batch(rows.texts, threads)
+            encoded = text_parts.encoded(
+                rows.texts, num_texts, lambda texts: tokenizer.encode_batch(texts, threads)
+            )
             shard.append(encoded, rows.labels)
             token_counts += np.bincount(np.concatenate(encoded), minlength=len(token_counts))
     return shard

@@ -16,9 +16,9 @@ import torch
 from models.heads import Classifier
 from pipeline.artifacts.model_folder import ModelFolder, load_classifier
 from pipeline.artifacts.shipped import Labelling, ShippedProbe, ship, write_probe, write_tfidf
-from pipeline.corpus.classifier_batches import clip
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
+from pipeline.corpus.text_parts import readable
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
@@ -31,9 +31,9 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.machine.cost import Cost
 from pipeline.project.headstarts import resolve
-from pipeline.project.params import Params
+from pipeline.project.params import PAIR, Params
 from pipeline.project.stages import Stage
-from pipeline.training.cards import HeadCard, ModelCard
+from pipeline.training.cards import ModelCard, form_of
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.classifier import chosen_documents, predict_logits
 
@@ -79,8 +79,10 @@ def run(
     """
     data = _Data.of(params, tokens, documents, leaks)
     candidates = [_network(params, name, data, classifiers) for name in params.run.headstarts]
-    candidates += [_probe(params, name, data, features, target_lm) for name in params.run.headstarts]
-    if params.evaluate.baseline_tfidf:
+    has_answers = data.num_texts > PAIR
+    if not has_answers:
+        candidates += [_probe(params, name, data, features, target_lm) for name in params.run.headstarts]
+    if params.evaluate.baseline_tfidf and not has_answers:
         candidates.append(_tfidf(params, data))
         candidates += [_with_tfidf(params, name, data, features, target_lm) for name in params.run.headstarts]
     found = {each.name: each for each in candidates}
@@ -163,6 +165,7 @@ class _Data:
     tokens: Path  # links, by head start
     documents: Path
     label_names: tuple[str, ...]
+    num_texts: int  # of a document
     train: _Labelled
     validation: _Labelled
     test: _Labelled
@@ -172,7 +175,8 @@ class _Data:
     @staticmethod
     def of(params: Params, tokens: Path, documents: Path, leaks: Path) -> _Data:
         first = tokens_at(tokens / params.run.headstarts[0] / "target.json")
-        names = read_info(first).label_names
+        info = read_info(first)
+        names = info.label_names
         train, test = open_shard(first, "train"), _Labelled.of(open_shard(first, "test"), "test")
         leaked = leaked_documents(leaks)
         num_leaked = int(np.isin(test.documents, leaked).sum())
@@ -185,6 +189,7 @@ class _Data:
             tokens,
             documents,
             names,
+            info.num_texts,
             _Labelled("train", chosen, train.labels[chosen].astype(np.int64)),
             _Labelled.of(open_shard(first, "validation"), "validation"),
             test,
@@ -258,15 +263,16 @@ def _network(params: Params, name: str, data: _Data, classifiers: Path) -> _Cand
     model, card, head = load_classifier(folder)
     if card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
         raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
-    validation, _ = _predicted(model, card, head, tokens, data.validation)
-    test, seconds = _predicted(model, card, head, tokens, data.test)
+    validation, _ = _predicted(model, card, tokens, data.validation)
+    test, seconds = _predicted(model, card, tokens, data.test)
 
     def explain(document: int, label: int) -> list[tuple[str, float]]:
         """Pieces of the text that the classifier read, each with how much it spoke for `label`."""
         from pipeline.evaluation.attribution import token_attributions
 
-        ids = clip(open_shard(tokens, "test").document(document), head.max_tokens, card.direction)
-        moved = token_attributions(model.cpu(), ids, label)
+        rows = form_of(card).rows(open_shard(tokens, "test").document(document))
+        shown = label if head.num_choices is not None else 0  # the answer; or the texts as they are given
+        ids, moved = rows[shown], token_attributions(model.cpu(), rows, label)[shown]
         if card.direction == "backward":
             ids, moved = ids[::-1], moved[::-1]
         pieces = Tokenizer.load(data.tokenizer_of(name)).pieces(ids)
@@ -280,13 +286,13 @@ def _network(params: Params, name: str, data: _Data, classifiers: Path) -> _Cand
 
 
 def _predicted(
-    model: Classifier, card: ModelCard, head: HeadCard, tokens: Path, labelled: _Labelled
+    model: Classifier, card: ModelCard, tokens: Path, labelled: _Labelled
 ) -> tuple[np.ndarray, float]:
     """Probabilities (N, C), and the seconds that they took."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     shard, before = open_shard(tokens, labelled.split), time.monotonic()
     texts = [shard.document(int(k)) for k in labelled.documents]
-    logits = predict_logits(model.to(device), texts, head.max_tokens, card.direction, card.pad_id, device)
+    logits = predict_logits(model.to(device), texts, form_of(card), device)
     return logits.double().softmax(1).numpy(), time.monotonic() - before
 
 
@@ -387,7 +393,7 @@ def _write_probe(
 
 
 def _labelling(params: Params, data: _Data) -> Labelling:
-    return Labelling(data.label_names, params.corpus.target.normalise.model_dump())
+    return Labelling(data.label_names, params.corpus.target.normalise.model_dump(), data.num_texts)
 
 
 # ------------------------------------------------------------------------------------------- figures
@@ -471,4 +477,4 @@ def _error(place: int, shipped: _Candidate, found: Mapping[str, _Candidate], dat
 
 def _text(data: _Data, document: int) -> list[tuple[str, float]]:
     """The whole text, unexplained."""
-    return [(read_texts(data.documents, "test")[document], 0.0)]
+    return [(readable(read_texts(data.documents, "test")[document]), 0.0)]

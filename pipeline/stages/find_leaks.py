@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeline.corpus.document_files import read_documents, read_documents_info, read_texts
 from pipeline.corpus.leakage import LEAKS_FILE, Leak, LeakFinder
+from pipeline.corpus.text_parts import readable
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
@@ -90,8 +91,8 @@ def _examples(
         {
             "source": source,
             "containment": round(leak.containment, 3),
-            "test_text": test[leak.test][:_EXCERPT_CHARACTERS],
-            "training_text": texts[leak.other][:_EXCERPT_CHARACTERS],
+            "test_text": readable(test[leak.test])[:_EXCERPT_CHARACTERS],
+            "training_text": readable(texts[leak.other])[:_EXCERPT_CHARACTERS],
         }
         for leak in leaks
     ]

@@ -67,10 +67,11 @@ def run(
     The subsets of the labels are nested, stratified and the same for all arms. Numbers of labels that cannot
     be trained on are left out. Raises ValueError where labels, arms and models do not go together.
     """
-    settings, arms = params.sample_efficiency, params.arms()
+    settings = params.sample_efficiency
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(params.run.headstarts[0])  # the same documents and labels for all
     _check(labelled)
+    arms = params.arms(read_info(labelled).num_texts)
     counts, left_out = label_counts(settings.labels, open_shard(labelled, "train"))
     places = [Place(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
     alone = {
@@ -92,7 +93,7 @@ def run(
     points = [
         _figures(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
     ]
-    metrics = _metrics(points, counts, params, shared_cost)
+    metrics = _metrics(points, counts, arms, params, shared_cost)
     metrics["left_out"] = {str(count): reason for count, reason in left_out.items()}
     metrics["key"] = sweep.key
     metrics["leakage"] = {"num_leaked": int(leaked_N.sum()), "action": params.leakage.action}
@@ -150,6 +151,7 @@ def _figures(
 def _metrics(
     points: Sequence[Figures],
     counts: Sequence[int],
+    arms: Sequence[str],
     params: Params,
     shared_cost: Mapping[str, Mapping[str, float]],
 ) -> dict[str, Any]:
@@ -162,7 +164,6 @@ def _metrics(
             arm.setdefault(point.place.num_labels, {})[point.place.seed] = point.wrong_N
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
     errors = label_curve.Errors(wrong, bootstrap)
-    arms = params.arms()
     costs = {
         arm: total(
             *(point.cost for point in points if point.place.arm == arm and point.cost),
@@ -172,7 +173,7 @@ def _metrics(
     }
     return {
         "base": arms[0],
-        "arms": arms,
+        "arms": list(arms),
         "head_starts": {arm: params.head_starts_of(arm) for arm in arms},
         "labels": list(counts),
         "num_seeds": len(settings.seeds),

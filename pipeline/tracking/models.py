@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.corpus.tokenizers_tokenizer import TokenizersTokenizer
 from pipeline.tracking.runs import StageRun, best_effort, ensure_open
@@ -92,7 +92,7 @@ def _write_model(folder: Path, path: Path) -> None:
     import mlflow.pyfunc
     import pandas
 
-    root = Path(__file__).resolve().parents[2]
+    root, columns = Path(__file__).resolve().parents[2], _text_columns(folder)
     optional = ["tokenizers"] if any(folder.rglob(TokenizersTokenizer.FILE)) else []
     # Without this list MLflow would load the model to find out.
     requirements = [f"{name}=={version(name).partition('+')[0]}" for name in (*_PREDICT_WITH, *optional)]
@@ -102,13 +102,28 @@ def _write_model(folder: Path, path: Path) -> None:
         artifacts={"model": str(folder.resolve())},
         code_paths=[str(root / package) for package in ("models", "pipeline")],
         pip_requirements=requirements,
-        signature=_signature(),
-        input_example=pandas.DataFrame({"text": ["some text", "another text"]}),
+        signature=_signature(columns),
+        input_example=pandas.DataFrame({name: ["some text", "another text"] for name in columns}),
     )
 
 
-def _signature() -> ModelSignature:
-    """A column of texts; what comes is a label and the probability of each label."""
+def _text_columns(folder: Path) -> list[str]:
+    """The columns of texts that the classifier in a folder reads: one, a pair, or a text and its answers."""
+    states = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.rglob("state.json"))]
+    num_texts = max((_num_texts(state) for state in states), default=1)
+    further = ["text_pair"] if num_texts == 2 else [f"choice_{number}" for number in range(num_texts - 1)]
+    return ["text", *further]
+
+
+def _num_texts(state: Mapping[str, Any]) -> int:
+    head = state.get("head") or {}
+    if head.get("num_choices") is not None:
+        return 1 + int(head["num_choices"])
+    return int(state.get("num_texts", 1 if head.get("delimiter_id") is None else 2))
+
+
+def _signature(columns: Sequence[str]) -> ModelSignature:
+    """A column of each text; what comes is a label and the probability of each label."""
     from mlflow.models import ModelSignature
     from mlflow.types.schema import ColSpec, DataType, Map, Schema, TensorSpec
 
@@ -116,8 +131,9 @@ def _signature() -> ModelSignature:
         ColSpec(DataType.string, "label"),
         ColSpec(Map(DataType.double), "probabilities"),
     ]
-    # Without a name: a column may have any name then, and texts may come as a list or a Series.
-    return ModelSignature(Schema([ColSpec(DataType.string)]), Schema(outputs))
+    # A single one without a name: it may have any name then, and texts may come as a list or a Series.
+    names = [None] if len(columns) == 1 else columns
+    return ModelSignature(Schema([ColSpec(DataType.string, name) for name in names]), Schema(outputs))
 
 
 def _page_of(uri: str, experiment: str, run_id: str) -> str:

@@ -14,6 +14,7 @@ from models.family import Encoder, Family, lookup
 from models.heads import Classifier, HeadKind, Pooling
 from models.mixing import Combine, LayerChoice
 from pipeline.corpus.settings import Direction
+from pipeline.corpus.text_form import PairOrder, TextForm
 from pipeline.objectives.lookup import objective_of
 from pipeline.settings.loader import typed
 from pipeline.training.settings import Model
@@ -33,6 +34,16 @@ class HeadCard:
     kind: HeadKind = "blocks"
     layers: tuple[int, ...] | Literal["all"] = (-1,)  # whose features are pooled
     combine: Combine = "concat"
+    delimiter_id: int | None = None  # token behind each text of a document of several; None: it has one
+    pair_order: PairOrder = "given"
+    num_choices: int | None = None  # answers to choose from
+
+    @property
+    def num_texts(self) -> int:
+        """The texts of a document."""
+        if self.delimiter_id is None:
+            return 1
+        return 2 if self.num_choices is None else 1 + self.num_choices
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,20 @@ def build_classifier(encoder: Encoder, card: HeadCard) -> Classifier:
         bptt=card.bptt,
         head=card.kind,
         layers=LayerChoice(card.layers, card.combine),
+        rows_each=_form(card, "forward", 0).rows_each,
+        choices=card.num_choices is not None,
+        delimiter_id=card.delimiter_id,
     )
+
+
+def form_of(card: ModelCard) -> TextForm:
+    """How a classifier reads a document."""
+    assert card.head is not None
+    return _form(card.head, card.direction, card.pad_id)
+
+
+def _form(head: HeadCard, direction: Direction, pad_id: int) -> TextForm:
+    return TextForm(head.max_tokens, direction, pad_id, head.delimiter_id, head.pair_order, head.num_choices)
 
 
 def build_language_model(encoder: Encoder, card: ModelCard) -> nn.Module:

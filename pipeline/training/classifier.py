@@ -1,6 +1,6 @@
 """Training a classifier of whole documents: the loss of a step, its job, and which labels it trains on.
 
-Shapes: B rows of this worker, T tokens, N documents.
+Shapes: B rows of this worker, T tokens, N documents, D documents of this worker's batch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from models.heads import Classifier, LinearHead, classifier_groups
 from models.layers import GlobalBatch
 from models.objective import StepLoss
 from pipeline.corpus.batches import rng_of, rows_of
-from pipeline.corpus.classifier_batches import ClassifierBatches, by_length, clip, pad, stratified_subset
+from pipeline.corpus.classifier_batches import ClassifierBatches, by_length, pad, stratified_subset
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
-from pipeline.corpus.settings import Direction, Normalise
+from pipeline.corpus.settings import Normalise
+from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
 from pipeline.training.cards import (
     HeadCard,
@@ -32,6 +33,7 @@ from pipeline.training.cards import (
     build_classifier,
     build_encoder,
     check_match,
+    form_of,
 )
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.context import Context
@@ -96,9 +98,7 @@ class ClassifierTask:
     batches: ClassifierBatches
     validation: TokenShard
     validation_documents: np.ndarray  # indices into it
-    direction: Direction
-    max_tokens: int
-    pad_id: int
+    form: TextForm
     label_smoothing: float
     seed: int
     max_restarts: int
@@ -112,23 +112,25 @@ class ClassifierTask:
 
     def loss(self, step: int, state: State, context: Context) -> StepLoss:
         batch = self.batches.at(step, context.rank, context.world)
-        rows = rows_of(context.rank, context.world, batch.num_rows)
-        whole = GlobalBatch(self.seed, step, batch.num_rows, rows, context.device, context.all_reduce)
-        ids, mask, labels = context.to_device(batch.ids_BT, batch.mask_BT, batch.labels_B)
-        num_tokens = batch.num_rows * ids.shape[1]
+        each, num_documents = self.form.rows_each, batch.num_documents
+        mine = rows_of(context.rank, context.world, num_documents)
+        rows, num_rows = slice(each * mine.start, each * mine.stop), each * num_documents
+        whole = GlobalBatch(self.seed, step, num_rows, rows, context.device, context.all_reduce)
+        ids, mask, labels = context.to_device(batch.ids_BT, batch.mask_BT, batch.labels_D)
+        num_tokens = num_rows * ids.shape[1]
         if isinstance(self.model.head, LinearHead):
-            part = pair_loss(self.model.pooled(ids, mask, whole), labels, whole)
-            return StepLoss(part, part.detach() * batch.num_rows, batch.num_rows, num_tokens)
+            part = pair_loss(self.model.pooled(ids, mask, whole), labels, whole.of_documents(each))
+            return StepLoss(part, part.detach() * num_documents, num_documents, num_tokens)
         features = self.model.features(ids, mask, whole)
-        logits = self.model.head(self.model.pool(features, ids, mask), whole)
+        logits = self.model.scored(self.model.pool(features, ids, mask), whole)
         smoothed = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
         with torch.no_grad():
             nats = F.cross_entropy(logits, labels, reduction="sum")
-        objective = smoothed / batch.num_rows
+        objective = smoothed / num_documents
         if self.decoder is not None:
             auxiliary = self.decoder.mean_nats(self.model.encoder, features, ids, mask, context)
             objective = objective + self.language_model_weight * auxiliary
-        return StepLoss(objective, nats, batch.num_rows, num_tokens)
+        return StepLoss(objective, nats, num_documents, num_tokens)
 
     def evaluate(self, context: Context) -> dict[str, float]:
         """Log loss in nats and accuracy on the validation documents; nothing if there are none."""
@@ -146,9 +148,7 @@ class ClassifierTask:
         labels = self.batches.labels
         rows = rows_of(context.rank, context.world, len(labels))
         mine = [self.batches.shard.document(int(k)) for k in self.batches.documents[rows]]
-        features = pooled_texts(
-            self.model, mine, self.max_tokens, self.direction, self.pad_id, context.device
-        )
+        features = pooled_texts(self.model, mine, self.form, context.device)
         fit_head(self.model.head, features, rows, labels, self.seed, context)
 
     def took_off(self, context: Context) -> bool:
@@ -166,9 +166,7 @@ class ClassifierTask:
         logits = predict_logits(
             self.model,
             [shard.document(int(k)) for k in mine],
-            self.max_tokens,
-            self.direction,
-            self.pad_id,
+            self.form,
             context.device,
         )
         labels = torch.from_numpy(shard.labels[mine].astype(np.int64))
@@ -183,17 +181,15 @@ class ClassifierTask:
 @torch.no_grad()
 def predict_logits(
     model: Classifier,
-    texts: Sequence[np.ndarray],
-    max_tokens: int,
-    direction: Direction,
-    pad_id: int,
+    documents: Sequence[np.ndarray],
+    form: TextForm,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return logits (texts, classes) on the CPU, in the order of the texts; matrix products in `dtype`."""
-    found = torch.zeros(len(texts), model.num_classes)
+    """Return logits (N, C) on the CPU, in the order of the documents; matrix products in `dtype`."""
+    found = torch.zeros(len(documents), model.num_classes)
     with products_in(dtype, model.encoder):
-        for chosen, ids, mask in _padded(texts, max_tokens, direction, pad_id):
+        for chosen, ids, mask in _padded(documents, form):
             found[chosen] = model(ids.to(device), mask.to(device)).cpu()
     return found
 
@@ -201,28 +197,25 @@ def predict_logits(
 @torch.no_grad()
 def pooled_texts(
     model: Classifier,
-    texts: Sequence[np.ndarray],
-    max_tokens: int,
-    direction: Direction,
-    pad_id: int,
+    documents: Sequence[np.ndarray],
+    form: TextForm,
     device: torch.device,
 ) -> Tensor:
-    """Return what the head reads, (texts, features), on the CPU, in the order of the texts, in float32."""
-    found = torch.zeros(len(texts), model.pooled_width)
+    """Return what the head reads, (N, features), on the CPU, in the order of the documents, in float32."""
+    found = torch.zeros(len(documents), model.pooled_width)
     with products_in(torch.float32, model.encoder):
-        for chosen, ids, mask in _padded(texts, max_tokens, direction, pad_id):
+        for chosen, ids, mask in _padded(documents, form):
             found[chosen] = model.pooled(ids.to(device), mask.to(device)).cpu()
     return found
 
 
-def _padded(
-    texts: Sequence[np.ndarray], max_tokens: int, direction: Direction, pad_id: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield the indices of texts of similar length, their ids and their mask."""
-    clipped = [clip(text, max_tokens, direction) for text in texts]
-    for chosen in by_length([len(text) for text in clipped], _EVALUATION_TOKENS):
-        part = [clipped[k] for k in chosen]
-        yield torch.from_numpy(chosen), *pad(part, max(map(len, part)), pad_id)
+def _padded(documents: Sequence[np.ndarray], form: TextForm) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the indices of documents of similar length, the ids of their rows and their mask."""
+    rows = [form.rows(document) for document in documents]
+    widths = [max(map(len, each)) for each in rows]
+    for chosen in by_length(widths, _EVALUATION_TOKENS // form.rows_each):
+        part = [row for k in chosen for row in rows[k]]
+        yield torch.from_numpy(chosen), *pad(part, max(map(len, part)), form.pad_id)
 
 
 @dataclass(frozen=True)
@@ -270,11 +263,9 @@ class ClassifierJob:
         batches = ClassifierBatches(
             train,
             documents=documents,
-            num_rows=rows_for(len(documents), settings.batch_rows),
-            max_tokens=settings.max_tokens,
-            direction=card.direction,
+            batch_documents=rows_for(len(documents), settings.batch_rows),
+            form=form_of(card),
             seed=self.seed,
-            pad_id=card.pad_id,
         )
         num_steps = max(settings.min_steps, round(settings.epochs * batches.steps_per_epoch))
         num_evaluations = round(settings.epochs * settings.evaluations_per_epoch)
@@ -299,9 +290,7 @@ class ClassifierJob:
             batches=batches,
             validation=validation,
             validation_documents=np.flatnonzero(judged),
-            direction=card.direction,
-            max_tokens=settings.max_tokens,
-            pad_id=card.pad_id,
+            form=form_of(card),
             label_smoothing=settings.label_smoothing,
             seed=self.seed,
             decoder=decoder,
@@ -365,6 +354,9 @@ def make_classifier_job(
         kind="linear" if settings.method == "contrastive" else "blocks",
         layers=settings.layer_choice.layers,
         combine=settings.combine,
+        delimiter_id=info.eos_id if info.num_texts > 1 else None,
+        pair_order=settings.pair_order if info.num_texts == 2 else "given",
+        num_choices=info.num_texts - 1 if info.num_texts > 2 else None,
     )
     card = replace(card_of(model, info, "classifier", "finetune_classifier"), head=head)
     if start is not None:
@@ -372,6 +364,7 @@ def make_classifier_job(
     check_stages_of_unfreezing(settings, card)
     encoder = shapes_of(card)[1]
     check_chunks(settings.bptt, encoder, "finetune_classifier")
+    _check_texts(settings, info.num_texts, model.family, encoder)
     if settings.pooling == "first" and not encoder.reads_ahead:
         raise ValueError(
             f"finetune_classifier.pooling is first, but {model.family} reads a text's first token before the "
@@ -421,6 +414,27 @@ def label_counts(
     left_out = {count: f"there are {num_labels:,}" for count in sorted(counts) if count > num_labels}
     left_out |= {count: f"there are {num_classes} classes" for count in sorted(counts) if count < num_classes}
     return sorted(counts - left_out.keys()) or [num_labels], left_out
+
+
+def _check_texts(settings: ClassifierTraining, num_texts: int, family: str, encoder: Encoder) -> None:
+    """Raise ValueError for settings that do not go with documents of several texts."""
+    if num_texts == 1:
+        return
+    if not lookup(family).takes_pairs:
+        raise ValueError(
+            f"the corpus has documents of {num_texts} texts, which the family {family} does not tell apart; "
+            "leave its head starts out of run.headstarts"
+        )
+    if encoder.has_segments and settings.max_tokens > settings.bptt:
+        raise ValueError(
+            f"finetune_classifier.max_tokens is {settings.max_tokens} and bptt {settings.bptt}, but {family} "
+            "reads both texts of a pair at once; make them equal"
+        )
+    if num_texts > 2 and settings.method == "contrastive":
+        raise ValueError(
+            "finetune_classifier.method is contrastive, which has no use for answers to choose from; set it "
+            "to plain"
+        )
 
 
 def _check_contrastive(settings: ClassifierTraining) -> None:

@@ -117,6 +117,7 @@ class ClassifierTraining(Section):
     layers: Layers  # whose features are pooled
     combine: Literal["concat", "sum", "mix"]  # of several layers; mix: a weighted mean, which is learned
     pooling: Literal["concat", "last", "first", "mean", "mean_max", "idf"]
+    pair_order: Literal["given", "both"]  # of a pair of texts; both: the features of both orders are added
     label_smoothing: Fraction
     language_model_weight: NonNegative  # of the causal language model's loss beside the classifier's
     evaluations_per_epoch: Count

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from pipeline.corpus.batches import rows_of
-from pipeline.corpus.classifier_batches import ClassifierBatches, by_length, clip, pad, stratified_subset
+from pipeline.corpus.classifier_batches import ClassifierBatches, by_length, pad, stratified_subset
 from pipeline.corpus.language_model_batches import LanguageModelBatches, Ribbon, evaluation_batches
 from pipeline.corpus.settings import Direction
+from pipeline.corpus.text_form import TextForm, clip
 from pipeline.corpus.tokens import TokenShard
 
 ROWS = 4
@@ -202,13 +203,13 @@ def test_evaluation_covers_each_target_once(direction, total, num_rows, world):
     assert sum(counts[0]) == total - 1
 
 
-def classifier_batches(lengths: np.ndarray, documents: np.ndarray, **changes: object) -> ClassifierBatches:
+def classifier_batches(
+    lengths: np.ndarray, documents: np.ndarray, batch_documents: int = 8, **changes: object
+) -> ClassifierBatches:
     labels = np.arange(len(lengths), dtype=np.int32)  # the label identifies the document
-    settings: dict[str, object] = {
-        "num_rows": 8, "max_tokens": 40, "direction": "forward", "seed": 3, "pad_id": 0
-    }  # fmt: skip
+    form = TextForm(**({"max_tokens": 40, "direction": "forward", "pad_id": 0} | changes))  # type: ignore[arg-type]
     shard = shard_of(lengths.tolist(), first=1, labels=labels)
-    return ClassifierBatches(shard, documents=documents, **(settings | changes))  # type: ignore[arg-type]
+    return ClassifierBatches(shard, documents=documents, batch_documents=batch_documents, form=form, seed=3)
 
 
 @pytest.mark.parametrize("num_documents", [1, 8, 9, 61, 100])
@@ -221,19 +222,19 @@ def test_classifier_batches_hold_each_document_once_an_epoch(num_documents):
     for epoch in range(2):
         first = epoch * batches.steps_per_epoch
         drawn = [batches.at(step, 0, 1) for step in range(first, first + batches.steps_per_epoch)]
-        seen = torch.cat([batch.labels_B for batch in drawn]).tolist()
+        seen = torch.cat([batch.labels_D for batch in drawn]).tolist()
         assert sorted(seen) == sorted(documents.tolist())
-        sizes = [batch.num_rows for batch in drawn]
+        sizes = [batch.num_documents for batch in drawn]
         assert max(sizes) - min(sizes) <= 1
         assert max(sizes) <= 8
         orders.append(seen)
         for batch in drawn:
-            real = np.minimum(lengths[batch.labels_B.numpy()], 40)
+            real = np.minimum(lengths[batch.labels_D.numpy()], 40)
             assert batch.mask_BT.sum(1).tolist() == real.tolist()
             assert batch.ids_BT.shape[1] == real.max()
             assert bool((batch.ids_BT[~batch.mask_BT] == 0).all())
             # The first token of a document is 1 + the sum of the lengths before it.
-            starts = 1 + np.cumsum([0, *lengths])[batch.labels_B.numpy()]
+            starts = 1 + np.cumsum([0, *lengths])[batch.labels_D.numpy()]
             assert batch.ids_BT[:, 0].tolist() == starts.tolist()
     if num_documents > 8:
         assert orders[0] != orders[1]
@@ -251,14 +252,14 @@ def test_classifier_batches_hold_documents_of_similar_length():
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_classifier_rows_of_all_ranks_are_the_global_batch(world):
-    batches = classifier_batches(np.arange(2, 42), np.arange(40), num_rows=7)
+    batches = classifier_batches(np.arange(2, 42), np.arange(40), batch_documents=7)
     for step in (0, 4, 9):
         whole = batches.at(step, 0, 1)
         parts = [batches.at(step, rank, world) for rank in range(world)]
-        for name in ("ids_BT", "mask_BT", "labels_B"):
+        for name in ("ids_BT", "mask_BT", "labels_D"):
             together = torch.cat([getattr(part, name) for part in parts])
             assert torch.equal(together, getattr(whole, name))
-        assert {part.num_rows for part in parts} == {whole.num_rows}
+        assert {part.num_documents for part in parts} == {whole.num_documents}
 
 
 def test_classifier_steps_can_be_built_in_any_order():

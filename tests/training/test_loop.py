@@ -52,7 +52,7 @@ LANGUAGE_MODEL: dict[str, Any] = {"epochs": 2.5, "evaluations_per_epoch": 3}
 CLASSIFIER: dict[str, Any] = {
     "start": "scratch", "method": "plain", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "bptt": 6,
     "max_tokens": 14, "min_steps": 1, "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat",
-    "layers": [-1], "combine": "concat",
+    "layers": [-1], "combine": "concat", "pair_order": "given",
     "label_smoothing": 0.1, "language_model_weight": 0.0, "evaluations_per_epoch": 2, "patience": None,
     "restarts": 0,
 }  # fmt: skip
@@ -61,8 +61,12 @@ NORMALISE = Normalise(
 )
 
 
-def write_tokens(folder: Path) -> Path:
-    """Write a learnable language: the previous token and the document's label determine each token."""
+def write_tokens(folder: Path, num_texts: int = 1) -> Path:
+    """Write a learnable language: the previous token and the text's kind determine each token.
+
+    The label of a text is its kind; that of a pair, whether both are of one kind; that of a text with two
+    answers, which of these is of its kind.
+    """
     folder.mkdir()
     rng = np.random.default_rng(0)
     splits: dict[str, SplitInfo] = {}
@@ -71,15 +75,20 @@ def write_tokens(folder: Path) -> Path:
         with ShardWriter(folder, split, VOCAB) as shard:
             for number in range(num_documents):
                 label = number % 2
-                length = int(rng.integers(4, 20))
-                ids = (rng.integers(40) + (1 + 2 * label) * np.arange(length)) % 40 + 5
-                document = np.concatenate([[1], ids, [2]])
-                shard.append([document], [label])
-                num_words += length
+                first = label if num_texts == 1 else int(rng.integers(2))
+                kinds = [[first], [first, first ^ label ^ 1], [first, first ^ label, first ^ label ^ 1]]
+                document = [np.array([1])]
+                for kind in kinds[num_texts - 1]:
+                    length = int(rng.integers(4, 20)) // (1 if num_texts == 1 else 2)
+                    ids = (rng.integers(40) + (1 + 2 * kind) * np.arange(length)) % 40 + 5
+                    document += [ids, np.array([2])]
+                    num_words += length
+                shard.append([np.concatenate(document)], [label])
             splits[split] = shard.info(num_words, 5 * num_words)
     names = ("slow", "fast")
     specials = {"unk_id": 3, "bos_id": 1, "eos_id": 2, "pad_id": 0}
-    write_info(folder, TokensInfo(VOCAB, "abc", **specials, label_names=names, splits=splits))
+    info = TokensInfo(VOCAB, "abc", **specials, label_names=names, splits=splits, num_texts=num_texts)
+    write_info(folder, info)
     return folder
 
 
@@ -662,10 +671,9 @@ def test_a_worker_without_rows_takes_part_with_nothing(tokens, kind):
         assert parameter.grad is None or not bool(parameter.grad.any()), name
 
 
-@pytest.mark.parametrize("name", ["lm", "xl", "bert", "classifier-gpt", "contrastive"])
-def test_micro_batches_train_the_same_model(tokens, tmp_path, name):
-    export_trained(language_model_job(tokens, "gpt", epochs=2.0), tokens.parent / "start")
-    job = several_jobs(tokens)[name]
+@pytest.mark.parametrize("name", ["lm", "xl", "bert", "classifier-gpt", "contrastive", "pairs", "choices"])
+def test_micro_batches_train_the_same_model(tmp_path, name):
+    job = several_jobs(write_several(tmp_path))[name]
     trained = []
     for micro_rows in (None, 2):
         task = job.task(Context(micro_rows=micro_rows))
@@ -719,6 +727,8 @@ SEVERAL = [
     "classifier",
     "classifier-gpt",
     "contrastive",
+    "pairs",
+    "choices",
 ]
 
 
@@ -741,15 +751,27 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         "classifier-gpt": classifier_job(
             tokens, "gpt", kind="sgd", epochs=2.0, start=tokens.parent / "start", language_model_weight=0.5
         ),
+        "pairs": classifier_job(
+            tokens.parent / "pairs", "bert", kind="sgd", epochs=2.0, pair_order="both", bptt=14
+        ),
+        "choices": classifier_job(tokens.parent / "choices", "gpt", kind="sgd", epochs=2.0),
     }
+
+
+def write_several(folder: Path) -> Path:
+    """Write what the jobs of `several_jobs` read; return the folder of tokens."""
+    tokens = write_tokens(folder / "tokens")
+    for num_texts, name in ((2, "pairs"), (3, "choices")):
+        write_tokens(folder / name, num_texts)
+    export_trained(language_model_job(tokens, "gpt", epochs=2.0), folder / "start")
+    return tokens
 
 
 @pytest.fixture(scope="module")
 def several(tmp_path_factory) -> Path:
     """Runs of several jobs by 1, 2, 3 and 4 processes."""
     folder = tmp_path_factory.mktemp("several")
-    tokens = write_tokens(folder / "tokens")
-    export_trained(language_model_job(tokens, "gpt", epochs=2.0), folder / "start")
+    tokens = write_several(folder)
     for name, job in several_jobs(tokens).items():
         half = run(job, folder / f"{name}-1").step // 2
         for world in WORLDS:
@@ -788,3 +810,21 @@ def without_key_biases(key: str, tensor: Tensor) -> Tensor:
         return tensor
     queries, _keys, values = tensor.chunk(3)
     return torch.cat([queries, values])
+
+
+@pytest.mark.parametrize(
+    ("num_texts", "family", "changes"),
+    [
+        (2, "bert", {}),  # segments tell the texts apart
+        (2, "bert", {"pair_order": "both"}),
+        (3, "gpt", {"pooling": "last"}),
+    ],
+)
+def test_what_only_both_texts_tell_is_learned(tmp_path, num_texts, family, changes):
+    """The label of such a corpus is that of neither text alone."""
+    tokens = write_tokens(tmp_path / "tokens", num_texts)
+    job = classifier_job(tokens, family, epochs=60.0, bptt=14, unfreeze="full", dropout=0.0, **changes)
+    task = job.task(Context())
+    train(task, Context())
+    loss, accuracy = task._judged(task.batches.shard, task.batches.documents, Context())  # type: ignore[attr-defined]
+    assert accuracy > 0.9, loss
