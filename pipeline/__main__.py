@@ -149,7 +149,9 @@ def fingerprint(
 
     check_runs_own_code(Path.cwd())
     if studies is not None:
-        studies.mkdir(parents=True, exist_ok=True)
+        from pipeline.report.studies import make_folder
+
+        make_folder(studies)
     for file in write_fingerprints(load(params), out):
         typer.echo(f"changed: {file}")
 

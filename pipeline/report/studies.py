@@ -10,6 +10,17 @@ from typing import Any
 from pipeline.files.atomic import atomic_write_text
 
 Study = Mapping[str, Any]
+_README = (
+    "Figures of commands beside the route, such as `headstart layers`: the report shows those that are of the\n"
+    "models that it reports on.\n"
+)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder, which DVC wants for the report; it warns of an empty one."""
+    if not (folder / "README.md").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write_text(folder / "README.md", _README)
 
 
 def write_study(folder: Path, kind: str, name: str, found: Study) -> Path:
