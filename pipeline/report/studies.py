@@ -11,8 +11,8 @@ from pipeline.files.atomic import atomic_write_text
 
 Study = Mapping[str, Any]
 _README = (
-    "Figures of commands beside the route, such as `headstart layers`: the report shows those that are of the\n"
-    "models that it reports on.\n"
+    "Figures of commands beside the route, such as `headstart layers`: the report shows those that are of\n"
+    "the models that it reports on.\n"
 )
 
 
