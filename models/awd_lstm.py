@@ -101,6 +101,10 @@ class AWDLSTM(Encoder):
         self.layers = nn.ModuleList(map(WeightDroppedLSTM, inputs, outputs))
 
     @property
+    def units(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    @property
     def layer_widths(self) -> list[int]:
         return [layer.hidden_dim for layer in self._layers()]
 

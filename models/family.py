@@ -48,8 +48,14 @@ class Encoder(nn.Module):
     context: int | None = None  # tokens that it sees at once, and the longest chunk; None: any number
     has_segments: bool = False  # its `forward` takes `segments_BT`: which text of a pair a token belongs to
     reads_ahead: bool = False  # what it makes of a token depends on those that follow
+    can_be_sharded: bool = True  # a step reads its parameters in `forward` alone, or after it
     product_dtype: torch.dtype = torch.float32  # of large matrix products; all else is float32
     micro_rows: int | None = None  # rows whose activations training holds at once: `models/micro_batches.py`
+
+    @property
+    def units(self) -> list[nn.Module]:
+        """Modules whose parameters are needed at one time, such as layers; none is within another."""
+        return []
 
     def forward(
         self,

@@ -204,6 +204,10 @@ class Transformer(Encoder):
         initialise_layers(self, norm_first=norm_first)
 
     @property
+    def units(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    @property
     def layer_widths(self) -> list[int]:
         return [self.width] * (1 + len(self.layers))
 

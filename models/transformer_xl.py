@@ -131,6 +131,10 @@ class TransformerXL(Encoder):
         initialise_layers(self, norm_first=config.norm_first)
 
     @property
+    def units(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    @property
     def layer_widths(self) -> list[int]:
         return [self.width] * (1 + len(self.layers))
 

@@ -45,6 +45,8 @@ class Config:
 
 
 class WordVectors(Encoder):
+    can_be_sharded = False  # a step reads some rows of the embedding, and none through `forward`
+
     def __init__(self, config: Config, vocab_size: int) -> None:
         super().__init__()
         self.config = config

@@ -35,8 +35,8 @@ from tests.killed import Killing
 
 RUN: dict[str, Any] = {
     "seed": 7, "workers": 0, "threads_per_worker": 1, "device": "cpu", "precision": "fp32",
-    "micro_batch_rows": None, "deterministic": False, "headstarts": ["ulmfit"], "storage": "unused",
-    "storage_wait_minutes": 0.0,
+    "micro_batch_rows": None, "sharding": "none", "deterministic": False, "headstarts": ["ulmfit"],
+    "storage": "unused", "storage_wait_minutes": 0.0,
     "checkpoint_minutes": 1e-12, "keep_checkpoints": 2,
     "log_steps": 1, "max_worker_failures": 2,
 }  # fmt: skip
@@ -317,6 +317,9 @@ def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_modu
         for workers in (0, 1, 2)
     }
     assert len(done[0].state["evaluations"]) == 5
+    if family == "bert":
+        sharded = fit(job, run_of(workers=2, sharding="full"), session_of(tmp_path, "sharded"))
+        assert_near(sharded, done[0], 1e-4)
     for workers in (1, 2):
         assert_near(done[workers], done[0], 1e-4)
         curves = [read_records(tmp_path / f"workers-{each}" / "curve.jsonl") for each in (0, workers)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from pipeline.distributed.cluster import Cluster, ray_records_folder
@@ -16,6 +18,9 @@ from pipeline.distributed.settings import Run
 from pipeline.distributed.shipment import Shipment, ship
 from pipeline.distributed.worker import make_context, prepare_torch, train_job
 from pipeline.training.jobs import Job
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 RESIZE_S = 60.0  # between two checks whether more or fewer workers fit the cluster
 
@@ -80,12 +85,38 @@ def train_as_worker(job: Job, run: Run, session: Session, threads: int, shipment
     job = shipment.unpack(job)
     prepare_torch(threads, run.deterministic)
     worker = ray.train.get_context()
+    device, world = get_device(), worker.get_world_size()
     context = make_context(
-        job, run, session, get_device(),
-        rank=worker.get_world_rank(), world=worker.get_world_size(), all_reduce=_all_reduce,
+        job, run, session, device,
+        rank=worker.get_world_rank(), world=world, all_reduce=_all_reduce,
+        begin_all_reduce=_begin_all_reduce() if world > 1 else None,
+        shard_mesh=partial(_mesh, device, world) if run.sharding == "full" and world > 1 else None,
         report=lambda metrics: ray.train.report(dict(metrics)),
     )  # fmt: skip
     train_job(job, context)
+
+
+def _begin_all_reduce() -> Callable[[Tensor], Callable[[], None]]:
+    import torch.distributed
+
+    group = torch.distributed.new_group()  # of its own, so that its sums may come between any others
+
+    def begin(tensor: Tensor) -> Callable[[], None]:
+        work = torch.distributed.all_reduce(tensor, group=group, async_op=True)
+        assert work is not None
+        return partial(_wait, work)
+
+    return begin
+
+
+def _wait(work: Any) -> None:
+    work.wait()
+
+
+def _mesh(device: torch.device, world: int) -> DeviceMesh:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device.type, (world,))
 
 
 def _all_reduce(tensor: Tensor) -> Tensor:

@@ -48,6 +48,7 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"]
     precision: Precision  # auto: bf16 if it is measured to be faster
     micro_batch_rows: Count | None  # rows of a worker whose activations are held at once; null: all
+    sharding: Literal["none", "full"]  # full: each worker holds a part of the parameters, for large models
     deterministic: bool  # only operations that repeat bit for bit; slower on a GPU
     headstarts: Annotated[list[str], Field(min_length=1), Distinct]  # names of those to train
     storage: str  # of checkpoints: local folder, NFS or s3://
@@ -63,6 +64,15 @@ class Run(Section):
         Raises StorageError.
         """
         return patiently(action, minutes=self.storage_wait_minutes, what=what)
+
+    @model_validator(mode="after")
+    def _parts_fit_together(self) -> Run:
+        if self.sharding == "full" and self.micro_batch_rows is not None:
+            raise ValueError(
+                "sharding is full and micro_batch_rows is set, but workers that gather parameters together "
+                "need equally many parts; set micro_batch_rows to null"
+            )
+        return self
 
     @field_validator("storage")
     @classmethod

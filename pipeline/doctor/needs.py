@@ -86,7 +86,8 @@ def _need_of_stage(params: Params, head_start: ResolvedHeadStart, stage: str, nu
         # The number of labels hardly matters.
         head = HeadCard(label_names=("a", "b"), head_dropout=dropout, normalise={}, **same)
         card = replace(card, kind="classifier", head=head)
-    need = need_of(settings, card, num_workers, params.run.micro_batch_rows)
+    sharded = params.run.sharding == "full"
+    need = need_of(settings, card, num_workers, params.run.micro_batch_rows, sharded=sharded)
     return replace(need, headstart=head_start.name)
 
 
@@ -102,6 +103,8 @@ def need_of(
     card: ModelCard,
     num_workers: int,
     micro_rows: int | None = None,
+    *,
+    sharded: bool = False,
 ) -> Need:
     """The need of one training."""
     family = lookup(card.family)
@@ -122,7 +125,10 @@ def need_of(
     kept = 1 + states + patient  # copies of the parameters that are in checkpoints, too
     # Plus the gradient, its flat copy that workers sum, and the first weights, to begin anew from.
     copies = kept + 1 + (num_workers > 1) + first
-    numbers = copies * num_parameters + step.num_numbers
+    numbers: float = copies * num_parameters + step.num_numbers
+    if sharded and num_workers > 1 and encoder.can_be_sharded:
+        # Its shards of all copies, and the weights whole for evaluation.
+        numbers = (copies / num_workers + 1) * num_parameters + step.num_numbers
     tokens = -(-step.num_tokens // num_workers)
     widths = encoder.embedding.embedding_dim + encoder.width
     widths += sum(state.numel() for state in encoder.initial_state(1))

@@ -107,6 +107,10 @@ class ClassifierTask:
     decoder: Decoder | None = None
     language_model_weight: float = 0.0  # of its loss, beside the classifier's
 
+    @property
+    def least_rows(self) -> int:
+        return len(self.batches.documents) // self.batches.steps_per_epoch
+
     def lanes(self, context: Context) -> tuple[slice, int]:
         return slice(0, 0), 0
 

@@ -2,8 +2,8 @@
 
 A single process uses `Context()`. For a Ray worker, `pipeline.distributed.ray_train` makes one with the
 worker's rank, a sum over the process group, and Ray's report. Departure from DDP: the context sums gradients
-in one buffer after the backward pass. DDP's reducer expects a fixed set of parameters, which gradual
-unfreezing changes, and one path for any number of workers is worth more than the overlap.
+(`pipeline.training.layout`). DDP's reducer expects a fixed set of parameters, which gradual unfreezing
+changes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from pipeline.training.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
 
@@ -107,6 +110,10 @@ class Context:
     precision: torch.dtype = torch.float32  # of the large matrix products
     micro_rows: int | None = None  # rows whose activations are held at once; None: all of this worker
     all_reduce: Callable[[Tensor], Tensor] = _no_sum  # in-place sum over workers
+    # Begins such a sum beside what follows, in a group of its own; the function that it returns waits for it.
+    begin_all_reduce: Callable[[Tensor], Callable[[], None]] | None = None
+    # Makes the mesh of workers over which parameters are in shards; None: each worker has all of them.
+    shard_mesh: Callable[[], DeviceMesh] | None = None
     report: Callable[[Mapping[str, float]], None] = _no_report  # every rank calls it equally often
     store: Store | None = None
     meter: Meter = field(default_factory=_NoMeter)

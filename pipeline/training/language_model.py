@@ -34,6 +34,10 @@ class LanguageModelTask:
     patience: int | None = None
     max_restarts: int = 0
 
+    @property
+    def least_rows(self) -> int:
+        return self.objective.lanes(Context())[1]
+
     def lanes(self, context: Context) -> tuple[slice, int]:
         return self.objective.lanes(context)
 

@@ -22,11 +22,11 @@ from models.family import State
 from models.objective import StepLoss
 from pipeline.training.checkpoint import Checkpoint, tensors_under
 from pipeline.training.context import CURVE_FILE, Context, CurveRecorder, all_gather_rows
+from pipeline.training.layout import layout_of
 from pipeline.training.optim import (
     EarlyStop,
     NonMonotoneAverage,
     check_groups,
-    freeze,
     make_optimizer,
     set_rates,
 )
@@ -120,7 +120,10 @@ class Training:
     def __post_init__(self) -> None:
         self.plan = self.task.plan
         self.model = self.task.model.to(self.context.device)
-        check_groups(self.model, self.task.groups)
+        self.layout = layout_of(self.model, self.context, self.task.least_rows)
+        placed = self.layout.place(self.model)
+        self.groups = [[placed.get(each, each) for each in group] for group in self.task.groups]
+        check_groups(self.model, self.groups)
         self._averages = self.task.optimizer.kind == "nt_asgd"
         self._sums = _Sums()
         self._grad_norm = torch.zeros(())
@@ -130,7 +133,7 @@ class Training:
         self._begin()
 
     def _begin(self) -> None:
-        self.optimizer = make_optimizer(self.task.optimizer, self.task.groups)
+        self.optimizer = make_optimizer(self.task.optimizer, self.groups)
         self.average = NonMonotoneAverage(self.task.optimizer.nonmonotone_interval)
         self.early_stop = EarlyStop(self.task.patience)
 
@@ -160,13 +163,13 @@ class Training:
         """Run forward and backward, sum over workers, clip, update."""
         self.model.train()
         rates = self.plan.at(self._planned_step)
-        freeze(self.optimizer, rates.lrs)
+        self.layout.begin_step(self.optimizer, rates.lrs)
         self.optimizer.zero_grad()
         loss = self.task.loss(self.step, self.state, self.context)
         loss.objective.backward()
         set_rates(self.optimizer, rates.lrs, loss.rate_scale)
-        self.context.sum_gradients(self.model.parameters())
-        self._grad_norm = self._clip()
+        self.layout.end_backward(self.model, self.optimizer)
+        self._grad_norm = self.layout.clip(self.model, self.task.optimizer.clip_norm or math.inf)
         self.optimizer.step()
         self.state = loss.state
         self.step += 1
@@ -174,11 +177,6 @@ class Training:
             self.average.update(self.model)
         self._count(loss)
         return loss
-
-    def _clip(self) -> Tensor:
-        """Clip the gradient's global norm in place; return the norm before clipping."""
-        limit = self.task.optimizer.clip_norm or math.inf
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
     def _count(self, loss: StepLoss) -> None:
         self._sums.nats = self._sums.nats + loss.nats
@@ -210,7 +208,8 @@ class Training:
         self.model.eval()
         if self.average.started:
             self.average.swap(self.model)
-        metrics = self.task.evaluate(self.context)
+        with self.layout.whole_model():
+            metrics = self.task.evaluate(self.context)
         if self.step > 0 and self.task.patience is not None:
             self.early_stop.observe(metrics[self.task.watched], self.model)
         if self.average.started:
@@ -226,15 +225,16 @@ class Training:
             self.early_stop.restore(self.model)
         elif self.average.started:
             self.average.swap(self.model)
-        self.task.finish(self.context)
-        self.took_off = self.task.took_off(self.context)
+        with self.layout.whole_model():
+            self.task.finish(self.context)
+            self.took_off = self.task.took_off(self.context)
         if self.took_off or self.restarts == self.task.max_restarts:
             self.finished = True
             return
         self.restarts += 1
         self.first_step = self.step
         self.plan = self.plan.at_half_the_rates()
-        self.model.load_state_dict(self._first_weights)
+        self.layout.load(self.model, self._first_weights)
         self.state = ()
         self._begin()
 
@@ -242,10 +242,11 @@ class Training:
         """Publish a checkpoint; all workers take part, and rank 0 writes it."""
         lanes = self._gathered_lanes()
         spent = self._spent()
+        tensors = self._tensors(lanes)
         if self.context.store is not None and self.context.is_first:
             state = self._json() | {"spent": spent}
             extra_files = self._curve_so_far(recorder.path if recorder else None)
-            self.context.store.save(Checkpoint(self.step, self._tensors(lanes), state, extra_files))
+            self.context.store.save(Checkpoint(self.step, tensors, state, extra_files))
         self.context.sum_numbers(0.0)  # barrier: the checkpoint exists before any worker continues
 
     def _curve_so_far(self, path: Path | None) -> dict[str, bytes]:
@@ -265,14 +266,15 @@ class Training:
         return {name: spent + self.spent_before.get(name, 0.0) for name, spent in mine.items()}
 
     def _tensors(self, lanes: list[Tensor]) -> dict[str, Tensor]:
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        tensors |= {f"average.{name}": tensor for name, tensor in self.average.weights.items()}
-        tensors |= {f"best.{name}": tensor for name, tensor in self.early_stop.weights.items()}
+        """The whole tensors of a checkpoint; all workers gather them."""
+        whole = self.layout.whole
+        tensors = {f"model.{name}": whole(tensor) for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"average.{name}": whole(tensor) for name, tensor in self.average.weights.items()}
+        tensors |= {f"best.{name}": whole(tensor) for name, tensor in self.early_stop.weights.items()}
         tensors |= {f"lanes.{number}": tensor for number, tensor in enumerate(lanes)}
         for name, parameter in self.model.named_parameters():
             for key, value in self.optimizer.state.get(parameter, {}).items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer.{name}.{key}"] = value
+                tensors[f"optimizer.{name}.{key}"] = whole(value, parameter)
         return tensors
 
     def _json(self) -> dict[str, Any]:
@@ -307,26 +309,30 @@ class Training:
         self.took_off = state["took_off"]
         for _ in range(self.restarts):
             self.plan = self.plan.at_half_the_rates()
-        self.model.load_state_dict(tensors_under(tensors, "model."))
+        self.layout.load(self.model, tensors_under(tensors, "model."))
         self._restore_optimizer(tensors_under(tensors, "optimizer."))
         self.average.losses = state["nonmonotone_losses"]
         self.average.num_averaged, self.average.started = state["num_averaged"], state["averaging"]
-        device = self.context.device
-        self.average.weights = {k: v.to(device) for k, v in tensors_under(tensors, "average.").items()}
-        self.early_stop.weights = {k: v.to(device) for k, v in tensors_under(tensors, "best.").items()}
+        self.average.weights = self._like_the_model(tensors_under(tensors, "average."))
+        self.early_stop.weights = self._like_the_model(tensors_under(tensors, "best."))
         self.early_stop.num_since = state["evaluations_since_best"]
         if state["best_loss"] is not None:
             self.early_stop.loss = state["best_loss"]
         rows, _ = self.task.lanes(self.context)
         lanes = tensors_under(tensors, "lanes.")
-        self.state = tuple(lanes[str(number)][rows].to(device) for number in range(len(lanes)))
+        self.state = tuple(lanes[str(number)][rows].to(self.context.device) for number in range(len(lanes)))
         return checkpoint
+
+    def _like_the_model(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        ours = self.model.state_dict()
+        return {name: self.layout.like(tensor, ours[name]) for name, tensor in tensors.items()}
 
     def _restore_optimizer(self, tensors: dict[str, Tensor]) -> None:
         for name, parameter in self.model.named_parameters():
             mine = tensors_under(tensors, f"{name}.")
             if mine:
-                self.optimizer.state[parameter] = {k: v.to(parameter.device) for k, v in mine.items()}
+                held = {key: self.layout.local_state(value, parameter) for key, value in mine.items()}
+                self.optimizer.state[parameter] = held
 
 
 class _Clock:

@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,37 +49,42 @@ class GroupOptimizer(ABC):
             parameters = [each for each in group.parameters if each.grad is not None]
             for parameter in parameters:
                 if parameter not in self.state:
-                    self.state[parameter] = self._fresh_state(parameter)
+                    self.state[parameter] = self._fresh_state(local_part(parameter))
             if parameters:
-                grads = [each.grad for each in parameters if each.grad is not None]
-                self._update(parameters, grads, group.lr)
-
-    def _states(self, parameters: Sequence[nn.Parameter], name: str) -> list[Tensor]:
-        return [self.state[parameter][name] for parameter in parameters]
+                grads = [local_part(each.grad) for each in parameters if each.grad is not None]
+                states = [self.state[parameter] for parameter in parameters]
+                self._update([local_part(each) for each in parameters], grads, states, group.lr)
 
     @abstractmethod
-    def _fresh_state(self, parameter: nn.Parameter) -> dict[str, Tensor]: ...
+    def _fresh_state(self, numbers: Tensor) -> dict[str, Tensor]: ...
 
     @abstractmethod
-    def _update(self, parameters: list[nn.Parameter], grads: list[Tensor], lr: float) -> None: ...
+    def _update(
+        self, parameters: list[Tensor], grads: list[Tensor], states: list[dict[str, Tensor]], lr: float
+    ) -> None:
+        """Update the numbers of parameters that this worker holds, in place, and their states."""
 
 
 class AdamW(GroupOptimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019, Algorithm 2)."""
 
-    def _fresh_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+    def _fresh_state(self, numbers: Tensor) -> dict[str, Tensor]:
         return {
-            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
+            "step": torch.zeros((), dtype=torch.float32, device=numbers.device),
+            "exp_avg": torch.zeros_like(numbers),
+            "exp_avg_sq": torch.zeros_like(numbers),
         }
 
-    def _update(self, parameters: list[nn.Parameter], grads: list[Tensor], lr: float) -> None:
+    def _update(
+        self, parameters: list[Tensor], grads: list[Tensor], states: list[dict[str, Tensor]], lr: float
+    ) -> None:
         from torch.optim.adam import adam
 
-        exp_avgs, exp_avg_sqs = self._states(parameters, "exp_avg"), self._states(parameters, "exp_avg_sq")
+        exp_avgs, exp_avg_sqs, steps = (
+            [state[name] for state in states] for name in ("exp_avg", "exp_avg_sq", "step")
+        )
         adam(
-            list(parameters), grads, exp_avgs, exp_avg_sqs, [], self._states(parameters, "step"),
+            parameters, grads, exp_avgs, exp_avg_sqs, [], steps,
             fused=True, decoupled_weight_decay=True, amsgrad=False, maximize=False, lr=lr,
             beta1=self.settings.momentum, beta2=self.settings.beta2,
             weight_decay=self.settings.weight_decay, eps=ADAM_EPSILON,
@@ -88,19 +94,21 @@ class AdamW(GroupOptimizer):
 class SGD(GroupOptimizer):
     """Stochastic gradient descent with momentum, without dampening."""
 
-    def _fresh_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+    def _fresh_state(self, numbers: Tensor) -> dict[str, Tensor]:
         # From zeros the first update is the gradient itself.
-        return {"momentum_buffer": torch.zeros_like(parameter)} if self.settings.momentum else {}
+        return {"momentum_buffer": torch.zeros_like(numbers)} if self.settings.momentum else {}
 
-    def _update(self, parameters: list[nn.Parameter], grads: list[Tensor], lr: float) -> None:
+    def _update(
+        self, parameters: list[Tensor], grads: list[Tensor], states: list[dict[str, Tensor]], lr: float
+    ) -> None:
         from torch.optim.sgd import sgd
 
         momentum = self.settings.momentum
         buffers: list[Tensor | None] = [None] * len(parameters)
         if momentum:
-            buffers = list(self._states(parameters, "momentum_buffer"))
+            buffers = [state["momentum_buffer"] for state in states]
         sgd(
-            list(parameters), grads, buffers, fused=True, lr=lr, momentum=momentum,
+            parameters, grads, buffers, fused=True, lr=lr, momentum=momentum,
             weight_decay=self.settings.weight_decay, dampening=0.0, nesterov=False, maximize=False,
         )  # fmt: skip
 
@@ -108,21 +116,33 @@ class SGD(GroupOptimizer):
 class AdaGrad(GroupOptimizer):
     """AdaGrad with diagonal matrices (Duchi, Hazan and Singer 2011, Figure 1). `momentum` is ignored."""
 
-    def _fresh_state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+    def _fresh_state(self, numbers: Tensor) -> dict[str, Tensor]:
         return {
             "step": torch.zeros((), dtype=torch.float32),
-            "sum": torch.zeros_like(parameter),
+            "sum": torch.zeros_like(numbers),
         }
 
-    def _update(self, parameters: list[nn.Parameter], grads: list[Tensor], lr: float) -> None:
+    def _update(
+        self, parameters: list[Tensor], grads: list[Tensor], states: list[dict[str, Tensor]], lr: float
+    ) -> None:
         from torch.optim.adagrad import adagrad
 
         adagrad(
-            list(parameters), grads, self._states(parameters, "sum"), self._states(parameters, "step"),
+            parameters, grads, [state["sum"] for state in states], [state["step"] for state in states],
             fused=parameters[0].device.type == "cpu", foreach=parameters[0].device.type != "cpu",
             lr=lr, weight_decay=self.settings.weight_decay, lr_decay=0.0, eps=ADAGRAD_EPSILON,
             maximize=False,
         )  # fmt: skip
+
+
+def local_part(tensor: Any) -> Tensor:
+    """The numbers of a tensor that this worker holds: all, unless it is in shards (`layout`)."""
+    local: Tensor = tensor.to_local() if is_shard(tensor) else tensor
+    return local
+
+
+def is_shard(tensor: Tensor) -> bool:
+    return hasattr(tensor, "placements")
 
 
 def make_optimizer(settings: Optimizer, groups: Sequence[Sequence[nn.Parameter]]) -> GroupOptimizer:

@@ -27,6 +27,10 @@ class Task(Protocol):
     @property
     def model(self) -> nn.Module: ...
 
+    @property
+    def least_rows(self) -> int:
+        """The rows of the smallest step."""
+
     def loss(self, step: int, state: State, context: Context) -> StepLoss: ...
 
     def evaluate(self, context: Context) -> dict[str, float]: ...

@@ -6,8 +6,9 @@ import contextlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch.multiprocessing
 import torch.nn.functional as F
 from hypothesis import given, settings, strategies
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 from models.family import lookup
 from pipeline.artifacts.checkpoint_store import CheckpointStore
@@ -27,6 +29,7 @@ from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, open_shard, write_info
 from pipeline.machine.cost import Cost
 from pipeline.objectives.lookup import objective_of
+from pipeline.training import layout
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import make_classifier_job
 from pipeline.training.context import Context
@@ -690,6 +693,8 @@ def test_micro_batches_train_the_same_model(tmp_path, name):
 
 
 WORLDS = (2, 3, 4)
+WORLDS_OF_SHARDS = (2, 3)
+SHARDED = ("nt_asgd", "bert", "xl", "classifier-gpt", "contrastive", "pairs")
 
 
 def process(rank: int, num_processes: int, folder: Path) -> None:
@@ -698,21 +703,57 @@ def process(rank: int, num_processes: int, folder: Path) -> None:
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=num_processes
     )
+    layout._BUCKET_NUMBERS = 100  # so that even these models have several buckets
     for world in WORLDS:
-        group = torch.distributed.new_group(list(range(world)))
-        if rank < world:
-            for name, job in several_jobs(folder / "tokens").items():
-
-                def all_reduce(tensor: Tensor, group: Any = group) -> Tensor:
-                    torch.distributed.all_reduce(tensor, group=group)
-                    return tensor
-
-                for run_of_it in (f"{name}-{world}", f"{name}-begun-by-one-{world}"):
-                    context = context_of(
-                        folder / run_of_it, Curve(), rank=rank, world=world, all_reduce=all_reduce
-                    )
-                    train(job.task(context), context)
+        group, beside = (torch.distributed.new_group(list(range(world))) for _ in range(2))
+        if rank >= world:
+            continue
+        where: dict[str, Any] = {
+            "rank": rank, "world": world, "all_reduce": partial(summed, group=group),
+        }  # fmt: skip
+        buckets = {"begin_all_reduce": partial(begin_sum, group=beside)}
+        shards = {"shard_mesh": partial(DeviceMesh.from_group, group, "cpu")}
+        for name, job in several_jobs(folder / "tokens").items():
+            layouts: dict[str, dict[str, Any]] = {"": buckets, "begun-by-one-": {}}
+            if in_shards := name in SHARDED and world in WORLDS_OF_SHARDS:
+                layouts["sharded-begun-by-one-"] = shards
+            for begun, more in layouts.items():
+                context = context_of(folder / f"{name}-{begun}{world}", Curve(), **where, **more)
+                train(job.task(context), context)
+            if not in_shards:
+                continue
+            newest = CheckpointStore(str(folder / f"{name}-{world}")).newest()
+            assert newest is not None
+            context = context_of(
+                folder / f"{name}-begun-in-shards-{world}", Curve(), **where, **shards,
+                report=stopping_after(newest.step // 2),
+            )  # fmt: skip
+            with pytest.raises(StopTrainingError):
+                train(job.task(context), context)
     torch.distributed.destroy_process_group()
+
+
+def stopping_after(num_records: int) -> Callable[[Mapping[str, float]], None]:
+    """Stop all processes alike, which report equally often."""
+    reported = []
+
+    def report(metrics: Mapping[str, float]) -> None:
+        reported.append(metrics)
+        if len(reported) > num_records:
+            raise StopTrainingError
+
+    return report
+
+
+def summed(tensor: Tensor, group: Any) -> Tensor:
+    torch.distributed.all_reduce(tensor, group=group)
+    return tensor
+
+
+def begin_sum(tensor: Tensor, group: Any) -> Callable[[], None]:
+    work = torch.distributed.all_reduce(tensor, group=group, async_op=True)
+    assert work is not None
+    return work.wait
 
 
 SEVERAL = [
@@ -774,10 +815,15 @@ def several(tmp_path_factory) -> Path:
     tokens = write_several(folder)
     for name, job in several_jobs(tokens).items():
         half = run(job, folder / f"{name}-1").step // 2
-        for world in WORLDS:
+        sharded = WORLDS_OF_SHARDS if name in SHARDED else ()
+        for begun in (*WORLDS, *(f"sharded-begun-by-one-{world}" for world in sharded)):
+            own = f"begun-by-one-{begun}" if isinstance(begun, int) else begun
             with pytest.raises(StopTrainingError):
-                run(job, folder / f"{name}-begun-by-one-{world}", Curve(stop_at=half))
+                run(job, folder / f"{name}-{own}", Curve(stop_at=half))
     torch.multiprocessing.spawn(process, args=(max(WORLDS), folder), nprocs=max(WORLDS))
+    for name in SHARDED:
+        for world in WORLDS_OF_SHARDS:
+            run(several_jobs(tokens)[name], folder / f"{name}-begun-in-shards-{world}")
     return folder
 
 
@@ -786,6 +832,18 @@ def several(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("name", SEVERAL)
 @pytest.mark.parametrize("begun", ["", "begun-by-one-"])
 def test_any_number_of_processes_trains_the_same_model(several, name, world, begun):
+    assert_same_model(several, name, world, begun)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", WORLDS_OF_SHARDS)
+@pytest.mark.parametrize("name", SHARDED)
+@pytest.mark.parametrize("begun", ["sharded-begun-by-one-", "begun-in-shards-"])
+def test_shards_train_the_same_model_whoever_began_it(several, name, world, begun):
+    assert_same_model(several, name, world, begun)
+
+
+def assert_same_model(several: Path, name: str, world: int, begun: str) -> None:
     folders = (f"{name}-1", f"{name}-{begun}{world}")
     one, many = (CheckpointStore(str(several / folder)).newest() for folder in folders)
     assert one is not None
