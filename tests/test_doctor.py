@@ -217,8 +217,8 @@ print(json.dumps([need.worker_bytes, taken, need.checkpoint_bytes, written]))
     ("headstart", "changes", "too_high"),
     [
         ("ulmfit", {"config": {"embedding_dim": 200, "hidden_dim": 400}}, FACTOR),
-        # The estimate is that of a text from which no word is dropped. Memory that is freed and taken again, or
-        # not, makes two peaks, a sixth apart.
+        # The estimate is that of a text from which no word is dropped. Peaks differ by a sixth from run to run,
+        # as freed memory is taken again or not.
         ("vectors", {"config": {"embedding_dim": 1600}, "pretrain_lm": {"subsample": None}}, 2.0),
         ("gpt", {"config": {"num_layers": 4}}, FACTOR),
         ("transformer_xl", {}, FACTOR),
