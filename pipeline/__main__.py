@@ -178,8 +178,9 @@ def init(folder: Annotated[Path, typer.Argument(help="Folder of the new project.
 
     make_project(folder)
     typer.echo(
-        f"made {folder}; now: cd {folder}, put your files into sources/target, `headstart use FILE` with "
-        "your settings (docs/your-own-data.md), `headstart doctor`, `dvc repro`"
+        f"made {folder}; now: cd {folder}, put your files into sources/target, say in mine.yaml which "
+        "columns they have, `headstart use mine.yaml`, `headstart doctor`, `dvc repro`. DVC's experiments need "
+        "a first commit: git add -A && git commit -m begun"
     )
 
 
@@ -286,20 +287,38 @@ def _end(code: int) -> None:
     raise typer.Exit(code)
 
 
+def _preset_names(begun: str) -> list[str]:
+    from pipeline.project.presets import names
+
+    return [name for name in names() if name.startswith(begun)]
+
+
 @app.command()
 def use(
-    overlay: Annotated[str, typer.Argument(help="A preset's name, or a YAML file with keys of params.yaml.")],
+    overlay: Annotated[
+        str,
+        typer.Argument(
+            help="A preset's name, or a YAML file with keys of params.yaml.", autocompletion=_preset_names
+        ),
+    ],
     params: Annotated[Path, typer.Option(help="The file to change.")] = Path("params.yaml"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference only.")] = False,
 ) -> None:
     """Lay a preset or a file over params.yaml, and show the difference."""
     from pipeline.project import presets
 
+    without = presets.left_out(overlay, params)
     changes = presets.use(overlay, params, write=not dry_run)
     for key, before, after in changes:
         typer.echo(_shown(f"{key}: {presets.in_yaml(before)} -> {presets.in_yaml(after)}"))
     if not changes:
         typer.echo("no difference")
+    if without:
+        typer.echo(_shown(f"left out, as these settings have nothing of that name: {', '.join(without)}"))
+    if changes and not dry_run and params == Path("params.yaml"):
+        from pipeline.execution.stale_report import mark_changed_settings
+
+        mark_changed_settings(Path.cwd(), params)
 
 
 @app.command("lr-find")
@@ -473,6 +492,23 @@ def _words_in_dvc(words: list[str]) -> list[str]:
     return str(stage["cmd"]).split()[1:] if stage and "matrix" not in stage else []
 
 
+_ANYWHERE = ("init", "predict")  # commands that need no project
+
+
+def _check_is_project(words: list[str]) -> None:
+    """Raise ValueError for a command that needs a project, outside of one."""
+    names = {
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+    }
+    is_command = bool(words) and words[0] in names and not {"-h", "--help", "--params"} & {*words}
+    is_project = any(map(os.path.exists, ("params.yaml", "dvc.yaml")))
+    if is_command and words[0] not in _ANYWHERE and not is_project:
+        raise ValueError(
+            f"{Path.cwd()} is no headstart project: there is neither params.yaml nor dvc.yaml; go into one, "
+            "or make one with `headstart init FOLDER`"
+        )
+
+
 def main() -> None:
     """The `headstart` command: a person's mistake is one message and exit code 2, never a traceback."""
     sys.excepthook = _print_traceback
@@ -481,6 +517,7 @@ def main() -> None:
         words = sys.argv[1:]
         in_dvc = _words_in_dvc(words)
         _add_stages(words[0] if in_dvc else None)
+        _check_is_project(words)
         app(in_dvc if in_dvc and len(words) == 1 else words)
     except ValueError as error:
         typer.secho(f"headstart: {_shown(str(error))}", fg="red", err=True)

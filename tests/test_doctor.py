@@ -217,7 +217,7 @@ print(json.dumps([need.worker_bytes, taken, need.checkpoint_bytes, written]))
     ("headstart", "changes", "too_high"),
     [
         ("ulmfit", {"config": {"embedding_dim": 200, "hidden_dim": 400}}, FACTOR),
-        # The estimate is that of a text from which no word is dropped. Peaks differ by a sixth from run to run,
+        # The estimate is that of a text from which no word is dropped. Peaks differ by a sixth between runs,
         # as freed memory is taken again or not.
         ("vectors", {"config": {"embedding_dim": 1600}, "pretrain_lm": {"subsample": None}}, 2.0),
         ("gpt", {"config": {"num_layers": 4}}, FACTOR),

@@ -27,9 +27,7 @@ def test_off_a_terminal_lines_say_how_far_a_training_is_and_that_it_resumes(tmp_
         wait_for("step 200", capsys)
     lines = SEEN.pop()
     assert lines[0] == "pretrain_lm@ulmfit: resumes a run that had reached step 100"
-    assert lines[-1].startswith(
-        "pretrain_lm@ulmfit: step 200 of 400, loss 4.321, 8,900 tokens/s, 0.0 minutes"
-    )
+    assert lines[-1].startswith("pretrain_lm@ulmfit: step 200 of 400, loss 4.321, 8,900 tokens/s")
 
 
 SEEN: list[list[str]] = []
@@ -43,19 +41,53 @@ def wait_for(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     SEEN.append(found.splitlines())
 
 
-def test_the_time_left_is_that_of_this_run_and_not_of_an_earlier_one():
-    lines = progress._Lines(Path("curve"), "title", begun=0.0, first=0.5)
-    last = json.loads(record(300, 0.75))
-    assert lines.how_far(last, now=60.0).endswith(", 1.0 minutes left")
+def test_before_the_first_step_a_training_says_that_it_is_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_SAY_EVERY_S", 0.01)
+    curve = tmp_path / "curve.jsonl"
+    with progress.follow(curve, "pretrain_lm@ulmfit"):
+        wait_for("no step yet", capsys)
+    assert SEEN.pop()[0].startswith("pretrain_lm@ulmfit: no step yet, 0 s since it began")
+
+
+def test_the_time_left_is_that_of_this_process_from_its_first_step_on():
+    lines = progress._Lines(Path("curve"), "title", first=(30.0, 0.5))  # Ray took half a minute to start
+    assert lines.how_far(json.loads(record(300, 0.75)), now=60.0).endswith(", 0.5 minutes left")
     assert "left" not in lines.how_far(json.loads(record(200, 0.5)), now=60.0)
 
 
+def test_other_stages_say_that_they_are_at_work(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_SAY_EVERY_S", 0.01)
+    with progress.busy("evaluate"):
+        wait_for("evaluate: 0 s so far", capsys)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_bar_keeps_name_speed_and_time_left(tmp_path, monkeypatch, width):
+    from io import StringIO
+
+    from rich.console import Console
+
+    shown = StringIO()
+    monkeypatch.setattr(
+        progress, "_console", lambda: Console(file=shown, width=width, force_terminal=True, color_system=None)
+    )
+    curve = tmp_path / "curve.jsonl"
+    with progress.follow(curve, "finetune_classifier@ulmfit_backward"):
+        curve.write_text(record(12_500, 0.25), encoding="utf-8")
+        time.sleep(2 * progress._LOOK_EVERY_S)
+    last = [line for line in shown.getvalue().replace("\r", "\n").splitlines() if "loss" in line][-1]
+    assert "finetune_classifier@ulmfit_backward" in last
+    assert ("8,900 tok/s" if width == 80 else "8,900 tokens/s") in last
+    assert "…" not in last
+    assert ":" in last  # a time
+
+
 def test_trials_are_counted_in_lines(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_SAY_EVERY_S", 0.0)
+    monkeypatch.setattr(progress, "_SAY_EVERY_S", 0.01)
     with progress.counted(3, "trials") as advance:
+        wait_for("0 of 3 trials\n", capsys)
         advance()
-        advance()
-    assert capsys.readouterr().err.splitlines() == ["1 of 3 trials", "2 of 3 trials"]
+        wait_for("1 of 3 trials, about 0.0 minutes left", capsys)
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,12 @@ def test_sync_says_what_is_kept_and_delivers_it_when_it_can(root, proxy, monkeyp
     assert (worked.returncode, worked.stderr) == (0, "")
     assert worked.stdout == f"delivered: evaluate, to MLflow at {proxy.uri}\n"
     assert (again.returncode, again.stdout) == (0, f"MLflow at {proxy.uri} has everything\n")
+    proxy.set("refuse")
+    unasked = sync()
+    assert (unasked.returncode, unasked.stdout) == (1, "")
+    assert unasked.stderr.startswith(
+        f"nothing is kept here for MLflow at {proxy.uri}; MLflow does not answer"
+    )
 
 
 def test_sync_claims_nothing_of_an_mlflow_that_it_did_not_reach(root, away, monkeypatch, capsys):

@@ -77,7 +77,10 @@ def parts_of(folder: Path) -> list[Part]:
     Raises ValueError if there is no such folder, or `classifier.json` is damaged.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no classifier is there; run `dvc repro`, or name one with --model")
+        raise ValueError(
+            f"{folder}: no classifier is there; run `dvc repro` in a headstart project, as `headstart init` "
+            "makes one, or name a classifier with --model"
+        )
     file = folder / SHIPPED_FILE
     if not file.exists():
         return [Part(folder, Share(1.0))]

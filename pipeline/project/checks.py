@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.corpus.settings import FilesSource
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
@@ -98,13 +98,23 @@ def _check_layers(head_start: ResolvedHeadStart) -> None:
             raise ValueError(f"params.yaml: headstarts.{head_start.name}.{error}") from error
 
 
+def max_labels_key(params: Params, head_start: str) -> str:
+    """The key that says how many labels a head start's classifier trains on."""
+    own = "max_labels" in params.headstarts[head_start].finetune_classifier
+    return f"{f'headstarts.{head_start}.' if own else ''}finetune_classifier.max_labels"
+
+
 def check_numbers_of_labels(params: Params, num_classes: int) -> None:
     """Raise ValueError for a number of labels below one per class, which a later stage would refuse."""
-    numbers = {
-        "finetune_classifier.max_labels": params.finetune_classifier.max_labels,
+    numbers: dict[str, Any] = {
         "tune.labels": params.tune.labels if params.tune.num_trials else None,
         "ablate.labels": params.ablate.labels if params.ablate.seeds else None,
     }
+    searched = params.tune.overrides.get("finetune_classifier", {})
+    if params.tune.num_trials and params.tune.stage == "finetune_classifier" and params.tune.labels is None:
+        numbers["tune.overrides.finetune_classifier.max_labels"] = searched.get("max_labels")
+    for name in params.run.headstarts:
+        numbers[max_labels_key(params, name)] = resolve(params, name).finetune_classifier.max_labels
     for key, number in numbers.items():
         if isinstance(number, int) and number < num_classes:
             raise ValueError(f"{key} is {number:,}, fewer than the {num_classes} classes; raise it")

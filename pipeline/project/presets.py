@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files.atomic import atomic_write_text
-from pipeline.project.params import checked
+from pipeline.project.params import BASELINES, checked
 from pipeline.project.templates import template_folder
 from pipeline.settings.loader import flatten, overlay, read_yaml
 
@@ -30,7 +30,7 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
 
     before = read_yaml(params)
     source = find(name)
-    after = overlay(before, read_yaml(source))
+    after = overlay(before, _fitting(source, before)[0])
     settings = checked(after, where=f"{params} with {source.name}")
     resolve_all(settings)
     changes = _differences(before, after)
@@ -44,6 +44,39 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
         yaml.dump(tree, text)
         atomic_write_text(params, text.getvalue())
     return changes
+
+
+def left_out(name: str, params: Path) -> list[str]:
+    """What a preset says of a head start or a kind of source that these settings do not have.
+
+    It is left out, so that presets can be laid over one another; a file of one's own is taken at its word.
+    """
+    return _fitting(find(name), read_yaml(params))[1]
+
+
+def _fitting(source: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return an overlay as it is laid, and the keys and names that were left out."""
+    top = read_yaml(source)
+    if source.parent.name != _FOLDER:
+        return top, []
+    found: list[str] = []
+    for corpus, values in top.get("corpus", {}).items():
+        given = values.get("source", {})
+        known = before["corpus"][corpus]["source"]
+        for key in [key for key in given if "kind" not in given and key not in known]:
+            found.append(f"corpus.{corpus}.source.{key}")
+            del given[key]
+    names = top.get("headstarts", {})
+    for name in [name for name, own in names.items() if name not in before["headstarts"]]:
+        if names[name] is not None and "family" not in names[name]:
+            found.append(f"headstarts.{name}")
+            del names[name]
+    known_arms = {*before["headstarts"], *names, *before["ensembles"], *top.get("ensembles", {}), *BASELINES}
+    arms = top.get("sample_efficiency", {}).get("arms", [])
+    for arm in [arm for arm in arms if arm.partition(":")[0] not in known_arms]:
+        found.append(f"the arm {arm}")
+        arms.remove(arm)
+    return top, found
 
 
 def _null(representer: Any, value: None) -> Any:
@@ -65,17 +98,23 @@ def find(name: str) -> Path:
         if path.is_file():
             return path
         raise ValueError(f"{name}: no such file")
-    found = {
-        preset.stem: preset
-        for folder in (template_folder() / _FOLDER, Path(_FOLDER))
-        for preset in folder.glob("*.yaml")
-    }
-    known = sorted(found)
+    found = _presets()
+    known = names()
     if name in known:
         return found[name]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}; a file ends with .yaml"
     raise ValueError(f"{name} is no preset; {hint}")
+
+
+def names() -> list[str]:
+    """The presets that there are."""
+    return sorted(_presets())
+
+
+def _presets() -> dict[str, Path]:
+    folders = (template_folder() / _FOLDER, Path(_FOLDER))
+    return {preset.stem: preset for folder in folders for preset in folder.glob("*.yaml")}
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -21,6 +21,22 @@ _REPORT_DEP = "      - pipeline/report\n"
 _ALWAYS = "    always_changed: true  # it looks at the installed code and packages each time, in a second\n"
 _IGNORED = "/data/\n/.headstart/\n/dvc_plots/\n/reports/lr_find/\n"
 _DVC_IGNORED = "/config.local\n/plots.html\n/tmp\n/cache\n"
+_MINE = """\
+# What differs from params.yaml: `headstart use mine.yaml` lays it over.
+corpus:
+  target:
+    source:
+      kind: files
+      format: auto                       # by each file's ending: parquet, csv, tsv, ndjson, or text
+      train: ["sources/target/*.csv"]    # paths, globs, hf://, s3://, https://
+      validation: []                     # empty: split off train
+      test: []
+      unlabelled: []                     # more text for the language models
+      text_column: text
+      label_column: label                # null: there are no labels
+      label_names: null                  # null: the values of the label column
+      encoding_errors: refuse            # refuse, replace or skip what is not UTF-8
+"""
 _DVC_CONFIG = (
     "[core]\n    analytics = false\n    autostage = false\n[plots]\n    html_template = plots.html\n"
 )
@@ -43,7 +59,14 @@ def make_project(folder: Path) -> None:
         if (folder / name).exists():
             raise ValueError(f"{folder / name} exists; name a folder without a project")
     source = template_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _fill(folder, source)
+    except OSError as error:
+        raise ValueError(f"{folder} cannot be made a project: {error.strerror}; name another one") from error
+
+
+def _fill(folder: Path, source: Path) -> None:
     shutil.copytree(source / "presets", folder / "presets", dirs_exist_ok=True)
     plots = source / "plots" if (source / "plots").is_dir() else source / ".dvc" / "plots"
     shutil.copytree(plots, folder / ".dvc" / "plots")
@@ -51,14 +74,19 @@ def make_project(folder: Path) -> None:
         ".dvc/config": _DVC_CONFIG,
         ".dvc/.gitignore": _DVC_IGNORED,
         ".dvcignore": "__pycache__\n*.pyc\n.venv\n.headstart\n",
-        ".gitignore": _IGNORED,
+        "mine.yaml": _MINE,
         "params.yaml": (source / "params.yaml").read_text(encoding="utf-8"),
         "dvc.yaml": _without_code((source / "dvc.yaml").read_text(encoding="utf-8")),
         **{f"sources/{name}/.gitignore": "*\n!.gitignore\n" for name in ("general", "target", "weights")},
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if name != ".gitignore" or not (folder / name).exists():
-            atomic_write_text(folder / name, text)
+        atomic_write_text(folder / name, text)
+    ignored = folder / ".gitignore"
+    before = ignored.read_text(encoding="utf-8") if ignored.exists() else ""
+    missing = [line for line in _IGNORED.splitlines() if line not in before.splitlines()]
+    if missing:
+        begun = before if not before or before.endswith("\n") else f"{before}\n"
+        atomic_write_text(ignored, begun + "".join(f"{line}\n" for line in missing))
     write_plots_page(folder)
     inside = subprocess.run(["git", "rev-parse"], cwd=folder, capture_output=True)
     if inside.returncode:

@@ -36,15 +36,15 @@ def follow(curve: Path, title: str) -> Iterator[None]:
     earlier = _last_record(curve) if curve.exists() else None
     if earlier is not None:
         _say(f"{title}: resumes a run that had reached step {earlier['step']:,}")
-    bars = [] if _console().width < _NARROW else [BarColumn()]
-    with _bar(description, *bars, figures, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+    is_narrow = _console().width < _NARROW
+    wide = [] if is_narrow else [BarColumn(), figures, TimeElapsedColumn()]
+    with _bar(description, *(wide or [figures]), TimeRemainingColumn()) as bar:
         if bar.disable:
-            first = earlier["metrics"].get("train/progress", 0.0) if earlier else 0.0
-            with _beside(_Lines(curve, title, time.monotonic(), first).watch):
+            with _beside(_Lines(curve, title, earlier).watch):
                 yield
             return
         task = bar.add_task(title, total=1.0, figures="")
-        with _beside(partial(_watch, curve, bar, task)):
+        with _beside(partial(_watch, curve, bar, task, is_narrow)):
             yield
 
 
@@ -66,29 +66,41 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Lines:
     """Says each half minute how far a training is."""
 
     curve: Path
     title: str
-    begun: float  # time
-    first: float  # progress by then, 0 to 1
+    earlier: Mapping[str, Any] | None = None  # the last record of the run that is resumed
+    first: tuple[float, float] | None = None  # time and progress of the first record seen in this process
 
     def watch(self, over: threading.Event) -> None:
-        while not over.wait(_SAY_EVERY_S):
-            last = _last_record(self.curve) if self.curve.exists() else None
-            if last is not None:
-                _say(f"{self.title}: {self.how_far(last, time.monotonic())}")
+        begun = said = time.monotonic()
+        while not over.wait(min(_LOOK_EVERY_S, _SAY_EVERY_S)):
+            last, now = self._record(), time.monotonic()
+            if last is not None and self.first is None:
+                self.first = (now, _progress_of(last))
+            if now - said < _SAY_EVERY_S:
+                continue
+            said = now
+            if last is None:
+                _say(f"{self.title}: no step yet, {now - begun:.0f} s since it began")
+            else:
+                _say(f"{self.title}: {self.how_far(last, now)}")
+
+    def _record(self) -> dict[str, Any] | None:
+        last = _last_record(self.curve) if self.curve.exists() else None
+        return None if last == self.earlier else last
 
     def how_far(self, last: Mapping[str, Any], now: float) -> str:
         """`step 120 of 380, loss 4.321, 8,900 tokens/s, 1.2 minutes left`."""
-        progress, step = last["metrics"].get("train/progress", 0.0), last["step"]
+        progress, step = _progress_of(last), last["step"]
         steps = f"step {step:,} of {round(step / progress):,}" if progress else f"step {step:,}"
         said = f"{steps}, {_figures(last)}"
-        if progress <= self.first:
+        if self.first is None or progress <= self.first[1]:
             return said
-        left_s = (now - self.begun) * (1 - progress) / (progress - self.first)
+        left_s = (now - self.first[0]) * (1 - progress) / (progress - self.first[1])
         return f"{said}, {left_s / 60:.1f} minutes left"
 
 
@@ -99,7 +111,8 @@ def busy(title: str) -> Iterator[None]:
 
     with _bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as bar:
         bar.add_task(title, total=None)
-        yield
+        with _said_regularly(lambda seconds: f"{title}: {seconds:.0f} s so far", bar.disable):
+            yield
 
 
 @contextlib.contextmanager
@@ -109,17 +122,35 @@ def counted(total: int, title: str) -> Iterator[Callable[[], None]]:
 
     with _bar(*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task(title, total=total)
-        done, said = 0, time.monotonic()
+        done = 0
+
+        def how_far(seconds: float) -> str:
+            left = f", about {seconds / 60 * (total - done) / done:.1f} minutes left" if done else ""
+            return f"{done:,} of {total:,} {title}{left}"
 
         def advance() -> None:
-            nonlocal done, said
+            nonlocal done
             bar.advance(task)
             done += 1
-            if bar.disable and time.monotonic() - said >= _SAY_EVERY_S:
-                said = time.monotonic()
-                _say(f"{done:,} of {total:,} {title}")
 
-        yield advance
+        with _said_regularly(how_far, bar.disable):
+            yield advance
+
+
+@contextlib.contextmanager
+def _said_regularly(line: Callable[[float], str], is_wanted: bool) -> Iterator[None]:
+    """Say, if wanted, each half minute of the block what `line` makes of the seconds since it began."""
+    if not is_wanted:
+        yield
+        return
+
+    def watch(over: threading.Event) -> None:
+        begun = time.monotonic()
+        while not over.wait(_SAY_EVERY_S):
+            _say(line(time.monotonic() - begun))
+
+    with _beside(watch):
+        yield
 
 
 def stepwise(num_steps: int, title: str) -> Iterator[int]:
@@ -141,15 +172,16 @@ def _bar(*columns: ProgressColumn, transient: bool = False) -> Progress:
     return Progress(*columns, console=console, transient=transient, disable=not console.is_terminal)
 
 
-def _watch(curve: Path, bar: Progress, task: TaskID, over: threading.Event) -> None:
+def _watch(curve: Path, bar: Progress, task: TaskID, is_narrow: bool, over: threading.Event) -> None:
     size = -1
     while not over.wait(_LOOK_EVERY_S):
         if curve.exists() and curve.stat().st_size != size:
             size = curve.stat().st_size
             last = _last_record(curve)
             if last:
-                figures = f"step {last['step']:,}, {_figures(last)}"
-                bar.update(task, completed=last["metrics"].get("train/progress", 0.0), figures=figures)
+                step = "" if is_narrow else f"step {last['step']:,}, "
+                figures = step + _figures(last, is_narrow)
+                bar.update(task, completed=_progress_of(last), figures=figures)
 
 
 def _last_record(curve: Path) -> dict[str, Any] | None:
@@ -162,8 +194,15 @@ def _last_record(curve: Path) -> dict[str, Any] | None:
     return None
 
 
-def _figures(record: Mapping[str, Any]) -> str:
+def _progress_of(record: Mapping[str, Any]) -> float:
+    return float(record["metrics"].get("train/progress", 0.0))
+
+
+def _figures(record: Mapping[str, Any], is_narrow: bool = False) -> str:
     """Loss and speed of a training, whatever its loss is of."""
     metrics = record["metrics"]
     speed = float(metrics["train/tokens_per_second"])
+    if is_narrow:
+        said = f"{speed / 1000:,.0f}k" if speed >= 10_000 else f"{speed:,.0f}"
+        return f"loss {float(metrics['train/loss']):.2f}, {said} tok/s"
     return f"loss {float(metrics['train/loss']):.3f}, {speed:,.0f} tokens/s"

@@ -98,7 +98,10 @@ def deliver(root: Path) -> Delivered:
     waiting, kept = _unsent(root)
     try:
         with lock(root):
-            sent, kept = deliver_unsent(stores.client(uri), uri, root)
+            mlflow = stores.client(uri)
+            if not waiting and uri.startswith("http"):  # so that nothing is said of a server that is away
+                mlflow.search_experiments(max_results=1)
+            sent, kept = deliver_unsent(mlflow, uri, root)
     except OSError as error:
         outage = f"MLflow does not answer: {one_line(error)}"
         sent = [outcome.plan.name for path, outcome in waiting.items() if not path.exists()]
