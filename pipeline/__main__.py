@@ -179,8 +179,8 @@ def init(folder: Annotated[Path, typer.Argument(help="Folder of the new project.
     make_project(folder)
     typer.echo(
         f"made {folder}; now: cd {folder}, put your files into sources/target, say in mine.yaml which "
-        "columns they have, `headstart use mine.yaml`, `headstart doctor`, `dvc repro`. DVC's experiments need "
-        "a first commit: git add -A && git commit -m begun"
+        "columns they have, `headstart use mine.yaml`, `headstart doctor`, `dvc repro`. DVC's experiments "
+        "need a first commit: git add -A && git commit -m begun"
     )
 
 

@@ -18,8 +18,8 @@ import pytest
 
 import pipeline.report.page as page_module
 from pipeline.objectives.causal import Causal
+from pipeline.report import charts, sentences, tables
 from pipeline.report import figures as data
-from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures
 from pipeline.report.headline import headline_figures
 from pipeline.report.markdown import summary
@@ -286,12 +286,14 @@ def test_the_verdict_opens_the_summary_and_the_page_before_any_figure(figures):
     first, *following = verdict(figures)
     assert not re.search(r"\d", first)
     assert following
-    assert summary(figures).startswith(f"# Summary\n\n**{first}**\n\n{' '.join(following)}\n\n- ")
+    said = f"# Summary\n\n**{first}**\n\n{' '.join(following)}\n\n| labels | with a head start | without |"
+    assert summary(figures).startswith(said)
     text = re.sub(r"<[^>]*>", "", page(figures, Provenance()).partition("<body>")[2])
     before, found, after = text.partition(first)
     assert found
     assert not re.search(r"\d", before)
-    assert after.startswith(" ".join(following))
+    assert after.startswith(f" {following[0]}{' '.join(following[1:])}")
+    assert " ".join(after.split()).partition("ms a document.")[2].startswith(" labelswith a head start")
 
 
 def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
@@ -385,13 +387,36 @@ def test_each_class_is_counted_and_one_that_is_never_predicted_is_named(figures)
 def test_points_that_went_wrong_and_numbers_left_out_are_said(figures):
     metrics = figures["sample_efficiency"]
     metrics["worse_than_fewer"] = {"ulmfit:scratch": {"1000": 100}}
-    metrics["left_out"] = {"400": "there are 161", "1600": "there are 161", "2": "there are 3 classes"}
+    metrics["left_out"] = {"1600": "there are 161", "400": "there are 161", "2": "there are 3 classes"}
     assert sentences.label_curve(figures) == [
         "Left out: 400 and 1,600 labels, as there are 161.",
         "Left out: 2 labels, as there are 3 classes.",
         "ulmfit (from scratch) is clearly worse with 1,000 labels than with 100: trainings went wrong there, "
-        "and the labels saved leave this point out.",
+        "and comparisons and the labels saved leave this point out.",
     ]
+    said = summary(figures)
+    assert "| ulmfit (from scratch) | 50.0% (49.0% to 51.0%) | 30.0% (29.0% to 31.0%), went wrong |" in said
+    # It was ahead with 1,000 labels by that point alone.
+    assert not any("1,000" in sentence for sentence in sentences.comparisons(figures))
+    drawn = page(figures, Provenance())
+    assert drawn.count('"shape": "cross"') == 1
+
+
+def test_arms_at_one_number_of_labels_are_drawn_below_one_another(figures):
+    metrics = figures["sample_efficiency"]
+    metrics["labels"] = [100]
+    metrics["curve"] = {arm: {"100": each["100"]} for arm, each in metrics["curve"].items()}
+    chart = charts.label_curve(data.label_curve(figures), 0.95).to_dict()
+    assert {layer["encoding"]["y"]["field"] for layer in chart["layer"]} == {"arm"}
+
+
+def test_what_to_know_of_the_data_stands_below_the_verdict(figures):
+    figures["prepare-target"]["remarks"] = ["classes with fewer than 10 documents: 'b' (3)"]
+    figures["prepare-target"]["skipped"] = {"null_text": 2, "duplicate": 0}
+    said = "About the data: classes with fewer than 10 documents: 'b' (3); rows left out: 2 (null text)."
+    assert sentences.remarks(figures) == [said]
+    assert summary(figures).index("About the data") < summary(figures).index("## Classifier")
+    assert page(figures, Provenance()).index("About the data") < page(figures, Provenance()).index("<main>")
 
 
 def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheapest(figures):

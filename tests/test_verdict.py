@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.report.figures import Figures
-from pipeline.report.verdict import verdict
+from pipeline.report.verdict import at_a_glance, verdict
 
 Curve = dict[str, dict[int, float]]
 COUNTS = (100, 400, 1600)
@@ -64,6 +64,7 @@ def made(
                 if each
             },
             "above": above,
+            "head_starts": {arm: [] if arm == "tfidf" else [arm.partition(":")[0]] for arm in curve},
             "labels_needed": {},
             "failed": {f"{arm} failed": "out of memory" for arm, each in curve.items() if len(each) < 3},
         },
@@ -290,8 +291,9 @@ def test_the_second_sentence_says_what_failed_or_was_not_tried():
         ({"ulmfit": 0.19, "tfidf": 0.2},
          "what ships gets 19.0% wrong and TF-IDF 20.0%, no clear difference."),
         ({"ulmfit": 0.4, "ulmfit:probe": 0.3, "tfidf": 0.2},
-         "TF-IDF gets 20.0% wrong and ulmfit (frozen features) 30.0%."),
-        ({"ulmfit": 0.21, "tfidf": 0.2}, "TF-IDF gets 20.0% wrong and ulmfit 21.0%, no clear difference."),
+         "TF-IDF gets 20.0% wrong, and ulmfit (frozen features) gets 30.0% wrong."),
+        ({"ulmfit": 0.21, "tfidf": 0.2},
+         "TF-IDF gets 20.0% wrong, and ulmfit gets 21.0% wrong, no clear difference."),
         ({"tfidf": 0.2}, "TF-IDF gets 20.0% wrong."),
         ({"ulmfit": 0.1}, "what ships gets 10.0% wrong; TF-IDF was not tried."),
     ],
@@ -322,17 +324,49 @@ def test_the_last_sentence_is_on_the_price_as_far_as_it_was_recorded():
 def test_a_classifier_that_is_no_better_than_the_largest_class_is_not_to_be_used():
     figures = made(rows(ulmfit=BETTER, tfidf=TFIDF), {"ulmfit": 0.7, "tfidf": 0.72})
     figures["evaluate"]["baselines"]["majority_class"]["above_low"] = -0.01
-    assert verdict(figures)[1] == (
-        "Do not use it yet: it is not clearly better than always answering the largest class, which gets "
-        "75.0% wrong."
+    first, _, warning, *_ = verdict(figures)
+    assert first.endswith("; use none of them yet, not even ulmfit, which ships as the best of them.")
+    assert warning == (
+        "It is not clearly better than always answering the largest class, which gets 75.0% wrong."
     )
+
+
+def test_few_documents_are_said_to_tell_nothing():
+    figures = made(rows(ulmfit=BETTER, tfidf=TFIDF), {"ulmfit": 0.7, "tfidf": 0.72})
+    evaluation: dict[str, Any] = figures["evaluate"]  # type: ignore[assignment]
+    evaluation |= {"num_documents": 4, "num_validation_documents": 1440}
+    assert "There are but 4 test documents, too few to tell classifiers apart" in verdict(figures)[2]
+    evaluation["num_validation_documents"] = 10
+    assert "There are but 4 test and 10 validation documents" in verdict(figures)[2]
+    evaluation |= {"num_documents": 100, "num_validation_documents": 100}
+    assert not any("documents" in sentence for sentence in verdict(figures))
+
+
+def test_a_table_has_the_best_with_and_without_at_both_ends():
+    figures = made(
+        rows(ulmfit=BETTER, ulmfit__scratch=SCRATCH, tfidf=TFIDF), {"ulmfit": 0.1, "tfidf": 0.2, "blend": 0.3}
+    )
+    for stage, seconds in (("pretrain_lm", 60.0), ("finetune_lm", 30.0)):
+        figures[f"{stage}-ulmfit"]["core_seconds"] = seconds  # type: ignore[index]
+    few, every = at_a_glance(figures)
+    assert few == {
+        "labels": "100", "with a head start": "ulmfit: 40.0%", "without": "TF-IDF: 50.0%",
+        "fewer wrong": "(8.0 to 12.0)", "labels without, for the same": "",
+        "core minutes of head starts": "1.5",
+    }  # fmt: skip
+    assert every == {
+        "labels": "all", "with a head start": "ulmfit: 10.0%", "without": "TF-IDF: 20.0%",
+        "fewer wrong": "(8.0 to 12.0)", "labels without, for the same": "",
+        "core minutes of head starts": "1.5",
+    }  # fmt: skip
+    assert at_a_glance(made(rows(ulmfit=BETTER), {"ulmfit": 0.1})) == []
 
 
 def test_points_that_went_wrong_are_named():
     figures = made(rows(ulmfit=BETTER, ulmfit__scratch=SCRATCH, tfidf=TFIDF), {"ulmfit": 0.1, "tfidf": 0.2})
     metrics = {**figures["sample_efficiency"], "worse_than_fewer": {"ulmfit:scratch": {"1600": 400}}}
     figures = dataclasses.replace(figures, metrics={**figures.metrics, "sample_efficiency": metrics})
-    assert verdict(figures)[1] == "Trainings of ulmfit (from scratch) went wrong: see the label curve."
+    assert verdict(figures)[2] == "Trainings of ulmfit (from scratch) went wrong: see the label curve."
 
 
 @pytest.mark.parametrize("ulmfit", [BETTER, ALIKE, WORSE, (), (0.1,)])

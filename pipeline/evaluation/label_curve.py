@@ -163,12 +163,12 @@ def labels_needed(errors: Errors, arm: str, other: str) -> dict[str, dict[str, f
     counts that were trained, a bound: `more_than` the largest count, `at_most` the smallest. The same holds
     for the ends of an interval: beyond the largest count they are `labels_low_more_than` and
     `labels_high_more_than`, below the smallest they are left out. Paired over the seeds that all the points
-    have. Counts at which `arm` is clearly worse than with fewer labels are left out. Empty if fewer than two
-    are left.
+    have. Counts at which one of them is clearly worse than with fewer labels are left out. Empty if `arm` has
+    fewer than two left.
     """
     counts = errors.trusted_counts(arm)
     table = {}
-    for count in errors.counts(other) if len(counts) > 1 else ():
+    for count in errors.trusted_counts(other) if len(counts) > 1 else ():
         seeds = errors.common_seeds((other, count), *((arm, each) for each in counts))
         if not seeds:
             continue

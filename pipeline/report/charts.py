@@ -22,6 +22,7 @@ def label_curve(rows: Sequence[Row], confidence: float) -> Any:
         color=_colour("arm:N", ""),
     )
     error = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
+    sound = base.transform_filter("!datum.went_wrong")
     tips = [
         alt.Tooltip("arm:N"),
         alt.Tooltip("labels:Q", format=","),
@@ -29,17 +30,38 @@ def label_curve(rows: Sequence[Row], confidence: float) -> Any:
         alt.Tooltip("error_low:Q", format=".1%", title=f"low, {confidence:.0%}"),
         alt.Tooltip("error_high:Q", format=".1%", title=f"high, {confidence:.0%}"),
     ]
-    band = base.mark_area(opacity=0.18).encode(y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q")
-    line = base.mark_line().encode(y=error)
-    points = base.mark_point(filled=True, size=60, opacity=1).encode(
+    crosses = [
+        base.transform_filter("datum.went_wrong")
+        .mark_point(shape="cross", angle=45, size=140, filled=True, opacity=1)
+        .encode(y=error, tooltip=[*tips, alt.Tooltip("went_wrong:N", title="went wrong")])
+    ][: any(row["went_wrong"] for row in rows)]
+    band = sound.mark_area(opacity=0.18).encode(y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q")
+    line = sound.mark_line().encode(y=error)
+    points = sound.mark_point(filled=True, size=60, opacity=1).encode(
         y=error, shape=alt.Shape("arm:N", legend=None), tooltip=tips
     )
+    if len({row["labels"] for row in rows}) == 1:
+        return _arms_at_one_number(rows)
     if len({row["labels"] for row in rows}) < 3:  # two points are no curve
         ends = base.mark_rule(opacity=0.6).encode(
             y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q"
         )
-        return _sized(alt.layer(ends, points))
-    return _sized(alt.layer(band, line, points))
+        return _sized(alt.layer(ends, points, *crosses))
+    return _sized(alt.layer(band, line, points, *crosses))
+
+
+def _arms_at_one_number(rows: Sequence[Row]) -> Any:
+    """A line an arm, as their intervals would lie on one another."""
+    import altair as alt
+
+    base = alt.Chart(_data(rows)).encode(
+        y=alt.Y("arm:N", sort=None, title=None, axis=alt.Axis(labelLimit=300)), color=_colour("arm:N", "")
+    )
+    scale = alt.Scale(zero=False)
+    title = f"test error with {rows[0]['labels']:,} labels"
+    x = alt.X("error:Q", title=title, axis=alt.Axis(format="%"), scale=scale)
+    ends = base.mark_rule(strokeWidth=2).encode(x=alt.X("error_low:Q", title=title), x2="error_high:Q")
+    return _sized(alt.layer(ends, base.mark_point(filled=True, size=60, opacity=1).encode(x=x)))
 
 
 def prices(rows: Sequence[Row]) -> Any:

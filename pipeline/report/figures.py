@@ -137,11 +137,23 @@ def label_curve(figures: Figures) -> list[Row]:
     """Error and interval, by arm and number of labels; None if all seeds failed."""
     metrics, curve = figures["sample_efficiency"], by_arm(figures, "curve")
     failed = dict.fromkeys(("error", "error_low", "error_high", "std_over_seeds")) | {"num_seeds": 0}
+    wrong = went_wrong(figures)
     return [
-        {"arm": name_of(arm), "labels": count, **curve.get(arm, {}).get(count, failed)}
+        {
+            "arm": name_of(arm),
+            "labels": count,
+            **curve.get(arm, {}).get(count, failed),
+            "went_wrong": (arm, count) in wrong,
+        }
         for arm in metrics["arms"]
         for count in metrics["labels"]
     ]
+
+
+def went_wrong(figures: Figures) -> set[tuple[str, int]]:
+    """Arms and numbers of labels that are clearly worse than the arm is with fewer labels."""
+    found = figures["sample_efficiency"].get("worse_than_fewer", {})
+    return {(arm, int(count)) for arm, worse in found.items() for count in worse}
 
 
 def prices(figures: Figures) -> list[Row]:

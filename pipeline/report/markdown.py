@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pipeline.report import figures as data
 from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures, name_of
-from pipeline.report.verdict import verdict
+from pipeline.report.verdict import at_a_glance, verdict
 
 
 def summary(figures: Figures) -> str:
@@ -33,7 +33,12 @@ def summary(figures: Figures) -> str:
     ]
     key_figures = "".join(f"- {line}\n" for line in sentences.key_figures(figures))
     answer, *following = verdict(figures)
-    parts = [f"# Summary\n\n**{answer}**\n{_paragraphs([' '.join(following)])}", key_figures]
+    glance = f"\n{_table(at_a_glance(figures))}" if figures.has_labels else ""
+    remarks = _paragraphs([_plain(remark) for remark in sentences.remarks(figures)])
+    parts = [
+        f"# Summary\n\n**{answer}**\n{_paragraphs([' '.join(following)])}{glance}{remarks}",
+        key_figures,
+    ]
     return "\n".join(parts + [f"## {title}\n\n{content}" for title, content in sections])
 
 
@@ -58,7 +63,7 @@ def _label_curve(figures: Figures) -> str:
     base = name_of(metrics["base"])
     errors: dict[str, dict[str, str]] = {}
     for row in data.label_curve(figures):
-        said = "failed" if row["error"] is None else tables.error(row)
+        said = tables.point(row)
         if 0 < row["num_seeds"] < metrics["num_seeds"]:
             said += f", {row['num_seeds']} of {metrics['num_seeds']} seeds"
         errors.setdefault(row["arm"], {"labels": row["arm"]})[f"{row['labels']:,}"] = said

@@ -18,7 +18,7 @@ from typing import Any
 from pipeline.report import charts, sentences, tables
 from pipeline.report import figures as data
 from pipeline.report.figures import TRAININGS, Figures, Row, name_of
-from pipeline.report.verdict import verdict
+from pipeline.report.verdict import at_a_glance, verdict
 
 _SCROLL = "<div class='scroll' tabindex='0'>"  # can be scrolled by the keyboard, too
 _STYLE = """
@@ -104,7 +104,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
     ]
     sections = [section for section in sections if section[2]]
     links = " ".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in sections)
-    answer, *following = verdict(figures)
+    answer, how_much, *following = [*verdict(figures), ""]
     body = "".join(
         f'<section id="{name}"><h2>{escape(title)}</h2>{content}</section>'
         for name, title, content in sections
@@ -122,7 +122,9 @@ def page(figures: Figures, provenance: Provenance) -> str:
 </head>
 <body>
 <header><h1>Was the head start worth it?</h1>
-<div class="verdict"><p>{escape(answer)}</p><p>{escape(" ".join(following))}</p></div></header>
+<div class="verdict"><p>{escape(f"{answer} {how_much}")}</p><p>{escape(" ".join(following))}</p></div>
+{_table(at_a_glance(figures)) if figures.has_labels else ""}
+{_paragraphs(sentences.remarks(figures))}</header>
 <nav aria-label="Sections">{links}</nav>
 <main>
 {_paragraphs(sentences.key_figures(figures))}
@@ -153,7 +155,7 @@ def _labels(figures: Figures) -> str:
         {
             "arm": row["arm"],
             "labels": f"{row['labels']:,}",
-            "error (interval)": "failed" if row["error"] is None else tables.error(row),
+            "error (interval)": tables.point(row),
             "spread over seeds": "" if row["std_over_seeds"] is None else f"{row['std_over_seeds']:.1%}",
             "seeds": str(row["num_seeds"]),
         }

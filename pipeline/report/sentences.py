@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pipeline.report.figures import TRAININGS, Figures, above_base, by_arm, name_of
+from pipeline.report.figures import TRAININGS, Figures, above_base, by_arm, name_of, went_wrong
 
 _LEARNED_NOTHING = "were no better than the class frequencies"
 
@@ -89,7 +89,7 @@ def _error(figures: Figures) -> str:
     if tfidf is None or metrics["shipped"] == "tfidf":
         return said
     sign = 100 if tfidf["above"] >= 0 else -100
-    low, high = sorted((sign * tfidf["above_low"], sign * tfidf["above_high"]))
+    low, high = (points + 0.0 for points in sorted((sign * tfidf["above_low"], sign * tfidf["above_high"])))
     unclear = ": no clear difference" if low <= 0 <= high else ""
     if tfidf["above"] == 0:
         return (
@@ -159,16 +159,24 @@ def _cost(figures: Figures) -> list[str]:
     said = f"Training took {total / 60:.1f} minutes: {'; '.join(parts)}"
     tfidf = figures["evaluate"]["baselines"].get("tfidf", {})
     if "seconds" in tfidf:
-        said += f"; TF-IDF {tfidf['seconds'] / 60:.1f}"
+        said += f". TF-IDF took {tfidf['seconds'] / 60:.1f} minutes"
     cores = sum(cost["core_seconds"] for cost in figures["sample_efficiency"]["cost"].values())
     return [f"{said}. The label curve took {cores / 60:.1f} core minutes."]
 
 
 def comparisons(figures: Figures) -> list[str]:
     """Which arm is ahead at which numbers of labels, the base or the other, by their paired interval."""
-    base = name_of(figures["sample_efficiency"]["base"])
+    first_arm, wrong = figures["sample_efficiency"]["base"], went_wrong(figures)
+    base = name_of(first_arm)
     said = []
-    for arm, by_count in above_base(figures).items():
+    for arm, at_all_counts in above_base(figures).items():
+        by_count = {
+            count: each
+            for count, each in at_all_counts.items()
+            if not {(arm, count), (first_arm, count)} & wrong
+        }
+        if not by_count:
+            continue
         ahead = [count for count, each in by_count.items() if each["difference_low"] > 0]
         behind = [count for count, each in by_count.items() if each["difference_high"] < 0]
         unclear = [count for count in by_count if count not in (*ahead, *behind)]
@@ -198,7 +206,9 @@ def labels_left_out(figures: Figures) -> list[str]:
     by_reason: dict[str, list[int]] = {}
     for count, reason in figures["sample_efficiency"].get("left_out", {}).items():
         by_reason.setdefault(reason, []).append(int(count))
-    return [f"Left out: {_counts(counts)} labels, as {reason}." for reason, counts in by_reason.items()]
+    return [
+        f"Left out: {_counts(sorted(counts))} labels, as {reason}." for reason, counts in by_reason.items()
+    ]
 
 
 def worse_than_fewer(figures: Figures) -> list[str]:
@@ -206,7 +216,7 @@ def worse_than_fewer(figures: Figures) -> list[str]:
     found = figures["sample_efficiency"].get("worse_than_fewer", {})
     return [
         f"{name_of(arm)} is clearly worse with {int(count):,} labels than with {fewer:,}: trainings went "
-        "wrong there, and the labels saved leave this point out."
+        "wrong there, and comparisons and the labels saved leave this point out."
         for arm, worse in found.items()
         for count, fewer in worse.items()
     ]
@@ -242,7 +252,7 @@ def _trainings(figures: Figures, name: str) -> str:
 def never_predicted(figures: Figures) -> list[str]:
     """The classes that the classifier never answers; empty without any."""
     actual, predicted = ({row[key] for row in figures.confusion} for key in ("actual", "predicted"))
-    never = sorted(str(name) for name in actual - predicted)
+    never = sorted(shown_label(str(name)) for name in actual - predicted)
     return [f"Never predicted: {listed(never)}."] if never else []
 
 
@@ -308,6 +318,21 @@ def leakage(figures: Figures) -> str:
     if "error_without" in judged:
         said += f" Without them the classifier's error is {metrics['leakage']['error_without']:.1%}."
     return said
+
+
+def shown_label(name: str) -> str:
+    """A label, in quotes where blanks at its ends would not be seen."""
+    return repr(name) if name != name.strip(" \t") else name
+
+
+def remarks(figures: Figures) -> list[str]:
+    """What to know of the labelled data; empty if there is nothing."""
+    found = list(figures["prepare-target"].get("remarks", ()))
+    skipped = figures["prepare-target"]["skipped"]
+    rows = [f"{count:,} ({reason.replace('_', ' ')})" for reason, count in skipped.items() if count]
+    if rows and figures["prepare-target"].get("num_classes"):
+        found.append(f"rows left out: {', '.join(rows)}")
+    return [f"About the data: {'; '.join(found)}."] if found else []
 
 
 def left_out(figures: Figures) -> str:

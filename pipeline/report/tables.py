@@ -17,7 +17,7 @@ from pipeline.report.figures import (
     name_of,
 )
 from pipeline.report.figures import prices as prices_of_arms
-from pipeline.report.sentences import number_of_labels
+from pipeline.report.sentences import number_of_labels, shown_label
 
 Table = list[dict[str, str]]
 
@@ -29,6 +29,13 @@ def error(row: Mapping[str, Any]) -> str:
     if "error_low" not in row:
         return f"{row['error']:.1%}"
     return f"{row['error']:.1%} ({row['error_low']:.1%} to {row['error_high']:.1%})"
+
+
+def point(row: Mapping[str, Any]) -> str:
+    """A point of the label curve."""
+    if row["error"] is None:
+        return "failed"
+    return f"{error(row)}, went wrong" if row["went_wrong"] else error(row)
 
 
 def cost(row: Mapping[str, Any]) -> dict[str, str]:
@@ -124,7 +131,7 @@ def classes(figures: Figures) -> Table:
         predicted = sum(row["documents"] for row in counts if row["predicted"] == name)
         right = sum(row["documents"] for row in counts if row["actual"] == row["predicted"] == name)
         rows.append({
-            "class": name,
+            "class": shown_label(name),
             "documents": f"{actual:,}",
             "predicted": f"{predicted:,}",
             "precision": f"{right / predicted:.1%}" if predicted else "",

@@ -44,12 +44,16 @@ _SAID: Mapping[Worth, tuple[str, str]] = {  # of one head start, of several
     "never": ("is not worth it", "are not worth it"),
     "unknown": ("was not compared with doing without", "were not compared with doing without"),
 }
+_ENOUGH = 100  # documents to judge by; with fewer, an error moves by more than a point with each
 _NAMED_PARTS = 3  # of a blend; more would fill the sentence, and a table has them
 _ALONE: tuple[Worth, ...] = ("always", "few", "many", "some")
 
 
 def verdict(figures: Figures) -> list[str]:
-    """The first sentence says which head start is worth it, and what to ship; at most four follow."""
+    """The first sentence says which head start is worth it, and what to ship; the second how much better.
+
+    At most five more follow.
+    """
     if not figures.has_labels:
         price = _training_price(figures)
         return [
@@ -59,9 +63,66 @@ def verdict(figures: Figures) -> list[str]:
     worth_of = {name: _worth_of(figures, name) for name in figures.head_starts}
     worth_of |= dict.fromkeys(_worth_it_together(figures, worth_of), "together")
     worth_of |= _parts_beside(figures, worth_of)
-    following = (_warning(figures), _few_labels(figures), _all_labels(figures), _price(figures))
+    following = (_few_labels(figures), *_warnings(figures), _all_labels(figures), _price(figures))
     first = f"{_answer(worth_of)}; {_shipping(figures, worth_of)}."
     return [first, *(sentence for sentence in following if sentence)]
+
+
+def at_a_glance(figures: Figures) -> list[dict[str, str]]:
+    """A table: the best with and without a head start, with the fewest labels of the curve and with all."""
+    rows = [_at_fewest_labels(figures), _at_all_labels(figures)]
+    return [row for row in rows if row]
+
+
+def _at_fewest_labels(figures: Figures) -> dict[str, str]:
+    ours, theirs = (_best_arms(figures, arms) for arms in (_arms(figures), _rivals(figures)))
+    curve = by_arm(figures, "curve")
+    count = next((count for count in ours if count in theirs), None)
+    if count is None:
+        return {}
+    arm, rival = ours[count], theirs[count]
+    above = by_arm(figures, "above", of=arm).get(rival, {}).get(count)
+    needed = by_arm(figures, "labels_needed", of=rival).get(arm, {}).get(count)
+    return {
+        "labels": f"{count:,}",
+        "with a head start": f"{_said(arm)}: {curve[arm][count]['error']:.1%}",
+        "without": f"{_said(rival)}: {curve[rival][count]['error']:.1%}",
+        "fewer wrong": "" if above is None else _points(above, "difference"),
+        "labels without, for the same": "" if needed is None else _roughly(needed),
+        "core minutes of head starts": _minutes_of(figures, arm),
+    }
+
+
+def _at_all_labels(figures: Figures) -> dict[str, str]:
+    candidates = _candidates(figures)
+    tfidf = candidates.get("tfidf")
+    name = figures["evaluate"]["shipped"]
+    if not _head_starts(candidates[name]):
+        rest = {name: each for name, each in candidates.items() if _head_starts(each)}
+        name = min(rest, key=lambda name: rest[name]["validation"]["error"], default=name)
+    if tfidf is None or name == "tfidf":
+        return {}
+    return {
+        "labels": "all",
+        "with a head start": f"{_said(name)}: {candidates[name]['error']:.1%}",
+        "without": f"TF-IDF: {tfidf['error']:.1%}",
+        "fewer wrong": _points(candidates[name]["tfidf_above"], "above"),
+        "labels without, for the same": "",
+        "core minutes of head starts": _minutes(figures, _head_starts(candidates[name])),
+    }
+
+
+def _points(above: Mapping[str, float], key: str) -> str:
+    """A difference in points with its interval, and whether it is clear."""
+    low, high = 100 * above[f"{key}_low"] + 0.0, 100 * above[f"{key}_high"] + 0.0
+    middle = f"{100 * above[key]:.1f} points " if key in above else ""
+    unclear = ", not clear" if _outcome(low, high) == "no clear difference" else ""
+    return f"{middle}({low:.1f} to {high:.1f}){unclear}"
+
+
+def _minutes(figures: Figures, head_starts: Sequence[str]) -> str:
+    spent = core_seconds_of(figures, head_starts, ("pretrain_lm", "finetune_lm"))
+    return "" if spent is None or not head_starts else f"{spent / 60:.1f}"
 
 
 # ---------------------------------------------------------------------------------------- worth it?
@@ -225,18 +286,35 @@ def _head_starts(candidate: Mapping[str, Any]) -> list[str]:
     return [name for name in names if name != "tfidf"]
 
 
-def _warning(figures: Figures) -> str:
-    """The sentence on a classifier that is of no use, and on points of the label curve that went wrong."""
-    majority = figures["evaluate"]["baselines"]["majority_class"]
-    if majority.get("above_low", 1.0) <= 0:
-        return (
-            "Do not use it yet: it is not clearly better than always answering the largest class, which gets "
-            f"{majority['error']:.1%} wrong."
+def _warnings(figures: Figures) -> list[str]:
+    """Sentences on a classifier that is of no use, on too few documents, and on points that went wrong."""
+    found, evaluation = [], figures["evaluate"]
+    if _is_useless(figures):
+        found.append(
+            "It is not clearly better than always answering the largest class, which gets "
+            f"{evaluation['baselines']['majority_class']['error']:.1%} wrong."
+        )
+    sizes = {"test": "num_documents", "validation": "num_validation_documents"}
+    few = [
+        f"{evaluation[key]:,} {split}"
+        for split, key in sizes.items()
+        if evaluation.get(key, _ENOUGH) < _ENOUGH
+    ]
+    if few:
+        found.append(
+            f"There are but {listed(few)} documents, too few to tell classifiers apart: label more, or trust "
+            "no difference."
         )
     worse = list(figures["sample_efficiency"].get("worse_than_fewer", {}))
-    if not worse:
-        return ""
-    return f"Trainings of {listed([name_of(arm) for arm in worse])} went wrong: see the label curve."
+    if worse:
+        found.append(
+            f"Trainings of {listed([name_of(arm) for arm in worse])} went wrong: see the label curve."
+        )
+    return found
+
+
+def _is_useless(figures: Figures) -> bool:
+    return float(figures["evaluate"]["baselines"]["majority_class"].get("above_low", 1.0)) <= 0
 
 
 # -------------------------------------------------------------------------------------- what to ship
@@ -247,6 +325,8 @@ def _shipping(figures: Figures, worth_of: Mapping[str, Worth]) -> str:
     what, names = _classifier(figures, shipped), _head_starts(_candidates(figures)[shipped])
     if figures["evaluate"]["forced"]:
         return f"what ships, as evaluate.ship says, is {what}"
+    if _is_useless(figures):
+        return f"use none of them yet, not even {what}, which ships as the best of them"
     if names and all(worth_of.get(name) == "never" for name in names):
         return f"{what} ships all the same, as the best of what was trained with all labels"
     return f"ship {what}"
@@ -294,7 +374,13 @@ def _few_labels(figures: Figures) -> str:
         said += ", no clear difference"
     elif outcome == "fewer mistakes" and rival == "tfidf" and needed is not None:
         said += f"; TF-IDF takes {_roughly(needed)} labels to get there"
+    said += f", for {minutes} core minutes of training" if (minutes := _minutes_of(figures, arm)) else ""
     return f"{said}; trainings that failed are left out." if metrics["failed"] else f"{said}."
+
+
+def _minutes_of(figures: Figures, arm: str) -> str:
+    """The core minutes of the language models that an arm starts from; empty if they were not recorded."""
+    return _minutes(figures, figures["sample_efficiency"]["head_starts"][arm])
 
 
 def _roughly(needed: Mapping[str, float]) -> str:
@@ -319,7 +405,10 @@ def _all_labels(figures: Figures) -> str:
             return f"With all labels, TF-IDF gets {tfidf['error']:.1%} wrong."
         best = min(rest, key=lambda name: rest[name]["validation"]["error"])
         ours = rest[best]
-        said = f"TF-IDF gets {tfidf['error']:.1%} wrong and {_classifier(figures, best)} {ours['error']:.1%}"
+        said = (
+            f"TF-IDF gets {tfidf['error']:.1%} wrong, and {_classifier(figures, best)} gets "
+            f"{ours['error']:.1%} wrong"
+        )
     above = ours["tfidf_above"]
     unclear = _outcome(above["above_low"], above["above_high"]) == "no clear difference"
     return f"With all labels, {said}{', no clear difference' if unclear else ''}."
