@@ -108,14 +108,23 @@ def _compare(revision: str) -> None:
     import json
 
     from pipeline.files.git import content_at
-    from pipeline.report.compare import comparison
+    from pipeline.report.compare import STAGES, Run, comparison
 
-    file = Path("reports/metrics/sample_efficiency.json")
-    if not file.exists():
-        raise ValueError(f"{file}: no such file; run `dvc repro` first")
-    before = json.loads(content_at(Path.cwd(), revision, file))
-    for line in comparison(json.loads(file.read_text(encoding="utf-8")), before, revision):
-        typer.echo(line)
+    def here(file: Path) -> str:
+        if not file.exists():
+            raise ValueError(f"{file}: no such file; run `dvc repro` first")
+        return file.read_text(encoding="utf-8")
+
+    def there(file: Path) -> str:
+        return content_at(Path.cwd(), revision, file).decode()
+
+    def run(read: Callable[[Path], str]) -> Run:
+        metrics = {stage: json.loads(read(Path(f"reports/metrics/{stage}.json"))) for stage in STAGES}
+        lines = [line for line in read(Path("reports/summary.md")).splitlines() if line.startswith("**")]
+        return Run(metrics, next((line.strip("*") for line in lines if "Stale: " not in line), ""))
+
+    for line in comparison(run(here), run(there), revision):
+        typer.echo(_shown(line))
     raise typer.Exit
 
 

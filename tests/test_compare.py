@@ -11,24 +11,67 @@ from typing import Any
 
 import pytest
 
-from pipeline.report.compare import comparison
+from pipeline.report.compare import Run, comparison
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def curve(**errors: tuple[float, float]) -> dict[str, Any]:
+SHIPPED = {"shipped": "blend", "error": 0.1, "error_low": 0.08, "error_high": 0.12}
+SIZES = {"train": {"num_documents": 1000, "num_words": 5000}}
+
+
+def curve(shipped: dict[str, Any] | None = None, verdict: str = "Yes.", **errors: tuple[float, float]) -> Run:
     """`arm=(error, standard deviation)`, with 100 labels and four seeds."""
-    return {
-        "curve": {
-            arm: {"100": {"error": error, "std_over_seeds": std, "num_seeds": 4}}
-            for arm, (error, std) in errors.items()
-        }
+    points = {
+        arm: {"100": {"error": error, "std_over_seeds": std, "num_seeds": 4}}
+        for arm, (error, std) in errors.items()
     }
+    metrics: dict[str, dict[str, Any]] = {
+        "prepare-target": {"splits": SIZES},
+        "evaluate": {**SHIPPED, **(shipped or {})},
+        "sample_efficiency": {"curve": points},
+    }
+    return Run(metrics, verdict)
 
 
 def test_equal_figures_are_said_to_be_equal():
     run = curve(ulmfit=(0.3, 0.02), tfidf=(0.4, 0.01))
-    assert comparison(run, run, "HEAD") == ["all 2 points of the label curve are equal to those of HEAD"]
+    assert comparison(run, run, "HEAD") == [
+        "all 2 points of the label curve are equal to those of HEAD",
+        "blend ships and has 10.0% wrong; in HEAD it has as many",
+        "the verdict is that of HEAD",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shipped", "said"),
+    [
+        (
+            {"error": 0.09},
+            "blend ships and has 9.0% wrong; in HEAD it has 10.0% (8.0% to 12.0%), within that",
+        ),
+        (
+            {"error": 0.13},
+            "blend ships and has 13.0% wrong; in HEAD it has 10.0% (8.0% to 12.0%), outside of",
+        ),
+        ({"shipped": "ulmfit"}, "ulmfit ships and has 10.0% wrong; in HEAD blend has as many"),
+    ],
+)
+def test_what_ships_and_the_verdict_are_compared(shipped, said):
+    now = curve(shipped, "No.", ulmfit=(0.3, 0.02))
+    _, ships, verdict = comparison(now, curve(ulmfit=(0.3, 0.02)), "HEAD")
+    assert ships.startswith(said)
+    assert verdict == "the verdict is another one: No. In HEAD: Yes."
+
+
+def test_another_corpus_is_not_compared():
+    before = curve(ulmfit=(0.3, 0.02))
+    now = curve(ulmfit=(0.3, 0.02))
+    now.metrics["prepare-target"]["splits"] = {"train": {"num_documents": 161, "num_words": 9}}  # type: ignore[index]
+    (line,) = comparison(now, before, "HEAD")
+    assert line.startswith(
+        "the documents are other ones (train 161, 9 words) than those of HEAD (train 1,000"
+    )
 
 
 @pytest.mark.parametrize(("error", "num_within"), [(0.328, 2), (0.29, 2), (0.329, 1), (0.2, 1)])
@@ -36,7 +79,7 @@ def test_a_point_is_within_two_standard_errors_of_the_difference(error, num_with
     """2 * sqrt(0.02 ** 2 / 4 + 0.02 ** 2 / 4) = 0.0283."""
     now = curve(ulmfit=(error, 0.02), tfidf=(0.4, 0.01))
     before = curve(ulmfit=(0.3, 0.02), tfidf=(0.4, 0.01))
-    first, *outside = comparison(now, before, "HEAD")
+    first, *outside = comparison(now, before, "HEAD")[:-2]
     assert first.startswith(f"{num_within} of 2 points of the label curve are within the spread")
     assert first.endswith("HEAD, 1 of them equal")
     assert len(outside) == 2 - num_within
@@ -44,16 +87,18 @@ def test_a_point_is_within_two_standard_errors_of_the_difference(error, num_with
 
 
 def test_curves_without_a_common_point_are_said_to_be_so():
-    assert comparison(curve(a=(0.1, 0.0)), curve(b=(0.1, 0.0)), "HEAD") == [
-        "no point of the label curve is also in HEAD"
-    ]
+    first, *_ = comparison(curve(a=(0.1, 0.0)), curve(b=(0.1, 0.0)), "HEAD")
+    assert first == "no point of the label curve is also in HEAD"
 
 
 def test_on_the_command_line(tmp_path):
-    file = tmp_path / "reports/metrics/sample_efficiency.json"
-    file.parent.mkdir(parents=True)
+    folder = tmp_path / "reports/metrics"
+    folder.mkdir(parents=True)
+    (tmp_path / "params.yaml").touch()
+    (tmp_path / "reports/summary.md").write_text("# Summary\n\n**Yes.**\n", encoding="utf-8")
     for error in (0.3, 0.5):
-        file.write_text(json.dumps(curve(ulmfit=(error, 0.02))), encoding="utf-8")
+        for name, metrics in curve(ulmfit=(error, 0.02)).metrics.items():
+            (folder / f"{name}.json").write_text(json.dumps(metrics), encoding="utf-8")
         if error == 0.3:
             who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
             for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "first")):
@@ -64,6 +109,7 @@ def test_on_the_command_line(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "outside: ulmfit with 100 labels, 50.0% and 30.0% (spread 2.8%)" in done.stdout
+    assert done.stdout.endswith("the verdict is that of HEAD\n")
     unknown = subprocess.run(
         [sys.executable, "-m", "pipeline", "report", "--compare", "nowhere"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, capture_output=True,

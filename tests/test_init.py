@@ -41,7 +41,7 @@ def test_a_project_has_settings_stages_presets_and_nothing_of_the_code(tmp_path)
         (project / name).touch()
     listed = run(project, "git", "status", "--porcelain", "--untracked-files=all")
     assert {line.removeprefix("?? ") for line in listed.splitlines()} == {
-        "params.yaml", "dvc.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
+        "params.yaml", "dvc.yaml", "mine.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
         *(f".dvc/plots/{file.name}" for file in (ROOT / ".dvc/plots").iterdir()),
         *(f"presets/{file.name}" for file in (ROOT / "presets").iterdir()),
         *(f"sources/{name}/.gitignore" for name in ("general", "target", "weights")),
@@ -95,3 +95,57 @@ def test_the_wheel_carries_what_a_project_needs(tmp_path):
     run(project, "dvc", "repro", "fingerprint", PYTHONPATH=str(installed))
     assert (project / "reports/fingerprints/report.json").exists()
     assert "prepare@target" in run(project, "dvc", "stage", "list", "--name-only", PYTHONPATH=str(installed))
+
+
+def test_what_git_ignored_before_stays_ignored_and_the_rest_is_added(tmp_path):
+    (tmp_path / ".gitignore").write_text("/own/\n/data/", encoding="utf-8")
+    make_project(tmp_path)
+    lines = (tmp_path / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert lines[:2] == ["/own/", "/data/"]
+    assert lines.count("/data/") == 1
+    assert "/.headstart/" in lines
+
+
+def test_a_place_that_cannot_hold_a_project_is_refused_in_a_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"file cannot be made a project: .*; name another one"):
+        make_project(tmp_path / "file")
+
+
+def test_the_settings_of_ones_own_are_those_of_a_corpus(tmp_path):
+    make_project(tmp_path / "mine")
+    use("mine.yaml", tmp_path / "mine")
+    assert load(tmp_path / "mine/params.yaml").corpus.target.source.kind == "files"
+
+
+def use(overlay: str, project: Path) -> None:
+    run(project, str(BIN / "headstart"), "use", overlay)
+
+
+@pytest.mark.parametrize("first", ["mine.yaml", "imdb", "ag_news", "vectors"])
+def test_smoke_may_be_laid_over_any_other_settings(tmp_path, first):
+    """What it says of the built-in corpus, or of a head start that there is not, is left out."""
+    project = tmp_path / "mine"
+    make_project(project)
+    use(first, project)
+    said = run(project, str(BIN / "headstart"), "use", "smoke")
+    settings = load(project / "params.yaml")
+    assert settings.run.workers == 0
+    if first in ("mine.yaml", "imdb", "ag_news"):
+        assert "left out, as these settings have nothing of that name: corpus." in said
+        assert settings.corpus.target.max_documents == 3000
+    if first == "vectors":
+        assert "headstarts.ulmfit" in said
+        assert "ulmfit" not in settings.headstarts
+        assert settings.sample_efficiency.arms == ["vectors:probe", "vectors:with_tfidf", "tfidf"]
+
+
+@pytest.mark.parametrize("command", ["doctor", "status", "up", "sync", "evaluate", "report", "use x", "gc"])
+def test_outside_of_a_project_each_command_says_how_to_make_one(tmp_path, command):
+    done = subprocess.run(
+        [str(BIN / "headstart"), *command.split()], cwd=tmp_path, text=True, capture_output=True
+    )
+    assert done.returncode == 2
+    assert "is no headstart project" in done.stderr
+    assert "headstart init FOLDER" in done.stderr
+    assert not list(tmp_path.iterdir())

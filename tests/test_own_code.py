@@ -29,3 +29,12 @@ def test_the_same_code_or_none_is_fine(tmp_path):
     check_runs_own_code(checkout(tmp_path / "copy", "rate = 1\n"), running)
     (tmp_path / "project").mkdir()
     assert check_runs_own_code(tmp_path / "project", running) is None  # type: ignore[func-returns-value]
+
+
+def test_the_doctor_refuses_it_too(tmp_path, monkeypatch):
+    from pipeline.doctor import examine
+
+    other = checkout(tmp_path / "other", "rate = 2\n")
+    monkeypatch.chdir(other)
+    with pytest.raises(ValueError, match="here differs from that of"):
+        examine(other / "params.yaml", other)

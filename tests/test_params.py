@@ -11,7 +11,7 @@ import pytest
 
 from models import awd_lstm
 from pipeline.objectives.causal import Causal
-from pipeline.project.checks import resolve_all
+from pipeline.project.checks import check_numbers_of_labels, resolve_all
 from pipeline.project.headstarts import ResolvedHeadStart, resolve, space_of, stage_space
 from pipeline.project.params import Params, checked, load
 from pipeline.settings.loader import overlay, read_yaml, typed
@@ -499,3 +499,27 @@ def test_a_search_is_laid_over_the_family_s_and_refuses_a_key_that_is_no_setting
     )
     with pytest.raises(ValueError, match=message):
         searched({"finetune_lm.optimizer.lrr": {"choices": [0.1]}})
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        (
+            {"finetune_classifier": {"max_labels": 2}},
+            r"^finetune_classifier\.max_labels is 2, fewer than the 7",
+        ),
+        (
+            {"headstarts": {"vectors": {"finetune_classifier": {"max_labels": 2}}}},
+            r"^headstarts\.vectors\.finetune_classifier\.max_labels is 2, fewer than the 7 classes; raise it",
+        ),
+        (
+            {"tune": {"num_trials": 2, "overrides": {"finetune_classifier": {"max_labels": 3}}}},
+            r"^tune\.overrides\.finetune_classifier\.max_labels is 3",
+        ),
+        ({"tune": {"num_trials": 2, "labels": 3}}, r"^tune\.labels is 3"),
+    ],
+)
+def test_fewer_labels_than_classes_are_refused_by_the_key_that_says_so(top, message):
+    with pytest.raises(ValueError, match=message):
+        check_numbers_of_labels(params_with(top), num_classes=7)
+    check_numbers_of_labels(params_with(top), num_classes=2)

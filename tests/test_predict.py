@@ -372,7 +372,7 @@ def test_a_text_without_words_gets_no_label_and_no_text_is_repeated_unless_asked
 
 
 def test_without_a_classifier_the_message_says_what_to_do(tmp_path):
-    with pytest.raises(ValueError, match="no classifier is there; run `dvc repro`, or name one with"):
+    with pytest.raises(ValueError, match="no classifier is there; run `dvc repro` in a headstart project"):
         list(predict.predict_lines(["a"], None, [tmp_path / "classifier"], "fp32"))
 
 

@@ -105,7 +105,10 @@ def test_trials_are_counted_in_lines(monkeypatch, capsys):
             {"splits": {"train": {"num_documents": 1200}}, "skipped": {"empty_text": 67, "no_label": 0}},
             "train 1,200 documents; rows left out: 67 empty text",
         ),
-        ({"num_trials": 0}, "done"),
+        ({"num_trials": 0}, "switched off"),
+        ({"num_trials": 12}, "12 trials"),
+        ({"vocab_size": 8000}, "8,000 pieces"),
+        ({"num_pictures": 6}, "a page and 6 pictures"),
     ],
 )  # fmt: skip
 def test_a_stage_ends_with_its_result_in_a_line(metrics, said):

@@ -365,7 +365,7 @@ def test_the_headline_is_a_dozen_figures(figures):
     assert found == {
         "ships": "ulmfit", "test_error": 0.1, "test_error_low": 0.08, "test_error_high": 0.12,
         "tfidf_error": 0.2, "better_than_tfidf": 0.1,
-        "best_with_100_labels": "ulmfit", "error_with_100_labels": 0.3,
+        "few_labels": 100, "best_with_few_labels": "ulmfit", "error_with_few_labels": 0.3,
         "ulmfit_bits_per_byte": pytest.approx(LM["bits_per_byte"]), "ulmfit_minutes": 4.0,
     }  # fmt: skip
 

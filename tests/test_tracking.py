@@ -696,8 +696,10 @@ def test_the_registered_model_predicts_from_texts_and_frames(root, client, monke
             assert (folder / "labels.json").exists()
             return Predictor()
 
-        def predict(self, texts):
-            labels = [text.upper() for text in texts]
+        num_texts = 1
+
+        def predict(self, documents):
+            labels = [" ".join(document).upper() for document in documents]
             return [types.SimpleNamespace(label=label, probabilities={label: 1.0}) for label in labels]
 
     fake = types.ModuleType("pipeline.inference.predict")
@@ -718,7 +720,15 @@ def test_the_registered_model_predicts_from_texts_and_frames(root, client, monke
     assert model.predict(model.input_example) is not None
     assert (
         str(model.metadata.signature.outputs)
-        == "['label': string (required), 'probabilities': Map(str -> DataType.double) (required)]"
+        == "['label': string (optional), 'probabilities': Map(str -> DataType.double) (optional)]"
     )
+    assert model.predict(["a", " "]) == [expected[0], {"label": None, "probabilities": None}]
     with pytest.raises(mlflow.MlflowException):
         model.predict([1, 2])
+    Predictor.num_texts = 2
+    (folder / "state.json").write_text(json.dumps({"kind": "classifier", "head": {"delimiter_id": 3}}))
+    with stage_run(info(root)) as run:
+        tracking.register_model(run, folder, "pairs", "champion")
+    model = mlflow.pyfunc.load_model(client.get_model_version_by_alias("pairs", "champion").source)
+    frame = pandas.DataFrame({"text_pair": ["b", ""], "text": ["a", "c"]})  # by name, in whatever order
+    assert [each["label"] for each in model.predict(frame)] == ["A B", None]

@@ -179,6 +179,7 @@ def test_a_run_that_began_in_an_outage_has_its_curve_as_soon_as_the_server_is_ba
 @pytest.mark.slow
 def test_sync_says_what_is_kept_and_delivers_it_when_it_can(root, proxy, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.uri)
+    (root / "params.yaml").touch()
 
     def sync():
         return subprocess.run(

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.doctor.needs import needs_of
 from pipeline.execution.run_stage import run_stage
 from pipeline.execution.without_labels import is_passed_over
+from pipeline.inference.predict import Predictor
 from pipeline.project import stages
 from pipeline.project.params import Params, checked
 from pipeline.settings.loader import overlay, read_yaml
@@ -50,7 +52,24 @@ def test_a_stage_that_is_passed_over_leaves_empty_outputs(params, tmp_path, monk
         "finetune_classifier", metrics=metrics, params=params, curve=curve, headstart="ulmfit",
         tokens=Path("absent"), target_lm=Path("absent"), general_lm=Path("absent"), out=out,
     )  # fmt: skip
-    assert list(out.iterdir()) == []
+    assert [file.name for file in out.iterdir()] == ["without_labels.txt"]  # DVC warns of empty folders
     assert json.loads(metrics.read_text(encoding="utf-8")) == {"without_labels": True, "num_trials": 0}
     assert curve.read_text(encoding="utf-8").strip() == "step"
     assert "finetune_classifier: passed over" in capsys.readouterr().out
+
+
+def test_who_asks_such_a_project_for_labels_is_told_why_there_are_none(params, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments = {name: Path("absent") for name in stages.arguments("evaluate")}
+    arguments |= {"out": tmp_path / "evaluation", "classifier": tmp_path / "classifier"}
+    run_stage("evaluate", metrics=tmp_path / "metrics.json", params=params, **arguments)
+    header = (tmp_path / "evaluation/confusion.csv").read_text(encoding="utf-8")
+    assert header == "actual,predicted\n"  # which `dvc plots` draws
+    with pytest.raises(ValueError, match="holds no classifier, as the target corpus had no labels"):
+        Predictor.load(tmp_path / "classifier")
+
+
+def test_the_doctor_expects_no_classifier(params):
+    from pipeline.project.params import load
+
+    assert {need.stage for need in needs_of(load(params), 1)} == {"pretrain_lm", "finetune_lm"}

@@ -27,6 +27,7 @@ from pipeline.training.cards import ModelCard
 from pipeline.training.logistic import LinearClassifier
 
 SHIPPED_FILE = "classifier.json"
+NO_LABELS_FILE = "without_labels.txt"  # in place of a classifier
 _TERMS_FILE = "terms.txt"
 
 
@@ -82,6 +83,8 @@ def parts_of(folder: Path) -> list[Part]:
             "makes one, or name a classifier with --model"
         )
     file = folder / SHIPPED_FILE
+    if (folder / NO_LABELS_FILE).exists():
+        raise ValueError(f"{folder} holds no classifier, as the target corpus had no labels to train it on")
     if not file.exists():
         return [Part(folder, Share(1.0))]
     try:

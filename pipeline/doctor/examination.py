@@ -19,6 +19,7 @@ from pipeline.doctor.findings import Finding, bounded, checked, failure, in_back
 from pipeline.doctor.needs import needs_of
 from pipeline.doctor.nodes import judge, probe_nodes
 from pipeline.doctor.probe import ProbeSettings
+from pipeline.execution.own_code import check_runs_own_code
 from pipeline.execution.run_stage import check_head_starts, cluster_of, project_root
 from pipeline.identity import fingerprint as identity
 from pipeline.project.params import Params, load
@@ -36,6 +37,7 @@ _NOT_JOINED = (
 
 def examine(params_file: Path, folder: Path) -> list[Finding]:
     """Run all checks. Raises ValueError for settings that are unusable."""
+    check_runs_own_code(folder)
     params = load(params_file)
     check_head_starts(params)
     root, where = project_root(folder), params.run.storage

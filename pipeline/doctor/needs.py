@@ -10,6 +10,7 @@ from models.objective import StepSize
 from pipeline.corpus.imported_tokenizer import import_tokenizer
 from pipeline.corpus.settings import ImportedTokenizer
 from pipeline.doctor.findings import Finding, failure, ok, warning
+from pipeline.execution.without_labels import is_passed_over
 from pipeline.objectives.lookup import objective_of
 from pipeline.project import stages
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
@@ -58,12 +59,17 @@ def needs_of(params: Params, num_workers: int) -> list[Need]:
     for name in params.run.headstarts:
         head_start = resolve(params, name)
         if head_start.embedding_from is not None:  # it is trained in the same stage, on the same tokens
-            vectors = replace(head_start.embedding_from, name=name, tokenizer=head_start.tokenizer)
+            vectors = replace(
+                head_start.embedding_from, name=f"embedding of {name}", tokenizer=head_start.tokenizer
+            )
             found.append(_need_of_stage(params, vectors, "pretrain_lm", num_workers))
-        found += [
-            _need_of_stage(params, head_start, stage, num_workers) for stage in stages.of_kind("trains")
-        ]
+        found += [_need_of_stage(params, head_start, stage, num_workers) for stage in trained_stages(params)]
     return found
+
+
+def trained_stages(params: Params) -> list[str]:
+    """The training stages that are not passed over for want of labels."""
+    return [stage for stage in stages.of_kind("trains") if not is_passed_over(stage, params)]
 
 
 def _need_of_stage(params: Params, head_start: ResolvedHeadStart, stage: str, num_workers: int) -> Need:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from pipeline.corpus.token_links import read_link
 from pipeline.doctor.findings import Finding, failure, ok, refusal, warning
-from pipeline.doctor.needs import Need, fitting, storage_bytes
+from pipeline.doctor.needs import Need, fitting, storage_bytes, trained_stages
 from pipeline.execution.lr_find import job_of, stage_arguments
 from pipeline.files.git import head
-from pipeline.project import stages
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.storage import marker
@@ -53,7 +52,7 @@ def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
         return [warning("inputs", f"{dvc_yaml} does not exist", "run this in the project's folder")]
     findings, usable, missing = [], [], dict[str, None]()
     to_do = "run `dvc repro`, which remakes outdated inputs; if this stays, follow the message"
-    for stage in stages.of_kind("trains"):
+    for stage in trained_stages(params):
         for name in params.run.headstarts:
             given = stage_arguments(dvc_yaml, stage, name)
             absent = [path for path in _read_by(stage, params, name, given) if not Path(path).exists()]
@@ -156,7 +155,7 @@ def room(params: Params, needs: Sequence[Need], storage: str, *, is_usable: bool
         return []
     wanted = storage_bytes(params, needs)
     largest = max(need.checkpoint_bytes for need in needs)
-    said = f"checkpoints take up to {readable(largest)} each, {readable(wanted)} in all"
+    said = f"checkpoints take up to {readable(largest)} each, {readable(wanted)} if everything trains anew"
     if "://" in storage or not is_usable:
         return [ok("room", f"{said}; the free space of {storage} is not known")]
     free = shutil.disk_usage(_existing(Path(storage))).free

@@ -6,12 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.artifacts.shipped import NO_LABELS_FILE
 from pipeline.corpus.settings import FilesSource
 from pipeline.files.atomic import atomic_folder
 from pipeline.project import stages
 from pipeline.project.params import Params
 
 WITHOUT_LABELS = "without_labels"  # in the metrics of a stage that was passed over
+_NOTE = "The target corpus has no labels (corpus.target.source.label_column is null).\n"
+# Tables that dvc.yaml draws, with their first line.
+_DRAWN = {
+    "evaluate": {"confusion.csv": "actual,predicted", "calibration.csv": "confidence,accuracy"},
+    "sample_efficiency": {"curve.csv": "arm,labels,error"},
+}
 
 
 def is_passed_over(stage: str, params: Params) -> bool:
@@ -21,9 +28,11 @@ def is_passed_over(stage: str, params: Params) -> bool:
 
 
 def write_nothing(stage: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave the outputs of a stage empty; return its metrics."""
+    """Leave nothing in the outputs of a stage but a note, and tables without rows; return its metrics."""
     for flag in stages.describe(stage).outputs:
         folder: Path = arguments[flag]
-        with atomic_folder(folder):
-            pass
+        with atomic_folder(folder) as aside:  # DVC warns of empty folders
+            (aside / NO_LABELS_FILE).write_text(_NOTE, encoding="utf-8")
+            for name, header in _DRAWN.get(stage, {}).items() if flag == "out" else ():
+                (aside / name).write_text(f"{header}\n", encoding="utf-8")
     return {WITHOUT_LABELS: True, "num_trials": 0}  # which tells `headstart gc` that nothing was trained

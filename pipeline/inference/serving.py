@@ -31,8 +31,14 @@ class TextClassifier(PythonModel):
         texts = [
             [text if isinstance(text, str) else "" for text in column] for column in columns
         ]  # None, NaN
-        predictions = self.predictor.predict(list(zip(*texts, strict=True)))
-        return [{"label": each.label, "probabilities": dict(each.probabilities)} for each in predictions]
+        documents = list(zip(*texts, strict=True))
+        predictions = self.predictor.predict(documents)
+        return [
+            {"label": each.label, "probabilities": dict(each.probabilities)}
+            if all(text.strip() for text in document)
+            else {"label": None, "probabilities": None}  # as `headstart predict` does
+            for document, each in zip(documents, predictions, strict=True)
+        ]
 
 
 set_model(TextClassifier())

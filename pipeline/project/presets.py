@@ -66,12 +66,14 @@ def _fitting(source: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], l
         for key in [key for key in given if "kind" not in given and key not in known]:
             found.append(f"corpus.{corpus}.source.{key}")
             del given[key]
-    names = top.get("headstarts", {})
-    for name in [name for name, own in names.items() if name not in before["headstarts"]]:
-        if names[name] is not None and "family" not in names[name]:
-            found.append(f"headstarts.{name}")
-            del names[name]
-    known_arms = {*before["headstarts"], *names, *before["ensembles"], *top.get("ensembles", {}), *BASELINES}
+    for section, what_it_is in (("tokenizers", "kind"), ("headstarts", "family")):
+        given = top.get(section, {})
+        for name in [name for name in given if name not in before[section]]:
+            if given[name] is not None and what_it_is not in given[name]:
+                found.append(f"{section}.{name}")
+                del given[name]
+    sections = [each.get(section, {}) for each in (before, top) for section in ("headstarts", "ensembles")]
+    known_arms = {name for section in sections for name in section} | {*BASELINES}
     arms = top.get("sample_efficiency", {}).get("arms", [])
     for arm in [arm for arm in arms if arm.partition(":")[0] not in known_arms]:
         found.append(f"the arm {arm}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.report.figures import name_of
@@ -15,8 +16,53 @@ from pipeline.report.figures import name_of
 _DEVIATIONS = 2.0  # of the difference of two means over seeds
 
 
-def comparison(now: Mapping[str, Any], before: Mapping[str, Any], what: str) -> list[str]:
-    """Lines on the points of the label curve that both runs have; `what` names the earlier one.
+@dataclass(frozen=True)
+class Run:
+    """What is compared of a run: metrics by stage, and the verdict's first sentence."""
+
+    metrics: Mapping[str, Mapping[str, Any]]  # of STAGES
+    verdict: str
+
+
+STAGES = ("prepare-target", "evaluate", "sample_efficiency")
+
+
+def comparison(now: Run, before: Run, what: str) -> list[str]:
+    """Lines on corpus, label curve, what ships and verdict of two runs; `what` names the earlier one."""
+    ours, theirs = (_documents(run.metrics["prepare-target"]) for run in (now, before))
+    if ours != theirs:
+        return [f"the documents are other ones ({ours}) than those of {what} ({theirs}): nothing compares"]
+    if any("without_labels" in run.metrics["evaluate"] for run in (now, before)):
+        return [f"without labels there is nothing to compare with {what}"]
+    curve, earlier = (run.metrics["sample_efficiency"] for run in (now, before))
+    shipped = _shipped(now.metrics["evaluate"], before.metrics["evaluate"], what)
+    lines = [*_curves(curve, earlier, what), shipped]
+    if now.verdict == before.verdict:
+        return [*lines, f"the verdict is that of {what}"]
+    return [*lines, f"the verdict is another one: {now.verdict} In {what}: {before.verdict}"]
+
+
+def _documents(prepared: Mapping[str, Any]) -> str:
+    splits = prepared["splits"].items()
+    return ", ".join(
+        f"{name} {size['num_documents']:,}, {size['num_words']:,} words" for name, size in splits
+    )
+
+
+def _shipped(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> str:
+    said = f"{ours['shipped']} ships and has {ours['error']:.1%} wrong"
+    other = "it" if ours["shipped"] == theirs["shipped"] else theirs["shipped"]
+    if ours["error"] == theirs["error"]:
+        return f"{said}; in {what} {other} has as many"
+    inside = theirs["error_low"] <= ours["error"] <= theirs["error_high"]
+    return (
+        f"{said}; in {what} {other} has {theirs['error']:.1%} ({theirs['error_low']:.1%} to "
+        f"{theirs['error_high']:.1%}), {'within' if inside else 'outside of'} that interval"
+    )
+
+
+def _curves(now: Mapping[str, Any], before: Mapping[str, Any], what: str) -> list[str]:
+    """Lines on the points of the label curve that both runs have.
 
     A point is within the spread if its two mean errors differ by at most two standard errors of their
     difference, from the standard deviations over seeds of both.

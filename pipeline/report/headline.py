@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.report.figures import TRAININGS, Figures
+from pipeline.report.sentences import number_without_interval
 
 
 def headline_figures(figures: Figures) -> dict[str, Any]:
@@ -42,9 +43,18 @@ def _with_fewest_labels(figures: Figures) -> dict[str, Any]:
     if not errors:
         return {}
     best = min(errors, key=lambda arm: errors[arm])
-    found = {f"best_with_{fewest}_labels": best, f"error_with_{fewest}_labels": _rounded(errors[best])}
+    found = {
+        "few_labels": int(fewest),
+        "best_with_few_labels": best,
+        "error_with_few_labels": _rounded(errors[best]),
+    }
     if "tfidf" in errors:
-        found[f"tfidf_error_with_{fewest}_labels"] = _rounded(errors["tfidf"])
+        found["tfidf_error_with_few_labels"] = _rounded(errors["tfidf"])
+    needed = metrics["labels_needed"].get("tfidf", {}).get(best, {}).get(fewest)
+    if needed is not None:
+        found["labels_tfidf_needs_for_it"] = (
+            round(needed["labels"]) if "labels" in needed else number_without_interval(needed)
+        )
     return found
 
 

@@ -31,6 +31,12 @@ def said_of(metrics: Mapping[str, Any]) -> str:
         return f"{metrics['num_leaked']:,} test documents are also in training text"
     if "num_features" in metrics:
         return f"{metrics['num_documents']:,} documents"
+    if "vocab_size" in metrics:
+        return f"{metrics['vocab_size']:,} pieces"
+    if "num_trials" in metrics:
+        return f"{metrics['num_trials']:,} trials" if metrics["num_trials"] else "switched off"
+    if "num_pictures" in metrics:
+        return f"a page and {metrics['num_pictures']} pictures"
     return _documents(metrics) if "splits" in metrics else ""
 
 

@@ -128,8 +128,8 @@ def _signature(columns: Sequence[str]) -> ModelSignature:
     from mlflow.types.schema import ColSpec, DataType, Map, Schema, TensorSpec
 
     outputs: list[ColSpec | TensorSpec] = [
-        ColSpec(DataType.string, "label"),
-        ColSpec(Map(DataType.double), "probabilities"),
+        ColSpec(DataType.string, "label", required=False),  # null of an empty text
+        ColSpec(Map(DataType.double), "probabilities", required=False),
     ]
     # A single one without a name: it may have any name then, and texts may come as a list or a Series.
     names = [None] if len(columns) == 1 else columns
