@@ -113,6 +113,8 @@ def train(way: Way, folder: Path, steps: int, ready: Barrier, parent: Connection
     run = Run(
         seed=7, workers=0, threads_per_worker=1, device="cpu", precision="fp32", deterministic=False,
         micro_batch_rows=None,
+        recompute_layers=False,
+        compile=False,
         sharding="none",
         headstarts=["ulmfit"], storage="unused", storage_wait_minutes=0.0, checkpoint_minutes=1e9,
         keep_checkpoints=1, log_steps=1, max_worker_failures=0,

@@ -50,6 +50,8 @@ class Encoder(nn.Module):
     reads_ahead: bool = False  # what it makes of a token depends on those that follow
     can_be_sharded: bool = True  # a step reads its parameters in `forward` alone, or after it
     product_dtype: torch.dtype = torch.float32  # of large matrix products; all else is float32
+    recomputes_layers: bool = False  # each layer in the backward pass again, for less memory; transformers do
+    can_be_compiled: bool = False  # `torch.compile` makes its units faster
     micro_rows: int | None = None  # rows whose activations training holds at once: `models/micro_batches.py`
 
     @property

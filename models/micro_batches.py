@@ -10,7 +10,8 @@ Shapes: B rows, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch
+
+T = TypeVar("T")
 
 
 def encode(
@@ -60,11 +63,20 @@ def _encode_part(
     part: GlobalBatch,
     layers: Sequence[int],
 ) -> Encoded:
-    before = part.draws
-
     def run() -> tuple[list[Tensor], Tensor, State]:
-        part.draws = before  # the second pass draws the masks of the first
         encoded = encoder(state=state, batch=part, **cut)
         return [encoded.layers[index] for index in layers], encoded.features, encoded.state
 
-    return Encoded(*checkpoint(run, use_reentrant=False, preserve_rng_state=False))
+    return Encoded(*recomputed(run, part))
+
+
+def recomputed(run: Callable[[], T], batch: GlobalBatch) -> T:
+    """Return what `run` does, and compute it again when the backward pass wants what it held in between."""
+    before = batch.draws
+
+    def again() -> T:
+        batch.draws = before  # the second pass draws the masks of the first
+        return run()
+
+    found: T = checkpoint(again, use_reentrant=False, preserve_rng_state=False)
+    return found

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch, dropout_rows
+from models.micro_batches import recomputed
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 _ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -183,6 +184,7 @@ class Transformer(Encoder):
     """
 
     context: int
+    can_be_compiled = True
 
     def __init__(
         self, config: TransformerConfig, vocab_size: int, *, is_causal: bool, norm_first: bool
@@ -255,7 +257,7 @@ class Transformer(Encoder):
             bias = self._attention_bias(ids_BS, mask_BT)
             layers = [x_BSE]
             for layer in self.layers:
-                layers.append(layer(layers[-1], bias, batch))
+                layers.append(run_layer(self, layer, layers[-1], bias, batch))
         layers[-1] = self.final_norm(layers[-1])
         new = [layer[:, -num_new:] for layer in layers]
         num_kept = self.context - num_new
@@ -285,6 +287,24 @@ class Transformer(Encoder):
         hidden_BS[:, 0] = False  # a row without tokens would divide by zero; its features are not read
         bias_BS = torch.zeros(mask_BS.shape, device=device).masked_fill(hidden_BS, -torch.inf)
         return bias_BS[:, None, None]
+
+
+def run_layer(
+    encoder: Encoder,
+    layer: nn.Module,
+    x_BTE: Tensor,
+    bias: Tensor | None,
+    batch: GlobalBatch | None,
+    memory_BPE: Tensor | None = None,
+) -> Tensor:
+    """Run a layer; if the encoder recomputes layers, training keeps nothing but its input."""
+
+    def run() -> Tensor:
+        return cast(Tensor, layer(x_BTE, bias, batch, memory_BPE))
+
+    if batch is None or not encoder.recomputes_layers or not torch.is_grad_enabled():
+        return run()
+    return recomputed(run, batch)
 
 
 def activations_per_token(config: LayersConfig, num_read: int, per_score: float = 4.0) -> float:

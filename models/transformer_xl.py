@@ -33,6 +33,7 @@ from models.transformer import (
     attend,
     classifier_defaults,
     initialise_layers,
+    run_layer,
     search_space,
 )
 
@@ -117,6 +118,8 @@ def relative_shift(by_distance: Tensor) -> Tensor:
 class TransformerXL(Encoder):
     """The state is, for each layer, its inputs for the tokens before, (B, P, E), without a gradient (3.2)."""
 
+    can_be_compiled = True
+
     def __init__(self, config: Config, vocab_size: int) -> None:
         super().__init__()
         self.config, self.width = config, config.embedding_dim
@@ -162,7 +165,7 @@ class TransformerXL(Encoder):
         ):
             layers = [dropout_rows(self.embedding(ids_BT), self.config.embedding_dropout, batch)]
             for layer, memory in zip(self.layers, memories, strict=True):
-                layers.append(layer(layers[-1], bias_TS, batch, memory))
+                layers.append(run_layer(self, layer, layers[-1], bias_TS, batch, memory))
         kept = tuple(
             (x if memory is None else torch.cat([memory, x], dim=1))[:, -span:].detach()
             for memory, x in zip(memories, layers, strict=False)  # nothing reads the top layer's

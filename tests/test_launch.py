@@ -35,7 +35,8 @@ from tests.killed import Killing
 
 RUN: dict[str, Any] = {
     "seed": 7, "workers": 0, "threads_per_worker": 1, "device": "cpu", "precision": "fp32",
-    "micro_batch_rows": None, "sharding": "none", "deterministic": False, "headstarts": ["ulmfit"],
+    "micro_batch_rows": None, "sharding": "none", "recompute_layers": False, "compile": False,
+    "deterministic": False, "headstarts": ["ulmfit"],
     "storage": "unused", "storage_wait_minutes": 0.0,
     "checkpoint_minutes": 1e-12, "keep_checkpoints": 2,
     "log_steps": 1, "max_worker_failures": 2,

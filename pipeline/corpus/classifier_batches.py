@@ -63,6 +63,12 @@ class ClassifierBatches:
     def steps_per_epoch(self) -> int:
         return self._num_batches
 
+    @property
+    def padding_share(self) -> float:
+        """The part of the first epoch's tokens that are padding, by each document's longest row."""
+        widths = [(len(chosen), int(self._lengths[chosen].max())) for chosen in self._plan_of(0)]
+        return 1 - float(self._lengths.sum()) / sum(size * width for size, width in widths)
+
     def at(self, step: int, rank: int, world: int) -> ClassifierBatch:
         chosen = self._plan(step // self._num_batches)[step % self._num_batches]
         rows = rows_of(rank, world, len(chosen))

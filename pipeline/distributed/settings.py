@@ -48,6 +48,8 @@ class Run(Section):
     device: Literal["auto", "cpu", "cuda"]
     precision: Precision  # auto: bf16 if it is measured to be faster
     micro_batch_rows: Count | None  # rows of a worker whose activations are held at once; null: all
+    recompute_layers: bool  # transformers: keep a layer's input alone, and compute the layer twice
+    compile: bool  # transformers: layers by torch.compile, which takes a minute to begin
     sharding: Literal["none", "full"]  # full: each worker holds a part of the parameters, for large models
     deterministic: bool  # only operations that repeat bit for bit; slower on a GPU
     headstarts: Annotated[list[str], Field(min_length=1), Distinct]  # names of those to train

@@ -33,6 +33,8 @@ def make_context(job: Job, run: Run, session: Session, device: torch.device, **m
         device=device,
         precision=dtype_of(run.precision, device),
         micro_rows=run.micro_batch_rows,
+        recompute_layers=run.recompute_layers,
+        compile=run.compile,
         store=open_store(run, session),
         meter=Cost(gpu=device.type == "cuda"),
         open_recorder=session.open_recorder,

@@ -60,7 +60,10 @@ def find(stage: str, headstart: str | None, lowest: float, highest: float, steps
     prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
     device = device_of(run)
     context = Context(
-        device=device, precision=dtype_of(run.precision, device), micro_rows=run.micro_batch_rows
+        device=device,
+        precision=dtype_of(run.precision, device),
+        micro_rows=run.micro_batch_rows,
+        recompute_layers=run.recompute_layers,
     )
     task = job.task(context)
     task.plan = range_test_plan(task.plan, lowest, highest, steps)

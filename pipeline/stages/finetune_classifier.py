@@ -59,7 +59,14 @@ def run(
     export_model(out, model_tensors(done), card, [Tokenizer.file_in(tokenizer)])
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
     begun = {name: done.state[name] for name in ("restarts", "took_off")}
-    return {"key": session.key, "steps": done.step, **begun, **kept, **done.state["spent"]}
+    return {
+        "key": session.key,
+        "steps": done.step,
+        "padding_share": made.padding_share,
+        **begun,
+        **kept,
+        **done.state["spent"],
+    }
 
 
 def job(params: Params, *, tokens: Path, target_lm: Path, general_lm: Path, headstart: str) -> ClassifierJob:

@@ -42,6 +42,7 @@ from pipeline.training.jobs import (
     StartingModel,
     card_of,
     check_stages_of_unfreezing,
+    set_up,
     shapes_of,
 )
 from pipeline.training.schedules import Plan, make_plan
@@ -250,7 +251,7 @@ class ClassifierJob:
         assert card.head is not None
         torch.manual_seed(self.seed)  # the initial weights
         encoder, encoder_groups = build_encoder(card, settings.dropout)
-        encoder.product_dtype, encoder.micro_rows = context.precision, context.micro_rows
+        set_up(encoder, context)
         model = build_classifier(encoder, card.head)
         decoder = None
         if self.start is not None:
@@ -264,13 +265,7 @@ class ClassifierJob:
         documents, validation = self._documents(train), open_shard(self.tokens, "validation")
         validates = _validates(self.few_labels)
         judged = validation.labels != UNLABELLED if validates else np.zeros(0, bool)
-        batches = ClassifierBatches(
-            train,
-            documents=documents,
-            batch_documents=rows_for(len(documents), settings.batch_rows),
-            form=form_of(card),
-            seed=self.seed,
-        )
+        batches = self.batches(train, documents)
         num_steps = max(settings.min_steps, round(settings.epochs * batches.steps_per_epoch))
         num_evaluations = round(settings.epochs * settings.evaluations_per_epoch)
         if self.few_labels is not None:
@@ -300,6 +295,21 @@ class ClassifierJob:
             decoder=decoder,
             language_model_weight=settings.language_model_weight,
         )
+
+    def batches(self, train: TokenShard, documents: np.ndarray) -> ClassifierBatches:
+        return ClassifierBatches(
+            train,
+            documents=documents,
+            batch_documents=rows_for(len(documents), self.settings.batch_rows),
+            form=form_of(self.card),
+            seed=self.seed,
+        )
+
+    @property
+    def padding_share(self) -> float:
+        """The part of the tokens of training batches that are padding."""
+        train = open_shard(self.tokens, "train")
+        return self.batches(train, self._documents(train)).padding_share
 
     def _documents(self, train: TokenShard) -> np.ndarray:
         """Indices of the training documents."""

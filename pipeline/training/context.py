@@ -109,6 +109,8 @@ class Context:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: torch.dtype = torch.float32  # of the large matrix products
     micro_rows: int | None = None  # rows whose activations are held at once; None: all of this worker
+    recompute_layers: bool = False  # keep the input of each layer alone, and compute it again
+    compile: bool = False  # layers by `torch.compile`
     all_reduce: Callable[[Tensor], Tensor] = _no_sum  # in-place sum over workers
     # Begins such a sum beside what follows, in a group of its own; the function that it returns waits for it.
     begin_all_reduce: Callable[[Tensor], Callable[[], None]] | None = None

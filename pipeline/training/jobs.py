@@ -74,6 +74,15 @@ def shapes_of(card: ModelCard) -> tuple[nn.Module, Encoder, list[list[nn.Paramet
         return classifier, encoder, classifier_groups(classifier, encoder_groups)
 
 
+def set_up(encoder: Encoder, context: Context) -> None:
+    """Tell an encoder how it computes here: what changes no result but for rounding."""
+    encoder.product_dtype, encoder.micro_rows = context.precision, context.micro_rows
+    encoder.recomputes_layers = context.recompute_layers
+    if context.compile and encoder.can_be_compiled:
+        for unit in encoder.units:
+            unit.compile(dynamic=True)
+
+
 def card_of(model: Model, info: TokensInfo, kind: str, stage: str) -> ModelCard:
     family, config = family_and_config(model)
     return ModelCard(

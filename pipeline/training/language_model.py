@@ -14,7 +14,7 @@ from pipeline.corpus.tokens import open_shard, read_info, read_word_starts
 from pipeline.objectives.lookup import objective_of
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model, check_match
 from pipeline.training.context import Context
-from pipeline.training.jobs import StartingModel, card_of, check_stages_of_unfreezing, shapes_of
+from pipeline.training.jobs import StartingModel, card_of, check_stages_of_unfreezing, set_up, shapes_of
 from pipeline.training.schedules import Plan, make_plan
 from pipeline.training.settings import LanguageModelSettings, Model, Optimizer
 from pipeline.training.task import evenly_spaced
@@ -67,7 +67,7 @@ class LanguageModelJob:
         training = self.settings.training
         torch.manual_seed(self.seed)  # the initial weights
         encoder, encoder_groups = build_encoder(self.card, training.dropout)
-        encoder.product_dtype, encoder.micro_rows = context.precision, context.micro_rows
+        set_up(encoder, context)
         model = build_language_model(encoder, self.card)
         if self.start is not None:
             model.load_state_dict(self.start.tensors())

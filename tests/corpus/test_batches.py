@@ -246,6 +246,7 @@ def test_classifier_batches_hold_documents_of_similar_length():
     drawn = [batches.at(step, 0, 1) for step in range(batches.steps_per_epoch)]
     padding = 1 - sum(int(batch.mask_BT.sum()) for batch in drawn) / sum(b.mask_BT.numel() for b in drawn)
     assert padding < 0.05  # in random order it is about 40 %
+    assert batches.padding_share == pytest.approx(padding)
     widths = [batch.ids_BT.shape[1] for batch in drawn]
     assert widths != sorted(widths)
 

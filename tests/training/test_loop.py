@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -886,3 +887,33 @@ def test_what_only_both_texts_tell_is_learned(tmp_path, num_texts, family, chang
     train(task, Context())
     loss, accuracy = task._judged(task.batches.shard, task.batches.documents, Context())  # type: ignore[attr-defined]
     assert accuracy > 0.9, loss
+
+
+@pytest.mark.parametrize("name", ["gpt", "xl", "bert", "pairs"])
+def test_layers_that_are_recomputed_train_the_same_model(tmp_path, name):
+    job = several_jobs(write_several(tmp_path))[name]
+    trained = []
+    for again in (False, True):
+        context = Context(recompute_layers=again)
+        task = job.task(context)
+        train(task, context)
+        trained.append(task.model.state_dict())
+    for key, tensor in trained[0].items():
+        assert torch.equal(trained[1][key], tensor), key
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["gpt", "bert"])
+def test_compiled_layers_train_the_same_model(tmp_path, name):
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler for CPUs")
+    job = several_jobs(write_several(tmp_path))[name]
+    trained = []
+    for compiled in (False, True):
+        context = Context(compile=compiled)
+        task = job.task(context)
+        train(task, context)
+        trained.append(task.model.state_dict())
+    for key, tensor in trained[0].items():
+        computed, expected = without_key_biases(key, trained[1][key]), without_key_biases(key, tensor)
+        assert torch.allclose(computed, expected, rtol=1e-3, atol=2e-5), key
