@@ -4,6 +4,7 @@
     PYTHONPATH=. python benchmarks/gpu.py resume --out reports/gpu
     PYTHONPATH=. python benchmarks/gpu.py speed  --out reports/gpu
     PYTHONPATH=. python benchmarks/gpu.py ptb    --out reports/gpu --text FOLDER   # again, until 20 minutes
+    PYTHONPATH=. python benchmarks/gpu.py imdb   --out reports/gpu --tokens FOLDER # again, until it has an error
 
 - `check`: features of each family and a short training, beside the CPU's.
 - `resume`: a run that is stopped and resumed ends bit for bit like an undisturbed one (`run.deterministic`).
@@ -11,8 +12,13 @@
   the rate of the fastest bfloat16 product.
 - `ptb`: Penn Treebank by AWD-LSTM (Merity et al. 2017, section 5) with NT-ASGD. FOLDER has train.txt,
   validation.txt and test.txt, a sentence a line. Each call trains for `--minutes`, from where the last was.
+- `imdb`: the three trainings of one head start, and its error on the test documents. FOLDER has the shards in
+  `general` and `target`: data/tokens/general/pieces and data/tokens/target/pieces of a project whose stage
+  `encode` has run. Settings are params.yaml, presets/imdb.yaml and benchmarks/gpu_imdb.yaml, or what
+  `--settings` names in place of the last two.
 
-Besides torch it needs numpy, pydantic, psutil and safetensors. Each part writes OUT/PART.json.
+Besides torch it needs numpy, pydantic, psutil, safetensors, and `imdb` ruamel.yaml. Each part writes
+OUT/PART.json.
 """
 
 from __future__ import annotations
@@ -32,15 +38,22 @@ import torch
 
 from benchmarks.contestants._network import SCHEDULE
 from benchmarks.contestants._timing import SIZES
-from benchmarks.side_by_side import Contestant, compare, machine
+from benchmarks.side_by_side import ROOT, Contestant, compare, machine
 from models.family import Encoder, lookup
 from models.layers import GlobalBatch
 from models.objective import TrainingText
 from pipeline.artifacts.checkpoint_store import CheckpointStore
-from pipeline.corpus.tokens import TokenShard
+from pipeline.artifacts.model_folder import export_model, load_classifier
+from pipeline.corpus.tokens import TokenShard, open_shard
 from pipeline.objectives.lookup import objective_of
+from pipeline.project.params import Params, checked
+from pipeline.settings.loader import overlay, read_yaml
+from pipeline.stages import finetune_classifier, finetune_lm, pretrain_lm
+from pipeline.training.cards import form_of
+from pipeline.training.checkpoint import Checkpoint, model_tensors
+from pipeline.training.classifier import ClassifierJob, predict_logits
 from pipeline.training.context import Context
-from pipeline.training.language_model import LanguageModelTask
+from pipeline.training.language_model import LanguageModelJob, LanguageModelTask
 from pipeline.training.loop import Training, train
 from pipeline.training.precision import set_arithmetic
 from pipeline.training.schedules import make_plan
@@ -48,6 +61,7 @@ from pipeline.training.settings import Optimizer
 from pipeline.training.task import evenly_spaced
 
 _PTB_MINUTES = 20.0
+_IMDB_SETTINGS = [ROOT / "presets/imdb.yaml", ROOT / "benchmarks/gpu_imdb.yaml"]
 _TINY_STEPS = 150  # of a call of ptb with --tiny, whose end must not hang on the machine's speed
 _FAMILIES: dict[str, dict[str, Any]] = {
     "awd_lstm": {"embedding_dim": 64, "hidden_dim": 96, "num_layers": 2},
@@ -241,7 +255,7 @@ def ptb(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.manual_seed(1)
     config = family.config(**sizes, **dropouts, tie_weights=True)
     encoder = family.build(config, text.vocab_size)
-    encoder.product_dtype = precision = torch.bfloat16 if arguments.device.type == "cuda" else torch.float32
+    encoder.product_dtype = precision = _precision(arguments.device)
     objective_class = objective_of(family)
     model: Any = objective_class.build(encoder, config)
     settings = objective_class.Settings(
@@ -311,7 +325,78 @@ def _penn_treebank(folder: Path) -> tuple[TrainingText, TokenShard]:
     return text, shards["test"]
 
 
-PARTS = {"check": check, "resume": resume, "speed": speed, "ptb": ptb}
+def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train for some minutes more, and return what the finished trainings reached."""
+    params, name, folder = _imdb_params(arguments), arguments.headstart, arguments.out / "imdb"
+    general, target = arguments.tokens / "general", arguments.tokens / "target"
+    models = {stage: folder / f"{stage}-model" for stage in _IMDB_STAGES}
+    makers: dict[str, Callable[[], LanguageModelJob | ClassifierJob]] = {
+        "pretrain_lm": lambda: pretrain_lm.job(params, tokens=general, headstart=name),
+        "finetune_lm": lambda: finetune_lm.job(
+            params, tokens=target, start=models["pretrain_lm"], headstart=name
+        ),
+        "finetune_classifier": lambda: finetune_classifier.job(
+            params, tokens=target, target_lm=models["finetune_lm"], general_lm=models["pretrain_lm"],
+            headstart=name,
+        ),
+    }  # fmt: skip
+    stop = _stopping_at(time.monotonic() + 60 * arguments.minutes)
+    found: dict[str, Any] = {"headstart": name}
+    for stage, make in makers.items():
+        job, store = make(), CheckpointStore(str(folder / stage))
+        context = Context(
+            device=arguments.device, precision=_precision(arguments.device), store=store, report=stop,
+            checkpoint_minutes=0.5,
+        )  # fmt: skip
+        try:
+            train(job.task(context), context)
+        except _StoppedError:
+            found["goes on with"] = stage
+            return found
+        done = store.newest()
+        assert done is not None
+        export_model(models[stage], model_tensors(done), job.card)
+        found[stage] = _reached(done)
+    found["test error"] = _test_error(models["finetune_classifier"], target, arguments.device)
+    return found
+
+
+_IMDB_STAGES = ("pretrain_lm", "finetune_lm", "finetune_classifier")
+
+
+def _imdb_params(arguments: argparse.Namespace) -> Params:
+    values = read_yaml(ROOT / "params.yaml")
+    for file in arguments.settings:
+        values = overlay(values, read_yaml(file))
+    return checked(values, where=f"params.yaml with {', '.join(map(str, arguments.settings))}")
+
+
+def _stopping_at(end: float) -> Callable[[Any], None]:
+    def report(metrics: Any) -> None:
+        if time.monotonic() > end:
+            raise _StoppedError
+
+    return report
+
+
+def _reached(done: Checkpoint) -> dict[str, Any]:
+    state = done.state
+    return {"steps": done.step, "minutes": state["spent"]["seconds"] / 60, **state["kept_metrics"]}
+
+
+def _test_error(folder: Path, tokens: Path, device: torch.device) -> float:
+    model, card, _ = load_classifier(folder)
+    test = open_shard(tokens, "test")
+    documents = [test.document(k) for k in range(len(test))]
+    logits = predict_logits(model.to(device).eval(), documents, form_of(card), device, _precision(device))
+    return float((logits.argmax(1).numpy() != test.labels).mean())
+
+
+def _precision(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+PARTS = {"check": check, "resume": resume, "speed": speed, "ptb": ptb, "imdb": imdb}
 
 
 def main(given: list[str] | None = None) -> None:
@@ -320,7 +405,10 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
     parser.add_argument("--text", type=Path, help="for ptb: the folder of the three splits")
-    parser.add_argument("--minutes", type=float, default=7.0, help="for ptb: of this call")
+    parser.add_argument("--tokens", type=Path, help="for imdb: the folder of general and target shards")
+    parser.add_argument("--settings", type=Path, nargs="*", default=_IMDB_SETTINGS, help="for imdb: YAML files")
+    parser.add_argument("--headstart", default="ulmfit", help="for imdb")
+    parser.add_argument("--minutes", type=float, default=7.0, help="for ptb and imdb: of this call")
     parser.add_argument("--peers", action="store_true", help="for speed: the other libraries, too")
     parser.add_argument("--tiny", action="store_true", help="to try the script itself")
     arguments = parser.parse_args(given)
@@ -328,6 +416,8 @@ def main(given: list[str] | None = None) -> None:
         raise SystemExit("torch sees no GPU here; --device cpu --tiny tries the script")
     if arguments.part == "ptb" and arguments.text is None:
         raise SystemExit("ptb needs --text, a folder with train.txt, validation.txt and test.txt")
+    if arguments.part == "imdb" and arguments.tokens is None:
+        raise SystemExit("imdb needs --tokens, a folder with the shards of `encode` in general and target")
     arguments.out.mkdir(parents=True, exist_ok=True)
     set_arithmetic(None, deterministic=False)
     began = time.monotonic()

@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from pipeline.corpus.tokens import ShardWriter, TokensInfo, write_info
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the machine with the GPU may lack.
@@ -60,3 +63,43 @@ def test_speed_measures_each_of_ours(tmp_path):
     found = run(tmp_path, "speed")
     assert found["contestants"].keys() == {"AWD-LSTM bf16", "gpt bf16", "bert bf16"}
     assert all(each["tokens_per_second"]["median"] > 0 for each in found["contestants"].values())
+
+
+TOY = """
+tokenizers: {pieces: {vocab_size: 64}}
+headstarts:
+  ulmfit:
+    embedding_from: null
+    config: {embedding_dim: 16, hidden_dim: 24, num_layers: 2}
+    pretrain_lm: {epochs: 12.0, batch_rows: 4, bptt: 20}
+    finetune_lm: {epochs: 12.0, batch_rows: 4, bptt: 20}
+    finetune_classifier: {epochs: 4.0, batch_rows: 32}
+"""
+
+
+def write_shards(folder: Path, splits: dict[str, int], *, labelled: bool) -> None:
+    """Documents of 12 tokens; the label is told by which of two tokens comes more often."""
+    rng, names = np.random.default_rng(5), ("even", "odd") if labelled else None
+    folder.mkdir(parents=True)
+    written = {}
+    for name, num_documents in splits.items():
+        labels = rng.integers(0, 2, num_documents)
+        documents = [np.array([2, *(8 + 2 * rng.integers(0, 20, 10) + label), 3]) for label in labels]
+        with ShardWriter(folder, name, 64) as shard:
+            shard.append(documents, labels if labelled else [None] * num_documents)
+        written[name] = shard.info(12 * num_documents, 24 * num_documents)
+    write_info(folder, TokensInfo(64, "0" * 64, 1, 2, 3, 0, names, written))
+
+
+def test_imdb_goes_on_from_call_to_call_to_an_error(tmp_path):
+    tokens, settings = tmp_path / "tokens", tmp_path / "toy.yaml"
+    write_shards(tokens / "general", {"train": 200, "validation": 40}, labelled=False)
+    write_shards(tokens / "target", {"train": 200, "validation": 40, "test": 80}, labelled=True)
+    settings.write_text(TOY, encoding="utf-8")
+    more = ["--tokens", str(tokens), "--settings", str(settings)]
+    stopped = run(tmp_path / "out", "imdb", *more, "--minutes", "0")
+    assert stopped == {"headstart": "ulmfit", "goes on with": "pretrain_lm"}
+    found = run(tmp_path / "out", "imdb", *more)
+    assert found["finetune_lm"]["validation/bits_per_byte"] < found["pretrain_lm"]["validation/bits_per_byte"]
+    assert found["test error"] < 0.1
+    assert run(tmp_path / "out", "imdb", *more) == found  # nothing is trained twice
