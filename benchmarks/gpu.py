@@ -4,7 +4,7 @@
     PYTHONPATH=. python benchmarks/gpu.py resume --out reports/gpu
     PYTHONPATH=. python benchmarks/gpu.py speed  --out reports/gpu
     PYTHONPATH=. python benchmarks/gpu.py ptb    --out reports/gpu --text FOLDER   # again, until 20 minutes
-    PYTHONPATH=. python benchmarks/gpu.py imdb   --out reports/gpu --tokens FOLDER # again, until it has an error
+    PYTHONPATH=. python benchmarks/gpu.py imdb   --out reports/gpu --tokens FOLDER # again, to the test error
 
 - `check`: features of each family and a short training, beside the CPU's.
 - `resume`: a run that is stopped and resumed ends bit for bit like an undisturbed one (`run.deterministic`).
@@ -405,8 +405,8 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", type=torch.device, default=torch.device("cuda"))
     parser.add_argument("--text", type=Path, help="for ptb: the folder of the three splits")
-    parser.add_argument("--tokens", type=Path, help="for imdb: the folder of general and target shards")
-    parser.add_argument("--settings", type=Path, nargs="*", default=_IMDB_SETTINGS, help="for imdb: YAML files")
+    parser.add_argument("--tokens", type=Path, help="for imdb: see above")
+    parser.add_argument("--settings", type=Path, nargs="*", default=_IMDB_SETTINGS, help="for imdb")
     parser.add_argument("--headstart", default="ulmfit", help="for imdb")
     parser.add_argument("--minutes", type=float, default=7.0, help="for ptb and imdb: of this call")
     parser.add_argument("--peers", action="store_true", help="for speed: the other libraries, too")

@@ -14,6 +14,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,13 @@ def _all_reduce(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _process(rank: int, world: int, arguments: argparse.Namespace, folder: str) -> None:
+def _begin_all_reduce(tensor: Tensor) -> Callable[[], None]:
+    work = torch.distributed.all_reduce(tensor, async_op=True)
+    assert work is not None
+    return lambda: work.wait()
+
+
+def _process(rank: int, world: int, in_buckets: bool, arguments: argparse.Namespace, folder: str) -> None:
     """Measure seconds of a step and of all-reducing a gradient-sized buffer; the first rank writes a file."""
     from pipeline.distributed.worker import prepare_torch
     from pipeline.training.context import Context
@@ -44,7 +51,8 @@ def _process(rank: int, world: int, arguments: argparse.Namespace, folder: str) 
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=world
     )
     task = language_model_task(SIZES[arguments.size], "fp32", arguments.steps + 2)
-    training = Training(task, Context(rank=rank, world=world, all_reduce=_all_reduce))
+    begin = _begin_all_reduce if in_buckets else None
+    training = Training(task, Context(rank=rank, world=world, all_reduce=_all_reduce, begin_all_reduce=begin))
     buffer = torch.zeros(sum(parameter.numel() for parameter in task.model.parameters()))
     reduce_seconds = seconds_of(lambda: _all_reduce(buffer), 5)
     step_seconds = seconds_of(training.train_step, arguments.steps)
@@ -53,10 +61,10 @@ def _process(rank: int, world: int, arguments: argparse.Namespace, folder: str) 
     torch.distributed.destroy_process_group()
 
 
-def measure(world: int, arguments: argparse.Namespace) -> tuple[float, float, int]:
+def measure(world: int, in_buckets: bool, arguments: argparse.Namespace) -> tuple[float, float, int]:
     """Return the seconds of a step and of an all-reduce, and the number of parameters."""
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_process, args=(world, arguments, folder), nprocs=world)
+        torch.multiprocessing.spawn(_process, args=(world, in_buckets, arguments, folder), nprocs=world)
         step, reduce, count = torch.load(f"{folder}/figures.pt", weights_only=True).tolist()
     return step, reduce, int(count)
 
@@ -86,15 +94,20 @@ class Machines:
 
 
 def seconds_of_a_step(size: Size, world: int, rows: int, machines: Machines) -> tuple[float, float]:
-    """Return seconds of computing and of summing gradients, with `rows` on each worker.
+    """Return seconds of computing, and those of summing gradients that no backward pass hides.
 
-    Source of the second: a ring moves 2 (W - 1) / W of the buffer past each worker (Patarasu & Yuan 2009).
+    There are `rows` on each worker. Source of the second: a ring moves 2 (W - 1) / W of the buffer past each
+    worker (Patarasu & Yuan 2009). A backward pass is two thirds of a step's products; the gradient of the
+    embedding, to which the decoder is tied, is there only at its end.
     """
     compute = size.flop_per_trained_token * rows * size.bptt / machines.flop_per_second
     waiting = size.bptt * size.num_layers * machines.seconds_per_token_and_layer
-    buffer = 4 * size.weights_multiplied
-    ring = 2 * (world - 1) / world * buffer / machines.bytes_per_second
-    return compute + waiting, ring + (machines.seconds_per_exchange if world > 1 else 0)
+    if world == 1:
+        return compute + waiting, 0.0
+    ring = 2 * (world - 1) / world * 4 / machines.bytes_per_second  # seconds per parameter
+    whole = ring * size.weights_multiplied + machines.seconds_per_exchange
+    last = ring * size.vocab_size * size.embedding_dim + machines.seconds_per_exchange
+    return compute + waiting, max(last, whole - (compute + waiting) * 2 / 3)
 
 
 def table_of_gpus(size: Size, tokens_of_corpus: float) -> str:
@@ -126,21 +139,22 @@ def main() -> None:
         print(table_of_gpus(SIZES["a"], 100e9 / BYTES_PER_TOKEN))
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    worlds = (1, 2)
-    found: dict[int, list[tuple[float, float, int]]] = {world: [] for world in worlds}
+    ways = {"1": (1, False), "2, a sum at the end": (2, False), "2, sums in buckets": (2, True)}
+    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
     for _ in range(arguments.rounds):
-        for world in worlds:
-            found[world].append(measure(world, arguments))
-    step = {world: statistics.median(row[0] for row in rows) for world, rows in found.items()}
-    reduce = statistics.median(row[1] for row in found[2])
-    num_parameters = found[1][0][2]
-    predicted = {1: step[1], 2: step[1] / 2 + reduce}
+        for name, (world, in_buckets) in ways.items():
+            found[name].append(measure(world, in_buckets, arguments))
+    step = {name: statistics.median(row[0] for row in rows) for name, rows in found.items()}
+    reduce = statistics.median(row[1] for row in found["2, a sum at the end"])
+    num_parameters = found["1"][0][2]
+    predicted = {"1": step["1"], "2, a sum at the end": step["1"] / 2 + reduce}
     rows = [
-        [str(world), f"{1000 * step[world]:.0f}", f"{1000 * predicted[world]:.0f}",
-         f"{step[world] / predicted[world] - 1:+.0%}", f"{step[1] / step[world]:.2f}"]
-        for world in worlds
+        [name, f"{1000 * seconds:.0f}",
+         f"{1000 * predicted[name]:.0f} ({seconds / predicted[name] - 1:+.0%})" if name in predicted else "",
+         f"{step['1'] / seconds:.2f}"]
+        for name, seconds in step.items()
     ]  # fmt: skip
-    columns = ["processes of a thread", "step, ms", "by the model, ms", "off by", "times one"]
+    columns = ["processes of a thread", "step, ms", "by the model, ms (off by)", "times one"]
     figures: dict[str, Any] = {
         "step_seconds": step,
         "all_reduce_seconds_of_two": reduce,

