@@ -94,7 +94,10 @@ def test_what_people_read_changes_nothing(source, params):
 ADDED = [
     ("    def at_end(self) -> bool:\n", '        """Whether the last step is done."""\n'),
     ("        self.model.train()\n", '        log.info("a step")\n'),
-    ("        self.optimizer.step()\n", '        assert self.step >= 0, "a message"\n'),
+    (
+        "        self.layout.begin_step(self.optimizer, rates.lrs)\n",
+        '        assert self.step >= 0, "a message"\n',
+    ),
 ]
 
 
@@ -109,7 +112,7 @@ def test_a_docstring_or_log_call_more_changes_nothing_and_a_check_more_does(sour
         assert place in with_log
         loop.write_text(with_log.replace(place, place + added, 1), encoding="utf-8")
         assert (digests(params) != before) == changes, added
-    typed = text.replace("def _clip(self) -> Tensor:", "def _clip(self) -> torch.Tensor:")
+    typed = text.replace("lanes: list[Tensor])", "lanes: list[torch.Tensor])")
     assert typed != text
     loop.write_text(typed, encoding="utf-8")
     assert digests(params) == before

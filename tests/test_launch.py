@@ -318,13 +318,19 @@ def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_modu
         for workers in (0, 1, 2)
     }
     assert len(done[0].state["evaluations"]) == 5
-    if family == "bert":
-        sharded = fit(job, run_of(workers=2, sharding="full"), session_of(tmp_path, "sharded"))
-        assert_near(sharded, done[0], 1e-4)
     for workers in (1, 2):
         assert_near(done[workers], done[0], 1e-4)
         curves = [read_records(tmp_path / f"workers-{each}" / "curve.jsonl") for each in (0, workers)]
         assert [record.step for record in curves[1]] == [record.step for record in curves[0]]
+
+
+@pytest.mark.ray
+@pytest.mark.long
+def test_workers_with_a_shard_each_train_the_same_model(tmp_path, workers_find_this_module):
+    job = make_job(tmp_path, "bert")
+    whole = fit(job, run_of(workers=0), session_of(tmp_path, "whole"))
+    sharded = fit(job, run_of(workers=2, sharding="full"), session_of(tmp_path, "sharded"))
+    assert_near(sharded, whole, 1e-4)
 
 
 @pytest.mark.ray

@@ -24,7 +24,7 @@ def test_torch_reads_it_when_the_command_line_has_set_it(tmp_path):
     """OpenMP prints the settings that it has read when it is loaded."""
     code = (
         "import sys; from pipeline.__main__ import main\n"
-        "sys.argv = ['headstart', 'status']\n"
+        "sys.argv = ['headstart', 'status', '--help']\n"
         "try: main()\n"
         "finally: import torch; torch.ones(2)"
     )

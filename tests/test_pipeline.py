@@ -80,7 +80,7 @@ def changed(path: str, value: Any = None, *, delete: bool = False) -> dict[str, 
             changed("corpus.general.source.min_word", 3),
             "unknown key `corpus.general.source.min_word`; did you mean `min_words`?",
         ),
-        (changed("run.zzzzzz", 1), "unknown key `run.zzzzzz`; known here: checkpoint_minutes, deterministic"),
+        (changed("run.zzzzzz", 1), "unknown key `run.zzzzzz`; known here: checkpoint_minutes, compile, "),
         (changed("run.seed", delete=True), "missing key `run.seed`"),
         (changed("evaluate", delete=True), "missing key `evaluate`"),
         (changed("pretrain_lm.schedule.ratio", delete=True), "missing key `pretrain_lm.schedule.ratio`"),
@@ -431,6 +431,7 @@ def test_a_stage_takes_all_flags_of_its_own_or_none(tmp_path):
     done = run_headstart("evaluate", "--out", str(tmp_path / "out"), cwd=ROOT)
     assert done.returncode == 2
     assert done.stderr == "headstart: evaluate lacks --tokens; give all of its flags, or none\n"
+    (tmp_path / "params.yaml").touch()  # a project without a pipeline
     elsewhere = run_headstart("evaluate", cwd=tmp_path)
     assert elsewhere.returncode == 2
     assert "Missing option '--tokens'" in elsewhere.stderr
@@ -493,6 +494,7 @@ def test_an_overlay_with_a_head_start_that_is_none_is_refused_and_nothing_writte
 
 
 def test_report_markdown_prints_the_summary_that_there_is(tmp_path):
+    (tmp_path / "params.yaml").touch()
     done = run_headstart("report", "--markdown", cwd=tmp_path)
     assert done.returncode == 2
     assert "reports/summary.md: no such file" in done.stderr

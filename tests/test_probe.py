@@ -95,7 +95,7 @@ def test_features_are_those_of_the_document_whatever_the_order_and_the_company(e
 
 def test_documents_of_several_batches_keep_their_places(encoder, documents, monkeypatch):
     whole = features_of(encoder, documents)
-    monkeypatch.setattr("pipeline.evaluation.probe._BATCH_TOKENS", 20)
+    monkeypatch.setattr("pipeline.evaluation.probe.tokens_without_gradient", lambda device: 20)
     np.testing.assert_allclose(features_of(encoder, documents), whole, atol=1e-5)
 
 

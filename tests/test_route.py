@@ -203,7 +203,7 @@ def test_a_longer_label_curve_trains_only_what_is_new(project):
     assert {run.info.status for run in trials} == {"FINISHED"}
     summary = project / "reports/summary.md"
     first = summary.read_text(encoding="utf-8").splitlines()[0]
-    assert first.startswith("**Stale: `sample_efficiency` has run since this report was made")
+    assert first.startswith("**Stale: sample_efficiency.labels changed since")  # so `use` has said
     command(project, "dvc", "repro")
     assert "Stale" not in summary.read_text(encoding="utf-8")
     assert "Left out: 9,999 labels, as there are" in summary.read_text(encoding="utf-8")

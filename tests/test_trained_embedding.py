@@ -202,7 +202,7 @@ def test_the_doctor_counts_the_training_of_the_embedding():
 
     first, *rest = needs("vectors")
     assert rest == needs(None)
-    assert (first.headstart, first.stage) == ("ulmfit", "pretrain_lm")
+    assert (first.headstart, first.stage) == ("embedding of ulmfit", "pretrain_lm")
     assert first.num_parameters == 2 * 8000 * 6  # input and output vectors of the pieces
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from models.family import Encoder, State, products_in
 from models.heads import segments_of
-from pipeline.corpus.classifier_batches import by_length, pad
+from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
 from pipeline.corpus.settings import Direction
 from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokens import TokensInfo
@@ -31,7 +31,6 @@ from pipeline.evaluation.settings import Probe
 from pipeline.training.cards import ModelCard
 from pipeline.training.logistic import LinearClassifier, Strengths, fit_logistic
 
-_BATCH_TOKENS = 32_768  # padded tokens per batch
 _OF_A_ROW = ("first", "last")  # poolings of a whole row, whatever texts it has
 # For features of length one. On AG News the folds choose 0.3 to 30, on the default corpus 10 to 300.
 _STRENGTHS = Strengths(
@@ -95,7 +94,7 @@ def pooled_features(
     with _evaluating(encoder, dtype):
         width = settings.layer_choice.width(encoder.layer_widths, "probe")
         features = np.zeros((len(clipped), _num_vectors(settings, reading), width), dtype=np.float32)
-        for batch in by_length([len(clipped[k]) for k in order], _BATCH_TOKENS):
+        for batch in by_length([len(clipped[k]) for k in order], tokens_without_gradient(device)):
             chosen = [order[place] for place in batch]
             texts = [clipped[k] for k in chosen]
             ids_BT, mask_BT = pad(texts, max(map(len, texts)), reading.pad_id)

@@ -22,7 +22,13 @@ from models.heads import Classifier, LinearHead, classifier_groups
 from models.layers import GlobalBatch
 from models.objective import StepLoss
 from pipeline.corpus.batches import rng_of, rows_of
-from pipeline.corpus.classifier_batches import ClassifierBatches, by_length, pad, stratified_subset
+from pipeline.corpus.classifier_batches import (
+    ClassifierBatches,
+    by_length,
+    pad,
+    stratified_subset,
+    tokens_without_gradient,
+)
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.text_form import TextForm
@@ -49,7 +55,6 @@ from pipeline.training.schedules import Plan, make_plan
 from pipeline.training.settings import ClassifierTraining, Model, Optimizer
 from pipeline.training.task import evenly_spaced
 
-_EVALUATION_TOKENS = 32_768  # padded tokens per batch, if no gradient is needed
 _LEAST_STEPS_PER_EPOCH, _LEAST_ROWS = 3, 8  # of a batch that is cut to the number of labels
 _DOCUMENTS_TO_JUDGE_BY = 256  # enough to tell a network that learned something from one that did not
 
@@ -194,7 +199,7 @@ def predict_logits(
     """Return logits (N, C) on the CPU, in the order of the documents; matrix products in `dtype`."""
     found = torch.zeros(len(documents), model.num_classes)
     with products_in(dtype, model.encoder):
-        for chosen, ids, mask in _padded(documents, form):
+        for chosen, ids, mask in _padded(documents, form, device):
             found[chosen] = model(ids.to(device), mask.to(device)).cpu()
     return found
 
@@ -209,16 +214,18 @@ def pooled_texts(
     """Return what the head reads, (N, features), on the CPU, in the order of the documents, in float32."""
     found = torch.zeros(len(documents), model.pooled_width)
     with products_in(torch.float32, model.encoder):
-        for chosen, ids, mask in _padded(documents, form):
+        for chosen, ids, mask in _padded(documents, form, device):
             found[chosen] = model.pooled(ids.to(device), mask.to(device)).cpu()
     return found
 
 
-def _padded(documents: Sequence[np.ndarray], form: TextForm) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _padded(
+    documents: Sequence[np.ndarray], form: TextForm, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield the indices of documents of similar length, the ids of their rows and their mask."""
     rows = [form.rows(document) for document in documents]
     widths = [max(map(len, each)) for each in rows]
-    for chosen in by_length(widths, _EVALUATION_TOKENS // form.rows_each):
+    for chosen in by_length(widths, tokens_without_gradient(device) // form.rows_each):
         part = [row for k in chosen for row in rows[k]]
         yield torch.from_numpy(chosen), *pad(part, max(map(len, part)), form.pad_id)
 
