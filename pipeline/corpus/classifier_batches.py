@@ -22,7 +22,8 @@ from pipeline.corpus.tokens import TokenShard
 # How many batches are sorted by length together: enough for little padding, few enough for a random
 # order.
 _BATCHES_SORTED_TOGETHER = 50
-_MOST_PADDING = 0.05  # of an inference batch, once it is a quarter full
+_MOST_PADDING = 0.05  # of an inference batch, once it is a quarter full and has `_ENOUGH_TOKENS`
+_ENOUGH_TOKENS = 1024
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def by_length(lengths: Sequence[int] | np.ndarray, max_tokens_per_batch: int) ->
         length, size = int(lengths[index]), place - start
         padded = (size + 1) * length
         too_large = padded > max_tokens_per_batch
-        large = 4 * num_real >= max_tokens_per_batch
+        large = num_real >= max(_ENOUGH_TOKENS, max_tokens_per_batch // 4)
         wasteful = large and padded - num_real - length > _MOST_PADDING * padded
         if size and (too_large or wasteful):  # a single text may exceed the budget
             yield order[start:place]
