@@ -70,6 +70,7 @@ bench: peers
 	PYTHONPATH=. python benchmarks/classifier_step.py
 	PYTHONPATH=. python benchmarks/transformer_step.py
 	PYTHONPATH=. python benchmarks/evaluation_with_memory.py
+	PYTHONPATH=. python benchmarks/reading.py
 	PYTHONPATH=. python benchmarks/data_route.py
 	PYTHONPATH=. python benchmarks/prepare_memory.py
 	PYTHONPATH=. python benchmarks/stage_overhead.py
