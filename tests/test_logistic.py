@@ -53,6 +53,19 @@ def test_the_choice_and_the_probabilities_equal_those_of_a_search_by_hand(at_bes
     assert probs[:, [name for name in range(4) if name not in names]].max() == 0
 
 
+def test_the_temperature_of_smaller_fits_is_not_laid_over_a_larger_one():
+    features, labels = cloud(0.7, 400)
+    fitted = [
+        fit_logistic(
+            features, labels, 2, replace(STRENGTHS, most_labels=50, at_best_temperature=each), seed=5
+        )
+        for each in (True, False)
+    ]
+    np.testing.assert_array_equal(fitted[0].weight_CF, fitted[1].weight_CF)
+    few = fit_logistic(features, labels, 2, replace(STRENGTHS, at_best_temperature=True), seed=5)
+    assert np.abs(few.weight_CF - fitted[0].weight_CF).max() > 0.01
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_what_all_features_have_in_common_neither_changes_the_fit_nor_keeps_it_from_converging(
     sparse, monkeypatch

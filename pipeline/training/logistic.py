@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,9 @@ class Strengths:
     # ranks the classes of few documents better than it gives their probabilities. With 100, 500 and 1,000
     # labels of AG News, features of a sentence encoder: 18.8, 14.2 and 13.3 % wrong instead of 20.6, 15.8 and
     # 14.0, and a lower log loss. Word vectors there: 0 to 0.3 points worse, the log loss alike; on the
-    # default corpus alike. TF-IDF chooses the same strengths, and the temperature of smaller fits spoils it.
+    # default corpus alike. TF-IDF chooses the same strengths. It has no effect beyond `most_labels`: the
+    # temperature of smaller fits does not suit a larger one. With 24,380 labels of the default corpus word
+    # vectors had 21.0 % wrong with it, and 19.8 % without, at a lower log loss.
     at_best_temperature: bool = False
 
 
@@ -79,6 +81,8 @@ def fit_logistic(
     known = np.unique(labels)
     bias_C[known] = 0.0
     if len(known) > 1:
+        if len(labels) > strengths.most_labels:
+            strengths = replace(strengths, at_best_temperature=False)
         chosen = stratified_subset(labels, min(len(labels), strengths.most_labels), seed)
         inverse, temperature = chosen_strength(centred[chosen], labels[chosen], strengths, seed)
         with _may_stop_early(), _one_thread():
