@@ -50,6 +50,7 @@ class Architecture:
     entries: Callable[[Mapping[str, Any]], Iterator[Entry]]  # from our config
     settings: Callable[[Mapping[str, Any]], dict[str, Any]]  # their config.json -> our config, dropouts aside
     described: Callable[[Mapping[str, Any], int], dict[str, Any]]  # our config and V -> their config.json
+    decoder: str  # the decoder's matrix, which most folders leave out, as it is the embedding
     ignored: tuple[str, ...] = ()  # endings of tensors that hold no weights, or repeat others
     first_position: int = 0  # row of the first position
 
@@ -130,6 +131,8 @@ def _roberta(config: Mapping[str, Any]) -> Iterator[Entry]:
 
 
 def _bert_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+    if theirs.get("is_decoder"):
+        raise ValueError("its is_decoder is true: it reads from left to right, which is not known here")
     if theirs.get("position_embedding_type", "absolute") != "absolute":
         raise ValueError(
             f"its positions are {theirs['position_embedding_type']!r}; only absolute ones are known"
@@ -169,6 +172,9 @@ def _bert_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
 # -------------------------------------------------------------------------------------- DistilBERT
 
 
+_DISTILBERT_EPSILON = 1e-12
+
+
 def _distilbert(config: Mapping[str, Any]) -> Iterator[Entry]:
     yield Entry("embedding.weight", ("embeddings.word_embeddings.weight",))
     yield Entry("positions.weight", ("embeddings.position_embeddings.weight",), "offset")
@@ -195,12 +201,17 @@ def _distilbert_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
         "num_heads": theirs["n_heads"],
         "context": theirs["max_position_embeddings"],
         "activation": _activation(theirs.get("activation", "gelu")),
-        "norm_epsilon": 1e-12,
+        "norm_epsilon": _DISTILBERT_EPSILON,
         "num_segments": 0,
     }
 
 
 def _distilbert_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+    if ours["norm_epsilon"] != _DISTILBERT_EPSILON:
+        raise ValueError(
+            f"config.norm_epsilon is {ours['norm_epsilon']}, but a DistilBERT in `transformers` has "
+            f"{_DISTILBERT_EPSILON} always"
+        )
     return {
         "dim": ours["embedding_dim"],
         "hidden_dim": ours["feedforward_dim"],
@@ -273,9 +284,30 @@ def _gpt_sizes(theirs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gpt_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
-    activation = "gelu" if not ours["norm_first"] else _their_activation(ours["activation"])
-    sizes = {
+def _gpt2_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+    return _gpt_sizes_described(ours, vocab_size) | {
+        "activation_function": _their_activation(ours["activation"]),
+        "n_inner": ours["feedforward_dim"],
+    }
+
+
+def _openai_gpt_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+    width, inner, activation = ours["embedding_dim"], ours["feedforward_dim"], ours["activation"]
+    if inner != 4 * width:
+        raise ValueError(
+            f"config.feedforward_dim is {inner}, but the first GPT in `transformers` has 4 times its width "
+            f"always, {4 * width} here"
+        )
+    named = {"gelu_tanh": "gelu", "relu": "relu"}
+    if activation not in named:
+        raise ValueError(
+            f"config.activation is {activation}, but the first GPT in `transformers` has {' or '.join(named)}"
+        )
+    return _gpt_sizes_described(ours, vocab_size) | {"afn": named[activation]}
+
+
+def _gpt_sizes_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+    return {
         "n_embd": ours["embedding_dim"],
         "n_layer": ours["num_layers"],
         "n_head": ours["num_heads"],
@@ -286,9 +318,6 @@ def _gpt_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
         "attn_pdrop": ours["attention_dropout"],
         "vocab_size": vocab_size,
     }
-    if not ours["norm_first"]:
-        return sizes | {"afn": activation}
-    return sizes | {"activation_function": activation, "n_inner": ours["feedforward_dim"]}
 
 
 ROBERTA_FIRST_POSITION = 2  # behind the padding's row, whose number is 1
@@ -296,25 +325,27 @@ ROBERTA_FIRST_POSITION = 2  # behind the padding's row, whose number is 1
 ARCHITECTURES = (
     Architecture(
         "bert", "BertForPreTraining", "bert", "bert.", _bert, _bert_settings, _bert_described,
-        ignored=("embeddings.position_ids", "cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
+        "cls.predictions.decoder.weight",
+        ignored=("embeddings.position_ids", "cls.predictions.decoder.bias"),
     ),
     Architecture(
         "roberta", "RobertaForMaskedLM", "bert", "roberta.", _roberta, _roberta_settings,
         lambda ours, vocab_size: _bert_described(ours, vocab_size)
         | {"max_position_embeddings": ours["context"] + ROBERTA_FIRST_POSITION},
-        ignored=("embeddings.position_ids", "lm_head.decoder.weight", "lm_head.decoder.bias"),
+        "lm_head.decoder.weight",
+        ignored=("embeddings.position_ids", "lm_head.decoder.bias"),
         first_position=ROBERTA_FIRST_POSITION,
     ),
     Architecture(
         "distilbert", "DistilBertForMaskedLM", "bert", "distilbert.", _distilbert, _distilbert_settings,
-        _distilbert_described, ignored=("vocab_projector.weight",),
+        _distilbert_described, "vocab_projector.weight",
     ),
     Architecture(
-        "gpt2", "GPT2LMHeadModel", "gpt", "transformer.", _gpt2, _gpt2_settings, _gpt_described,
-        ignored=(".attn.bias", ".attn.masked_bias", "lm_head.weight"),
+        "gpt2", "GPT2LMHeadModel", "gpt", "transformer.", _gpt2, _gpt2_settings, _gpt2_described,
+        "lm_head.weight", ignored=(".attn.bias", ".attn.masked_bias"),
     ),
     Architecture(
         "openai-gpt", "OpenAIGPTLMHeadModel", "gpt", "transformer.", _openai_gpt, _openai_gpt_settings,
-        _gpt_described, ignored=(".attn.bias", "lm_head.weight", "position_ids"),
+        _openai_gpt_described, "lm_head.weight", ignored=(".attn.bias", "position_ids"),
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from models.family import lookup
 from pipeline.artifacts.model_folder import export_model
-from pipeline.corpus.settings import WordTokenizer
+from pipeline.corpus.imported_tokenizer import import_tokenizer
+from pipeline.corpus.settings import ImportedTokenizer, WordTokenizer
 from pipeline.corpus.tokenizer import train
 from pipeline.stages._imported_network import ImportedNetwork, begins_anew
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model
@@ -159,6 +160,12 @@ def test_a_config_that_is_damaged_or_unknown_is_refused(write, content, message)
     [
         ({"hidden_act": "silu"}, "its activation is 'silu'; known: gelu"),
         ({"position_embedding_type": "relative_key"}, "its positions are 'relative_key'"),
+        ({"is_decoder": True}, "its is_decoder is true: it reads from left to right"),
+        ({"num_hidden_layers": "2"}, "its num_layers is '2', no number of at least 1"),
+        ({"num_hidden_layers": 10**9}, "it has 1,000,000,000 layers, but there are"),
+        ({"hidden_size": None}, "its embedding_dim is None, no number"),
+        ({"layer_norm_eps": "small"}, "its norm_epsilon is 'small', no number"),
+        ({"model_type": ["bert"]}, r"its model_type is \['bert'\], which is not known here"),
     ],
 )
 def test_a_variant_that_is_not_known_is_refused(write, changes, message):
@@ -217,6 +224,85 @@ def test_a_tensor_of_another_shape_is_named(write):
         ImportedNetwork(folder, card_of(read_network(folder).config)).tensors()
 
 
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        (
+            "encoder.layer.1.attention.self.query.weight",
+            torch.zeros(E, E + 1),
+            r"has the shape \(8, 8\), and not",
+        ),
+        (
+            "encoder.layer.1.attention.self.key.weight",
+            torch.zeros(E),
+            r"key\.weight has the shape \(8,\), .* 2 dim",
+        ),
+        (
+            "embeddings.word_embeddings.weight",
+            torch.tensor(0.5),
+            r"word_embeddings\.weight has the shape \(\)",
+        ),
+        (
+            "encoder.layer.0.output.dense.bias",
+            torch.zeros(E, dtype=torch.int64),
+            r"dense\.bias is of torch\.int64",
+        ),
+        (
+            "pooler.dense.weight",
+            torch.full((E, E), torch.nan),
+            r"pooler\.dense\.weight holds numbers that are not",
+        ),
+    ],
+)
+def test_a_tensor_that_is_no_weight_is_named(write, name, tensor, message):
+    config, tensors = bert_files()
+    tensors[f"bert.{name}"] = tensor
+    with pytest.raises(ValueError, match=message):
+        read_network(write(config, tensors))
+
+
+def test_names_of_norms_as_tensorflow_had_them_are_read(write):
+    config, tensors = bert_files()
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed = {}
+    for name, tensor in tensors.items():
+        ending = next((each for each in old if name.endswith(each)), None)
+        renamed[name if ending is None else name.removesuffix(ending) + old[ending]] = tensor
+    assert renamed.keys() != tensors.keys()
+    found, expected = (read_network(write(config, each, str(len(each)) + name)) for each, name in (
+        (renamed, "old"), (tensors, "new")
+    ))  # fmt: skip
+    assert found.tensors.keys() == expected.tensors.keys()
+    assert all(torch.equal(tensor, expected.tensors[name]) for name, tensor in found.tensors.items())
+
+
+def test_a_decoder_that_repeats_the_embedding_is_passed_over_and_another_refused(write):
+    config, tensors = bert_files()
+    embedding = tensors["bert.embeddings.word_embeddings.weight"]
+    tensors["cls.predictions.decoder.weight"] = embedding.clone()
+    assert "decoder_weight" not in read_network(write(config, tensors)).tensors
+    tensors["cls.predictions.decoder.weight"] = embedding + 1
+    with pytest.raises(ValueError, match=r"decoder, cls\.predictions\.decoder\.weight, is another matrix"):
+        read_network(write(config, tensors, "untied"))
+
+
+def test_another_tokenizer_than_that_of_the_folder_is_refused(write):
+    from tokenizers import Tokenizer, models
+
+    folder = write(*bert_files())
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(V - 5))]
+    pieces = {name: number for number, name in enumerate(names)}
+    Tokenizer(models.WordPiece(pieces, unk_token="[UNK]")).save(str(folder / "tokenizer.json"))
+    card = card_of(read_network(folder).config)
+    with pytest.raises(
+        ValueError, match="holds a tokenizer, and the head start's is another one; import this"
+    ):
+        ImportedNetwork(folder, card).tensors()
+    settings = ImportedTokenizer(kind="imported", file=str(folder), threads=1)
+    own = replace(card, tokenizer_sha256=import_tokenizer(settings, "tokenizers.its").sha256)
+    assert ImportedNetwork(folder, own).tensors()["encoder.embedding.weight"].shape == (V, E)
+
+
 def test_pieces_that_were_added_begin_with_the_mean_and_other_tokenizers_are_refused(write):
     folder = write(*bert_files())
     config = read_network(folder).config
@@ -235,6 +321,7 @@ EXPORTED = {
     "bert without pooler": ("bert", {**SMALL, "pooler": False}),
     "distilbert": ("bert", {**SMALL, "num_segments": 0, "pooler": False}),
     "gpt2": ("gpt", SMALL),
+    "gpt2 with a decoder of its own": ("gpt", {**SMALL, "tie_weights": False}),
     "gpt": ("gpt", {**SMALL, "feedforward_dim": 32, "norm_first": False}),
 }
 
@@ -316,6 +403,36 @@ from transformers import {auto}
 print(largest_difference({auto}.from_pretrained({str(folder)!r}).eval(), Path({str(folder)!r})))
 """
     assert float(with_peers("-c", code)) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "message"),
+    [
+        ("gpt", {"norm_first": False}, "feedforward_dim is 12, .* 4 times its width always, 32 here"),
+        (
+            "gpt",
+            {"norm_first": False, "feedforward_dim": 32, "activation": "gelu"},
+            "activation is gelu, .* gelu_tanh or relu",
+        ),
+        (
+            "bert",
+            {"num_segments": 0, "pooler": False, "norm_epsilon": 1e-5},
+            "norm_epsilon is 1e-05, .* 1e-12",
+        ),
+    ],
+)
+def test_what_transformers_cannot_hold_is_not_exported(tmp_path, monkeypatch, family, config, message):
+    monkeypatch.setitem(EXPORTED, "other", (family, {**SMALL, **config}))
+    with pytest.raises(ValueError, match=message):
+        exported(tmp_path, "other")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_is_not_exported_over(tmp_path):
+    (tmp_path / "out").write_text("mine", encoding="utf-8")
+    with pytest.raises(ValueError, match="out is a file; name a folder"):
+        export_network(tmp_path / "model", tmp_path, tmp_path / "out")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == "mine"
 
 
 def test_nothing_is_left_of_an_export_that_fails(tmp_path):

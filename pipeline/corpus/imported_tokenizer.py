@@ -10,6 +10,7 @@ from pipeline.corpus.settings import ImportedTokenizer as Settings
 from pipeline.corpus.tokenizer import LIBRARY_MODULE, Tokenizer
 
 _JSON, _MODEL, _WORDPIECES, _BPE = "tokenizer.json", "*.model", "vocab.txt", ("vocab.json", "merges.txt")
+_IN_A_FOLDER = ((_JSON,), (_WORDPIECES,), _BPE)  # in this order
 _EXPECTED = f"a {_JSON}, a {_WORDPIECES}, a {' with a '.join(_BPE)}, or a sentencepiece model ({_MODEL})"
 
 
@@ -26,6 +27,11 @@ def import_tokenizer(settings: Settings, key: str) -> Tokenizer:
         return _read(file)
     except ValueError as error:
         raise ValueError(f"`{key}.file` is {file}: {error}") from error
+
+
+def holds_tokenizer(folder: Path) -> bool:
+    """Whether there is one of the `tokenizers` library."""
+    return any(all((folder / name).is_file() for name in names) for names in _IN_A_FOLDER)
 
 
 def _read(file: Path) -> Tokenizer:
@@ -51,7 +57,7 @@ def _file_of(path: Path, key: str) -> Path:
         raise ValueError(f"`{key}.file` is {path}; expected {_EXPECTED}")
     if not path.exists():
         raise ValueError(f"`{key}.file` is {path}, which does not exist; put {_EXPECTED} there")
-    for names in ((_JSON,), (_WORDPIECES,), _BPE):
+    for names in _IN_A_FOLDER:
         if all((path / name).is_file() for name in names):
             return path / names[0]
     found = sorted(path.glob(_MODEL))

@@ -18,7 +18,7 @@ from pipeline.report.verdict import at_a_glance, verdict
 def summary(figures: Figures) -> str:
     sections = [
         *(_of_labels(figures) if figures.has_labels else []),
-        ("Language models, on validation text", _table(tables.language_models(figures))),
+        ("Language models, on validation text", "\n".join(map(_table, tables.language_models(figures)))),
     ]
     if figures.get("tune") is not None:
         found = f"{sentences.search(figures)}\n\n{_table(tables.best_settings(figures))}"

@@ -289,7 +289,7 @@ def _language_models(figures: Figures) -> str:
             "dropout (lines) and validation text (dashed, with points).",
         )
         for number, (title, rows) in enumerate(drawn.items(), start=1)
-    ) + _table(tables.language_models(figures))
+    ) + "".join(map(_table, tables.language_models(figures)))
 
 
 def _layers(figures: Figures) -> str:

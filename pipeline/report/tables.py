@@ -197,16 +197,18 @@ def prices(figures: Figures) -> Table:
     ]
 
 
-def language_models(figures: Figures) -> Table:
-    """The measures of each head start's objective; empty where it has no such measure."""
-    rows: list[tuple[str, dict[str, str]]] = []
+def language_models(figures: Figures) -> list[Table]:
+    """A table for each kind of measures: those of different objectives do not compare."""
+    found: dict[tuple[str, ...], Table] = {}
     for name in figures.head_starts:
         general, target = figures[f"pretrain_lm-{name}"], figures[f"finetune_lm-{name}"]
-        rows.append((f"{name}: general text, pretrained", _measured(general, "after")))
-        rows.append((f"{name}: target text, before fine-tuning", _measured(target, "before")))
-        rows.append((f"{name}: target text, fine-tuned", _measured(target, "after")))
-    titles = dict.fromkeys(title for _, measured in rows for title in measured)
-    return [{"": name} | {title: measured.get(title, "") for title in titles} for name, measured in rows]
+        for what, measured in (
+            ("general text, pretrained", _measured(general, "after")),
+            ("target text, before fine-tuning", _measured(target, "before")),
+            ("target text, fine-tuned", _measured(target, "after")),
+        ):
+            found.setdefault(tuple(measured), []).append({"": f"{name}: {what}"} | measured)
+    return list(found.values())
 
 
 def _measured(training: Mapping[str, Any], when: str) -> dict[str, str]:

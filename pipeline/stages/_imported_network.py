@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.corpus.imported_tokenizer import holds_tokenizer, import_tokenizer
+from pipeline.corpus.settings import ImportedTokenizer
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model
 from pipeline.training.foreign_weights import ForeignNetwork, read_network
 
-_MOST_ADDED, _MOST_PADDED = 4, 1_024  # special pieces that we add to a tokenizer; rows that pad a vocabulary
+_MOST_ADDED, _MOST_PADDED = 4, 127  # special pieces that we add to a tokenizer; rows that pad a vocabulary
 _PARTS = {"head": "decoder of masked tokens", "pairs": "classifier of pairs of passages"}
 
 
@@ -33,9 +35,10 @@ class ImportedNetwork:
         """Raises ValueError if the folder is damaged, or does not fit the head start or its tokenizer."""
         network, card = read_network(self.path), self.model_card
         _check_settings(network, card, self.path)
+        _check_tokenizer(card, self.path)
         tensors = build_language_model(build_encoder(card)[0], card).state_dict()
         for name, tensor in network.tensors.items():
-            if name in ("encoder.embedding.weight", "decoder_bias"):
+            if name in ("encoder.embedding.weight", "decoder_weight", "decoder_bias"):
                 tensor = _with_rows(tensor, card.vocab_size, self.path)
             if tensors[name].shape != tensor.shape:
                 raise ValueError(
@@ -64,6 +67,17 @@ def _check_settings(network: ForeignNetwork, card: ModelCard, path: Path) -> Non
         raise ValueError(
             f"{path} has {', '.join(f'{name} {_in_yaml(value)}' for name, value in different.items())}, "
             f"other than the head start's config; set config: {{{settings}}}"
+        )
+
+
+def _check_tokenizer(card: ModelCard, path: Path) -> None:
+    if not holds_tokenizer(path):
+        return
+    own = import_tokenizer(ImportedTokenizer(kind="imported", file=str(path), threads=1), "tokenizers.NAME")
+    if own.sha256 != card.tokenizer_sha256:
+        raise ValueError(
+            f"{path} holds a tokenizer, and the head start's is another one; import this one: "
+            f"tokenizers.NAME with kind: imported, and file: {path}"
         )
 
 

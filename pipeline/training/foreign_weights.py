@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from models.foreign import ARCHITECTURES, Architecture, Entry, taken
@@ -19,6 +20,8 @@ from models.foreign import ARCHITECTURES, Architecture, Entry, taken
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 _PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth")
+_SIZES = ("embedding_dim", "feedforward_dim", "num_layers", "num_heads", "context", "num_segments")
+_OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of norms, in files that began as TensorFlow's
 _SHOWN = 5
 
 
@@ -42,19 +45,32 @@ def read_network(folder: Path) -> ForeignNetwork:
     """
     described = _read_json(folder, CONFIG_FILE)
     architecture = _architecture_of(folder, described)
-    theirs = _without_prefix(_read_tensors(folder), architecture)
-    try:
-        config = architecture.settings(described)
-    except (KeyError, TypeError, ValueError) as error:
-        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-        raise ValueError(f"{folder / CONFIG_FILE}: {reason}; fetch the folder again") from error
+    theirs = _as_named_today(_read_tensors(folder, described), architecture)
+    config = _config_of(folder, architecture, described)
+    if config["num_layers"] > len(theirs):
+        raise ValueError(
+            f"{folder / CONFIG_FILE}: it has {config['num_layers']:,} layers, but there are {len(theirs)} "
+            "tensors; fetch the folder again"
+        )
     entries = list(architecture.entries(config))
     absent = _absent_parts(folder, entries, theirs)
     wanted = [entry for entry in entries if entry.part not in absent]
     if architecture.family == "bert":
         config["pooler"] = any(entry.part == "pooler" for entry in wanted)
     _refuse_superfluous(folder, wanted, theirs, architecture)
+    for entry in wanted:
+        _check(folder, entry, theirs)
     tensors = {_our_name(entry): taken(entry, theirs, architecture.first_position) for entry in wanted}
+    own_decoder = _own_decoder(theirs.get(architecture.decoder), tensors["encoder.embedding.weight"])
+    if architecture.family == "gpt":
+        config["tie_weights"] = own_decoder is None
+    elif own_decoder is not None:
+        raise ValueError(
+            f"{folder}: its decoder, {architecture.decoder}, is another matrix than its embedding, which is "
+            f"not known here for a {architecture.model_type}; save its encoder alone"
+        )
+    if own_decoder is not None:
+        tensors["decoder_weight"] = own_decoder
     return ForeignNetwork(
         architecture.family,
         config,
@@ -87,7 +103,7 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
 def _architecture_of(folder: Path, described: Mapping[str, Any]) -> Architecture:
     known = {each.model_type: each for each in ARCHITECTURES}
     kind = described.get("model_type")
-    if kind not in known:
+    if not isinstance(kind, str) or kind not in known:
         raise ValueError(
             f"{folder / CONFIG_FILE}: its model_type is {kind!r}, which is not known here; known: "
             f"{', '.join(known)}"
@@ -95,7 +111,29 @@ def _architecture_of(folder: Path, described: Mapping[str, Any]) -> Architecture
     return known[kind]
 
 
-def _read_tensors(folder: Path) -> dict[str, Tensor]:
+def _config_of(folder: Path, architecture: Architecture, described: Mapping[str, Any]) -> dict[str, Any]:
+    """Our config. Raises ValueError if a setting is missing, of another type, or not known."""
+    file = folder / CONFIG_FILE
+    try:
+        config = architecture.settings(described)
+    except KeyError as error:
+        raise ValueError(f"{file}: it has no {error}; fetch the folder again") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file}: {error}; take another model, or one trained here") from error
+    for name, value in config.items():
+        least = 0 if name == "num_segments" else 1
+        wrong = not isinstance(value, int) or isinstance(value, bool) or value < least
+        if name in _SIZES and wrong:
+            raise ValueError(
+                f"{file}: its {name} is {value!r}, no number of at least {least}; fetch it again"
+            )
+    epsilon = config["norm_epsilon"]
+    if not isinstance(epsilon, float) or not 0 < epsilon < 1:
+        raise ValueError(f"{file}: its norm_epsilon is {epsilon!r}, no number from 0 to 1; fetch it again")
+    return config
+
+
+def _read_tensors(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
     files = [folder / WEIGHTS_FILE]
     if (folder / INDEX_FILE).is_file():
         names = _read_json(folder, INDEX_FILE).get("weight_map")
@@ -106,11 +144,11 @@ def _read_tensors(folder: Path) -> dict[str, Tensor]:
         files = [folder / name for name in sorted(set(names.values()))]
     tensors: dict[str, Tensor] = {}
     for file in files:
-        tensors |= _read_file(folder, file)
+        tensors |= _read_file(folder, file, described)
     return tensors
 
 
-def _read_file(folder: Path, file: Path) -> dict[str, Tensor]:
+def _read_file(folder: Path, file: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -119,8 +157,7 @@ def _read_file(folder: Path, file: Path) -> dict[str, Tensor]:
         if pickled is not None:
             raise ValueError(
                 f"{folder} holds {pickled}, which is pickled: loading it would run whatever code it holds. "
-                'Convert it where you trust it: python -c "from transformers import AutoModel; '
-                f"AutoModel.from_pretrained('{folder}').save_pretrained('{folder}-safe')\""
+                f"Convert it where you trust it: {_conversion(folder, described)}"
             )
         raise ValueError(f"{file}: no such file; fetch it again")
     try:
@@ -129,8 +166,51 @@ def _read_file(folder: Path, file: Path) -> dict[str, Tensor]:
         raise ValueError(f"{file}: no valid safetensors file ({error}); fetch it again") from error
 
 
-def _without_prefix(tensors: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
-    return {name.removeprefix(architecture.prefix): tensor for name, tensor in tensors.items()}
+def _conversion(folder: Path, described: Mapping[str, Any]) -> str:
+    """A command that keeps what the model has: its class is the one that wrote the folder."""
+    named = described.get("architectures")
+    name = named[0] if isinstance(named, list) and named else ""
+    kind = name if isinstance(name, str) and name.isidentifier() else "AutoModel"
+    code = (
+        f"from transformers import AutoTokenizer, {kind} as M; f, t = '{folder}', '{folder}-safe'; "
+        "M.from_pretrained(f).save_pretrained(t); AutoTokenizer.from_pretrained(f).save_pretrained(t)"
+    )
+    return f'python -c "{code}"'
+
+
+def _as_named_today(tensors: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
+    """Names without the prefix of the whole model, and those of norms as PyTorch has them, not TensorFlow."""
+    found = {}
+    for name, tensor in tensors.items():
+        start, _, last = name.removeprefix(architecture.prefix).rpartition(".")
+        found[".".join(filter(None, (start, _OLD_NAMES.get(last, last))))] = tensor
+    return found
+
+
+def _check(folder: Path, entry: Entry, theirs: Mapping[str, Tensor]) -> None:
+    """Raise ValueError for a tensor that is no weight: of another rank, of integers, or not finite."""
+    rank = 1 if entry.ours.endswith(("bias", "norm.weight")) else 2
+    for name in entry.theirs:
+        tensor, first = theirs[name], theirs[entry.theirs[0]]
+        if tensor.dim() != rank or tensor.shape != first.shape:
+            expected = f"one like that of {entry.theirs[0]}" if tensor.dim() == rank else f"{rank} dimensions"
+            raise ValueError(
+                f"{folder}: its tensor {name} has the shape {tuple(tensor.shape)}, and not {expected}; fetch "
+                "the folder again"
+            )
+        if not tensor.is_floating_point():
+            raise ValueError(f"{folder}: its tensor {name} is of {tensor.dtype}; weights are floating-point")
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(
+                f"{folder}: its tensor {name} holds numbers that are not finite; fetch the folder again"
+            )
+
+
+def _own_decoder(decoder_VE: Tensor | None, embedding_VE: Tensor) -> Tensor | None:
+    """The decoder's matrix in float32 if it is another one than the embedding."""
+    if decoder_VE is None or torch.equal(decoder_VE.float(), embedding_VE):
+        return None
+    return decoder_VE.float()
 
 
 def _absent_parts(folder: Path, entries: Iterable[Entry], theirs: Mapping[str, Tensor]) -> set[str]:
@@ -152,7 +232,8 @@ def _refuse_superfluous(
     folder: Path, entries: Iterable[Entry], theirs: Mapping[str, Tensor], architecture: Architecture
 ) -> None:
     known = {name for entry in entries for name in entry.theirs}
-    unknown = [name for name in theirs if name not in known and not name.endswith(architecture.ignored)]
+    ignored = (architecture.decoder, *architecture.ignored)
+    unknown = [name for name in theirs if name not in known and not name.endswith(ignored)]
     if unknown:
         raise ValueError(
             f"{folder}: its weights hold {_some(unknown)}, which a {architecture.model_type} as in "

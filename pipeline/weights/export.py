@@ -28,13 +28,14 @@ def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
     Raises:
         ValueError: there is no such model, its family has no counterpart, or `folder` holds something.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty; name a folder that does not exist yet")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        state = "not empty" if folder.is_dir() else "a file"
+        raise ValueError(f"{folder} is {state}; name a folder that does not exist yet")
     tensors, card = load_model(model)
     config = asdict(lookup(card.family).config(**card.config))
     architecture = _architecture(card.family, config)
     entries = [each for each in architecture.entries(config) if _our_name(each) in tensors]
-    lost = sorted(tensors.keys() - {_our_name(entry) for entry in entries})
+    lost = sorted(tensors.keys() - {_our_name(entry) for entry in entries} - {"decoder_weight"})
     pieces = Tokenizer.load(tokenizer)
     with atomic_folder(folder) as aside:
         described = _config_file(architecture, config, card, tensors, pieces)
@@ -73,6 +74,7 @@ def _config_file(
     return {
         "architectures": [name],
         "model_type": architecture.model_type,
+        "tie_word_embeddings": "decoder_weight" not in tensors,
         **architecture.described(config, card.vocab_size),
         **ids,
     }
@@ -88,6 +90,8 @@ def _write_tensors(
         found = given(entry, tensors[_our_name(entry)], architecture.first_position)
         on_top = entry.part in ("head", "pairs")
         theirs |= {name if on_top else architecture.prefix + name: each for name, each in found.items()}
+    if "decoder_weight" in tensors:
+        theirs[architecture.decoder] = tensors["decoder_weight"]
     save_file({name: each.contiguous() for name, each in theirs.items()}, file, metadata={"format": "pt"})
 
 
