@@ -154,8 +154,8 @@ def bert_layer_groups(encoder: BERT) -> list[list[nn.Parameter]]:
 
 # Half as many epochs again, as a step's loss is of 15 % of the tokens. Next sentence prediction did not help
 # RoBERTa.
-# With a rate of 0.002 a minute of pretraining on the default corpus left a network that no classifier learned from
-# (83 % wrong, more than from nothing): its norms stand after its sublayers. With 0.0005 it is as good as from nothing.
+# With a rate of 0.002 a minute of pretraining on the default corpus left a network that no classifier learned
+# from (83 % wrong): its norms stand after its sublayers. With 0.0005 it is as good as one from nothing.
 _TRAINING = language_model_defaults(
     0.0005, epochs=0.6, row_tokens=128, masked_share=0.15, whole_words=False, next_sentence=False
 )
