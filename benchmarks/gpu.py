@@ -351,7 +351,7 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
         try:
             train(job.task(context), context)
         except _StoppedError:
-            found["goes on with"] = stage
+            found["continues with"] = stage
             return found
         done = store.newest()
         assert done is not None

@@ -284,6 +284,9 @@ def test_a_decoder_that_repeats_the_embedding_is_passed_over_and_another_refused
     tensors["cls.predictions.decoder.weight"] = embedding + 1
     with pytest.raises(ValueError, match=r"decoder, cls\.predictions\.decoder\.weight, is another matrix"):
         read_network(write(config, tensors, "untied"))
+    tensors["cls.predictions.decoder.weight"] = torch.tensor(1.0)
+    with pytest.raises(ValueError, match=r"decoder\.weight has the shape \(\), and not 2 dimensions"):
+        read_network(write(config, tensors, "misshapen"))
 
 
 def test_another_tokenizer_than_that_of_the_folder_is_refused(write):

@@ -98,7 +98,7 @@ def test_imdb_goes_on_from_call_to_call_to_an_error(tmp_path):
     settings.write_text(TOY, encoding="utf-8")
     more = ["--tokens", str(tokens), "--settings", str(settings)]
     stopped = run(tmp_path / "out", "imdb", *more, "--minutes", "0")
-    assert stopped == {"headstart": "ulmfit", "goes on with": "pretrain_lm"}
+    assert stopped == {"headstart": "ulmfit", "continues with": "pretrain_lm"}
     found = run(tmp_path / "out", "imdb", *more)
     assert found["finetune_lm"]["validation/bits_per_byte"] < found["pretrain_lm"]["validation/bits_per_byte"]
     assert found["test error"] < 0.1

@@ -58,7 +58,8 @@ def read_network(folder: Path) -> ForeignNetwork:
     if architecture.family == "bert":
         config["pooler"] = any(entry.part == "pooler" for entry in wanted)
     _refuse_superfluous(folder, wanted, theirs, architecture)
-    for entry in wanted:
+    decoder = Entry("decoder_weight", (architecture.decoder,))
+    for entry in [*wanted, *([decoder] if architecture.decoder in theirs else [])]:
         _check(folder, entry, theirs)
     tensors = {_our_name(entry): taken(entry, theirs, architecture.first_position) for entry in wanted}
     own_decoder = _own_decoder(theirs.get(architecture.decoder), tensors["encoder.embedding.weight"])

@@ -33,9 +33,8 @@ class HeadStart(Section):
 
     family: str
     config: dict[str, Any]  # checked against the family's own typed Config
-    weights: (
-        Annotated[str, Field(min_length=1)] | None
-    )  # file or folder from elsewhere, which `pretrain_lm` imports; null: it trains
+    # A file or folder from elsewhere, which `pretrain_lm` imports; null: it trains.
+    weights: Annotated[str, Field(min_length=1)] | None
     embedding_from: str | None  # a head start with word vectors; its settings train the embedding first
     tokenizer: str  # a name in `tokenizers`
     # Each is laid over the section of that name, above the family's own defaults.

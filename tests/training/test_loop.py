@@ -24,6 +24,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from models.family import lookup
+from models.transformer import Transformer
+from models.transformer_xl import TransformerXL
 from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.artifacts.model_folder import ModelFolder, export_model, load_classifier, load_model
 from pipeline.corpus.settings import Normalise
@@ -889,17 +891,34 @@ def test_what_only_both_texts_tell_is_learned(tmp_path, num_texts, family, chang
     assert accuracy > 0.9, loss
 
 
+def trained_and_counted(job: Job, context: Context, counted: str) -> tuple[dict[str, Tensor], int]:
+    """The weights that a training ends with, and how often the encoder's first layer was run meanwhile."""
+    task = job.task(context)
+    (encoder,) = (
+        module for module in task.model.modules() if isinstance(module, Transformer | TransformerXL)
+    )
+    layer, num_runs = encoder.layers[0], 0
+    run_layer = getattr(layer, counted)
+
+    def noted(*arguments: Any) -> Any:
+        nonlocal num_runs
+        num_runs += 1
+        return run_layer(*arguments)
+
+    if run_layer is not None:
+        setattr(layer, counted, noted)
+    train(task, context)
+    return task.model.state_dict(), num_runs
+
+
 @pytest.mark.parametrize("name", ["gpt", "xl", "bert", "pairs"])
 def test_layers_that_are_recomputed_train_the_same_model(tmp_path, name):
     job = several_jobs(write_several(tmp_path))[name]
-    trained = []
-    for again in (False, True):
-        context = Context(recompute_layers=again)
-        task = job.task(context)
-        train(task, context)
-        trained.append(task.model.state_dict())
-    for key, tensor in trained[0].items():
-        assert torch.equal(trained[1][key], tensor), key
+    kept, once = trained_and_counted(job, Context(), "forward")
+    again, more = trained_and_counted(job, Context(recompute_layers=True), "forward")
+    assert more - once == job.task(Context()).plan.num_steps > 0  # once more in each step
+    for key, tensor in kept.items():
+        assert torch.equal(again[key], tensor), key
 
 
 @pytest.mark.long
@@ -908,12 +927,9 @@ def test_compiled_layers_train_the_same_model(tmp_path, name):
     if shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler for CPUs")
     job = several_jobs(write_several(tmp_path))[name]
-    trained = []
-    for compiled in (False, True):
-        context = Context(compile=compiled)
-        task = job.task(context)
-        train(task, context)
-        trained.append(task.model.state_dict())
-    for key, tensor in trained[0].items():
-        computed, expected = without_key_biases(key, trained[1][key]), without_key_biases(key, tensor)
+    plain, none = trained_and_counted(job, Context(), "_compiled_call_impl")
+    compiled, some = trained_and_counted(job, Context(compile=True), "_compiled_call_impl")
+    assert some > none == 0  # what a module calls once it is compiled
+    for key, tensor in plain.items():
+        computed, expected = without_key_biases(key, compiled[key]), without_key_biases(key, tensor)
         assert torch.allclose(computed, expected, rtol=1e-3, atol=2e-5), key
