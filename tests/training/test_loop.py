@@ -916,7 +916,8 @@ def test_layers_that_are_recomputed_train_the_same_model(tmp_path, name):
     job = several_jobs(write_several(tmp_path))[name]
     kept, once = trained_and_counted(job, Context(), "forward")
     again, more = trained_and_counted(job, Context(recompute_layers=True), "forward")
-    assert more - once == job.task(Context()).plan.num_steps > 0  # once more in each step
+    # Once more in each step, but for those in which the layer is frozen.
+    assert 0 < more - once <= job.task(Context()).plan.num_steps
     for key, tensor in kept.items():
         assert torch.equal(again[key], tensor), key
 
