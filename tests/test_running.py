@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -57,12 +58,48 @@ def test_a_stage_whose_dvc_is_killed_before_it_holds_its_run_is_an_orphan_all_th
     assert holder.is_orphan
 
 
-@pytest.mark.parametrize(("parent", "refused"), [(1, True), (4711, False)])
-def test_a_stage_whose_dvc_was_killed_before_it_looked_is_refused(monkeypatch, parent, refused):
-    monkeypatch.setattr(tracking, "dvc_above", lambda: None)
-    monkeypatch.setenv("DVC_STAGE", "pretrain_lm@vectors")
-    monkeypatch.setattr("os.getppid", lambda: parent)
+LOOKS = """
+import sys, time
+from pathlib import Path
+import psutil
+from pipeline.execution import run_stage
+print("begun", flush=True)
+while not Path(sys.argv[1]).exists():
+    time.sleep(0.02)
+try:
+    run_stage.run_stage("pretrain_lm", metrics=Path("metrics.json"), params=Path("nothing/params.yaml"))
+except (ValueError, OSError) as error:
+    print(error)
+"""
+STARTS = "import subprocess, sys; subprocess.run(sys.argv[1:])"
+
+
+@pytest.mark.parametrize("shell", [["sh", "-c", '"$@"; true', "sh"], []])
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_stage_whose_dvc_was_killed_before_it_looked_is_refused(tmp_path, shell, killed):
+    """Whether or not the shell in which DVC runs commands stays between the two."""
+    go = tmp_path / "go"
     # A process other than `dvc` may call DVC's Python interface.
-    wanted = "the dvc that started pretrain_lm@vectors has exited" if refused else "params.yaml"
-    with pytest.raises((ValueError, OSError), match=wanted):
+    words = [sys.executable, "-c", STARTS, *shell, sys.executable, "-c", LOOKS, str(go)]
+    environment = os.environ | {"DVC_STAGE": "pretrain_lm@vectors"}
+    with subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == "begun\n"
+        if killed:
+            starter.kill()
+            starter.wait()
+        go.touch()
+        said = starter.stdout.read()
+    wanted = (
+        "the dvc that started pretrain_lm@vectors has exited; repeat `dvc repro`" if killed else "params.yaml"
+    )
+    assert wanted in said
+
+
+def test_a_stage_whose_dvc_is_killed_while_it_looks_is_refused(monkeypatch):
+    with subprocess.Popen(["sleep", "99"]) as dvc:
+        found = psutil.Process(dvc.pid)
+        dvc.kill()
+    monkeypatch.setattr(tracking, "dvc_above", lambda: found)
+    with pytest.raises(ValueError, match="has exited; repeat `dvc repro`"):
         running.run_stage("pretrain_lm", metrics=Path("metrics.json"), params=Path("nothing/params.yaml"))

@@ -154,10 +154,12 @@ def _dvc() -> Process | None:
     one is an orphan, and the next `dvc repro` would have to wait until it has finished.
     """
     dvc = tracking.dvc_above()
-    if dvc is None and "DVC_STAGE" in os.environ and os.getppid() == 1:
-        raise ValueError(f"the dvc that started {os.environ['DVC_STAGE']} has exited; repeat `dvc repro`")
-    with suppress(psutil.NoSuchProcess):
-        return Process.of(dvc) if dvc else None
+    with suppress(psutil.NoSuchProcess):  # killed since: the same as before
+        if dvc is not None:
+            return Process.of(dvc)
+    if dvc is not None or ("DVC_STAGE" in os.environ and tracking.was_adopted()):
+        name = os.environ.get("DVC_STAGE", "this stage")
+        raise ValueError(f"the dvc that started {name} has exited; repeat `dvc repro`")
     return None
 
 

@@ -79,13 +79,21 @@ def dvc_above() -> psutil.Process | None:
     return next((parent for parent in psutil.Process().parents() if _is_dvc(parent)), None)
 
 
+def was_adopted() -> bool:
+    """Whether the process that started this one has exited, which made it a child of the system's first.
+
+    A shell that runs this one's command may be in between, and a desktop's session has its own first process.
+    """
+    above = psutil.Process().parents()
+    if above and "-c" in _words(above[0]):
+        above = above[1:]
+    return not above or above[0].pid == 1 or Path(_words(above[0])[0]).name == "systemd"
+
+
 def was_asked_by_force() -> bool:
     """Whether the `dvc` above was called with `--force` (or `-f`, or `--force-downstream`)."""
     dvc = dvc_above()
-    try:
-        words = dvc.cmdline() if dvc else []
-    except psutil.Error:  # it has ended
-        return False
+    words = _words(dvc) if dvc else []
     return any(word.startswith("--force") or re.fullmatch(r"-[a-zA-Z]*f[a-zA-Z]*", word) for word in words)
 
 
@@ -94,7 +102,12 @@ def _owner(process: psutil.Process) -> Owner:
 
 
 def _is_dvc(process: psutil.Process) -> bool:
+    return any(Path(word).name == "dvc" for word in _words(process)[:4])
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """The command line; one empty word if the process has ended or is another user's."""
     try:
-        return any(Path(word).name == "dvc" for word in process.cmdline()[:4])
-    except psutil.Error:  # it has ended, or is another user's
-        return False
+        return process.cmdline() or [""]
+    except psutil.Error:
+        return [""]
