@@ -386,6 +386,66 @@ def layers(
     typer.echo(f"{found.file}; `dvc repro` puts it on the page")
 
 
+@app.command()
+def anatomy(
+    headstart: Annotated[str, typer.Argument(help="A name in `headstarts`.")],
+    general: Annotated[bool, typer.Option("--general", help="The model before its fine-tuning.")] = False,
+    word: Annotated[
+        list[str] | None, typer.Option(help="A word to show in its contexts, repeatable; one that is found.")
+    ] = None,
+    documents: Annotated[int, typer.Option(min=10, help="Documents to read.")] = 2000,
+    out: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("reports/studies"),
+) -> None:
+    """Measure how contextual and how anisotropic each layer of a head start is (Ethayarajh 2019)."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from pipeline.execution.anatomy import dissect
+    from pipeline.report import sentences, tables
+    from pipeline.terminal.progress import busy
+
+    with busy("anatomy"):
+        found = dissect(headstart, "general_lm" if general else "target_lm", word or (), documents, out)
+    rows = tables.anatomy(found.study)
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*row.values())
+    console = Console()
+    console.print(table)
+    typer.echo(f"{headstart}: {sentences.anatomy(found.study)}")
+    for example in found.study["examples"]:
+        typer.echo(sentences.contexts(example))
+        shown = Table(*tables.contexts(example)[0])
+        for row in tables.contexts(example):
+            shown.add_row(*(escape(cell) for cell in row.values()))
+        console.print(shown)
+    typer.echo(f"{found.file}; `dvc repro` puts it on the page")
+
+
+@app.command()
+def generate(
+    headstart: Annotated[str, typer.Argument(help="A name in `headstarts`.")],
+    text: Annotated[str, typer.Argument(help="The beginning of a document.")] = "",
+    general: Annotated[bool, typer.Option("--general", help="The model before its fine-tuning.")] = False,
+    tokens: Annotated[int, typer.Option(min=1, help="Most tokens to add.")] = 60,
+    samples: Annotated[int, typer.Option(min=1, help="Continuations, one a line.")] = 1,
+    temperature: Annotated[float, typer.Option(help="Below 1: likelier words; 0: the likeliest.")] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Draw from this many words at most; 0: from all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Draw from the words that make up this probability.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same text.")] = 1,
+) -> None:
+    """Continue a text by the language model of a head start that predicts the next token."""
+    from pipeline.execution.continue_text import continue_text
+    from pipeline.execution.opened import Which
+    from pipeline.inference.generate import Sampling
+
+    sampling = Sampling(temperature, top_k, top_p)
+    which: Which = "general_lm" if general else "target_lm"
+    for found in continue_text(headstart, which, text, tokens, samples, sampling, seed):
+        typer.echo(_shown(found.replace("\n", " ")).encode("utf-8"))
+
+
 @app.command("import-fastai")
 def import_fastai(
     weights: Annotated[Path, typer.Argument(help="The .pth of a language model on fastai's AWD_LSTM.")],

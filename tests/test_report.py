@@ -260,6 +260,45 @@ def test_layers_are_on_the_page_if_they_are_of_its_models(figures):
     assert 'id="layers"' not in stale
 
 
+def anatomy_study(key: str) -> dict[str, Any]:
+    layers = [
+        {
+            "layer": layer,
+            "self_similarity": 0.9 - 0.2 * layer,
+            "self_similarity_error": 0.01,
+            "sentence_similarity": 0.8,
+            "sentence_similarity_error": 0.01,
+            "cosine_baseline": 0.25,
+            "explained": 0.75,
+            "explained_error": 0.02,
+            "explained_baseline": 0.5,
+        }
+        for layer in range(2)
+    ]
+    points = [
+        {"x": 0.1, "y": 0.2, "group": group, "before": "at the <b>", "word": "bank", "after": f" of {group}"}
+        for group in (0, 0, 1)
+    ]
+    example = {"word": "bank", "layer": 1, "within": 0.75, "between": 0.25, "points": points}
+    study = {"headstart": "ulmfit", "key": key, "layers": layers, "num_words": 300, "num_sentences": 1234}
+    return {"anatomy-ulmfit": study | {"num_documents": 2000, "examples": [example]}}
+
+
+def test_the_anatomy_of_layers_is_on_the_page_with_its_example(figures):
+    metrics = {**figures.metrics, "finetune_lm-ulmfit": {**figures["finetune_lm-ulmfit"], "key": "abc"}}
+    shown, stale = (
+        page(dataclasses.replace(figures, metrics=metrics, studies=anatomy_study(key)), Provenance())
+        for key in ("abc", "of an earlier training")
+    )
+    assert 'id="anatomy"' not in stale
+    assert "0.650 ± 0.020" in shown  # a word with itself, above random words
+    assert "0.450 ± 0.020" in shown
+    assert "0.250 ± 0.040" in shown  # explained
+    assert "“bank” in 3 contexts, by the features of layer 1" in shown
+    assert "at the &lt;b&gt;" in shown
+    assert "at the <b>" not in shown
+
+
 def test_the_price_of_a_probe_includes_reading_the_document(figures):
     metrics = dict(figures.metrics)
     metrics["read_features-ulmfit"] = {**metrics["read_features-ulmfit"], "milliseconds_per_document": 2.0}

@@ -16,6 +16,7 @@ from pipeline.project.lock_file import LockFile
 from tests.route import (
     ALL,
     ARMS,
+    COMMON,
     WORDS,
     command,
     make_project,
@@ -50,6 +51,42 @@ def test_layers_are_compared_on_what_the_route_left(project):
     assert 'id="chart-layers-ulmfit"' not in (project / "reports/index.html").read_text(encoding="utf-8")
     assert "Running stage 'report'" in command(project, "dvc", "repro").stdout
     assert 'id="chart-layers-ulmfit"' in (project / "reports/index.html").read_text(encoding="utf-8")
+
+
+def test_the_anatomy_of_layers_is_measured_on_what_the_route_left(project):
+    done = command(project, "headstart", "anatomy", "ulmfit", "--documents", "400")
+    assert "of a word in two contexts" in done.stdout
+    found = json.loads((project / "reports/studies/anatomy-ulmfit.json").read_text(encoding="utf-8"))
+    assert found["key"] == metrics(project, "finetune_lm-ulmfit")["key"]
+    assert len(found["layers"]) == 2
+    assert all(0 < layer["self_similarity"] < 1 for layer in found["layers"])
+    command(project, "headstart", "anatomy", "vectors", "--documents", "400", "--word", "harbour")
+    of_words = json.loads((project / "reports/studies/anatomy-vectors.json").read_text(encoding="utf-8"))
+    (layer,), (example,) = of_words["layers"], of_words["examples"]
+    assert layer["self_similarity"] == pytest.approx(1)
+    assert (example["word"], example["between"]) == ("harbour", None)
+    refused = command(project, "headstart", "anatomy", "vectors", "--word", "zyx", check=False)
+    assert "'zyx' is not one word that the tokenizer knows; take another one" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_language_model_continues_a_text(project):
+    words = ["headstart", "generate", "ulmfit", "the old harbour", "--samples", "3", "--tokens", "12"]
+    done, again = (command(project, *words, "--seed", "4").stdout for _ in range(2))
+    assert done == again
+    texts = done.splitlines()
+    assert len(set(texts)) == 3
+    assert all(text.startswith("the old harbour ") for text in texts)
+    known = {*(word for topic in WORDS.values() for word in topic), *COMMON}
+    added = [word for text in texts for word in text.split()[3:]]
+    assert sum(word in known for word in added) > len(added) / 2
+    for name, reason in (
+        ("vectors", "not trained to predict"),
+        ("ulmfit_backward", "reads a text from its end"),
+    ):
+        refused = command(project, "headstart", "generate", name, "the", check=False)
+        assert refused.returncode == 2
+        assert reason in refused.stderr
 
 
 def test_every_stage_leaves_sound_figures(project):

@@ -120,6 +120,53 @@ def layers(rows: Sequence[Row], num_judged: int) -> Any:
     return _sized(alt.layer(ends, points), height=26 * len(rows))
 
 
+def anatomy(rows: Sequence[Row]) -> Any:
+    """Measures by layer, with two standard errors on either side."""
+    import altair as alt
+
+    layers = sorted({row["layer"] for row in rows})
+    base = alt.Chart(_data(rows)).encode(
+        x=alt.X("layer:Q", axis=alt.Axis(values=layers, format="d"), title="layer, 0 the lowest",
+                scale=alt.Scale(domain=[layers[0] - 0.2, layers[-1] + 0.2], nice=False)),
+        color=_colour("measure:N", ""),
+        tooltip=["measure:N", "layer:Q", alt.Tooltip("value:Q", format=".3f")],
+    )  # fmt: skip
+    value = alt.Y("value:Q", title="cosine, or share")
+    ends = base.mark_rule(opacity=0.6).encode(y=alt.Y("low:Q", title="cosine, or share"), y2="high:Q")
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(
+        y=value, shape=alt.Shape("measure:N", legend=None)
+    )
+    return _sized(alt.layer(base.mark_line(opacity=0.6).encode(y=value), ends, points))
+
+
+def contexts(points: Sequence[Row]) -> Any:
+    """Occurrences of a word in the plane of their two main directions; the tips have their sentences."""
+    import altair as alt
+
+    rows = [
+        {
+            "x": point["x"],
+            "y": point["y"],
+            "group": f"group {point['group'] + 1}",
+            "text": f"{point['before']}[{point['word']}]{point['after']}",
+        }
+        for point in points
+    ]
+    without_ticks = alt.Axis(labels=False, ticks=False)
+    chart = (
+        alt.Chart(_data(rows))
+        .mark_point(filled=True, size=80, opacity=0.8)
+        .encode(
+            x=alt.X("x:Q", axis=without_ticks, title="first main direction"),
+            y=alt.Y("y:Q", axis=without_ticks, title="second"),
+            color=_colour("group:N", ""),
+            shape=alt.Shape("group:N", legend=None),
+            tooltip=["text:N"],
+        )
+    )
+    return _sized(chart)
+
+
 def language_models(rows: Sequence[Row], title: str) -> Any:
     import altair as alt
 

@@ -285,3 +285,38 @@ def by_importance(figures: Figures) -> list[str]:
     """The settings that the search tried, the most important first."""
     metrics = figures["tune"]
     return sorted(metrics["best"]["settings"], key=lambda key: -metrics["importance"].get(key, 0.0))
+
+
+def anatomy(study: Study) -> list[Row]:
+    """The measures of `headstart anatomy`, a row each and layer: value, and two standard errors around it."""
+    rows: list[Row] = []
+    for layer in study["layers"]:
+        cosine, share = layer["cosine_baseline"], layer["explained_baseline"]
+        for measure, value, error in (
+            ("cosine of random words", cosine, 0.0),
+            (
+                "of a word in two contexts, above that",
+                layer["self_similarity"] - cosine,
+                layer["self_similarity_error"],
+            ),
+            (
+                "of a word and its sentence, above that",
+                layer["sentence_similarity"] - cosine,
+                layer["sentence_similarity_error"],
+            ),
+            (
+                "explained by one direction, above chance",
+                layer["explained"] - share,
+                layer["explained_error"],
+            ),
+        ):
+            rows.append(
+                {
+                    "layer": layer["layer"],
+                    "measure": measure,
+                    "value": value,
+                    "low": value - 2 * error,
+                    "high": value + 2 * error,
+                }
+            )
+    return rows

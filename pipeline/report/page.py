@@ -94,6 +94,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         *((name, title, draw(figures)) for name, title, draw in of_labels if figures.has_labels),
         ("models", "Language models", _language_models(figures)),
         ("layers", "Which layers serve a probe", _layers(figures)),
+        ("anatomy", "How contextual each layer is", _anatomy(figures)),
         ("rates", "Learning rates as used", _rates(figures)),
         ("search", "Search", _search(figures)),
         ("ablations", "What each trick is worth", _ablations(figures)),
@@ -302,6 +303,27 @@ def _layers(figures: Figures) -> str:
             _table(tables.layers(study)),
         )
         for study in figures.studies_of("layers")
+    )
+
+
+def _anatomy(figures: Figures) -> str:
+    return "".join(
+        _figure(
+            f"anatomy-{study['headstart']}",
+            charts.anatomy(data.anatomy(study)),
+            f"{study['headstart']}: {sentences.anatomy(study)}",
+            _table(tables.anatomy(study)),
+        )
+        + "".join(
+            _figure(
+                f"anatomy-{study['headstart']}-{number}",
+                charts.contexts(example["points"]),
+                sentences.contexts(example),
+            )
+            + _table(tables.contexts(example), text=("before", "after"))
+            for number, example in enumerate(study["examples"], start=1)
+        )
+        for study in figures.studies_of("anatomy")
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipeline.report.figures import TRAININGS, Figures, above_base, by_arm, name_of, went_wrong
 
@@ -371,4 +372,28 @@ def ablations(figures: Figures) -> str:
     return (
         f"Each trick switched off alone; seeds: {metrics['num_seeds']}; classifiers of "
         f"{metrics['labels']:,} labels. If the interval lies above 0, the trick was worth having here."
+    )
+
+
+def anatomy(study: Mapping[str, Any]) -> str:
+    """What the measures of the layers mean, and of how much text they are."""
+    return (
+        f"the features of {study['num_words']:,} words in up to 30 contexts each, and of "
+        f"{study['num_sentences']:,} sentences, by layer, with two standard errors on either side. The less "
+        "a word is like itself in two contexts, and the less of its features one direction explains, the "
+        "more of the context is in them. Where random words are alike, all features point one way."
+    )
+
+
+def contexts(example: Mapping[str, Any]) -> str:
+    """Which word is shown, by which layer, and how far its two groups are apart."""
+    apart = (
+        f"two contexts of one group have a mean cosine of {example['within']:.2f}, of different groups "
+        f"{example['between']:.2f}"
+        if example["between"] is not None
+        else f"they fall into no two groups; their mean cosine is {example['within']:.2f}"
+    )
+    return (
+        f"“{example['word']}” in {len(example['points'])} contexts, by the features of layer "
+        f"{example['layer']}: {apart}."
     )

@@ -86,6 +86,35 @@ def layers(study: Mapping[str, Any]) -> Table:
     ]
 
 
+def anatomy(study: Mapping[str, Any]) -> Table:
+    """The measures of `headstart anatomy` by layer, above those of random words."""
+
+    def above(row: Mapping[str, Any], name: str, baseline: str) -> str:
+        return f"{row[name] - row[baseline]:.3f} ± {2 * row[f'{name}_error']:.3f}"
+
+    return [
+        {
+            "layer": str(row["layer"]),
+            "cosine of random words": f"{row['cosine_baseline']:.3f}",
+            "of a word in two contexts, above that": above(row, "self_similarity", "cosine_baseline"),
+            "of a word and its sentence, above that": above(row, "sentence_similarity", "cosine_baseline"),
+            "explained by one direction, of random words": f"{row['explained_baseline']:.3f}",
+            "of one word, above that": above(row, "explained", "explained_baseline"),
+        }
+        for row in study["layers"]
+    ]
+
+
+def contexts(example: Mapping[str, Any], most: int = 4) -> Table:
+    """Sentences of an example: of each group those nearest to its middle."""
+    groups = sorted({point["group"] for point in example["points"]})
+    return [
+        {"group": str(group + 1), "before": point["before"], "": point["word"], "after": point["after"]}
+        for group in groups
+        for point in [each for each in example["points"] if each["group"] == group][:most]
+    ]
+
+
 def _candidate(name: str) -> str:
     return name_of(name) if name != "blend" else "blend of them"
 

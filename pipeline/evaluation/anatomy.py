@@ -1,0 +1,455 @@
+"""How much of its context each layer puts into a word's features, and how evenly these fill their space.
+
+Source: Ethayarajh 2019, "How Contextual are Contextualized Word Representations?" (arXiv 1909.00512): the
+three measures of section 3.3, and their correction for anisotropy of section 3.4. Features that all point the
+same way make any two words alike, so each measure stands beside what it is for random words.
+
+The route of a document: token ids -> its words (`Vocabulary.words`) -> the features of all layers -> a word's
+features, the mean of its pieces'.
+
+Departures: words are a sample of those that the paper takes, which stand in at least five contexts, and a
+context is a document, of which a word is taken once. As the explained variance depends on the number of
+occurrences, random words are compared in as large groups. The first layer is the one of `Encoded.layers`.
+
+Shapes: L layers, T tokens of a document, F features of a layer, N words, D documents, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from models.family import Encoder, State, products_in
+from models.heads import segments_of
+from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.evaluation.probe import Reading
+
+_MOST_WORDS, _LEAST_CONTEXTS, _MOST_CONTEXTS = 300, 5, 30
+_MOST_RANDOM = 1_000  # occurrences, as in the paper
+_MOST_SENTENCE_DOCUMENTS = 500
+_MOST_POINTS = 60  # occurrences of an example
+_LEAST_POINTS, _LEAST_GROUP = 6, 3  # so that two senses could be seen
+_SENTENCE_ENDS = (".", "!", "?", "。", "\uff01", "\uff1f")  # the latter as ! and ? are written in Chinese
+
+Word = tuple[int, ...]  # its pieces, which tell it from others
+
+
+class Span(NamedTuple):
+    """Where a word stands in a document."""
+
+    start: int
+    stop: int
+    sentence: int
+
+
+class Occurrence(NamedTuple):
+    document: int
+    span: Span
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What each token does in a text, bool (V,)."""
+
+    begins_V: np.ndarray  # a word
+    spoken_V: np.ndarray  # belongs to one: it has a letter or digit
+    ends_V: np.ndarray  # a sentence
+
+    @staticmethod
+    def of(tokenizer: Tokenizer) -> Vocabulary:
+        pieces = [tokenizer.raw_piece(token) for token in range(tokenizer.vocab_size)]
+        spoken = np.array([any(map(str.isalnum, piece)) for piece in pieces])
+        spoken[tokenizer.special_ids] = False
+        ends = np.array([piece.endswith(_SENTENCE_ENDS) for piece in pieces])
+        return Vocabulary(tokenizer.word_starts, spoken, ends)
+
+    def words(self, ids_T: np.ndarray) -> list[Span]:
+        """Return the words of a document, in reading order. Marks such as a comma are none, and end one."""
+        found: list[Span] = []
+        sentence, goes_on = 0, False
+        for place, token in enumerate(ids_T):
+            if self.spoken_V[token]:
+                if goes_on and not self.begins_V[token]:
+                    found[-1] = found[-1]._replace(stop=place + 1)
+                else:
+                    found.append(Span(place, place + 1, sentence))
+            goes_on = bool(self.spoken_V[token])
+            sentence += bool(self.ends_V[token])
+        return found
+
+
+@dataclass(frozen=True)
+class LayerAnatomy:
+    """The measures of a layer. A `_baseline` is that of random words; errors are standard errors."""
+
+    layer: int
+    self_similarity: float  # mean cosine of a word with itself in other contexts
+    self_similarity_error: float  # over words
+    sentence_similarity: float  # mean cosine of a word and the mean of its sentence
+    sentence_similarity_error: float  # over sentences
+    cosine_baseline: float  # mean cosine of random words: the anisotropy
+    explained: float  # share of the squares of a word's features along one direction: 1 without any context
+    explained_error: float  # over words
+    explained_baseline: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """An occurrence of an example, in the plane of the layer's two main directions."""
+
+    x: float
+    y: float
+    group: int
+    before: str
+    word: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Example:
+    """The occurrences of one word in two groups, by the layer that parts them best."""
+
+    word: str
+    layer: int
+    within: float  # mean cosine of two occurrences in one group
+    between: float | None  # of two in different ones; None: they fall into no two groups
+    points: list[Point]  # those nearest to the middle of their group first
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    layers: list[LayerAnatomy]
+    examples: list[Example]
+    num_words: int
+    num_sentences: int
+    num_documents: int
+
+
+@dataclass
+class _Wanted:
+    """The occurrences whose features are kept, each with its place among them."""
+
+    by_document: dict[int, list[tuple[int, Span]]] = field(default_factory=dict)
+    count: int = 0
+
+    def add(self, occurrences: Sequence[Occurrence]) -> np.ndarray:
+        """Return the places of the features of these occurrences."""
+        for place, (document, span) in enumerate(occurrences, start=self.count):
+            self.by_document.setdefault(document, []).append((place, span))
+        places = np.arange(self.count, self.count + len(occurrences))
+        self.count += len(occurrences)
+        return places
+
+
+def anatomy(
+    encoder: Encoder,
+    documents: Sequence[np.ndarray],
+    tokenizer: Tokenizer,
+    reading: Reading,
+    seed: int,
+    device: torch.device,
+    examples: Sequence[str] = (),
+) -> Anatomy:
+    """Measure the layers of an encoder on documents of token ids.
+
+    Args:
+        examples: words whose occurrences are shown; none: the word that falls into two groups most clearly.
+
+    Raises ValueError if the documents are too few to compare words, or hold an example too rarely.
+    """
+    rng = np.random.default_rng(seed)
+    vocabulary = Vocabulary.of(tokenizer)
+    rows = [reading.form.rows(document)[0] for document in documents]
+    texts = [row[::-1] if reading.direction == "backward" else row for row in rows]
+    spans = [vocabulary.words(ids) for ids in texts]
+    contexts = _contexts(texts, spans)
+    wanted = _Wanted()
+    words = _sampled_words(contexts, rng)
+    places_of_words = [wanted.add(occurrences) for occurrences in words.values()]
+    places_of_random = wanted.add(_sampled_occurrences(spans, rng))
+    shown = {word: _shown(word, contexts, tokenizer) for word in examples}
+    places_of_shown = {word: wanted.add(occurrences) for word, occurrences in shown.items()}
+    features = [np.zeros((wanted.count, width)) for width in encoder.layer_widths]
+    similarities: list[list[float]] = []  # of each sentence, in each layer
+    for index, layers in _features(encoder, rows, reading, device):
+        for place, span in wanted.by_document.get(index, ()):
+            for kept, features_TF in zip(features, layers, strict=True):
+                kept[place] = features_TF[span.start : span.stop].mean(0)
+        if index < _MOST_SENTENCE_DOCUMENTS:
+            similarities += _sentence_similarities(layers, spans[index])
+    if not similarities:
+        raise ValueError("no sentence has two words; take more documents")
+    similarities_SL = np.array(similarities)
+    measured = [
+        _measured(layer, kept, places_of_words, places_of_random, similarities_SL[:, layer], rng)
+        for layer, kept in enumerate(features)
+    ]
+    if not examples:
+        found = _clearest(words, places_of_words, features, tokenizer, texts)
+        shown, places_of_shown = ({found[0]: found[1]}, {found[0]: found[2]}) if found else ({}, {})
+    return Anatomy(
+        layers=measured,
+        examples=[
+            _example(word, shown[word], [kept[places_of_shown[word]] for kept in features], tokenizer, texts)
+            for word in shown
+        ],
+        num_words=len(words),
+        num_sentences=len(similarities_SL),
+        num_documents=len(documents),
+    )
+
+
+def documents_with(word: str, tokens: np.ndarray, offsets: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:
+    """Return the documents of a shard that have the pieces of a word, in order, ascending."""
+    pieces = _pieces(word, tokenizer)
+    starts = np.flatnonzero(tokens[: len(tokens) - len(pieces) + 1] == pieces[0])
+    for place, piece in enumerate(pieces[1:], start=1):
+        starts = starts[tokens[starts + place] == piece]
+    return np.unique(np.searchsorted(offsets, starts, side="right") - 1)
+
+
+def _pieces(word: str, tokenizer: Tokenizer) -> Word:
+    """Raises ValueError if the tokenizer does not know the word, or makes several of it."""
+    ids = tokenizer.encode_batch([word])[0]
+    spans = Vocabulary.of(tokenizer).words(ids)
+    if len(spans) != 1 or tokenizer.unk_id in ids[1:-1]:
+        raise ValueError(f"{word!r} is not one word that the tokenizer knows; take another one")
+    return tuple(int(token) for token in ids[spans[0].start : spans[0].stop])
+
+
+def _contexts(texts: Sequence[np.ndarray], spans: Sequence[Sequence[Span]]) -> dict[Word, list[Occurrence]]:
+    """Return the first occurrence of each word in each document."""
+    found: dict[Word, list[Occurrence]] = {}
+    for document, (ids, words) in enumerate(zip(texts, spans, strict=True)):
+        first: dict[Word, Span] = {}
+        for span in words:
+            first.setdefault(tuple(ids[span.start : span.stop].tolist()), span)
+        for word, span in first.items():
+            found.setdefault(word, []).append(Occurrence(document, span))
+    return found
+
+
+def _sampled_words(
+    contexts: Mapping[Word, list[Occurrence]], rng: np.random.Generator
+) -> dict[Word, list[Occurrence]]:
+    frequent = sorted(word for word, each in contexts.items() if len(each) >= _LEAST_CONTEXTS)
+    if len(frequent) < 2:
+        raise ValueError(
+            f"fewer than two words stand in {_LEAST_CONTEXTS} of the documents; take more documents"
+        )
+    chosen = rng.permutation(len(frequent))[:_MOST_WORDS]
+    return {frequent[k]: _some(contexts[frequent[k]], _MOST_CONTEXTS, rng) for k in chosen}
+
+
+def _sampled_occurrences(spans: Sequence[Sequence[Span]], rng: np.random.Generator) -> list[Occurrence]:
+    """Return random words of the running text."""
+    ends = np.cumsum([len(words) for words in spans])
+    found = []
+    for place in rng.choice(ends[-1], size=min(_MOST_RANDOM, int(ends[-1])), replace=False):
+        document = int(np.searchsorted(ends, place, side="right"))
+        found.append(Occurrence(document, spans[document][place - ends[document]]))
+    return found
+
+
+def _shown(word: str, contexts: Mapping[Word, list[Occurrence]], tokenizer: Tokenizer) -> list[Occurrence]:
+    occurrences = contexts.get(_pieces(word, tokenizer), [])[:_MOST_POINTS]
+    if len(occurrences) < _LEAST_POINTS:
+        raise ValueError(
+            f"{word!r} stands in {len(occurrences)} documents of the training text; it takes {_LEAST_POINTS} "
+            "to compare them"
+        )
+    return occurrences
+
+
+def _some(occurrences: Sequence[Occurrence], most: int, rng: np.random.Generator) -> list[Occurrence]:
+    return [occurrences[k] for k in np.sort(rng.permutation(len(occurrences))[:most])]
+
+
+def _features(
+    encoder: Encoder, rows: Sequence[np.ndarray], reading: Reading, device: torch.device
+) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """Yield the index of each document and the features of its tokens in reading order, (T, F) a layer."""
+    encoder.eval()
+    with torch.no_grad(), products_in(torch.float32, encoder):
+        for batch in by_length([len(row) for row in rows], tokens_without_gradient(device)):
+            texts = [rows[k] for k in batch]
+            ids_BT, mask_BT = (each.to(device) for each in pad(texts, max(map(len, texts)), reading.pad_id))
+            more = {}
+            if encoder.has_segments and reading.delimiter_id is not None:
+                more["segments_BT"] = segments_of(ids_BT, reading.delimiter_id)
+            state: State = ()
+            chunks = []
+            for start in range(0, ids_BT.shape[1], reading.bptt):
+                part = slice(start, start + reading.bptt)
+                encoded = encoder(ids_BT[:, part], mask_BT[:, part], state, **more)
+                state = encoded.state
+                chunks.append(encoded.layers)
+            layers = [torch.cat(parts, 1).cpu().numpy() for parts in zip(*chunks, strict=True)]
+            for place, index in enumerate(batch):
+                own = [features_BTF[place, : len(rows[index])] for features_BTF in layers]
+                yield int(index), [each[::-1] for each in own] if reading.direction == "backward" else own
+
+
+def _sentence_similarities(layers: Sequence[np.ndarray], words: Sequence[Span]) -> list[list[float]]:
+    """Return for each sentence of two words or more its intra-sentence similarity (definition 2) by layer."""
+    found = []
+    for sentence in sorted({span.sentence for span in words}):
+        own = [span for span in words if span.sentence == sentence]
+        if len(own) > 1:
+            by_layer = (
+                np.stack([features_TF[span.start : span.stop].mean(0) for span in own])
+                for features_TF in layers
+            )
+            found.append([sentence_similarity(features_NF) for features_NF in by_layer])
+    return found
+
+
+def sentence_similarity(features_NF: np.ndarray) -> float:
+    """Return the mean cosine of the words of a sentence and their mean (definition 2)."""
+    return float((_units(features_NF) @ _units(features_NF.mean(0, keepdims=True))[0]).mean())
+
+
+def self_similarity(features_NF: np.ndarray) -> float:
+    """Return the mean cosine of two different occurrences (definition 1)."""
+    units_NF, count = _units(features_NF), len(features_NF)
+    lengths = float(np.square(units_NF).sum())  # as zeros have none
+    return float((np.square(units_NF.sum(0)).sum() - lengths) / (count * (count - 1)))
+
+
+def explained_variance(features_NF: np.ndarray) -> float:
+    """Return the part of the squared singular values that is the first one's (definition 3)."""
+    squares = np.square(np.linalg.svd(features_NF.astype(np.float64), compute_uv=False))
+    return float(squares[0] / squares.sum()) if squares.sum() else 1.0
+
+
+def _measured(
+    layer: int,
+    features: np.ndarray,
+    words: Sequence[np.ndarray],
+    random: np.ndarray,
+    similarities_S: np.ndarray,
+    rng: np.random.Generator,
+) -> LayerAnatomy:
+    alike = [self_similarity(features[places]) for places in words]
+    explained = [explained_variance(features[places]) for places in words]
+    by_chance = [
+        explained_variance(features[rng.choice(random, size=min(len(places), len(random)), replace=False)])
+        for places in words
+    ]
+    return LayerAnatomy(
+        layer=layer,
+        self_similarity=float(np.mean(alike)),
+        self_similarity_error=_standard_error(alike),
+        sentence_similarity=float(similarities_S.mean()),
+        sentence_similarity_error=_standard_error(similarities_S),
+        cosine_baseline=self_similarity(features[random]),
+        explained=float(np.mean(explained)),
+        explained_error=_standard_error(explained),
+        explained_baseline=float(np.mean(by_chance)),
+    )
+
+
+def _standard_error(values: Sequence[float] | np.ndarray) -> float:
+    return float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def _clearest(
+    words: Mapping[Word, list[Occurrence]],
+    places: Sequence[np.ndarray],
+    features: Sequence[np.ndarray],
+    tokenizer: Tokenizer,
+    texts: Sequence[np.ndarray],
+) -> tuple[str, list[Occurrence], np.ndarray] | None:
+    """Return the word of four letters or more whose occurrences fall into two groups most clearly."""
+    best, found = 0.0, None
+    for own, (word, occurrences) in zip(places, words.items(), strict=True):
+        name = "".join(tokenizer.pieces(word)).strip()
+        if len(occurrences) >= _LEAST_POINTS and len(name) >= 4 and name.isalpha():
+            _, _, clearness = _parted([kept[own] for kept in features])
+            if clearness > best:
+                best, found = clearness, (name, occurrences, own)
+    return found
+
+
+def _parted(by_layer: Sequence[np.ndarray]) -> tuple[int, np.ndarray, float]:
+    """Return the layer that parts occurrences into two groups best, the group of each, and how clearly.
+
+    Groups are those of k-means on features of length one; the measure is the silhouette (Rousseeuw 1987).
+    Groups of fewer than three are none.
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+
+    best = (len(by_layer) - 1, np.zeros(len(by_layer[0]), dtype=int), 0.0)
+    for layer, features_NF in enumerate(by_layer):
+        units_NF = _units(features_NF)
+        if len(np.unique(units_NF.round(6), axis=0)) < 2 * _LEAST_GROUP:
+            continue  # the same in every context
+        groups = KMeans(2, n_init=4, random_state=0).fit_predict(units_NF)
+        if min(np.bincount(groups, minlength=2)) >= _LEAST_GROUP:
+            clearness = float(silhouette_score(units_NF, groups))
+            best = (layer, groups, clearness) if clearness > best[2] else best
+    return best
+
+
+def _example(
+    word: str,
+    occurrences: Sequence[Occurrence],
+    by_layer: Sequence[np.ndarray],
+    tokenizer: Tokenizer,
+    texts: Sequence[np.ndarray],
+) -> Example:
+    layer, groups, _ = _parted(by_layer)
+    units_NF = _units(by_layer[layer])
+    cosines_NN = units_NF @ units_NF.T
+    pairs_NN = ~np.eye(len(units_NF), dtype=bool)
+    same_NN = groups[:, None] == groups[None]
+    between = cosines_NN[~same_NN]
+    near_N = np.array([cosines_NN[place, groups == group].mean() for place, group in enumerate(groups)])
+    plane_N2 = _plane(units_NF)
+    return Example(
+        word=word,
+        layer=layer,
+        within=float(cosines_NN[same_NN & pairs_NN].mean()),
+        between=float(between.mean()) if len(between) else None,
+        points=[
+            Point(
+                float(plane_N2[place, 0]),
+                float(plane_N2[place, 1]),
+                int(groups[place]),
+                *_around(texts[occurrences[place].document], occurrences[place].span, tokenizer),
+            )
+            for place in np.argsort(-near_N, kind="stable")
+        ],
+    )
+
+
+def _plane(units_NF: np.ndarray) -> np.ndarray:
+    """Return the coordinates along the two main directions, (N, 2)."""
+    centred = units_NF - units_NF.mean(0)
+    left, lengths, _ = np.linalg.svd(centred, full_matrices=False)
+    plane = (left * lengths)[:, :2]
+    return np.pad(plane, ((0, 0), (0, 2 - plane.shape[1])))
+
+
+def _around(
+    ids_T: np.ndarray, span: Span, tokenizer: Tokenizer, num_tokens: int = 16
+) -> tuple[str, str, str]:
+    """Return the text before a word, the word, and the text after it."""
+    first, last = max(0, span.start - num_tokens), span.stop + num_tokens
+    parts = (ids_T[first : span.start], ids_T[span.start : span.stop], ids_T[span.stop : last])
+    before, word, after = ("".join(tokenizer.pieces(part)) for part in parts)
+    return ("…" if first > 1 else "") + before.lstrip(), word.strip(), after + "…" * (last < len(ids_T) - 1)
+
+
+def _units(features_NF: np.ndarray) -> np.ndarray:
+    """Return the features at length one; zeros stay zeros."""
+    exact = features_NF.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+    units: np.ndarray = exact / np.where(lengths > 0, lengths, 1)
+    return units

@@ -1,0 +1,56 @@
+"""`headstart anatomy`: how contextual and how anisotropic each layer of a head start is, for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.corpus.tokens import open_shard
+from pipeline.evaluation.anatomy import anatomy, documents_with
+from pipeline.execution.opened import Which, open_head_start
+from pipeline.report.studies import Study, write_study
+
+_MOST_DOCUMENTS_OF_AN_EXAMPLE = 100
+
+
+@dataclass(frozen=True)
+class Found:
+    study: Study
+    file: Path
+
+
+def dissect(headstart: str, model: Which, words: Sequence[str], num_documents: int, out: Path) -> Found:
+    """Measure the layers of a head start on documents of the target's training text; write into `out`.
+
+    Args:
+        words: shown with their contexts; none: one that is found.
+
+    Raises ValueError for an unknown head start, missing inputs, or words that stand in too few documents.
+    """
+    opened = open_head_start(headstart, model)
+    tokenizer, shard, seed = opened.tokenizer, open_shard(opened.folder, "train"), opened.params.run.seed
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(shard))[:num_documents]
+    for word in words:
+        having = documents_with(word, shard.tokens, shard.offsets, tokenizer)
+        more = np.setdiff1d(having, chosen)
+        chosen = np.concatenate([chosen, rng.permutation(more)[:_MOST_DOCUMENTS_OF_AN_EXAMPLE]])
+    found = anatomy(
+        opened.encoder,
+        [shard.document(int(k)) for k in chosen],
+        tokenizer,
+        opened.reading,
+        seed,
+        opened.device,
+        words,
+    )
+    content = {
+        "headstart": headstart,
+        "stage": opened.card.stage,
+        "key": opened.card.key,
+        **asdict(found),
+    }
+    return Found(content, write_study(out, "anatomy", headstart, content))

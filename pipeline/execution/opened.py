@@ -1,0 +1,72 @@
+"""A head start's language model and the text that it is compared on, for commands beside the route."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, cast
+
+import torch
+from torch import nn
+
+from models.family import Encoder
+from pipeline.artifacts.model_folder import ModelFolder
+from pipeline.corpus.token_links import read_link, tokens_at
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokens import TokensInfo, read_info
+from pipeline.evaluation.probe import Reading
+from pipeline.execution.lr_find import stage_arguments
+from pipeline.project.headstarts import ResolvedHeadStart, resolve
+from pipeline.project.params import Params, load
+from pipeline.training.cards import ModelCard, build_encoder, build_language_model
+
+Which = Literal["target_lm", "general_lm"]
+
+
+@dataclass(frozen=True)
+class Opened:
+    params: Params
+    settings: ResolvedHeadStart
+    link: Path  # to the tokens of the target text, or their folder
+    info: TokensInfo
+    card: ModelCard
+    language_model: nn.Module  # on `device`; what the family's objective trains
+    device: torch.device
+
+    @property
+    def encoder(self) -> Encoder:
+        return cast(Encoder, self.language_model.encoder)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer.load(Path(read_link(self.link).tokenizer))
+
+    @property
+    def folder(self) -> Path:
+        """Of the token shards."""
+        return tokens_at(self.link)
+
+    @property
+    def reading(self) -> Reading:
+        """How a probe of this head start reads a document."""
+        classifier = self.settings.finetune_classifier
+        return Reading.of(classifier.max_tokens, classifier.bptt, self.card, self.info)
+
+
+def open_head_start(name: str, which: Which) -> Opened:
+    """Open one of a head start's models, as the route left it.
+
+    Raises ValueError for an unknown head start, and for missing inputs.
+    """
+    params = load(Path("params.yaml"))
+    if name not in params.headstarts:
+        raise ValueError(f"{name} is no head start; there are {', '.join(params.headstarts)}")
+    given = stage_arguments(Path("dvc.yaml"), "finetune_classifier", name)
+    link, start = Path(given["tokens"]), ModelFolder.at(Path(given[which]))
+    card = start.card()
+    model = build_language_model(build_encoder(card)[0], card)
+    model.load_state_dict(start.tensors())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    info = read_info(tokens_at(link))
+    return Opened(params, resolve(params, name), link, info, card, model.to(device).eval(), device)
