@@ -380,7 +380,8 @@ def _parted(by_layer: Sequence[np.ndarray]) -> tuple[int, np.ndarray, float]:
     """Return the layer that parts occurrences into two groups best, the group of each, and how clearly.
 
     Groups are those of k-means on features of length one; the measure is the silhouette (Rousseeuw 1987).
-    Groups of fewer than three are none.
+    Groups of fewer than three different features are none: a word has the same ones wherever a text begins
+    with it, if nothing behind it is seen.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_score
@@ -388,13 +389,17 @@ def _parted(by_layer: Sequence[np.ndarray]) -> tuple[int, np.ndarray, float]:
     best = (len(by_layer) - 1, np.zeros(len(by_layer[0]), dtype=int), 0.0)
     for layer, features_NF in enumerate(by_layer):
         units_NF = _units(features_NF)
-        if len(np.unique(units_NF.round(6), axis=0)) < 2 * _LEAST_GROUP:
-            continue  # the same in every context
+        if _num_different(units_NF) < 2 * _LEAST_GROUP:
+            continue
         groups = KMeans(2, n_init=4, random_state=0).fit_predict(units_NF)
-        if min(np.bincount(groups, minlength=2)) >= _LEAST_GROUP:
+        if min(_num_different(units_NF[groups == group]) for group in (0, 1)) >= _LEAST_GROUP:
             clearness = float(silhouette_score(units_NF, groups))
             best = (layer, groups, clearness) if clearness > best[2] else best
     return best
+
+
+def _num_different(units_NF: np.ndarray) -> int:
+    return len(np.unique(units_NF.round(5), axis=0))
 
 
 def _example(

@@ -10,6 +10,17 @@ from pipeline.report.figures import Row
 
 # Safe for colour-blind readers (Okabe & Ito 2008), and legible on white and on near black.
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"]
+# One more than colours: where these begin anew, the shapes go on.
+SHAPES = [
+    "circle",
+    "square",
+    "triangle-up",
+    "cross",
+    "diamond",
+    "triangle-down",
+    "triangle-left",
+    "triangle-right",
+]
 
 
 def label_curve(rows: Sequence[Row], confidence: float) -> Any:
@@ -17,9 +28,10 @@ def label_curve(rows: Sequence[Row], confidence: float) -> Any:
 
     measured = alt.Axis(values=sorted({row["labels"] for row in rows}), format=",", labelOverlap="greedy")
     scale = alt.Scale(type="log", nice=False, padding=20)
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
     base = alt.Chart(_data(rows)).encode(
         x=alt.X("labels:Q", scale=scale, axis=measured, title="labels (logarithmic)"),
-        color=_colour("arm:N", ""),
+        color=_colour("arm:N", "", arms),
     )
     error = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     sound = base.transform_filter("!datum.went_wrong")
@@ -38,7 +50,7 @@ def label_curve(rows: Sequence[Row], confidence: float) -> Any:
     band = sound.mark_area(opacity=0.18).encode(y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q")
     line = sound.mark_line().encode(y=error)
     points = sound.mark_point(filled=True, size=60, opacity=1).encode(
-        y=error, shape=alt.Shape("arm:N", legend=None), tooltip=tips
+        y=error, shape=_shape("arm:N", arms), tooltip=tips
     )
     if len({row["labels"] for row in rows}) == 1:
         return _arms_at_one_number(rows)
@@ -71,6 +83,7 @@ def prices(rows: Sequence[Row]) -> Any:
     x = alt.X("core_minutes:Q", scale=alt.Scale(type="log"), title="core minutes (logarithmic)")
     y = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     measured = sorted({row["labels"] for row in rows})
+    arms = list(dict.fromkeys(row["arm"] for row in rows))
     tips = ["arm:N", alt.Tooltip("labels:Q", format=","), alt.Tooltip("error:Q", format=".1%"),
             alt.Tooltip("core_minutes:Q", format=".2f")]  # fmt: skip
     points = (
@@ -79,7 +92,8 @@ def prices(rows: Sequence[Row]) -> Any:
         .encode(
             x=x,
             y=y,
-            color=_colour("arm:N", ""),
+            color=_colour("arm:N", "", arms),
+            shape=_shape("arm:N", arms),
             size=alt.Size(
                 "labels:Q",
                 scale=alt.Scale(type="log", range=[30, 260]),
@@ -125,16 +139,17 @@ def anatomy(rows: Sequence[Row]) -> Any:
     import altair as alt
 
     layers = sorted({row["layer"] for row in rows})
+    measures = list(dict.fromkeys(row["measure"] for row in rows))
     base = alt.Chart(_data(rows)).encode(
         x=alt.X("layer:Q", axis=alt.Axis(values=layers, format="d"), title="layer, 0 the lowest",
                 scale=alt.Scale(domain=[layers[0] - 0.2, layers[-1] + 0.2], nice=False)),
-        color=_colour("measure:N", ""),
+        color=_colour("measure:N", "", measures),
         tooltip=["measure:N", "layer:Q", alt.Tooltip("value:Q", format=".3f")],
     )  # fmt: skip
     value = alt.Y("value:Q", title="cosine, or share")
     ends = base.mark_rule(opacity=0.6).encode(y=alt.Y("low:Q", title="cosine, or share"), y2="high:Q")
     points = base.mark_point(filled=True, size=60, opacity=1).encode(
-        y=value, shape=alt.Shape("measure:N", legend=None)
+        y=value, shape=_shape("measure:N", measures)
     )
     return _sized(alt.layer(base.mark_line(opacity=0.6).encode(y=value), ends, points))
 
@@ -152,15 +167,16 @@ def contexts(points: Sequence[Row]) -> Any:
         }
         for point in points
     ]
-    without_ticks = alt.Axis(labels=False, ticks=False)
+    groups = sorted({row["group"] for row in rows})
+    without_ticks = alt.Axis(labels=False, ticks=False, grid=False)
     chart = (
         alt.Chart(_data(rows))
         .mark_point(filled=True, size=80, opacity=0.8)
         .encode(
             x=alt.X("x:Q", axis=without_ticks, title="first main direction"),
             y=alt.Y("y:Q", axis=without_ticks, title="second"),
-            color=_colour("group:N", ""),
-            shape=alt.Shape("group:N", legend=None),
+            color=_colour("group:N", "", groups),
+            shape=_shape("group:N", groups),
             tooltip=["text:N"],
         )
     )
@@ -351,11 +367,25 @@ def _data(rows: Sequence[Row]) -> Any:
     return alt.Data(values=[dict(row) for row in rows])
 
 
-def _colour(field: str, title: str) -> Any:
+def _colour(field: str, title: str, names: Sequence[str] | None = None) -> Any:
+    """Colours of the names of a field; `_shape` of the same names shares their legend."""
     import altair as alt
 
-    legend = alt.Legend(title=title or None, orient="bottom", columns=1, labelLimit=400, symbolOpacity=1)
-    return alt.Color(field, scale=alt.Scale(range=PALETTE), legend=legend, sort=None)
+    scale = alt.Scale(range=PALETTE) if names is None else alt.Scale(range=PALETTE, domain=list(names))
+    return alt.Color(field, scale=scale, legend=_legend(title), sort=None)
+
+
+def _shape(field: str, names: Sequence[str]) -> Any:
+    import altair as alt
+
+    scale = alt.Scale(range=SHAPES, domain=list(names))
+    return alt.Shape(field, scale=scale, legend=_legend(""), sort=None)
+
+
+def _legend(title: str) -> Any:
+    import altair as alt
+
+    return alt.Legend(title=title or None, orient="bottom", columns=1, labelLimit=400, symbolOpacity=1)
 
 
 def _sized(chart: Any, height: int = 280) -> Any:
