@@ -84,6 +84,16 @@ class Encoder(nn.Module):
         """Return the state before the first token, which `()` stands for."""
         raise NotImplementedError
 
+    def tokens_at_once(self, bptt: int, max_tokens: int) -> int:
+        """Return the tokens of a chunk of texts of at most `max_tokens`, where `bptt` are asked for.
+
+        Texts that fit into the context are read whole. In chunks an encoder with a context would read again
+        with each what stands before it, and one that reads ahead would not see what stands behind.
+        """
+        if self.context is None:
+            return max_tokens if self.reads_ahead else bptt
+        return max_tokens if max_tokens <= self.context else bptt
+
     def numbers_carried(self) -> int:
         """Return how many numbers the state of a row has at most; checkpoints hold it for each lane."""
         return sum(tensor[0].numel() for tensor in self.initial_state(1))

@@ -471,6 +471,17 @@ def test_layers_that_a_probe_cannot_read_are_refused_at_the_start(name, probe, m
         resolve_all(params_with({"headstarts": {name: {"probe": probe}}}))
 
 
+def test_a_classifier_that_would_read_more_at_once_than_its_context_is_refused_at_the_start():
+    def reading(**classifier: int) -> dict[str, Any]:
+        return {"run": {"headstarts": ["bert"]}, "headstarts": {"bert": {"finetune_classifier": classifier}}}
+
+    message = r"headstarts\.bert\.finetune_classifier\.bptt makes chunks of up to 512 tokens, but .* is 128"
+    with pytest.raises(ValueError, match=message):
+        resolve_all(params_with(reading(max_tokens=512, bptt=512)))
+    resolve_all(params_with(reading(max_tokens=512, bptt=128)))
+    resolve_all(params_with(reading(max_tokens=128, bptt=512)))  # they fit, and are read whole
+
+
 def test_layers_that_a_probe_can_read_are_accepted():
     top = {"ulmfit": {"probe": {"layers": [0, -1]}}, "vectors": {"probe": {"layers": [0]}}}
     assert resolve_all(params_with({"headstarts": top}))

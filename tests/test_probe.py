@@ -11,10 +11,12 @@ import torch
 from pydantic import ValidationError
 
 from models.awd_lstm import AWDLSTM, Config
+from pipeline.corpus.tokens import TokensInfo
 from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
 from pipeline.evaluation.settings import Probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
+from pipeline.training.cards import ModelCard
 
 VOCAB, PAD, BOS, EOS = 30, 0, 1, 2
 POOLING = ["max", "mean", "first", "idf_mean", "last"]
@@ -46,6 +48,21 @@ def documents() -> list[np.ndarray]:
     rng = np.random.default_rng(1)
     lengths = [3, 11, 1, 7, 7, 40, 2, 7]
     return [np.concatenate([[BOS], rng.integers(3, VOCAB, size=size), [EOS]]) for size in lengths]
+
+
+@pytest.mark.parametrize(
+    ("family", "config", "max_tokens", "wanted"),
+    [
+        ("awd_lstm", {}, 50, 4),
+        ("bert", {"context": 64}, 50, 50),
+        ("gpt", {"context": 64}, 64, 64),
+        ("bert", {"context": 64}, 65, 4),
+    ],
+)
+def test_texts_are_read_whole_where_they_fit_into_a_context(family, config, max_tokens, wanted):
+    card = ModelCard("language_model", family, config, VOCAB, PAD, "forward", "", "", "")
+    info = TokensInfo(VOCAB, "", PAD, BOS, EOS, PAD, None, {})
+    assert Reading.of(max_tokens, 4, card, info).bptt == wanted
 
 
 def features_of(encoder: AWDLSTM, documents: list[np.ndarray], **changes: Any) -> np.ndarray:

@@ -182,28 +182,40 @@ class LanguageModelBatches:
 
 
 def evaluation_batches(
-    shards: Sequence[Documents], *, num_rows: int, bptt: int, direction: Direction, rows: slice
+    shards: Sequence[Documents],
+    *,
+    num_rows: int,
+    bptt: int,
+    direction: Direction,
+    rows: slice,
+    lead: int = 0,
 ) -> Iterator[LanguageModelBatch]:
     """Yield every token but the first as a target once, in lanes that carry state.
 
-    Lanes differ by at most one token in length; a shorter lane ends with an ignored target, -100.
+    Each lane but the first begins up to `lead` tokens early, so that its first targets have text before them,
+    too. Lanes differ in length; those tokens, and the end of a shorter lane, have ignored targets, -100.
     """
     ribbon = Ribbon(shards, direction)
     num_targets = len(ribbon) - 1
     num_rows = min(num_rows, num_targets)
     bounds = [num_targets * row // num_rows for row in range(num_rows + 1)]
-    longest = max(stop - start for start, stop in pairwise(bounds))
+    begins = [max(0, bound - lead) for bound in bounds[:-1]]
+    longest = max(stop - begin for begin, stop in zip(begins, bounds[1:], strict=True))
     mine = list(range(num_rows))[rows]
     for start in range(0, longest, bptt):
         length = min(bptt, longest - start)
         ids = np.zeros((len(mine), length), dtype=np.int64)
         targets = np.full((len(mine), length), -100, dtype=np.int64)
         for place, row in enumerate(mine):
-            begin = bounds[row] + start
+            begin = begins[row] + start
             tokens = ribbon.read(begin, max(begin + 1, min(begin + length, bounds[row + 1]) + 1))
             ids[place, : len(tokens) - 1] = tokens[:-1]
             targets[place, : len(tokens) - 1] = tokens[1:]
-        counted = sum(max(0, min(start + length, stop - first) - start) for first, stop in pairwise(bounds))
+            targets[place, : max(0, bounds[row] - begin)] = -100
+        counted = sum(
+            max(0, min(begin + start + length, stop) - max(begin + start, first))
+            for begin, (first, stop) in zip(begins, pairwise(bounds), strict=True)
+        )
         yield LanguageModelBatch(
             torch.from_numpy(ids), torch.from_numpy(targets), start == 0, counted, length / bptt
         )

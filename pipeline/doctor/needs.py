@@ -119,7 +119,8 @@ def need_of(
     if isinstance(settings, ClassifierTraining):
         optimizer, patient = settings.optimizer, settings.patience is not None
         first = settings.restarts > 0
-        tokens, chunk = settings.batch_rows * settings.max_tokens, min(settings.bptt, settings.max_tokens)
+        tokens = settings.batch_rows * settings.max_tokens
+        chunk = min(encoder.tokens_at_once(settings.bptt, settings.max_tokens), settings.max_tokens)
         step = StepSize(tokens, 0, chunk, num_rows=settings.batch_rows)
         before = settings.max_tokens - chunk
     else:

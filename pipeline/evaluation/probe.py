@@ -28,7 +28,7 @@ from pipeline.corpus.settings import Direction
 from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokens import TokensInfo
 from pipeline.evaluation.settings import Probe
-from pipeline.training.cards import ModelCard
+from pipeline.training.cards import ModelCard, tokens_at_once
 from pipeline.training.logistic import LinearClassifier, Strengths, fit_logistic
 
 _OF_A_ROW = ("first", "last")  # poolings of a whole row, whatever texts it has
@@ -59,7 +59,7 @@ class Reading:
         return Reading(
             direction=card.direction,
             max_tokens=max_tokens,
-            bptt=bptt,
+            bptt=tokens_at_once(card, bptt, max_tokens),
             pad_id=info.pad_id,
             special_ids=frozenset((info.pad_id, info.bos_id, info.eos_id)),
             delimiter_id=info.eos_id if info.num_texts > 1 else None,

@@ -177,7 +177,10 @@ def language_model_loss(
     count = 0
     num_targets = sum(int(shard.offsets[-1]) for shard in shards) - 1
     rows = rows_of(context.rank, context.world, min(num_rows, num_targets))
-    batches = evaluation_batches(shards, num_rows=num_rows, bptt=bptt, direction=direction, rows=rows)
+    lead = (model.encoder.context or 0) // 2
+    batches = evaluation_batches(
+        shards, num_rows=num_rows, bptt=bptt, direction=direction, rows=rows, lead=lead
+    )
     with products_in(torch.float32, model.encoder):
         for batch in batches:
             count += batch.num_targets

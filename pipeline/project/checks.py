@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from models.family import check_chunks
 from pipeline.corpus.settings import FilesSource
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
 from pipeline.project.params import Params
 from pipeline.training.cards import family_and_config
+
+_CLASSIFIERS = ("finetune_classifier", "few_labels", "scratch")
 
 if TYPE_CHECKING:
     from models.family import Encoder
@@ -43,6 +46,8 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
     for each in found.values():
         _check_layers(each)
     trained = [found[name] for name in params.run.headstarts]
+    for each in trained:
+        _check_chunks(each)
     _check_texts(params, trained)
     return trained
 
@@ -58,15 +63,25 @@ def _check_texts(params: Params, trained: list[ResolvedHeadStart]) -> None:
                 f"params.yaml: documents of corpus.target have several texts, which the family "
                 f"{each.family.name} does not tell apart; take {each.name} out of run.headstarts"
             )
-        has_segments = _on_meta(each).has_segments
-        for section in ("finetune_classifier", "few_labels", "scratch"):
+        encoder = _on_meta(each)
+        for section in _CLASSIFIERS:
             settings = getattr(each, section)
-            if has_segments and settings.max_tokens > settings.bptt:
+            at_once = encoder.tokens_at_once(settings.bptt, settings.max_tokens)
+            if encoder.has_segments and settings.max_tokens > at_once:
                 raise ValueError(
-                    f"params.yaml: headstarts.{each.name}.{section}: max_tokens is {settings.max_tokens} and "
-                    f"bptt {settings.bptt}, but {each.family.name} reads both texts of a pair at once; make "
-                    "them equal"
+                    f"params.yaml: headstarts.{each.name}.{section}.max_tokens is {settings.max_tokens}, but "
+                    f"{each.family.name} reads both texts of a pair at once, and its context is "
+                    f"{encoder.context}; lower max_tokens, or raise config.context"
                 )
+
+
+def _check_chunks(head_start: ResolvedHeadStart) -> None:
+    """Raise ValueError if a classifier would read more tokens at once than the encoder can."""
+    encoder = _on_meta(head_start)
+    for section in _CLASSIFIERS:
+        settings = getattr(head_start, section)
+        at_once = encoder.tokens_at_once(settings.bptt, settings.max_tokens)
+        check_chunks(at_once, encoder, f"params.yaml: headstarts.{head_start.name}.{section}")
 
 
 def _on_meta(head_start: ResolvedHeadStart) -> Encoder:

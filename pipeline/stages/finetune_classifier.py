@@ -63,6 +63,7 @@ def run(
         "key": session.key,
         "steps": done.step,
         "padding_share": made.padding_share,
+        "cut_share": made.cut_share,
         **begun,
         **kept,
         **done.state["spent"],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -74,6 +75,13 @@ def build_encoder(card: ModelCard, dropout: float = 1.0) -> tuple[Encoder, list[
     family = lookup(card.family)
     encoder = family.build(family.config(**card.config).scaled_dropout(dropout), card.vocab_size)
     return encoder, family.layer_groups(encoder)
+
+
+def tokens_at_once(card: ModelCard, bptt: int, max_tokens: int) -> int:
+    """See `Encoder.tokens_at_once`."""
+    with torch.device("meta"), NoInitialWeights():
+        encoder, _ = build_encoder(card)
+    return encoder.tokens_at_once(bptt, max_tokens)
 
 
 def build_classifier(encoder: Encoder, card: HeadCard) -> Classifier:

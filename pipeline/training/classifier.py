@@ -40,6 +40,7 @@ from pipeline.training.cards import (
     build_encoder,
     check_match,
     form_of,
+    tokens_at_once,
 )
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.context import Context
@@ -318,6 +319,13 @@ class ClassifierJob:
         train = open_shard(self.tokens, "train")
         return self.batches(train, self._documents(train)).padding_share
 
+    @property
+    def cut_share(self) -> float:
+        """The part of the training documents that are longer than what is read of them."""
+        train = open_shard(self.tokens, "train")
+        lengths = np.diff(train.offsets)[self._documents(train)]
+        return float((lengths > self.settings.max_tokens).mean())
+
     def _documents(self, train: TokenShard) -> np.ndarray:
         """Indices of the training documents."""
         few = self.few_labels
@@ -364,12 +372,14 @@ def make_classifier_job(
         )
     if _validates(few_labels) and not (open_shard(tokens, "validation").labels != UNLABELLED).any():
         raise ValueError(f"{tokens} has no labelled validation documents; label some, or split some off")
+    card = card_of(model, info, "classifier", "finetune_classifier")
+    chunk = tokens_at_once(card, settings.bptt, settings.max_tokens)
     head = HeadCard(
         label_names=info.label_names,
         pooling=settings.pooling,
         head_hidden=settings.head_hidden,
         head_dropout=tuple(settings.head_dropout),
-        bptt=settings.bptt,
+        bptt=chunk,
         max_tokens=settings.max_tokens,
         normalise=normalise.model_dump(),
         kind="linear" if settings.method == "contrastive" else "blocks",
@@ -379,12 +389,12 @@ def make_classifier_job(
         pair_order=settings.pair_order if info.num_texts == 2 else "given",
         num_choices=info.num_texts - 1 if info.num_texts > 2 else None,
     )
-    card = replace(card_of(model, info, "classifier", "finetune_classifier"), head=head)
+    card = replace(card, head=head)
     if start is not None:
         check_match(start.card(), card, start.path)
     check_stages_of_unfreezing(settings, card)
     encoder = shapes_of(card)[1]
-    check_chunks(settings.bptt, encoder, "finetune_classifier")
+    check_chunks(chunk, encoder, "finetune_classifier")
     _check_texts(settings, info.num_texts, model.family, encoder)
     if settings.pooling == "first" and not encoder.reads_ahead:
         raise ValueError(
@@ -446,10 +456,11 @@ def _check_texts(settings: ClassifierTraining, num_texts: int, family: str, enco
             f"the corpus has documents of {num_texts} texts, which the family {family} does not tell apart; "
             "leave its head starts out of run.headstarts"
         )
-    if encoder.has_segments and settings.max_tokens > settings.bptt:
+    at_once = encoder.tokens_at_once(settings.bptt, settings.max_tokens)
+    if encoder.has_segments and settings.max_tokens > at_once:
         raise ValueError(
-            f"finetune_classifier.max_tokens is {settings.max_tokens} and bptt {settings.bptt}, but {family} "
-            "reads both texts of a pair at once; make them equal"
+            f"finetune_classifier.max_tokens is {settings.max_tokens}, but {family} reads both texts of a "
+            f"pair at once, and its context is {encoder.context}; lower max_tokens, or raise config.context"
         )
     if num_texts > 2 and settings.method == "contrastive":
         raise ValueError(

@@ -178,7 +178,8 @@ def test_too_few_tokens_are_refused():
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize(("total", "num_rows", "world"), [(2, 4, 1), (51, 4, 1), (53, 4, 3), (60, 7, 2)])
-def test_evaluation_covers_each_target_once(direction, total, num_rows, world):
+@pytest.mark.parametrize("lead", [0, 3, 10])
+def test_evaluation_covers_each_target_once(direction, total, num_rows, world, lead):
     shards = [shard_of([total - 1]), shard_of([1], first=total - 1)]
     move = 1 if direction == "forward" else -1
     held = min(num_rows, total - 1)
@@ -186,15 +187,23 @@ def test_evaluation_covers_each_target_once(direction, total, num_rows, world):
     counts: list[list[int]] = []
     for rank in range(world):
         rows = rows_of(rank, world, held)
-        mine = list(evaluation_batches(shards, num_rows=num_rows, bptt=6, direction=direction, rows=rows))
+        batches = evaluation_batches(
+            shards, num_rows=num_rows, bptt=6, direction=direction, rows=rows, lead=lead
+        )
+        mine = list(batches)
         assert [batch.starts_lane for batch in mine] == [True] + [False] * (len(mine) - 1)
         ids = torch.cat([batch.ids_BT for batch in mine], 1)
         wanted = torch.cat([batch.targets_BT for batch in mine], 1)
         counted = wanted >= 0
         assert bool((wanted[counted] - ids[counted] == move).all())
-        assert bool((counted.sum(1) >= ids.shape[1] - 1).all())
+        if lead == 0:
+            assert bool((counted.sum(1) >= ids.shape[1] - 1).all())
         for row in range(len(ids)):  # carried state: a lane is one piece of the ribbon
             assert bool((ids[row, counted[row]].diff() == move).all())
+            first = int(counted[row].nonzero()[0])
+            at = int(ids[row, first]) if direction == "forward" else total - 1 - int(ids[row, first])
+            assert first == min(lead, at)  # tokens that are read before the first that counts
+            assert bool((ids[row, : first + 1].diff() == move).all())
         targets += wanted[counted].tolist()
         counts.append([batch.num_targets for batch in mine])
     everything = list(range(total))

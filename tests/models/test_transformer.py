@@ -180,6 +180,13 @@ def test_segments_tell_the_texts_of_a_pair_apart():
 
 
 @pytest.mark.parametrize("make", [gpt, bert])
+def test_texts_that_fit_into_the_context_are_read_whole(make):
+    encoder: Encoder = make()
+    assert encoder.tokens_at_once(bptt=5, max_tokens=CONTEXT) == CONTEXT
+    assert encoder.tokens_at_once(bptt=5, max_tokens=CONTEXT + 1) == 5
+
+
+@pytest.mark.parametrize("make", [gpt, bert])
 def test_a_chunk_longer_than_the_context_is_refused(make):
     encoder: Encoder = make()
     with pytest.raises(ValueError, match=r"13 tokens is longer than the context of 12; lower bptt"):
