@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -47,7 +47,8 @@ UNKNOWN = 0  # in the softmax: every word that it does not hold
 @dataclass(frozen=True)
 class Config:
     embedding_dim: int = 16  # E; of a character
-    filters: tuple[int, ...] = (16, 32, 48, 64, 64)  # how many are 1, 2, 3, ... characters wide
+    # How many filters are 1, 2, 3, ... characters wide.
+    filters: list[int] = field(default_factory=lambda: [16, 32, 48, 64, 64])
     num_highway: int = 2
     projection_dim: int = 96  # P; of a word, and of each direction
     hidden_dim: int = 256  # H
@@ -67,7 +68,7 @@ class Config:
             raise ValueError(f"num_highway is {self.num_highway}; it must be at least 0")
         if not self.filters or min(self.filters) < 0 or not sum(self.filters):
             raise ValueError(
-                f"filters is {list(self.filters)}; it must say how many filters are 1, 2, ... characters wide"
+                f"filters is {self.filters}; it must say how many filters are 1, 2, ... characters wide"
             )
         for name in _dropouts():
             if not 0 <= getattr(self, name) < 1:

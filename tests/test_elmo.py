@@ -35,7 +35,7 @@ VOCABULARY = 5 + len(LETTERS)
 BEGINS = torch.zeros(VOCABULARY, dtype=torch.bool)
 BEGINS[:5] = True
 CONFIG = Config(
-    embedding_dim=4, filters=(3, 0, 5), num_highway=1, projection_dim=6, hidden_dim=7, num_layers=2,
+    embedding_dim=4, filters=[3, 0, 5], num_highway=1, projection_dim=6, hidden_dim=7, num_layers=2,
     max_characters=8, softmax_words=10, input_dropout=0.2, hidden_dropout=0.2, output_dropout=0.2,
 )  # fmt: skip
 
@@ -313,8 +313,8 @@ def test_a_tokenizer_that_marks_no_words_is_refused():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"filters": ()}, r"filters is \[\]"),
-        ({"filters": (0, 0)}, r"filters is \[0, 0\]"),
+        ({"filters": []}, r"filters is \[\]"),
+        ({"filters": [0, 0]}, r"filters is \[0, 0\]"),
         ({"projection_dim": 0}, "projection_dim is 0"),
         ({"input_dropout": 1.0}, "input_dropout is 1.0"),
     ],
