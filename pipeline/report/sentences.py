@@ -276,6 +276,22 @@ def classifier_restarts(figures: Figures) -> list[str]:
     return said
 
 
+def of_classifiers(figures: Figures) -> list[str]:
+    """What is to be said below the table of classifiers."""
+    return [*never_predicted(figures), *classifier_restarts(figures), *mixes(figures)]
+
+
+def mixes(figures: Figures) -> list[str]:
+    """How each classifier that mixes layers weighs them."""
+    found = {name: figures[f"finetune_classifier-{name}"].get("mix") for name in figures.head_starts}
+    return [
+        f"The classifier of {name} learned to mix its layers, from the lowest, by "
+        f"{listed([f'{weight:.2f}' for weight in mix['weights']])}, times {mix['factor']:.2f}."
+        for name, mix in found.items()
+        if mix is not None
+    ]
+
+
 def listed(names: Sequence[str]) -> str:
     """`a, b and c`."""
     *most, last = names
