@@ -106,6 +106,13 @@ class Encoder(nn.Module):
         """
         return None
 
+    def know_words(self, begins_V: Tensor) -> None:
+        """Take which tokens begin a word, bool (V,), special ones included, before a training from scratch.
+
+        An encoder that reads words of several tokens keeps it in a buffer; others have no use for it.
+        """
+        return
+
     def pooled_first(self, features_BF: Tensor) -> Tensor:
         """Return what stands for a whole text, (B, F), given the features of its first token."""
         return features_BF

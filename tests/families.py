@@ -31,6 +31,22 @@ MODELS = {
     "transformer_xl": Model(
         family="transformer_xl", config={**_LAYERS, "memory": 9, "evaluation_memory": 20}
     ),
+    "elmo": Model(
+        family="elmo",
+        config={
+            "embedding_dim": 4,
+            "filters": [3, 5, 4],
+            "num_highway": 1,
+            "projection_dim": 5,
+            "hidden_dim": 7,
+            "num_layers": 2,
+            "max_characters": 6,
+            "softmax_words": 12,
+            "input_dropout": 0.1,
+            "hidden_dropout": 0.2,
+            "output_dropout": 0.1,
+        },
+    ),
 }
 FAMILIES = list(MODELS)
 # What the objective of each family adds to what all share: an epoch of a few hundred tokens has ten steps.
@@ -49,6 +65,7 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "gpt": _CAUSAL,
     "transformer_xl": _CAUSAL,
+    "elmo": {"batch_rows": 5, "row_tokens": 12, "sampled_words": 6},
 }  # fmt: skip
 
 

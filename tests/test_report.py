@@ -299,6 +299,30 @@ def test_the_anatomy_of_layers_is_on_the_page_with_its_example(figures):
     assert "at the <b>" not in shown
 
 
+def test_documents_that_are_read_in_part_are_said(figures):
+    def with_share(share: float) -> Figures:
+        trained = {**figures["finetune_classifier-ulmfit"], "cut_share": share}
+        return dataclasses.replace(
+            figures, metrics={**figures.metrics, "finetune_classifier-ulmfit": trained}
+        )
+
+    said = "so many training documents are longer: ulmfit (34%)."
+    assert said in page(with_share(0.341), Provenance())
+    assert said in summary(with_share(0.341))
+    assert "max_tokens" not in summary(with_share(0.009))
+
+
+def test_the_mix_of_layers_that_a_classifier_learned_is_said(figures):
+    trained = {**figures["finetune_classifier-ulmfit"], "mix": {"weights": [0.25, 0.75], "factor": 1.5}}
+    mixed = dataclasses.replace(figures, metrics={**figures.metrics, "finetune_classifier-ulmfit": trained})
+    said = (
+        "The classifier of ulmfit learned to mix its layers, from the lowest, by 0.25 and 0.75, times 1.50."
+    )
+    assert said in page(mixed, Provenance())
+    assert said in summary(mixed)
+    assert "learned to mix" not in page(figures, Provenance())
+
+
 def test_the_price_of_a_probe_includes_reading_the_document(figures):
     metrics = dict(figures.metrics)
     metrics["read_features-ulmfit"] = {**metrics["read_features-ulmfit"], "milliseconds_per_document": 2.0}

@@ -161,6 +161,13 @@ def read_word_starts(folder: Path) -> np.ndarray:
     return found
 
 
+def beginnings_of_words(folder: Path) -> np.ndarray:
+    """Return which tokens begin a word or are special, bool (V,)."""
+    info, begins = read_info(folder), read_word_starts(folder)
+    begins[[info.pad_id, info.unk_id, info.bos_id, info.eos_id]] = True
+    return begins
+
+
 def open_shard(folder: Path, split: str) -> TokenShard:
     """Verify the files of a split, then open it memory-mapped.
 

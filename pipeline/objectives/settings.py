@@ -34,3 +34,9 @@ class WordVectorSettings(Section):
     shared_negatives: Count  # words drawn for each block of 32 centres, to stand for these
     subsample: Positive | None  # words of a larger share of the text are dropped at random; null: none
     count_cap: Positive  # for glove: x_max, the count from which on a pair has full weight
+
+
+class BidirectionalSettings(Section):
+    batch_rows: Count  # rows of the global batch
+    row_tokens: Annotated[int, Field(ge=8, lt=2**31)]  # of a row
+    sampled_words: Count | None  # of the training softmax: about so many and the targets; null: all

@@ -45,12 +45,11 @@ def summary(figures: Figures) -> str:
 def _of_labels(figures: Figures) -> list[tuple[str, str]]:
     num_documents = figures["evaluate"]["num_documents"]
     num_classes = figures["prepare-target"]["num_classes"]
-    never = [_plain(said) for said in sentences.never_predicted(figures)]
     return [
         (
             f"Classifier, on {num_documents:,} test documents of {num_classes} classes",
             _table(tables.classifiers(figures))
-            + _paragraphs([*never, *sentences.classifier_restarts(figures)]),
+            + _paragraphs([_plain(said) for said in sentences.of_classifiers(figures)]),
         ),
         ("By class", _table(tables.classes(figures))),
         ("Error by number of labels", _label_curve(figures)),

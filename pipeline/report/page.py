@@ -239,7 +239,7 @@ def _result(figures: Figures) -> str:
     ]
     return (
         _table(tables.classifiers(figures))
-        + _paragraphs([*sentences.never_predicted(figures), *sentences.classifier_restarts(figures)])
+        + _paragraphs(sentences.of_classifiers(figures))
         + "<h3>By class</h3>"
         + _table(tables.classes(figures))
         + _figure(

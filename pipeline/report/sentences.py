@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.report.figures import TRAININGS, Figures, above_base, by_arm, name_of, went_wrong
 
+_WORTH_SAYING = 0.01  # of the documents
 _LEARNED_NOTHING = "were no better than the class frequencies"
 
 
@@ -274,6 +275,36 @@ def classifier_restarts(figures: Figures) -> list[str]:
     if never:
         said.append(f"These classifiers {_LEARNED_NOTHING} to the end: {listed(never)}.")
     return said
+
+
+def of_classifiers(figures: Figures) -> list[str]:
+    """What is to be said below the table of classifiers."""
+    return [*never_predicted(figures), *classifier_restarts(figures), *cuts(figures), *mixes(figures)]
+
+
+def cuts(figures: Figures) -> list[str]:
+    """The head starts that read only a part of at least a hundredth of the documents."""
+    shares = {
+        name: figures[f"finetune_classifier-{name}"].get("cut_share", 0) for name in figures.head_starts
+    }
+    cut = [f"{name} ({share:.0%})" for name, share in shares.items() if share >= _WORTH_SAYING]
+    if not cut:
+        return []
+    return [
+        f"Of documents longer than max_tokens these head starts read the first and the last half of that "
+        f"alone; so many training documents are longer: {listed(cut)}."
+    ]
+
+
+def mixes(figures: Figures) -> list[str]:
+    """How each classifier that mixes layers weighs them."""
+    found = {name: figures[f"finetune_classifier-{name}"].get("mix") for name in figures.head_starts}
+    return [
+        f"The classifier of {name} learned to mix its layers, from the lowest, by "
+        f"{listed([f'{weight:.2f}' for weight in mix['weights']])}, times {mix['factor']:.2f}."
+        for name, mix in found.items()
+        if mix is not None
+    ]
 
 
 def listed(names: Sequence[str]) -> str:

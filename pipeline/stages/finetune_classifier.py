@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from pipeline.artifacts.model_folder import ModelFolder, export_model
 from pipeline.corpus.token_links import read_link, tokens_at
@@ -64,10 +67,19 @@ def run(
         "steps": done.step,
         "padding_share": made.padding_share,
         "cut_share": made.cut_share,
+        **_mix(model_tensors(done)),
         **begun,
         **kept,
         **done.state["spent"],
     }
+
+
+def _mix(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The learned weights of the layers, from the lowest, and their factor; empty without a mix."""
+    if "mix.scores" not in tensors:
+        return {}
+    weights = tensors["mix.scores"].softmax(0).tolist()
+    return {"mix": {"weights": weights, "factor": float(tensors["mix.factor"])}}
 
 
 def job(params: Params, *, tokens: Path, target_lm: Path, general_lm: Path, headstart: str) -> ClassifierJob:

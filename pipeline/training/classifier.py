@@ -32,7 +32,7 @@ from pipeline.corpus.classifier_batches import (
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.text_form import TextForm
-from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
 from pipeline.training.cards import (
     HeadCard,
     ModelCard,
@@ -266,6 +266,8 @@ class ClassifierJob:
             tensors = self.start.tensors()
             encoder.load_state_dict(tensors_under(tensors, "encoder."))
             decoder = Decoder.of(tensors) if settings.language_model_weight else None
+        else:
+            encoder.know_words(torch.from_numpy(beginnings_of_words(self.tokens)))
         groups = classifier_groups(model, encoder_groups)
         train = open_shard(self.tokens, "train")
         if model.idf_V is not None:  # of all its texts, as the labels play no part

@@ -85,7 +85,7 @@ def test_training_is_deterministic_and_threads_do_not_change_tokens(train, sente
         np.testing.assert_array_equal(one, two)
 
 
-@pytest.mark.parametrize("kind", list(SIZES))
+@pytest.mark.parametrize("kind", [kind for kind in SIZES if kind != "char"])
 def test_a_vocabulary_too_large_for_the_text_is_refused_with_the_largest_size(kind, train):
     with pytest.raises(
         ValueError, match=r"`tokenizers\.pieces\.vocab_size` is 50,000, .*supports at most [\d,]+"
@@ -93,6 +93,12 @@ def test_a_vocabulary_too_large_for_the_text_is_refused_with_the_largest_size(ki
         train(kind=kind, vocab_size=50_000)
     possible = int(str(refusal.value).split("at most ")[1].split()[0].replace(",", ""))
     assert train(kind=kind, vocab_size=possible).vocab_size == possible
+
+
+def test_characters_are_as_many_as_the_text_has(train, sentences):
+    pieces = train(kind="char", vocab_size=50_000, byte_fallback=False, character_coverage=1.0)
+    found = {piece for piece in pieces.vocabulary if not piece.startswith("<")}
+    assert found == {letter.replace(" ", "\u2581") for sentence in sentences for letter in sentence}
 
 
 def test_a_vocabulary_too_small_for_the_characters_is_refused(train):
