@@ -21,6 +21,7 @@ from pipeline.artifacts.model_folder import export_model
 from pipeline.corpus.imported_tokenizer import import_tokenizer
 from pipeline.corpus.settings import ImportedTokenizer, WordTokenizer
 from pipeline.corpus.tokenizer import train
+from pipeline.corpus.tokenizers_tokenizer import TokenizersTokenizer, completed
 from pipeline.stages._imported_network import ImportedNetwork, begins_anew
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model
 from pipeline.training.foreign_weights import read_network
@@ -406,6 +407,56 @@ from transformers import {auto}
 print(largest_difference({auto}.from_pretrained({str(folder)!r}).eval(), Path({str(folder)!r})))
 """
     assert float(with_peers("-c", code)) < 1e-4
+
+
+def imported_tokenizer(kind: str) -> TokenizersTokenizer:
+    """As a folder of weights has one: WordPiece (BERT), or pieces of bytes (RoBERTa, GPT-2)."""
+    library = pytest.importorskip("tokenizers", reason="an optional package; make test installs it")
+    texts = ["the film was long", "a good film is a long film"] * 20
+    if kind == "wordpiece":
+        made = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
+        made.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        trainer = library.trainers.WordPieceTrainer(vocab_size=80, special_tokens=special)
+    else:
+        made = library.Tokenizer(library.models.BPE())
+        made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"] if kind == "bytes" else ["<|endoftext|>"]
+        trainer = library.trainers.BpeTrainer(
+            vocab_size=290,
+            special_tokens=special,
+            initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        )
+    made.train_from_iterator(texts, trainer)
+    return completed(made.to_str().encode())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "name"), [("wordpiece", "bert"), ("bytes", "bert"), ("bytes of gpt2", "gpt2")]
+)
+def test_transformers_loads_the_tokenizer_that_is_exported(tmp_path, kind, name):
+    """The architecture's own kind or not: a RoBERTa is exported as a BERT, with its pieces of bytes."""
+    tokenizer = imported_tokenizer(kind)
+    family, config = EXPORTED[name]
+    card = card_of(config, family, tokenizer.vocab_size)
+    tensors = build_language_model(build_encoder(card)[0], card).state_dict()
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / tokenizer.FILE).write_bytes(tokenizer.content)
+    export_model(tmp_path / "model", tensors, card)
+    folder = tmp_path / "out"
+    said = export_network(tmp_path / "model", tmp_path / "tokenizer", folder)
+    assert not any("is not written" in each for each in said)
+    code = f"""
+from transformers import AutoTokenizer
+found = AutoTokenizer.from_pretrained({str(folder)!r})
+ids = [found.pad_token_id, found.unk_token_id, found.bos_token_id, found.eos_token_id, found.mask_token_id]
+print([ids, found("a long film was good", add_special_tokens=False)["input_ids"]])
+"""
+    ids, read = json.loads(with_peers("-c", code).replace("None", "null"))
+    ours = tokenizer
+    assert ids == [ours.pad_id, ours.unk_id, ours.bos_id, ours.eos_id, ours.mask_id]
+    assert read == ours.encode_batch(["a long film was good"])[0][1:-1].tolist()
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.training.cards import ModelCard
 from pipeline.training.foreign_weights import CONFIG_FILE, WEIGHTS_FILE
 
+_TOKENIZER_SETTINGS = "tokenizer_config.json"
+
 
 def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
     """Write the language model in the folder `model` to `folder`; return sentences on what differs there.
@@ -43,6 +45,10 @@ def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
         _write_tensors(aside / WEIGHTS_FILE, architecture, entries, tensors)
         if isinstance(pieces, TokenizersTokenizer):
             (aside / "tokenizer.json").write_bytes(pieces.content)
+            settings = json.dumps(
+                _tokenizer_settings(pieces, config["context"]), indent=2, ensure_ascii=False
+            )
+            (aside / _TOKENIZER_SETTINGS).write_text(settings + "\n", encoding="utf-8")
     return _differences(lost, tensors, pieces)
 
 
@@ -78,6 +84,16 @@ def _config_file(
         **architecture.described(config, card.vocab_size),
         **ids,
     }
+
+
+def _tokenizer_settings(pieces: Tokenizer, context: int) -> dict[str, Any]:
+    """Which piece is which: `transformers` takes those of the architecture, whatever the tokenizer has."""
+    ids = {
+        "pad": pieces.pad_id, "unk": pieces.unk_id, "bos": pieces.bos_id, "eos": pieces.eos_id,
+        "cls": pieces.bos_id, "sep": pieces.eos_id, "mask": pieces.mask_id,
+    }  # fmt: skip
+    named = {f"{part}_token": pieces.vocabulary[token] for part, token in ids.items() if token is not None}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": context, **named}
 
 
 def _write_tensors(
