@@ -222,10 +222,14 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
                 ),
             ]
     present = contestants if arguments.peers else [each for each in contestants if not each.peer]
+    fastest = _fastest_product(arguments.device, 256 if arguments.tiny else 8192)
+    found = compare(present, 1 if arguments.tiny else 3)
+    rates = {name: each.get("gflop_per_second") for name, each in found.items()}
     return {
-        "bf16 product, GFLOP/s": _fastest_product(arguments.device, 256 if arguments.tiny else 8192),
+        "bf16 product, GFLOP/s": fastest,
         "weights of AWD-LSTM": SIZES[lstm[1]].weights_multiplied,
-        "contestants": compare(present, 1 if arguments.tiny else 3),
+        "share of the bf16 product": {name: rate["median"] / fastest for name, rate in rates.items() if rate},
+        "contestants": found,
     }
 
 

@@ -5,6 +5,8 @@ Understanding" (arXiv 1810.04805), to which the section numbers below refer. Ref
 google-research/bert. RoBERTa (Liu et al. 2019, arXiv 1907.11692) and DistilBERT (Sanh et al. 2019,
 arXiv 1910.01108) differ in settings alone.
 
+Departure: AdamW decays all weights, norms and biases too.
+
 Shapes: B rows, T tokens, E width, V vocabulary, N masked tokens.
 """
 

@@ -86,7 +86,7 @@ def _both(ours: str, *theirs: str, form: Form = "same", part: Any = "encoder") -
 
 
 def _activation(name: Any) -> str:
-    if name not in _ACTIVATIONS:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         raise ValueError(f"its activation is {name!r}; known: {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[name]
 

@@ -4,7 +4,10 @@ Sources: Radford et al. 2018, "Improving Language Understanding by Generative Pr
 Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.3. Reference code:
 openai/finetune-transformer-lm and openai/gpt-2.
 
-Departure: the decoder has a bias, as all decoders here; one of zeros is none.
+Departures: the decoder has a bias, as all decoders here; one of zeros is none. By default a classifier pools
+all tokens, without the loss of the language model beside its own; `pooling: last` and `language_model_weight:
+0.5` of `finetune_classifier` are the first paper's way (section 3.2). AdamW decays all weights, norms and
+biases too.
 """
 
 from __future__ import annotations

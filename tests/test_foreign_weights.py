@@ -22,7 +22,7 @@ from pipeline.corpus.imported_tokenizer import import_tokenizer
 from pipeline.corpus.settings import ImportedTokenizer, WordTokenizer
 from pipeline.corpus.tokenizer import train
 from pipeline.corpus.tokenizers_tokenizer import TokenizersTokenizer, completed
-from pipeline.stages._imported_network import ImportedNetwork, begins_anew
+from pipeline.stages._imported_network import ImportedNetwork, remarks
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model
 from pipeline.training.foreign_weights import read_network
 from pipeline.weights.export import export_network
@@ -108,11 +108,18 @@ def test_an_encoder_alone_gets_a_decoder_that_begins_anew(write):
     folder = write(config, bare)
     network = read_network(folder)
     assert network.begins_anew == ("head", "pairs")
-    (sentence,) = begins_anew(folder)
+    (sentence,) = remarks(folder, V)
     assert "no decoder of masked tokens and no classifier of pairs of passages" in sentence
     found = ImportedNetwork(folder, card_of(network.config)).tensors()
     assert torch.equal(found["encoder.pooler.weight"], tensors["bert.pooler.dense.weight"])
     assert found["transform.weight"].shape == (E, E)
+
+
+def test_a_tokenizer_of_another_size_is_said_where_the_folder_has_none(write):
+    folder = write(*bert_files())
+    assert remarks(folder, V) == []
+    (sentence,) = remarks(folder, V - 3)
+    assert f"has no tokenizer, but {V} tokens, and the head start's tokenizer {V - 3}" in sentence
 
 
 def test_half_precision_and_several_files_are_read(write):
@@ -160,6 +167,7 @@ def test_a_config_that_is_damaged_or_unknown_is_refused(write, content, message)
     ("changes", "message"),
     [
         ({"hidden_act": "silu"}, "its activation is 'silu'; known: gelu"),
+        ({"hidden_act": ["gelu"]}, r"its activation is \['gelu'\]; known: gelu"),
         ({"position_embedding_type": "relative_key"}, "its positions are 'relative_key'"),
         ({"is_decoder": True}, "its is_decoder is true: it reads from left to right"),
         ({"num_hidden_layers": "2"}, "its num_layers is '2', no number of at least 1"),
@@ -185,9 +193,18 @@ def test_cut_files_and_pickled_weights_are_refused(write):
     file.unlink()
     with pytest.raises(ValueError, match=r"model\.safetensors: no such file"):
         read_network(folder)
-    (folder / "pytorch_model.bin").write_bytes(b"pickle")
-    with pytest.raises(ValueError, match=r"pytorch_model\.bin, which is pickled.*save_pretrained\("):
-        read_network(folder)
+    for name in ("pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "weights.pt"):
+        (folder / name).write_bytes(b"pickle")
+        with pytest.raises(ValueError, match=rf"{name}, which is pickled.*save_pretrained\("):
+            read_network(folder)
+        (folder / name).unlink()
+
+
+def test_a_whole_file_counts_more_than_an_index_that_is_left_beside_it(write):
+    folder = write(*bert_files())
+    index = {"weight_map": {"bert.pooler.dense.bias": "model-00001-of-00009.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert read_network(folder).vocab_size == V
 
 
 def test_a_missing_or_superfluous_tensor_is_named(write):
@@ -199,8 +216,16 @@ def test_a_missing_or_superfluous_tensor_is_named(write):
     with pytest.raises(ValueError, match=r"its weights lack cls\.predictions\.bias"):
         read_network(write(config, half, "half"))
     more = {**tensors, "classifier.weight": torch.zeros(3, E)}
-    with pytest.raises(ValueError, match=r"its weights hold classifier\.weight, which a bert .* not have"):
+    with pytest.raises(ValueError, match=r"hold classifier\.weight, which a bert .*AutoModel as M;"):
         read_network(write(config, more, "more"))
+
+
+def test_segments_that_the_settings_do_not_know_are_named(write):
+    config, tensors = bert_files()
+    folder = write({**config, "type_vocab_size": 0}, tensors)
+    message = r"embeddings\.token_type_embeddings\.weight make .*: there are none; fetch"
+    with pytest.raises(ValueError, match=message):
+        ImportedNetwork(folder, card_of(read_network(folder).config)).tensors()
 
 
 def test_what_does_not_fit_the_head_start_is_refused_with_what_to_set(write):
@@ -220,7 +245,7 @@ def test_a_tensor_of_another_shape_is_named(write):
     config, tensors = bert_files()
     tensors["bert.encoder.layer.0.intermediate.dense.weight"] = torch.zeros(F + 1, E)
     folder = write(config, tensors)
-    message = r"`encoder\.layers\.0\.expand\.weight` are \(13, 8\), but by its config\.json \(12, 8\)"
+    message = r"encoder\.layer\.0\.intermediate\.dense\.weight make .* \(13, 8\), .*config\.json: \(12, 8\)"
     with pytest.raises(ValueError, match=message):
         ImportedNetwork(folder, card_of(read_network(folder).config)).tensors()
 

@@ -63,6 +63,10 @@ def test_speed_measures_each_of_ours(tmp_path):
     found = run(tmp_path, "speed")
     assert found["contestants"].keys() == {"AWD-LSTM bf16", "gpt bf16", "bert bf16"}
     assert all(each["tokens_per_second"]["median"] > 0 for each in found["contestants"].values())
+    shares = found["share of the bf16 product"]
+    assert shares.keys() == found["contestants"].keys()
+    rate = found["contestants"]["gpt bf16"]["gflop_per_second"]["median"]
+    assert shares["gpt bf16"] == pytest.approx(rate / found["bf16 product, GFLOP/s"])
 
 
 TOY = """

@@ -408,7 +408,8 @@ def test_keys_of_the_section_that_an_objective_does_not_know_are_not_in_its_way(
 def test_a_family_whose_objective_is_none_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(awd_lstm, "FAMILY", replace(awd_lstm.FAMILY, objective="causla"))
     with pytest.raises(
-        ValueError, match=r"the family awd_lstm trains by 'causla', which is no objective; known: causal"
+        ValueError,
+        match=r"the family awd_lstm trains by 'causla', which is no objective; known: bidirectional, causal",
     ):
         resolved_with({})
 
@@ -480,6 +481,41 @@ def test_a_classifier_that_would_read_more_at_once_than_its_context_is_refused_a
         resolve_all(params_with(reading(max_tokens=512, bptt=512)))
     resolve_all(params_with(reading(max_tokens=512, bptt=128)))
     resolve_all(params_with(reading(max_tokens=128, bptt=512)))  # they fit, and are read whole
+
+
+@pytest.mark.parametrize(
+    ("family", "max_tokens", "message"),
+    [
+        (
+            "bert",
+            300,
+            r"headstarts\.bert\.finetune_classifier\.max_tokens is 300, .* its context is 128; lower",
+        ),
+        ("bert", 2, r"max_tokens is 2, but a row of two texts has a token at its start .* at least 3"),
+        ("gpt", 2, r"max_tokens is 2, but a row of two texts"),
+        ("gpt", 300, None),
+        ("bert", 128, None),
+    ],
+)
+def test_rows_of_pairs_are_of_a_length_that_can_be_read(family, max_tokens, message):
+    source = {
+        "kind": "files", "format": "csv", "train": ["in.csv"], "validation": [], "test": [], "unlabelled": [],
+        "text_column": "a", "text_pair_column": "b", "label_column": "c", "label_names": None,
+        "encoding_errors": "refuse",
+    }  # fmt: skip
+    params = params_with(
+        {
+            "run": {"headstarts": [family]},
+            "corpus": {"target": {"source": source}},
+            "headstarts": {family: {"finetune_classifier": {"max_tokens": max_tokens, "bptt": 64}}},
+            "sample_efficiency": {"arms": [family]},
+        }
+    )
+    if message is None:
+        assert resolve_all(params)
+    else:
+        with pytest.raises(ValueError, match=message):
+            resolve_all(params)
 
 
 def test_layers_that_a_probe_can_read_are_accepted():

@@ -102,3 +102,6 @@ def test_answers_go_the_whole_route(tmp_path):
     assert "second" in summary
     said = command(project, "headstart", "predict", "oven pan salt\twave tide ship\tdough onion flour").stdout
     assert json.loads(said)["label"] in ("first", "second")
+    refused = command(project, "headstart", "layers", "gpt", check=False)
+    assert refused.returncode == 2
+    assert "answers to choose from, of which a probe makes nothing" in refused.stderr

@@ -20,6 +20,7 @@ import numpy as np
 from pipeline.corpus.settings import Direction
 
 PairOrder = Literal["given", "both"]
+LEAST_TOKENS_OF_PAIRS = 3  # the start, and a delimiter behind each text
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,14 @@ class Opened:
 
     @property
     def reading(self) -> Reading:
-        """How a probe of this head start reads a document."""
+        """How a probe of this head start reads a document.
+
+        Raises ValueError for documents of a text and answers, which no probe reads.
+        """
+        if self.info.num_texts > 2:
+            raise ValueError(
+                "the documents of corpus.target have answers to choose from, of which a probe makes nothing"
+            )
         classifier = self.settings.finetune_classifier
         return Reading.of(classifier.max_tokens, classifier.bptt, self.card, self.info)
 

@@ -9,8 +9,9 @@ with next sentence prediction two stretches of half the length, each with an end
 With `whole_words` the tokens of a word are chosen together, as the reference code's later versions do (its
 README, "Whole Word Masking").
 
-Departures: masks are drawn anew each time that a text is read (dynamic masks, as RoBERTa). A tokenizer
-without a piece for masks lends its unknown one, which byte fallback leaves unused.
+Departures: masks are drawn anew each time that a text is read (dynamic masks, as RoBERTa). A passage may
+reach over the end of a document; where that end is between the two, the second follows the first in the
+ribbon alone. A tokenizer without a piece for masks lends its unknown one, which byte fallback leaves unused.
 
 Shapes: B rows of this worker, T tokens of a row, N masked tokens.
 """

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from models.family import check_chunks
 from pipeline.corpus.settings import FilesSource
+from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
 from pipeline.project.params import Params
 from pipeline.training.cards import family_and_config
@@ -67,6 +68,12 @@ def _check_texts(params: Params, trained: list[ResolvedHeadStart]) -> None:
         for section in _CLASSIFIERS:
             settings = getattr(each, section)
             at_once = encoder.tokens_at_once(settings.bptt, settings.max_tokens)
+            if settings.max_tokens < LEAST_TOKENS_OF_PAIRS:
+                raise ValueError(
+                    f"params.yaml: headstarts.{each.name}.{section}.max_tokens is {settings.max_tokens}, but "
+                    "a row of two texts has a token at its start and one behind each; set it to at least "
+                    f"{LEAST_TOKENS_OF_PAIRS}"
+                )
             if encoder.has_segments and settings.max_tokens > at_once:
                 raise ValueError(
                     f"params.yaml: headstarts.{each.name}.{section}.max_tokens is {settings.max_tokens}, but "

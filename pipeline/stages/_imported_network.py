@@ -40,19 +40,27 @@ class ImportedNetwork:
         for name, tensor in network.tensors.items():
             if name in ("encoder.embedding.weight", "decoder_weight", "decoder_bias"):
                 tensor = _with_rows(tensor, card.vocab_size, self.path)
-            if tensors[name].shape != tensor.shape:
+            wanted = tuple(tensors[name].shape) if name in tensors else "there are none"
+            if wanted != tuple(tensor.shape):
                 raise ValueError(
-                    f"{self.path}: its weights for `{name}` are {tuple(tensor.shape)}, but by its "
-                    f"config.json {tuple(tensors[name].shape)}; fetch the folder again"
+                    f"{self.path}: its weights {network.theirs[name]} make a tensor of the shape "
+                    f"{tuple(tensor.shape)}, but by its config.json: {wanted}; fetch the folder again"
                 )
             tensors[name] = tensor
         return tensors
 
 
-def begins_anew(path: Path) -> list[str]:
-    """A sentence on what the folder lacks; none if it lacks nothing."""
-    missing = [_PARTS[part] for part in read_network(path).begins_anew]
-    return [f"{path} has no {' and no '.join(missing)}: it begins with random numbers"] if missing else []
+def remarks(path: Path, vocab_size: int) -> list[str]:
+    """Sentences on what the folder lacks; none if it lacks nothing. `vocab_size` is that of the tokenizer."""
+    network = read_network(path)
+    missing = [_PARTS[part] for part in network.begins_anew]
+    found = [f"{path} has no {' and no '.join(missing)}: it begins with random numbers"] if missing else []
+    if not holds_tokenizer(path) and network.vocab_size != vocab_size:
+        found.append(
+            f"{path} has no tokenizer, but {network.vocab_size:,} tokens, and the head start's tokenizer "
+            f"{vocab_size:,}: see that it is the one that the weights were trained with"
+        )
+    return found
 
 
 def _check_settings(network: ForeignNetwork, card: ModelCard, path: Path) -> None:

@@ -45,7 +45,7 @@ def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Ses
         figures = fit_and_export(made, params.run, session, out)
         if settings.weights is not None and settings.family.imports_networks:
             network = importlib.import_module("pipeline.stages._imported_network")
-            figures["warnings"] = network.begins_anew(settings.weights)
+            figures["warnings"] = network.remarks(settings.weights, made.card.vocab_size)
         return figures
     # By name: head starts that begin without do not depend on this code.
     trained = importlib.import_module("pipeline.stages._trained_embedding")

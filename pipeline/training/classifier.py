@@ -31,7 +31,7 @@ from pipeline.corpus.classifier_batches import (
 )
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Normalise
-from pipeline.corpus.text_form import TextForm
+from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS, TextForm
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
 from pipeline.training.cards import (
     HeadCard,
@@ -457,6 +457,11 @@ def _check_texts(settings: ClassifierTraining, num_texts: int, family: str, enco
         raise ValueError(
             f"the corpus has documents of {num_texts} texts, which the family {family} does not tell apart; "
             "leave its head starts out of run.headstarts"
+        )
+    if settings.max_tokens < LEAST_TOKENS_OF_PAIRS:
+        raise ValueError(
+            f"finetune_classifier.max_tokens is {settings.max_tokens}, but a row of two texts has a token at "
+            f"its start and one behind each; set it to at least {LEAST_TOKENS_OF_PAIRS}"
         )
     at_once = encoder.tokens_at_once(settings.bptt, settings.max_tokens)
     if encoder.has_segments and settings.max_tokens > at_once:

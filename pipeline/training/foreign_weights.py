@@ -19,7 +19,7 @@ from models.foreign import ARCHITECTURES, Architecture, Entry, taken
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-_PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth")
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _SIZES = ("embedding_dim", "feedforward_dim", "num_layers", "num_heads", "context", "num_segments")
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of norms, in files that began as TensorFlow's
 _SHOWN = 5
@@ -34,6 +34,7 @@ class ForeignNetwork:
     tensors: dict[str, Tensor]  # float32: `encoder.*`, and of the decoder what there was
     begins_anew: tuple[str, ...]  # parts that the folder lacks: the decoder, next sentence prediction
     vocab_size: int
+    theirs: dict[str, str]  # the names in the folder of what made each tensor
 
 
 def read_network(folder: Path) -> ForeignNetwork:
@@ -68,7 +69,8 @@ def read_network(folder: Path) -> ForeignNetwork:
     elif own_decoder is not None:
         raise ValueError(
             f"{folder}: its decoder, {architecture.decoder}, is another matrix than its embedding, which is "
-            f"not known here for a {architecture.model_type}; save its encoder alone"
+            f"not known here for a {architecture.model_type}; save its encoder alone: "
+            f"{_conversion(folder, {})}"
         )
     if own_decoder is not None:
         tensors["decoder_weight"] = own_decoder
@@ -78,6 +80,7 @@ def read_network(folder: Path) -> ForeignNetwork:
         tensors,
         tuple(sorted(absent - {"pooler"})),
         len(tensors["encoder.embedding.weight"]),
+        {_our_name(entry): ", ".join(entry.theirs) for entry in [*wanted, decoder]},
     )
 
 
@@ -136,7 +139,7 @@ def _config_of(folder: Path, architecture: Architecture, described: Mapping[str,
 
 def _read_tensors(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
     files = [folder / WEIGHTS_FILE]
-    if (folder / INDEX_FILE).is_file():
+    if not files[0].is_file() and (folder / INDEX_FILE).is_file():  # as `transformers` chooses
         names = _read_json(folder, INDEX_FILE).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
             raise ValueError(f"{folder / INDEX_FILE}: it has no weight_map of files; fetch it again")
@@ -154,11 +157,11 @@ def _read_file(folder: Path, file: Path, described: Mapping[str, Any]) -> dict[s
     from safetensors.torch import load_file
 
     if not file.is_file():
-        pickled = next((name for name in _PICKLED if (folder / name).exists()), None)
-        if pickled is not None:
+        pickled = sorted(found.name for pattern in _PICKLED for found in folder.glob(pattern))
+        if pickled:
             raise ValueError(
-                f"{folder} holds {pickled}, which is pickled: loading it would run whatever code it holds. "
-                f"Convert it where you trust it: {_conversion(folder, described)}"
+                f"{folder} holds {pickled[0]}, which is pickled: loading it would run whatever code it "
+                f"holds. Convert it where you trust it: {_conversion(folder, described)}"
             )
         raise ValueError(f"{file}: no such file; fetch it again")
     try:
@@ -238,7 +241,8 @@ def _refuse_superfluous(
     if unknown:
         raise ValueError(
             f"{folder}: its weights hold {_some(unknown)}, which a {architecture.model_type} as in "
-            f"{CONFIG_FILE} does not have; it may be a model for another task: save its encoder alone"
+            f"{CONFIG_FILE} does not have. It may be a model for another task; save its encoder alone: "
+            f"{_conversion(folder, {})}"
         )
 
 
