@@ -150,21 +150,37 @@ def test_cross_fitting_flatters_less_than_fitting_and_judging_on_the_same_docume
     assert all(gain > -1e-3 for gain in gained)
 
 
-def test_the_least_error_wins_and_the_log_loss_settles_ties():
+def test_the_log_loss_decides_among_those_whose_error_is_not_clearly_above_the_least():
+    labels = np.arange(200) % 2
+    right = np.eye(2)[labels]
+
+    def classifier(num_wrong: int, sureness: float) -> np.ndarray:
+        probs = 0.5 + (right - 0.5) * sureness
+        probs[:num_wrong] = probs[:num_wrong, ::-1]
+        return probs
+
+    few, near, many = classifier(20, 0.05), classifier(22, 0.8), classifier(60, 0.45)
+    losses = [log_loss(labels, probs) for probs in (near, many, few)]
+    assert losses == sorted(losses)
+    found = choose({"few": few, "near": near, "many": many}, labels, SETTINGS, seed=0)
+    assert [each.name for each in found.candidates] == ["near", "few", "many"]
+    assert [each.above for each in found.candidates] == pytest.approx([0.01, 0, 0.2])
+    # One that is clearly more often wrong is none of them, however low its log loss.
+    without = choose({"few": few, "many": many}, labels, SETTINGS, seed=0)
+    assert without.name == "few"
+
+
+def test_of_equal_log_losses_the_least_error_wins():
     labels = np.array([0, 0, 1, 1])
     sure = np.array([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.99, 0.01]])
     unsure = np.array([[0.6, 0.4], [0.6, 0.4], [0.4, 0.6], [0.6, 0.4]])
-    right_at_all = np.array([[0.51, 0.49]] * 2 + [[0.49, 0.51]] * 2)
     found = choose({"sure": sure, "unsure": unsure}, labels, SETTINGS, seed=0)
     assert log_loss(labels, unsure) < log_loss(labels, sure)
     assert [each.name for each in found.candidates] == ["unsure", "sure"]
-    found = choose({"sure": sure, "unsure": unsure, "right": right_at_all}, labels, SETTINGS, seed=0)
-    assert found.name == "right"
-    assert [each.error for each in found.candidates] == [0, 0.25, 0.25]
-    assert [each.above for each in found.candidates] == [0, 0.25, 0.25]
+    assert choose({"a": sure, "b": sure}, labels, SETTINGS, seed=0).name == "a"
 
 
-def test_candidates_come_with_the_noise_of_their_difference_from_the_chosen_one():
+def test_candidates_come_with_the_noise_of_their_difference_from_the_least_error():
     probs, labels = predictions(4, [2.5, 2.3, 0.0], 400)
     found = choose(dict(zip("abc", probs, strict=True)), labels, SETTINGS, seed=0)
     best, close, far = found.candidates

@@ -43,25 +43,24 @@ def _choice(figures: Figures) -> str:
     chosen = name_of(shipped)
     if metrics["forced"]:
         return f"What ships, {chosen}, is named by evaluate.ship."
+    errors = {name: each["validation"]["error"] for name, each in candidates.items()}
     close = [
-        name_of(name)
+        f"{name_of(name)} ({errors[name]:.1%})"
         for name, each in candidates.items()
         if name != shipped and each["validation"]["above_low"] <= 0
     ]
-    least = candidates[shipped]["validation"]["error"]
-    equal = [
-        name_of(name)
-        for name, each in candidates.items()
-        if name != shipped and each["validation"]["error"] == least
-    ]
-    also = f", like {listed(equal)}, and of these the lowest log loss" if equal else ""
+    least = min(errors.values())
+    is_least = errors[shipped] == least
     said = (
-        f"What ships, {chosen}, has the lowest error of all candidates, {least:.1%}, on "
-        f"{metrics['num_validation_documents']:,} validation documents{also}"
+        f"What ships, {chosen}, has {'the lowest error of all candidates, ' if is_least else 'an error of '}"
+        f"{errors[shipped]:.1%}, on {metrics['num_validation_documents']:,} validation documents"
     )
     if not close:
         return f"{said}, clearly below all {len(candidates) - 1} others."
-    return f"{said}. Not clearly worse there: {', '.join(close)}."
+    return (
+        f"{said}. Among those that are not clearly worse there than the lowest, it has the lowest log loss; "
+        f"the others are {', '.join(close)}."
+    )
 
 
 def _without(figures: Figures) -> list[str]:
