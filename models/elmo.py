@@ -41,6 +41,7 @@ from models.sampling import Candidates
 
 _HASH_BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that powers of it are never zero
 _NO_WORD = 2**63 - 1  # fills up a softmax that has more places than the text has words
+_CHARACTERS_OF_A_WORD = 5  # for an estimate of memory
 UNKNOWN = 0  # in the softmax: every word that it does not hold
 
 
@@ -232,6 +233,13 @@ class ELMo(Encoder):
 
     def initial_state(self, num_rows: int) -> State:
         return ()
+
+    def activations_per_token(self, chunk: int, before: int) -> float:
+        """As measured on text of which each word is another one, and some word is as long as can be."""
+        config = self.config
+        convolved = 3 * sum(config.filters) * config.max_characters
+        of_lstms = 2 * config.num_layers * (10 * config.hidden_dim + 4 * config.projection_dim)
+        return (convolved + of_lstms) / _CHARACTERS_OF_A_WORD + 2 * sum(self.layer_widths)
 
     def forward(
         self,

@@ -190,7 +190,7 @@ for split, number in (("train", 300), ("validation", 80)):
         splits[split] = shard.info(50 * number, 300 * number)
 write_info(folder, TokensInfo(
     4000, "abc", unk_id=3, bos_id=1, eos_id=2, pad_id=0, label_names=("a", "b", "c", "d"), splits=splits
-))
+), np.arange(4000) >= 3300)
 params = load(folder / "params.yaml")
 given = {"tokens": str(folder), "target_lm": "not read", "general_lm": "not read"}
 job = job_of(stage, params, given, sys.argv[3])
@@ -222,6 +222,7 @@ print(json.dumps([need.worker_bytes, taken, need.checkpoint_bytes, written]))
         ("vectors", {"config": {"embedding_dim": 1600}, "pretrain_lm": {"subsample": None}}, 2.0),
         ("gpt", {"config": {"num_layers": 4}}, FACTOR),
         ("transformer_xl", {}, FACTOR),
+        ("elmo", {}, FACTOR),
     ],
 )
 def test_the_estimate_is_near_the_measured_peak_of_a_training(tmp_path, stage, headstart, changes, too_high):
@@ -229,8 +230,9 @@ def test_the_estimate_is_near_the_measured_peak_of_a_training(tmp_path, stage, h
 
     classifier = {"start": "scratch", "batch_rows": 64, "max_tokens": 120, "patience": 3, "unfreeze": "full"}
     changes = {**changes, "finetune_classifier": classifier}
+    declared = overlay(PARAMS, read_yaml(ROOT / "presets/elmo.yaml")) if headstart == "elmo" else PARAMS
     with (tmp_path / "params.yaml").open("w") as file:
-        YAML(typ="safe").dump(overlay(PARAMS, {"headstarts": {headstart: changes}}), file)
+        YAML(typ="safe").dump(overlay(declared, {"headstarts": {headstart: changes}}), file)
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, str(tmp_path), stage, headstart],
         env=HERE,
