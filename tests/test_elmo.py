@@ -24,6 +24,7 @@ from models.elmo import (
 )
 from models.layers import GlobalBatch
 from models.objective import TrainingText
+from pipeline.objectives import bidirectional
 from pipeline.objectives.bidirectional import Bidirectional, beginnings, frequent_words
 from pipeline.objectives.settings import BidirectionalSettings
 from pipeline.training.context import Context
@@ -237,6 +238,19 @@ def test_the_softmax_holds_the_most_frequent_words_and_one_place_for_all_others(
     # Of eleven words the softmax holds ten: all but the rarest, `question`, whose rank is shared with none.
     assert len(set(targets.tolist()) - {UNKNOWN}) == 6
     assert targets[-3:-1].tolist() == [UNKNOWN, UNKNOWN]
+
+
+@pytest.mark.parametrize("at_once", [3, 40, 100])
+def test_words_are_counted_in_stretches_that_cut_no_document(monkeypatch, at_once):
+    text = training_text()
+    whole = frequent_words(text.training, beginnings(text))
+    monkeypatch.setattr(bidirectional, "_COUNTED_AT_ONCE", at_once)
+    monkeypatch.setattr(bidirectional, "_COUNTS", 1000)
+    assert frequent_words(text.training, beginnings(text)) == whole
+    monkeypatch.setattr(bidirectional, "_COUNTS", 4)
+    sampled = frequent_words(text.training, beginnings(text))
+    assert 0 < sum(sampled.values()) <= sum(whole.values())
+    assert set(sampled) <= set(whole)
 
 
 def test_the_loss_is_the_mean_of_both_directions_over_words_that_are_whole():

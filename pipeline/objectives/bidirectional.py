@@ -38,7 +38,7 @@ from pipeline.corpus.language_model_batches import LanguageModelBatches
 from pipeline.objectives.settings import BidirectionalSettings
 
 _EVALUATION_SEED = 0  # so that evaluations compare
-_COUNTED_AT_ONCE = 1_000_000  # tokens
+_COUNTED_AT_ONCE, _COUNTS = 1_000_000, 10  # tokens, and how often of a shard
 _CHARACTERS_OF_A_WORD = 5  # about so many tokens are one, for an estimate of memory
 
 
@@ -182,18 +182,18 @@ def beginnings(text: TrainingText) -> Tensor:
 
 
 def frequent_words(shards: Sequence[Documents], begins_V: Tensor) -> Counter[int]:
-    """Count the words of a text, by their hashes."""
+    """Count the words of a text, by their hashes; of a large one from an even sample."""
     counts: Counter[int] = Counter()
     for shard in shards:
         # Documents are not cut, as their words would be.
         cuts = np.searchsorted(shard.offsets, np.arange(0, shard.offsets[-1], _COUNTED_AT_ONCE))
-        bounds = [*shard.offsets[np.unique(cuts)], shard.offsets[-1]]
-        for start, stop in pairwise(bounds):
-            if start < stop:
-                ids = torch.from_numpy(np.asarray(shard.tokens[start:stop], dtype=np.int64))[None]
-                hashes = Words.of(ids, begins_V, None, max_characters=1).hashes_BW
-                found, number = hashes.unique(return_counts=True)
-                counts.update(dict(zip(found.tolist(), number.tolist(), strict=True)))
+        stretches = list(pairwise(np.unique([*shard.offsets[cuts], shard.offsets[-1]])))
+        chosen = np.unique(np.linspace(0, len(stretches) - 1, _COUNTS).round().astype(int))
+        for start, stop in (stretches[place] for place in chosen):
+            ids = torch.from_numpy(np.asarray(shard.tokens[start:stop], dtype=np.int64))[None]
+            hashes = Words.of(ids, begins_V, None, max_characters=1).hashes_BW
+            found, number = hashes.unique(return_counts=True)
+            counts.update(dict(zip(found.tolist(), number.tolist(), strict=True)))
     return counts
 
 
