@@ -379,6 +379,7 @@ def _clearest(
 def _parted(by_layer: Sequence[np.ndarray]) -> tuple[int, np.ndarray, float]:
     """Return the layer that parts occurrences into two groups best, the group of each, and how clearly.
 
+    The lowest of several layers is left out: a transformer's knows places in the text, and no context.
     Groups are those of k-means on features of length one; the measure is the silhouette (Rousseeuw 1987).
     Groups of fewer than three different features are none: a word has the same ones wherever a text begins
     with it, if nothing behind it is seen.
@@ -389,6 +390,8 @@ def _parted(by_layer: Sequence[np.ndarray]) -> tuple[int, np.ndarray, float]:
     best = (len(by_layer) - 1, np.zeros(len(by_layer[0]), dtype=int), 0.0)
     for layer, features_NF in enumerate(by_layer):
         units_NF = _units(features_NF)
+        if layer == 0 and len(by_layer) > 1:
+            continue
         if _num_different(units_NF) < 2 * _LEAST_GROUP:
             continue
         groups = KMeans(2, n_init=4, random_state=0).fit_predict(units_NF)
