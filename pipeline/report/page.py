@@ -40,7 +40,7 @@ figure { margin: .8rem 0 } figcaption, .note { color: var(--soft); font-size: .9
 .chart { width: 100%; min-height: 120px } .chart svg { max-width: 100% }
 .scroll { overflow-x: auto } table { border-collapse: collapse; font-size: .9rem }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: right; vertical-align: top }
-th:first-child, td:first-child { text-align: left } td.text { text-align: left; min-width: 14rem }
+th:first-child, td:first-child { text-align: left } .text { text-align: left; min-width: 14rem }
 .pairs th { font-weight: normal } .pairs tbody th { text-align: left; min-width: 8rem }
 .pairs th, .pairs td { padding: .25rem .4rem }
 @media (max-width: 48rem) { /* a block for each row, a line for each column */
@@ -461,7 +461,7 @@ def _table(rows: Sequence[Row], text: Sequence[str] = ()) -> str:
     """Empty without rows. Columns named in `text` hold prose."""
     if not rows:
         return ""
-    head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in rows[0])
+    head = "".join(f"<th scope='col'{_kind(name in text)}>{escape(name)}</th>" for name in rows[0])
     body = "".join("<tr>" + "".join(_cell(name in text, value) for name, value in row.items()) + "</tr>"
                    for row in rows)  # fmt: skip
     return f"{_SCROLL}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -487,5 +487,8 @@ def _pairs(rows: Sequence[Row]) -> str:
 
 
 def _cell(is_text: bool, value: Any) -> str:
-    kind = " class='text'" if is_text else ""
-    return f"<td{kind}>{escape(str(value))}</td>"
+    return f"<td{_kind(is_text)}>{escape(str(value))}</td>"
+
+
+def _kind(is_text: bool) -> str:
+    return " class='text'" if is_text else ""
