@@ -96,7 +96,8 @@ class Words(NamedTuple):
     def of(ids_BT: Tensor, begins_V: Tensor, mask_BT: Tensor | None, max_characters: int) -> Words:
         num_rows, num_tokens = ids_BT.shape
         place_T = torch.arange(num_tokens, device=ids_BT.device)
-        real_BT = torch.ones_like(ids_BT, dtype=torch.bool) if mask_BT is None else mask_BT
+        # A row that ended in an earlier chunk has one word of padding.
+        real_BT = (place_T == 0) | (torch.ones_like(ids_BT) > 0 if mask_BT is None else mask_BT)
         begins_BT = (begins_V[ids_BT] | (place_T == 0)) & real_BT
         word_BT = begins_BT.cumsum(1) - 1
         within_BT = place_T - torch.where(begins_BT, place_T, 0).cummax(1).values

@@ -92,6 +92,16 @@ def test_rows_of_other_lengths_and_without_a_mask():
     assert cut.real_BW.tolist() == [[True] * 3]
 
 
+def test_a_row_that_has_ended_changes_no_other():
+    encoder = elmo()
+    ids, mask = rows_of("to be or not", "be")
+    ended = torch.cat([mask[:1], torch.zeros_like(mask[:1])])
+    found = encoder(ids, ended).features
+    assert torch.allclose(found[0], encoder(ids[:1], mask[:1]).features[0], atol=1e-6)
+    assert torch.isfinite(found).all()
+    assert torch.isfinite(encoder(ids[1:], ended[1:]).features).all()
+
+
 def test_the_characters_of_a_word_go_through_the_convolutions_as_in_the_equations():
     torch.manual_seed(0)
     network = CharacterNetwork(CONFIG)

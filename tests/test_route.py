@@ -55,7 +55,7 @@ def test_layers_are_compared_on_what_the_route_left(project):
 
 def test_the_anatomy_of_layers_is_measured_on_what_the_route_left(project):
     done = command(project, "headstart", "anatomy", "ulmfit", "--documents", "400")
-    assert "of a word in two contexts" in done.stdout
+    assert "sentences, by layer, with two standard errors" in " ".join(done.stdout.split())
     found = json.loads((project / "reports/studies/anatomy-ulmfit.json").read_text(encoding="utf-8"))
     assert found["key"] == metrics(project, "finetune_lm-ulmfit")["key"]
     assert len(found["layers"]) == 2
@@ -68,6 +68,10 @@ def test_the_anatomy_of_layers_is_measured_on_what_the_route_left(project):
     refused = command(project, "headstart", "anatomy", "vectors", "--word", "zyx", check=False)
     assert "'zyx' is not one word that the tokenizer knows; take another one" in refused.stderr
     assert "Traceback" not in refused.stderr
+    command(project, "dvc", "repro")
+    page = (project / "reports/index.html").read_text(encoding="utf-8")
+    assert 'id="chart-anatomy-ulmfit"' in page
+    assert 'id="chart-anatomy-vectors-1"' in page
 
 
 def test_a_language_model_continues_a_text(project):
