@@ -1,7 +1,7 @@
 """ELMo: words known by their characters, read by LSTMs in both directions.
 
-Source: Peters et al. 2018, "Deep contextualized word representations" (arXiv 1802.05365), sections 3.1 to 3.3
-and 4; characters after Jozefowicz et al. 2016 (arXiv 1602.02410) and Kim et al. 2015 (arXiv 1508.06615),
+Source: Peters et al. 2018, "Deep contextualized word representations" (arXiv 1802.05365), section 3;
+characters after Jozefowicz et al. 2016 (arXiv 1602.02410) and Kim et al. 2015 (arXiv 1508.06615),
 highway layers after Srivastava et al. 2015 (arXiv 1505.00387). Reference code: allenai/bilm-tf.
 
 The tokens are characters, of a tokenizer of the kind `char`. A word is a token that begins one and those that
@@ -261,7 +261,7 @@ class ELMo(Encoder):
         """Return each layer before its dropout, and the top one after it, all (B, W, 2P).
 
         The first P features are of the words up to that one, the last P of those from it on. The residual
-        connections are of section 3.3: each LSTM but the first adds what it reads.
+        connections are of section 3.4: each LSTM but the first adds what it reads.
         """
         config = self.config
         real_UC = words.characters_UC >= 0

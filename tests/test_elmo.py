@@ -151,7 +151,7 @@ def test_each_direction_sees_its_side_alone():
 
 
 def test_the_second_layer_adds_what_it_reads():
-    """Section 3.3: a residual connection from the first layer to the second."""
+    """Section 3.4: a residual connection from the first layer to the second."""
     encoder = elmo()
     for layer in (encoder.forwards[1], encoder.backwards[1]):
         torch.nn.init.zeros_(cast(Tensor, layer.projection))
