@@ -133,7 +133,7 @@ def test_a_direction_that_all_share_is_seen_as_anisotropy():
     assert plain.layers[0].cosine_baseline < 0.5
     assert shared.layers[0].cosine_baseline > 0.95
     assert shared.layers[0].explained_baseline > 0.95
-    # What is left of a word's likeness to itself above that of random words is little.
+    # A word is hardly more like itself than random words are.
     assert shared.layers[0].self_similarity - shared.layers[0].cosine_baseline < 0.05
 
 

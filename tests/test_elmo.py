@@ -245,7 +245,7 @@ def test_the_softmax_holds_the_most_frequent_words_and_one_place_for_all_others(
     Bidirectional(model, settings(), text, seed=1)
     ids, _ = rows_of("to be or not question hamlet")
     targets = model.targets(encoder_of(model).words(ids).hashes_BW)[0]
-    # Of eleven words the softmax holds ten: all but the rarest, `question`, whose rank is shared with none.
+    # The softmax holds ten of the eleven words: `question` is rarer than each other one.
     assert len(set(targets.tolist()) - {UNKNOWN}) == 6
     assert targets[-3:-1].tolist() == [UNKNOWN, UNKNOWN]
 

@@ -167,7 +167,7 @@ def _training_failure(message: str, settings: Settings, key: str) -> str:
 
 
 def _check_size(size: int, settings: Settings, key: str) -> None:
-    # Of the char kind a text has as many pieces as characters, and `vocab_size` is the most of them.
+    # The char kind makes a piece of each character, and `vocab_size` limits their number.
     if settings.kind != "char" and size != settings.vocab_size:
         raise ValueError(
             f"`{key}.vocab_size` is {settings.vocab_size:,}, but the sample supports at most {size:,} "

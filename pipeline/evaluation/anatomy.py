@@ -40,7 +40,7 @@ Word = tuple[int, ...]  # its pieces, which tell it from others
 
 
 class Span(NamedTuple):
-    """Where a word stands in a document."""
+    """The place of a word in a document."""
 
     start: int
     stop: int
@@ -54,7 +54,7 @@ class Occurrence(NamedTuple):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What each token does in a text, bool (V,)."""
+    """The part that each token plays in a text, bool (V,)."""
 
     begins_V: np.ndarray  # a word
     spoken_V: np.ndarray  # belongs to one: it has a letter or digit
@@ -190,7 +190,7 @@ def anatomy(
         for layer, kept in enumerate(features)
     ]
     if not examples:
-        found = _clearest(words, places_of_words, features, tokenizer, texts)
+        found = _clearest(words, places_of_words, features, tokenizer)
         shown, places_of_shown = ({found[0]: found[1]}, {found[0]: found[2]}) if found else ({}, {})
     return Anatomy(
         layers=measured,
@@ -363,7 +363,6 @@ def _clearest(
     places: Sequence[np.ndarray],
     features: Sequence[np.ndarray],
     tokenizer: Tokenizer,
-    texts: Sequence[np.ndarray],
 ) -> tuple[str, list[Occurrence], np.ndarray] | None:
     """Return the word of four letters or more whose occurrences fall into two groups most clearly."""
     best, found = 0.0, None

@@ -44,7 +44,7 @@ class Opened:
 
     @property
     def folder(self) -> Path:
-        """Of the token shards."""
+        """The folder of the token shards."""
         return tokens_at(self.link)
 
     @property

@@ -277,7 +277,7 @@ def classifier_restarts(figures: Figures) -> list[str]:
 
 
 def of_classifiers(figures: Figures) -> list[str]:
-    """What is to be said below the table of classifiers."""
+    """Return the remarks below the table of classifiers."""
     return [*never_predicted(figures), *classifier_restarts(figures), *cuts(figures), *mixes(figures)]
 
 
@@ -406,7 +406,7 @@ def ablations(figures: Figures) -> str:
 
 
 def anatomy(study: Mapping[str, Any]) -> str:
-    """What the measures of the layers mean, and of how much text they are."""
+    """Explain what the measures of the layers mean, and of how much text they are."""
     return (
         f"the features of {study['num_words']:,} words in up to 30 contexts each, and of "
         f"{study['num_sentences']:,} sentences, by layer, with two standard errors on either side. The less "
