@@ -56,7 +56,7 @@ def test_the_figures_are_those_of_a_probe_with_these_settings(kind):
         train, test = (
             pooled_features(encoder, part.tokens, way, READING, IDF, device) for part in (training, judged)
         )
-        probs = fit_probe(train, training.labels, 2, seed=3).probabilities(test)
+        probs = fit_probe([train], training.labels, 2, seed=3).probabilities([test])
         assert each.error == pytest.approx((probs.argmax(1) != judged.labels).mean())
         assert each.log_loss == pytest.approx(-np.log(probs[np.arange(40), judged.labels]).mean(), rel=1e-3)
         assert each.standard_error == pytest.approx((each.error * (1 - each.error) / 40) ** 0.5)

@@ -301,6 +301,7 @@ def test_arms_of_what_is_not_trained_are_left_out():
         "ulmfit",
         "ulmfit_backward:scratch",
         "bidirectional",
+        "bidirectional:probe",
         "ulmfit:general_lm",
         "ulmfit_backward",
         "tfidf",
@@ -314,7 +315,8 @@ def test_arms_of_what_is_not_trained_are_left_out():
     assert both.arms(1) == arms
     assert both.trained_ensembles() == {"bidirectional": ["ulmfit", "ulmfit_backward"]}
     assert [both.head_starts_of(arm) for arm in arms] == [
-        ["ulmfit"], ["ulmfit_backward"], ["ulmfit", "ulmfit_backward"], ["ulmfit"], ["ulmfit_backward"], [],
+        ["ulmfit"], ["ulmfit_backward"], ["ulmfit", "ulmfit_backward"], ["ulmfit", "ulmfit_backward"],
+        ["ulmfit"], ["ulmfit_backward"], [],
     ]  # fmt: skip
 
 

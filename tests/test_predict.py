@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from pipeline.artifacts.model_folder import export_model
-from pipeline.artifacts.shipped import Labelling, ShippedProbe, ship, write_probe, write_tfidf
+from pipeline.artifacts.shipped import FrozenEncoder, Labelling, ShippedProbe, ship, write_probe, write_tfidf
 from pipeline.corpus import sentencepiece_tokenizer, word_tokenizer
 from pipeline.corpus.settings import Normalise, SentencepieceTokenizer, WordTokenizer
 from pipeline.corpus.settings import TrainedTokenizer as TokenizerSettings
@@ -149,41 +149,49 @@ LABELLING = Labelling(("no", "yes"), NORMALISE.model_dump())
 
 
 @pytest.mark.parametrize("with_tfidf", [False, True])
-def test_a_shipped_probe_gives_the_probabilities_of_the_fitted_one(tmp_path, with_tfidf):
-    tokenizer = train(PAIRS, WORDS)
-    file = tmp_path / tokenizer.FILE
-    file.write_bytes(tokenizer.content)
-    card = ModelCard(
-        "language_model", "awd_lstm", CONFIG, tokenizer.vocab_size, tokenizer.pad_id, "forward",
-        tokenizer.sha256, "finetune_lm", "key", None,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    encoder = build_encoder(card)[0]
-    with torch.no_grad():
-        encoder.embedding.weight.mul_(20)
-    settings = Probe(layers=[-1], combine="concat", pooling=["mean", "idf_mean"])
-    reading = Reading("forward", 40, 7, tokenizer.pad_id, frozenset({tokenizer.pad_id}))
-    idf_V = np.linspace(1, 3, tokenizer.vocab_size).astype(np.float32)
-
-    def features(texts: list[str]) -> np.ndarray:
-        ids = tokenizer.encode_batch(texts)
-        return pooled_features(encoder, ids, settings, reading, idf_V, torch.device("cpu"))
-
-    asked = ["aa bb cc", "ff", "cc dd"]
-    fitted = (
-        fit_joint(PAIRS, features(PAIRS), LABELS, 2, seed=0)
-        if with_tfidf
-        else fit_probe(features(PAIRS), LABELS, 2, seed=0)
-    )
-    read = (asked, features(asked)) if with_tfidf else (features(asked),)
-    wanted = fitted.probabilities(*read)
-    weights = encoder.state_dict()
-    probe = ShippedProbe(card, weights, torch.from_numpy(idf_V), settings, reading, fitted)
-    write_probe(tmp_path / "probe", probe, LABELLING, file)
+@pytest.mark.parametrize("names", [["ulmfit"], ["ulmfit", "other"]])
+def test_a_shipped_probe_gives_the_probabilities_of_the_fitted_one(tmp_path, with_tfidf, names):
+    """Of two encoders, each has a tokenizer of its own."""
+    device, asked = torch.device("cpu"), ["aa bb cc", "ff", "cc dd"]
+    encoders, tokenizers, pooled = {}, {}, {}
+    for number, name in enumerate(names):
+        tokenizer = train(PAIRS[number:], WORDS)
+        tokenizers[name] = tmp_path / name / tokenizer.FILE
+        tokenizers[name].parent.mkdir()
+        tokenizers[name].write_bytes(tokenizer.content)
+        card = ModelCard(
+            "language_model", "awd_lstm", CONFIG, tokenizer.vocab_size, tokenizer.pad_id, "forward",
+            tokenizer.sha256, "finetune_lm", "key", None,
+        )  # fmt: skip
+        torch.manual_seed(number)
+        encoder = build_encoder(card)[0]
+        with torch.no_grad():
+            encoder.embedding.weight.mul_(20)
+        settings = Probe(
+            layers=[-1], combine="concat", pooling=["mean", "idf_mean"] if number == 0 else ["max"]
+        )
+        reading = Reading("forward", 40, 7, tokenizer.pad_id, frozenset({tokenizer.pad_id}))
+        idf_V = np.linspace(1, 3, tokenizer.vocab_size).astype(np.float32)
+        encoders[name] = FrozenEncoder(card, encoder.state_dict(), torch.from_numpy(idf_V), settings, reading)
+        pooled[name] = [
+            pooled_features(encoder, tokenizer.encode_batch(texts), settings, reading, idf_V, device)
+            for texts in (PAIRS, asked)
+        ]
+    known, new = ([each[place] for each in pooled.values()] for place in (0, 1))
+    if with_tfidf:
+        joint = fit_joint(PAIRS, known, LABELS, 2, seed=0)
+        wanted, probe = joint.probabilities(asked, new), ShippedProbe(encoders, joint)
+    else:
+        fitted = fit_probe(known, LABELS, 2, seed=0)
+        wanted, probe = fitted.probabilities(new), ShippedProbe(encoders, fitted)
+    write_probe(tmp_path / "probe", probe, LABELLING, tokenizers)
     predictor = predict.Predictor.load(tmp_path / "probe", precision="fp32")
     found = [list(each.probabilities.values()) for each in predictor.predict(asked)]
     assert np.array(found) == pytest.approx(wanted, abs=1e-6)
     assert np.ptp(wanted[:, 0]) > 0.1
+    shutil.rmtree(tmp_path / "probe" / names[-1])
+    with pytest.raises(ValueError, match=f"{names[-1]}.*missing"):
+        predict.Predictor.load(tmp_path / "probe")
 
 
 def test_shipped_tf_idf_gives_the_probabilities_of_the_fitted_one_and_is_refused_if_torn(tmp_path):

@@ -204,11 +204,11 @@ def clouds() -> tuple[np.ndarray, np.ndarray]:
 def test_probabilities_are_right_mostly_and_do_not_depend_on_the_scale_of_a_pooling(clouds):
     features, labels = clouds
     train, test = slice(0, 45), slice(45, None)
-    probs = fit_probe(features[train], labels[train], 3, seed=0).probabilities(features[test])
+    probs = fit_probe([features[train]], labels[train], 3, seed=0).probabilities([features[test]])
     assert probs.sum(1) == pytest.approx(np.ones(45))
     assert (probs.argmax(1) == labels[test]).mean() > 0.75
     scaled = features * np.array([1e3, 1])[:, None]
-    again = fit_probe(scaled[train], labels[train], 3, seed=0).probabilities(scaled[test])
+    again = fit_probe([scaled[train]], labels[train], 3, seed=0).probabilities([scaled[test]])
     np.testing.assert_allclose(probs, again, atol=1e-6)
 
 
@@ -216,13 +216,13 @@ def test_zeros_a_missing_class_and_a_class_of_one_document_are_accepted(clouds):
     features, labels = clouds
     features[5] = 0
     few = [0, 1, 3, 4, 6, 7]
-    missing = fit_probe(features[few], labels[few], 4, seed=0).probabilities(features)
+    missing = fit_probe([features[few]], labels[few], 4, seed=0).probabilities([features])
     assert not missing[:, 2:].any()
-    single = fit_probe(features[:4], labels[:4], 3, seed=0).probabilities(features)
+    single = fit_probe([features[:4]], labels[:4], 3, seed=0).probabilities([features])
     for probs in (missing, single):
         assert probs.sum(1) == pytest.approx(np.ones(90))
         assert np.isfinite(probs).all()
-    alone = fit_probe(features[:1], labels[:1], 3, seed=0).probabilities(features)
+    alone = fit_probe([features[:1]], labels[:1], 3, seed=0).probabilities([features])
     assert (alone == [1, 0, 0]).all()
 
 
@@ -243,12 +243,31 @@ def test_tf_idf_and_features_together_are_right_where_each_alone_is_not():
         return float((probs.argmax(1) != labels[test]).mean())
 
     tfidf = fit_tfidf(texts[train], labels[train], 2, seed=0).probabilities(texts[test])
-    probe = fit_probe(features[train], labels[train], 2, seed=0).probabilities(features[test])
-    joint = fit_joint(texts[train], features[train], labels[train], 2, seed=0)
-    together = joint.probabilities(texts[test], features[test])
+    probe = fit_probe([features[train]], labels[train], 2, seed=0).probabilities([features[test]])
+    joint = fit_joint(texts[train], [features[train]], labels[train], 2, seed=0)
+    together = joint.probabilities(texts[test], [features[test]])
     assert together.sum(1) == pytest.approx(np.ones(120))
     assert error(together) < 0.05
     assert min(error(tfidf), error(probe)) > 0.15
+
+
+def test_two_encoders_side_by_side_are_right_where_each_alone_is_not():
+    """Each encoder tells one of two classes from the third; together they tell all three."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(3, size=240)
+    first, second = 0.1 * rng.normal(size=(240, 1, 3)), 10 * rng.normal(size=(240, 2, 5))
+    first[:, 0, 0] += labels == 0
+    second[:, :, 1] += 100 * (labels == 1)[:, None]
+    train, test = slice(0, 120), slice(120, None)
+
+    def error(*encoders: np.ndarray) -> float:
+        fitted = fit_probe([each[train] for each in encoders], labels[train], 3, seed=0)
+        return float(
+            (fitted.probabilities([each[test] for each in encoders]).argmax(1) != labels[test]).mean()
+        )
+
+    assert error(first, second) < 0.05
+    assert min(error(first), error(second)) > 0.2
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

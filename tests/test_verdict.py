@@ -50,6 +50,8 @@ def made(
     for name, error in all_labels.items():
         candidates[name] = {"error": error, "validation": {"error": error}, "parts": {name: 1.0}}
         candidates[name] |= {"parts": parts[name]} if parts and name in parts else {}
+        used = dict.fromkeys(part.partition(":")[0] for part in candidates[name]["parts"])
+        candidates[name]["head_starts"] = [each for each in used if each != "tfidf"]
         if "tfidf" in all_labels:
             difference = all_labels["tfidf"] - error
             interval = {"above_low": difference - CLEAR + 1e-9, "above_high": difference + CLEAR - 1e-9}

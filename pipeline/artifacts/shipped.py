@@ -1,7 +1,8 @@
 """The classifier that ships: its parts, each in a folder of its own, and their shares in its probabilities.
 
 `classifier.json` names the parts. A part is an exported classifier (see `model_folder`), a probe, TF-IDF, or
-these two together; `kind` in its `state.json` says which. All are tensors and text: nothing is pickled.
+these two together; `kind` in its `state.json` says which. A probe's folder has one for
+each encoder that it reads. All are tensors and text: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -49,14 +50,21 @@ class Labelling:
 
 
 @dataclass(frozen=True)
-class ShippedProbe:
-    """A frozen encoder with logistic regression on its pooled features, alone or beside TF-IDF."""
+class FrozenEncoder:
+    """An encoder as it was before any classifier, and what of it is read."""
 
     card: ModelCard
-    encoder: dict[str, Tensor]
+    tensors: dict[str, Tensor]
     idf_V: Tensor
     settings: Probe
     reading: Reading
+
+
+@dataclass(frozen=True)
+class ShippedProbe:
+    """Logistic regression on the pooled features of frozen encoders, side by side, alone or beside TF-IDF."""
+
+    encoders: Mapping[str, FrozenEncoder]  # by head start, in the order of the features
     classifier: ProbeClassifier | JointClassifier
 
 
@@ -119,23 +127,36 @@ def read_tfidf(folder: Path) -> tuple[TfidfClassifier, Labelling]:
     return TfidfClassifier(terms, linear), _labelling(state)
 
 
-def write_probe(folder: Path, probe: ShippedProbe, labelling: Labelling, tokenizer: Path) -> None:
+def write_probe(
+    folder: Path, probe: ShippedProbe, labelling: Labelling, tokenizers: Mapping[str, Path]
+) -> None:
+    """Write a probe: its regression, and in a folder for each head start the encoder and its tokenizer."""
     folder.mkdir()
-    classifier, files = probe.classifier, {tokenizer.name: tokenizer.read_bytes()}
-    tensors = {f"encoder.{name}": tensor for name, tensor in probe.encoder.items()}
-    tensors |= {"idf": probe.idf_V, **_linear_tensors(classifier.linear)}
+    classifier = probe.classifier
+    tensors, files = _linear_tensors(classifier.linear), {}
     if isinstance(classifier, JointClassifier):
         tensors |= _term_tensors(classifier.terms)
         files[_TERMS_FILE] = _terms_text(classifier.terms)
-    reading = asdict(probe.reading) | {"special_ids": sorted(probe.reading.special_ids)}
     state = {
         "kind": "with_tfidf" if isinstance(classifier, JointClassifier) else "probe",
-        "card": asdict(probe.card),
-        "probe": probe.settings.model_dump(),
-        "reading": reading,
+        "encoders": list(probe.encoders),
         **asdict(labelling),
     }
     write_folder(folder, tensors, state, files)
+    for name, encoder in probe.encoders.items():
+        _write_encoder(folder / name, encoder, tokenizers[name])
+
+
+def _write_encoder(folder: Path, encoder: FrozenEncoder, tokenizer: Path) -> None:
+    folder.mkdir()
+    tensors = {f"encoder.{name}": tensor for name, tensor in encoder.tensors.items()}
+    state = {
+        "card": asdict(encoder.card),
+        "probe": encoder.settings.model_dump(),
+        "reading": asdict(encoder.reading) | {"special_ids": sorted(encoder.reading.special_ids)},
+    }
+    files = {tokenizer.name: tokenizer.read_bytes()}
+    write_folder(folder, tensors | {"idf": encoder.idf_V}, state, files)
 
 
 def read_probe(folder: Path) -> tuple[ShippedProbe, Labelling]:
@@ -143,26 +164,36 @@ def read_probe(folder: Path) -> tuple[ShippedProbe, Labelling]:
     tensors, state = read_folder(folder)
     try:
         linear = _linear(tensors)
-        reading = state["reading"]
-        probe = ShippedProbe(
-            card=typed(ModelCard, state["card"] | {"head": None}, where=str(folder), prefix="card."),
-            encoder={
-                name.removeprefix("encoder."): tensor
-                for name, tensor in tensors.items()
-                if name.startswith("encoder.")
-            },
-            idf_V=tensors["idf"],
-            settings=typed(Probe, state["probe"], where=str(folder), prefix="probe."),
-            reading=Reading(**(reading | {"special_ids": frozenset(reading["special_ids"])})),
-            classifier=(
-                JointClassifier(_terms(folder, tensors), linear)
-                if state["kind"] == "with_tfidf"
-                else ProbeClassifier(linear)
-            ),
+        classifier = (
+            JointClassifier(_terms(folder, tensors), linear)
+            if state["kind"] == "with_tfidf"
+            else ProbeClassifier(linear)
         )
+        encoders = {name: _read_encoder(encoder_folder(folder, name)) for name in state["encoders"]}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder} holds no probe ({error}); run the stage `evaluate` again") from error
-    return probe, _labelling(state)
+    return ShippedProbe(encoders, classifier), _labelling(state)
+
+
+def encoder_folder(folder: Path, name: str) -> Path:
+    """The folder of one of a probe's encoders, and of its tokenizer."""
+    return folder / Path(name).name
+
+
+def _read_encoder(folder: Path) -> FrozenEncoder:
+    tensors, state = read_folder(folder)
+    reading = state["reading"]
+    return FrozenEncoder(
+        card=typed(ModelCard, state["card"] | {"head": None}, where=str(folder), prefix="card."),
+        tensors={
+            name.removeprefix("encoder."): tensor
+            for name, tensor in tensors.items()
+            if name.startswith("encoder.")
+        },
+        idf_V=tensors["idf"],
+        settings=typed(Probe, state["probe"], where=str(folder), prefix="probe."),
+        reading=Reading(**(reading | {"special_ids": frozenset(reading["special_ids"])})),
+    )
 
 
 def _term_tensors(terms: Terms) -> dict[str, Tensor]:

@@ -99,7 +99,7 @@ def compare_layers(
 
     def judge(name: str, layers: Sequence[int], combine: str, weights: list[float] | None) -> LayerFigures:
         train, test = (_put_together([parts[k] for k in layers], combine, weights) for parts in by_layer)
-        probs = fit_probe(train, training.labels, num_classes, seed).probabilities(test)
+        probs = fit_probe([train], training.labels, num_classes, seed).probabilities([test])
         error = float((probs.argmax(1) != judged.labels).mean())
         spread = float(np.sqrt(error * (1 - error) / len(judged.labels)))
         nats = log_loss(judged.labels, probs)

@@ -145,26 +145,35 @@ def _compared(settings: Probe, first_BQF: np.ndarray, second_BQF: np.ndarray) ->
 
 @dataclass(frozen=True)
 class ProbeClassifier:
-    """Logistic regression on pooled features (N, P, F), each pooling's vector scaled to length one.
+    """Logistic regression on the pooled features of one encoder or of several side by side.
 
-    Zeros stay zeros. On AG News that is 0.2 to 0.5 points of error better than standardised features for
-    word vectors, and alike for an LSTM.
+    Each pooling's vector is scaled to length one. Zeros stay zeros. On AG News that is 0.2 to 0.5 points of
+    error better than standardised features for word vectors, and alike for an LSTM.
     """
 
     linear: LinearClassifier
 
-    def probabilities(self, features_NPF: np.ndarray) -> np.ndarray:
-        """Return probabilities (N, C)."""
-        return self.linear.probabilities(of_length_one(features_NPF))
+    def probabilities(self, features: Sequence[np.ndarray]) -> np.ndarray:
+        """Return probabilities (N, C) of what each encoder's reading of the documents pooled."""
+        return self.linear.probabilities(side_by_side(features))
 
 
-def fit_probe(features_NPF: np.ndarray, labels: np.ndarray, num_classes: int, seed: int) -> ProbeClassifier:
-    """Fit a probe; the strength of its penalty is chosen by folds over these documents."""
-    features = of_length_one(features_NPF)
-    return ProbeClassifier(fit_logistic(features, labels, num_classes, _STRENGTHS, seed))
+def fit_probe(
+    features: Sequence[np.ndarray], labels: np.ndarray, num_classes: int, seed: int
+) -> ProbeClassifier:
+    """Fit a probe of one encoder, or of several; folds over these documents choose its penalty's strength."""
+    return ProbeClassifier(fit_logistic(side_by_side(features), labels, num_classes, _STRENGTHS, seed))
 
 
-def of_length_one(features_NPF: np.ndarray) -> np.ndarray:
+def side_by_side(features: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the pooled features of each encoder, (N, P, F), as columns: those of the first, the second, ...
+
+    Each pooling's vector has length one, so that no encoder counts for more because its features are larger.
+    """
+    return np.hstack([_of_length_one(each) for each in features])
+
+
+def _of_length_one(features_NPF: np.ndarray) -> np.ndarray:
     """Return the features with each pooling's vector at length one, beside one another, (N, P * F)."""
     exact = features_NPF.astype(np.float64)
     lengths = np.linalg.norm(exact, axis=2, keepdims=True)

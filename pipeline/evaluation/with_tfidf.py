@@ -1,8 +1,9 @@
-"""Both kinds of features together: a text's TF-IDF beside the pooled features of a frozen encoder.
+"""Both kinds of features together: a text's TF-IDF beside the pooled features of frozen encoders.
 
 The vectors know words that no label has been seen with, the words and pairs tell apart what vectors mix up.
 
-Shapes: N documents, P poolings, F features of a token, C classes.
+Shapes: N documents, P poolings, F features of a token, C classes. `features` has one (N, P, F) for each
+encoder.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.evaluation.probe import of_length_one
+from pipeline.evaluation.probe import side_by_side
 from pipeline.evaluation.tfidf import Terms, fit_terms
 from pipeline.training.logistic import LinearClassifier, Strengths, fit_logistic
 
@@ -27,25 +28,25 @@ class JointClassifier:
     terms: Terms
     linear: LinearClassifier  # its first columns are those of the terms
 
-    def probabilities(self, texts: Sequence[str], features_NPF: np.ndarray) -> np.ndarray:
+    def probabilities(self, texts: Sequence[str], features: Sequence[np.ndarray]) -> np.ndarray:
         """Return probabilities (N, C) of texts and their pooled features."""
-        return self.linear.probabilities(_beside(self.terms.columns(texts), features_NPF))
+        return self.linear.probabilities(_beside(self.terms.columns(texts), features))
 
 
 def fit_joint(
     texts: Sequence[str],
-    features_NPF: np.ndarray,
+    features: Sequence[np.ndarray],
     labels: np.ndarray,
     num_classes: int,
     seed: int,
 ) -> JointClassifier:
     """Fit it; the strength of its penalty is chosen by folds over these documents."""
     terms, columns = fit_terms(texts)
-    beside = _beside(columns, features_NPF)
+    beside = _beside(columns, features)
     return JointClassifier(terms, fit_logistic(beside, labels, num_classes, _STRENGTHS, seed))
 
 
-def _beside(columns: Any, features_NPF: np.ndarray) -> Any:
+def _beside(columns: Any, features: Sequence[np.ndarray]) -> Any:
     from scipy.sparse import csr_array, hstack
 
-    return hstack([columns, csr_array(of_length_one(features_NPF))], format="csr")
+    return hstack([columns, csr_array(side_by_side(features))], format="csr")

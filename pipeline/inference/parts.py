@@ -13,10 +13,10 @@ import torch
 from models.family import Encoder
 from models.heads import Classifier
 from pipeline.artifacts.model_folder import load_classifier
-from pipeline.artifacts.shipped import Labelling, ShippedProbe, read_probe, read_tfidf
+from pipeline.artifacts.shipped import FrozenEncoder, Labelling, encoder_folder, read_probe, read_tfidf
 from pipeline.artifacts.tensor_folder import read_state
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.evaluation.probe import pooled_features
+from pipeline.evaluation.probe import ProbeClassifier, pooled_features
 from pipeline.evaluation.tfidf import TfidfClassifier
 from pipeline.evaluation.with_tfidf import JointClassifier
 from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder, form_of
@@ -57,28 +57,34 @@ class Network:
 
 
 @dataclass(frozen=True)
-class FrozenProbe:
+class Reader:
+    """A frozen encoder, what of it is read, and the tokenizer that it was trained with."""
+
     encoder: Encoder
-    probe: ShippedProbe
-    labelling: Labelling
+    frozen: FrozenEncoder
     tokenizer: Tokenizer
+
+    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray:
+        """Return the texts' pooled features (N, P, F)."""
+        frozen, documents = self.frozen, ids(self.tokenizer)
+        return pooled_features(
+            self.encoder, documents, frozen.settings, frozen.reading, frozen.idf_V.numpy(), device, dtype
+        )
+
+
+@dataclass(frozen=True)
+class FrozenProbe:
+    readers: Sequence[Reader]
+    classifier: ProbeClassifier | JointClassifier
+    labelling: Labelling
 
     def probabilities(
         self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
     ) -> np.ndarray:
-        probe = self.probe
-        features = pooled_features(
-            self.encoder,
-            ids(self.tokenizer),
-            probe.settings,
-            probe.reading,
-            probe.idf_V.numpy(),
-            device,
-            dtype,
-        )
-        if isinstance(probe.classifier, JointClassifier):
-            return probe.classifier.probabilities(texts, features)
-        return probe.classifier.probabilities(features)
+        features = [each.features(ids, device, dtype) for each in self.readers]
+        if isinstance(self.classifier, JointClassifier):
+            return self.classifier.probabilities(texts, features)
+        return self.classifier.probabilities(features)
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,19 @@ def load_part(folder: Path) -> TextClassifier:
 
 def _load_probe(folder: Path) -> FrozenProbe:
     probe, labelling = read_probe(folder)
+    readers = [_reader(encoder_folder(folder, name), each) for name, each in probe.encoders.items()]
+    return FrozenProbe(readers, probe.classifier, labelling)
+
+
+def _reader(folder: Path, frozen: FrozenEncoder) -> Reader:
     with NoInitialWeights():
-        encoder = build_encoder(probe.card)[0]
+        encoder = build_encoder(frozen.card)[0]
     try:
-        encoder.load_state_dict(probe.encoder)
+        encoder.load_state_dict(frozen.tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{folder}: the tensors do not fit the card: {reason}; evaluate again") from error
-    return FrozenProbe(encoder.eval(), probe, labelling, _tokenizer_of(folder, probe.card))
+    return Reader(encoder.eval(), frozen, _tokenizer_of(folder, frozen.card))
 
 
 def _tokenizer_of(folder: Path, card: ModelCard) -> Tokenizer:

@@ -38,7 +38,8 @@ class Params(Section):
     corpus: Corpora
     tokenizers: Annotated[dict[str, Tokenizer], Field(min_length=1)]
     headstarts: Annotated[dict[str, HeadStart], Field(min_length=1)]
-    # Head starts whose probabilities are averaged; one whose members are not all trained is left out.
+    # Head starts whose probabilities are averaged, or whose frozen features one probe reads. One
+    # whose members are not all trained is left out.
     ensembles: dict[str, Annotated[list[str], Field(min_length=2), Distinct]]
     pretrain_lm: LanguageModelTraining
     finetune_lm: LanguageModelTraining
@@ -69,9 +70,10 @@ class Params(Section):
         names = self.run.headstarts
         if num_texts > PAIR:
             return [*names, *self.trained_ensembles(), BLEND]
-        found = [*names, *(f"{name}:probe" for name in names)]
+        read_frozen = [*names, *self.trained_ensembles()]
+        found = [*names, *(f"{name}:probe" for name in read_frozen)]
         if self.evaluate.baseline_tfidf:
-            found += [*BASELINES, *(f"{name}:with_tfidf" for name in names)]
+            found += [*BASELINES, *(f"{name}:with_tfidf" for name in read_frozen)]
         return [*found, *self.trained_ensembles(), BLEND]
 
     def head_starts_of(self, arm: str) -> list[str]:
@@ -152,8 +154,9 @@ def _check_names(params: Params) -> None:
     _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
     for arm in params.sample_efficiency.arms:
         name, _, start = arm.partition(":")
-        known = params.headstarts if start else [*params.headstarts, *params.ensembles, *BASELINES]
-        _check_known(name, known, "sample_efficiency.arms")
+        baselines = () if start else BASELINES
+        ensembles = params.ensembles if start in ("", *FROZEN_STARTS) else ()
+        _check_known(name, [*params.headstarts, *ensembles, *baselines], "sample_efficiency.arms")
         if start:
             _check_known(start, STARTS, f"sample_efficiency.arms, after {name}:,")
     if not params.arms(params.num_texts):

@@ -127,21 +127,31 @@ def milliseconds(figures: Figures, row: Mapping[str, Any]) -> str:
     """The time of a prediction. A probe's includes reading the document, which another stage timed."""
     taken = row.get("milliseconds_per_document")
     for part in row.get("parts", ()):
-        name, _, start = part.partition(":")
-        if taken is not None and start in FROZEN_STARTS:
-            taken += figures[f"read_features-{name}"]["milliseconds_per_document"]
+        if taken is not None and part.partition(":")[2] in FROZEN_STARTS:
+            for name in _head_starts_of(figures, part):
+                taken += figures[f"read_features-{name}"]["milliseconds_per_document"]
     return "" if taken is None else f"{taken:.2f}"
 
 
 def _spent(figures: Figures, parts: Iterable[str]) -> dict[str, float | None]:
     """The cost of all that the parts of a classifier needed, each once; None if it was not recorded."""
-    trainings = {f"{stage}-{part.partition(':')[0]}" for part in parts for stage in _behind(part)}
+    trainings = {
+        f"{stage}-{name}"
+        for part in parts
+        for name in _head_starts_of(figures, part)
+        for stage in _behind(part)
+    }
     fitted = [figures["evaluate"]["candidates"][part] for part in parts if ":" in part or part == "tfidf"]
     costs = [*(figures[each] for each in trainings), *fitted]
     return {
         name: sum(cost[name] for cost in costs) if all(name in cost for cost in costs) else None
         for name in ("seconds", "core_seconds", "gpu_seconds")
     }
+
+
+def _head_starts_of(figures: Figures, part: str) -> Sequence[str]:
+    found: Sequence[str] = figures["evaluate"]["candidates"][part]["head_starts"]
+    return found
 
 
 def _behind(part: str) -> Sequence[str]:

@@ -282,8 +282,7 @@ def _candidates(figures: Figures) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _head_starts(candidate: Mapping[str, Any]) -> list[str]:
-    names = dict.fromkeys(part.partition(":")[0] for part in candidate["parts"])
-    return [name for name in names if name != "tfidf"]
+    return [*candidate["head_starts"]]
 
 
 def _warnings(figures: Figures) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -106,26 +106,21 @@ def train_target_lm_alone(
 def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
     """The trainings of a point: one, or one for each member of an ensemble."""
     names = params.head_starts_of(place.arm)
-    if not names:
-        return [_logistic(place, None, params, inputs)]
-    if place.start in FROZEN_STARTS:
-        return [_logistic(place, name, params, inputs) for name in names]
+    if not names or place.start in FROZEN_STARTS:
+        return [_logistic(place, names, params, inputs)]
     return [_classifier(place, resolve(params, name), params, inputs) for name in names]
 
 
-def _logistic(place: Place, name: str | None, params: Params, inputs: Inputs) -> Spec:
-    """Logistic regression on a head start's frozen features, with TF-IDF beside them, or on TF-IDF alone."""
-    kind = place.start if name else "tfidf"
-    trial = f"{f'{name} ' if name else ''}{kind} {place.num_labels} labels, seed {place.seed}"
+def _logistic(place: Place, names: Sequence[str], params: Params, inputs: Inputs) -> Spec:
+    """Logistic regression on head starts' frozen features, with TF-IDF beside them, or on TF-IDF alone."""
+    kind = place.start if names else "tfidf"
+    trial = " ".join((*names, kind, f"{place.num_labels} labels, seed {place.seed}"))
     test_documents = params.sample_efficiency.test_documents
-    labels_of = name or params.run.headstarts[0]  # all head starts have the same documents and labels
-    read = [f"tokens/{name}/target.json", f"features/{name}"] if name else []
+    labels_of = [*names, *params.run.headstarts][0]  # all head starts have the same documents and labels
+    read = [file for name in names for file in (f"tokens/{name}/target.json", f"features/{name}")]
     read += ["documents"] if kind != "probe" else []
-
-    features = None
-    if name:
-        assert inputs.features is not None
-        features = (inputs.features / name).resolve()
+    assert not names or inputs.features is not None
+    features = [(inputs.features / name).resolve() for name in names] if inputs.features else []
 
     def build(session: Session) -> SweepTrial:
         return LogisticPoint(

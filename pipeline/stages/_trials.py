@@ -79,7 +79,7 @@ class LogisticPoint:
     num_labels: int
     seed: int
     test_documents: int | None
-    features: Path | None = None  # folder, by split
+    features: Sequence[Path] = ()  # a head start's folder, by split
     documents: Path | None = None  # for TF-IDF
 
     def __post_init__(self) -> None:
@@ -101,7 +101,7 @@ class LogisticPoint:
         if self.documents is None:
             probe = fit_probe(self._features("train", chosen), *fitted_on)
             probs = probe.probabilities(self._features("test", tested))
-        elif self.features is None:
+        elif not self.features:
             tfidf = fit_tfidf(self._texts("train", chosen), *fitted_on)
             probs = tfidf.probabilities(self._texts("test", tested))
         else:
@@ -109,10 +109,8 @@ class LogisticPoint:
             probs = joint.probabilities(self._texts("test", tested), self._features("test", tested))
         return _outcome(0, torch.from_numpy(probs), cost.spent(), {})
 
-    def _features(self, split: str, chosen: np.ndarray) -> np.ndarray:
-        assert self.features is not None
-        features: np.ndarray = np.load(self.features / f"{split}.npy", mmap_mode="r")[chosen]
-        return features
+    def _features(self, split: str, chosen: np.ndarray) -> list[np.ndarray]:
+        return [np.load(each / f"{split}.npy", mmap_mode="r")[chosen] for each in self.features]
 
     def _texts(self, split: str, chosen: np.ndarray) -> list[str]:
         assert self.documents is not None

@@ -15,7 +15,14 @@ import torch
 
 from models.heads import Classifier
 from pipeline.artifacts.model_folder import ModelFolder, load_classifier
-from pipeline.artifacts.shipped import Labelling, ShippedProbe, ship, write_probe, write_tfidf
+from pipeline.artifacts.shipped import (
+    FrozenEncoder,
+    Labelling,
+    ShippedProbe,
+    ship,
+    write_probe,
+    write_tfidf,
+)
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.text_parts import readable
@@ -80,11 +87,12 @@ def run(
     data = _Data.of(params, tokens, documents, leaks)
     candidates = [_network(params, name, data, classifiers) for name in params.run.headstarts]
     has_answers = data.num_texts > PAIR
+    read_frozen = [*((name, [name]) for name in params.run.headstarts), *params.trained_ensembles().items()]
     if not has_answers:
-        candidates += [_probe(params, name, data, features, target_lm) for name in params.run.headstarts]
+        candidates += [_probe(params, *each, data, features, target_lm) for each in read_frozen]
     if params.evaluate.baseline_tfidf and not has_answers:
         candidates.append(_tfidf(params, data))
-        candidates += [_with_tfidf(params, name, data, features, target_lm) for name in params.run.headstarts]
+        candidates += [_with_tfidf(params, *each, data, features, target_lm) for each in read_frozen]
     found = {each.name: each for each in candidates}
     for name, members in params.trained_ensembles().items():
         found[name] = _mixture(name, {member: Share(1 / len(members)) for member in members}, found)
@@ -228,7 +236,7 @@ class _Candidate:
     test: np.ndarray
     seconds: float  # that the test documents took
     parts: dict[str, Share]  # single candidates
-    head_starts: list[str]
+    head_starts: Sequence[str]
     cost: dict[str, float]  # of its fit, where it was fitted here
     is_frozen: bool = False  # its head starts were not fine-tuned as classifiers
     write: Callable[[Path], None] = lambda folder: None
@@ -296,9 +304,11 @@ def _predicted(
     return logits.double().softmax(1).numpy(), time.monotonic() - before
 
 
-def _probe(params: Params, name: str, data: _Data, features: Path, target_lm: Path) -> _Candidate:
-    """Logistic regression on a head start's frozen features."""
-    pooled = _pooled(features / name, data)
+def _probe(
+    params: Params, name: str, members: Sequence[str], data: _Data, features: Path, target_lm: Path
+) -> _Candidate:
+    """Logistic regression on the frozen features of a head start, or of several side by side."""
+    pooled = _pooled(features, members, data)
     classes = len(data.label_names)
     cost = Cost()
     fitted = fit_probe(pooled["train"], data.train.labels, classes, params.run.seed)
@@ -307,14 +317,16 @@ def _probe(params: Params, name: str, data: _Data, features: Path, target_lm: Pa
         cost,
         lambda labelled: fitted.probabilities(pooled[labelled.split]),
         data,
-        [name],
-        write=lambda aside: _write_probe(aside, fitted, params, name, data, features, target_lm),
+        members,
+        write=lambda aside: _write_probe(aside, fitted, params, members, data, features, target_lm),
     )
 
 
-def _with_tfidf(params: Params, name: str, data: _Data, features: Path, target_lm: Path) -> _Candidate:
-    """Logistic regression on a head start's frozen features and TF-IDF together."""
-    texts, pooled = data.texts(), _pooled(features / name, data)
+def _with_tfidf(
+    params: Params, name: str, members: Sequence[str], data: _Data, features: Path, target_lm: Path
+) -> _Candidate:
+    """Logistic regression on the frozen features of head starts and TF-IDF together."""
+    texts, pooled = data.texts(), _pooled(features, members, data)
     classes = len(data.label_names)
     cost = Cost()
     fitted = fit_joint(texts["train"], pooled["train"], data.train.labels, classes, params.run.seed)
@@ -323,8 +335,8 @@ def _with_tfidf(params: Params, name: str, data: _Data, features: Path, target_l
         cost,
         lambda labelled: fitted.probabilities(texts[labelled.split], pooled[labelled.split]),
         data,
-        [name],
-        write=lambda aside: _write_probe(aside, fitted, params, name, data, features, target_lm),
+        members,
+        write=lambda aside: _write_probe(aside, fitted, params, members, data, features, target_lm),
     )
 
 
@@ -348,7 +360,7 @@ def _frozen(
     cost: Cost,
     probabilities: Callable[[_Labelled], np.ndarray],
     data: _Data,
-    head_starts: list[str],
+    head_starts: Sequence[str],
     write: Callable[[Path], None],
 ) -> _Candidate:
     """A candidate whose fit, which `cost` has measured, is done."""
@@ -361,10 +373,12 @@ def _frozen(
     )
 
 
-def _pooled(folder: Path, data: _Data) -> dict[str, np.ndarray]:
-    """The pooled features of the documents, by split."""
+def _pooled(features: Path, members: Sequence[str], data: _Data) -> dict[str, list[np.ndarray]]:
+    """The pooled features of the documents by each head start, by split."""
     return {
-        each.split: np.load(folder / f"{each.split}.npy", mmap_mode="r")[each.documents]
+        each.split: [
+            np.load(features / name / f"{each.split}.npy", mmap_mode="r")[each.documents] for name in members
+        ]
         for each in (data.train, *data.judged)
     }
 
@@ -373,23 +387,27 @@ def _write_probe(
     aside: Path,
     fitted: ProbeClassifier | JointClassifier,
     params: Params,
-    name: str,
+    members: Sequence[str],
     data: _Data,
     features: Path,
     target_lm: Path,
 ) -> None:
+    encoders = {name: _frozen_encoder(params, name, data, features, target_lm) for name in members}
+    tokenizers = {name: Tokenizer.file_in(data.tokenizer_of(name)) for name in members}
+    write_probe(aside, ShippedProbe(encoders, fitted), _labelling(params, data), tokenizers)
+
+
+def _frozen_encoder(params: Params, name: str, data: _Data, features: Path, target_lm: Path) -> FrozenEncoder:
     settings = resolve(params, name)
     start, info = ModelFolder.at(target_lm / name), read_info(data.tokens_of(name))
     card, classifier = start.card(), settings.finetune_classifier
-    probe = ShippedProbe(
+    return FrozenEncoder(
         card=card,
-        encoder=tensors_under(start.tensors(), "encoder."),
+        tensors=tensors_under(start.tensors(), "encoder."),
         idf_V=torch.from_numpy(np.load(features / name / "idf.npy")),
         settings=settings.probe,
         reading=Reading.of(classifier.max_tokens, classifier.bptt, card, info),
-        classifier=fitted,
     )
-    write_probe(aside, probe, _labelling(params, data), Tokenizer.file_in(data.tokenizer_of(name)))
 
 
 def _labelling(params: Params, data: _Data) -> Labelling:
