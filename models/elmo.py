@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from models import kernels
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, locked_dropout
-from models.sampling import Candidates
+from models.sampling import Candidates, cross_entropy
 
 _HASH_BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that powers of it are never zero
 _NO_WORD = 2**63 - 1  # fills up a softmax that has more places than the text has words
@@ -318,17 +318,7 @@ class BidirectionalLanguageModel(nn.Module):
         self, features: Tensor, targets: Tensor, dtype: torch.dtype, candidates: Candidates | None = None
     ) -> Tensor:
         """Return the cross-entropy summed over words (N, P), in nats; with `candidates`, an estimate."""
-        if candidates is None:
-            return kernels.cross_entropy(features, self.decoder_weight, self.decoder_bias, targets, dtype)
-        places = candidates.place(targets)
-        return kernels.cross_entropy(
-            features,
-            self.decoder_weight.index_select(0, candidates.ids_C),
-            self.decoder_bias.index_select(0, candidates.ids_C) - candidates.discount_C,
-            places,
-            dtype,
-            candidates.discount_C[places],
-        )
+        return cross_entropy(features, self.decoder_weight, self.decoder_bias, targets, dtype, candidates)
 
 
 def layer_groups(encoder: ELMo) -> list[list[nn.Parameter]]:

@@ -11,17 +11,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from models import kernels
+from models.attention import AttentionPooling, Score
 from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch, GlobalBatchNorm, dropout_rows
 from models.micro_batches import encode
 from models.mixing import LayerChoice, ScalarMix
-from models.sampling import Candidates
+from models.sampling import Candidates, cross_entropy
 
 HeadKind = Literal["blocks", "linear"]
-Pooling = Literal["concat", "last", "first", "mean", "mean_max", "idf"]
+Pooling = Literal["concat", "last", "first", "mean", "mean_max", "idf", "attention"]
 _POOLED_PARTS: dict[Pooling, int] = {
-    "concat": 3, "last": 1, "first": 1, "mean": 1, "mean_max": 2, "idf": 3,
+    "concat": 3, "last": 1, "first": 1, "mean": 1, "mean_max": 2, "idf": 3, "attention": 1,
 }  # fmt: skip
 
 
@@ -60,17 +60,7 @@ class LanguageModel(nn.Module):
     ) -> Tensor:
         """Return the cross-entropy summed over all targets, in nats; with `candidates`, an estimate."""
         flat, targets = features_BTF.reshape(-1, features_BTF.shape[-1]), targets_BT.reshape(-1)
-        if candidates is None:
-            return kernels.cross_entropy(flat, self.output_weight, self.decoder_bias, targets, dtype)
-        places = candidates.place(targets)
-        return kernels.cross_entropy(
-            flat,
-            self.output_weight.index_select(0, candidates.ids_C),
-            self.decoder_bias.index_select(0, candidates.ids_C) - candidates.discount_C,
-            places,
-            dtype,
-            candidates.discount_C[places],  # a target's own term has weight 1
-        )
+        return cross_entropy(flat, self.output_weight, self.decoder_bias, targets, dtype, candidates)
 
     def logits(self, features: Tensor) -> Tensor:
         return nn.functional.linear(features, self.output_weight, self.decoder_bias)
@@ -89,6 +79,7 @@ class Classifier(nn.Module):
 
     With the pooling `idf`, the buffer `idf_V` weighs each token; it is saved with the weights, and is one
     everywhere until a training fills it from the document frequencies of its texts. Other poolings have none.
+    The pooling `attention` learns which tokens to look at; of these, `location` knows `max_tokens` places.
 
     A document of several texts may have `rows_each` rows, one behind the other (`pipeline.corpus.text_form`).
     Their pooled features are added; or, for `choices`, the head scores each row, and the label is the row of
@@ -114,14 +105,22 @@ class Classifier(nn.Module):
         rows_each: int = 1,
         choices: bool = False,
         delimiter_id: int | None = None,
+        attention_score: Score = "additive",
+        max_tokens: int = 1,
     ) -> None:
         super().__init__()
         self.rows_each, self.choices, self.delimiter_id = rows_each, choices, delimiter_id
         self.encoder, self.pooling, self.bptt, self.num_classes = encoder, pooling, bptt, num_classes
         self.layers, self._indices = layers, layers.indices(len(encoder.layer_widths))
         self.mix = ScalarMix(len(self._indices)) if layers.combine == "mix" else None
-        width = layers.width(encoder.layer_widths) * _POOLED_PARTS[pooling]
+        token_width = layers.width(encoder.layer_widths)
+        width = token_width * _POOLED_PARTS[pooling]
         self.pooled_width = width
+        self.attention = (
+            AttentionPooling(attention_score, token_width, head_hidden, max_tokens)
+            if pooling == "attention"
+            else None
+        )
         self.head: Head | LinearHead
         num_logits = 1 if choices else num_classes
         if head == "linear":
@@ -185,10 +184,18 @@ class Classifier(nn.Module):
         joined = [torch.cat(parts, dim=1) for parts in zip(*chunks, strict=True)]
         return joined[0] if self.layers.is_top else self.layers.put_together(joined, self.mix)
 
+    def attention_weights(self, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        """Return how much the pooling `attention` looks at each token, (B, T), of sum one."""
+        assert self.attention is not None
+        weights_BT: Tensor = self.attention(self.features(ids_BT, mask_BT), mask_BT)[1]
+        return weights_BT
+
     def pool(self, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
         """Return what the head reads, of the features of tokens: (D, F), for choices (B, F)."""
         if self.pooling == "first" and self.layers.is_top:
             pooled_BF = self.encoder.pooled_first(features_BTF[:, 0])
+        elif self.attention is not None:
+            pooled_BF = self.attention(features_BTF, mask_BT)[0]
         else:
             idf_BT = None if self.idf_V is None else self.idf_V[ids_BT]
             pooled_BF = pool(features_BTF, mask_BT, self.pooling, idf_BT)
@@ -280,7 +287,8 @@ def classifier_groups(
 
     A linear head is fitted rather than trained, so it makes no group of its own.
     """
-    head = [*model.head.parameters(), *(model.mix.parameters() if model.mix is not None else ())]
+    learned = [each for each in (model.head, model.mix, model.attention) if each is not None]
+    head = [weight for each in learned for weight in each.parameters()]
     if isinstance(model.head, LinearHead):
         return [*encoder_groups[:-1], [*encoder_groups[-1], *head]]
     return [*encoder_groups, head]

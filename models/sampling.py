@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from models import kernels
 from models.layers import GlobalBatch
 
 # Exponent of the word frequencies: draws rare words more often than they occur (Mikolov et al. 2013,
@@ -67,3 +68,25 @@ class WordSampler:
         chosen_V[targets.reshape(-1)] = True
         ids_C = chosen_V.nonzero()[:, 0]
         return Candidates(ids_C, discount_V[ids_C])
+
+
+def cross_entropy(
+    features_NF: Tensor,
+    weight_VF: Tensor,
+    bias_V: Tensor,
+    targets_N: Tensor,
+    dtype: torch.dtype,
+    candidates: Candidates | None = None,
+) -> Tensor:
+    """Return the cross-entropy summed over all targets, in nats; with `candidates`, an estimate of it."""
+    if candidates is None:
+        return kernels.cross_entropy(features_NF, weight_VF, bias_V, targets_N, dtype)
+    places = candidates.place(targets_N)
+    return kernels.cross_entropy(
+        features_NF,
+        weight_VF.index_select(0, candidates.ids_C),
+        bias_V.index_select(0, candidates.ids_C) - candidates.discount_C,
+        places,
+        dtype,
+        candidates.discount_C[places],  # a target's own term has weight 1
+    )

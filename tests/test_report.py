@@ -71,7 +71,8 @@ def candidate_of(error: float, parts: dict[str, float], **more: Any) -> dict[str
         "above_low": 0.01,
         "above_high": 0.09,
     }
-    return scores(error) | {"parts": parts, "validation": validation} | more
+    used = dict.fromkeys(part.partition(":")[0] for part in parts if part != "tfidf")
+    return scores(error) | {"parts": parts, "head_starts": list(used), "validation": validation} | more
 
 
 def point(error: float) -> dict[str, float | None]:
@@ -397,6 +398,21 @@ def test_why_it_ships_is_said_and_how_sure_that_is(figures):
     assert sentences.key_figures(figures)[1] == "What ships, ulmfit, is named by evaluate.ship."
 
 
+def test_what_attention_looked_at_is_on_the_page(figures):
+    found = {
+        "num_documents": 500,
+        "words": [{"word": EVIL, "times_even": 12.34, "count": 1_234}],
+        "texts": [{"actual": EVIL, "predicted": "b", "tokens": [["the", 0.1], [EVIL, 0.9]]}],
+    }
+    html = page(dataclasses.replace(figures, attention={"ulmfit": found}), Provenance())
+    assert "looked at most in 500 test documents" in html
+    assert "12.3" in html
+    assert "1,234" in html
+    assert 'title="+0.900"' in html
+    assert EVIL not in html
+    assert "attention looked at" not in page(figures, Provenance())
+
+
 def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
     figures["evaluate"]["blend_without"] = {
         "vectors": {"error": 0.13, "above": 0.03, "above_low": 0.01, "above_high": 0.05},
@@ -555,6 +571,7 @@ def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_pa
     (evaluation / "confusion.csv").write_text("actual,predicted\n", encoding="utf-8")
     (evaluation / "calibration.csv").write_text("confidence\n", encoding="utf-8")
     (evaluation / "errors.json").write_text("[]", encoding="utf-8")
+    (evaluation / "attention.json").write_text("{}", encoding="utf-8")
 
     assert data.read(metrics, curves, evaluation, {"ulmfit": "pieces"}, {}).metrics == figures.metrics
     (metrics / "tune.json").write_text('{"num_trials": 2}', encoding="utf-8")

@@ -24,7 +24,8 @@ FLOAT_BYTES = 4
 # Measured on a CPU, see `Need`.
 FIXED_BYTES = 90e6  # libraries' own buffers
 PROCESS_BYTES = 500e6  # a worker that has imported torch, Ray and MLflow
-_OF_THE_HEAD = ("pooling", "head_hidden", "bptt", "max_tokens", "combine")  # same in settings and card
+# The same in settings and card.
+_OF_THE_HEAD = ("pooling", "attention_score", "head_hidden", "bptt", "max_tokens", "combine")
 _BESIDE_PARTS = 0.2  # of the activations: what evaluation and the rest of a step take, as measured for four
 FACTOR = 1.5  # the estimate is right to within this factor
 

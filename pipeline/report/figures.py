@@ -48,6 +48,8 @@ class Figures:
     calibration: Sequence[Row]
     errors: Sequence[Mapping[str, Any]]
     studies: Mapping[str, Study] = field(default_factory=dict)  # of commands beside the route
+    # What attention pooling looked at, for each head start that pools by it.
+    attention: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         return self.metrics[name]
@@ -99,6 +101,7 @@ def read(
         confusion=_csv(evaluation / "confusion.csv") if has_labels else [],
         calibration=_csv(evaluation / "calibration.csv") if has_labels else [],
         errors=_json(evaluation / "errors.json") if has_labels else [],
+        attention=_json(evaluation / "attention.json") if has_labels else {},
         studies=studies,
     )
 

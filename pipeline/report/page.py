@@ -89,6 +89,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         ("price", "Error against price", _prices),
         ("result", "The classifier", _result),
         ("errors", "Most confident errors", _errors),
+        ("attention", "What the attention looked at", _attention),
     ]
     sections = [
         *((name, title, draw(figures)) for name, title, draw in of_labels if figures.has_labels),
@@ -268,6 +269,19 @@ def _errors(figures: Figures) -> str:
         f"<h3>{escape(error['actual'])}, labelled {escape(error['predicted'])} "
         f"({error['confidence']:.0%} confident)</h3><p class='tokens'>{_tokens(error['tokens'])}</p>"
         for error in figures.errors
+    )
+
+
+def _attention(figures: Figures) -> str:
+    return "".join(
+        f"<h3>{escape(name)}</h3><p class='note'>{escape(sentences.attention(found))}</p>"
+        + _table(tables.looked_at(found))
+        + "".join(
+            f"<p class='tokens'><b>{escape(text['actual'])}</b>, labelled {escape(text['predicted'])}: "
+            f"{_tokens(text['tokens'])}</p>"
+            for text in found["texts"]
+        )
+        for name, found in figures.attention.items()
     )
 
 

@@ -295,6 +295,15 @@ def cuts(figures: Figures) -> list[str]:
     ]
 
 
+def attention(found: Mapping[str, Any]) -> str:
+    """What the table and the texts of attention weights show."""
+    return (
+        f"The words that attention pooling looked at most in {found['num_documents']:,} test documents, by "
+        "how many times the weight that they would have if it looked at all alike; and some of the "
+        "documents, where a deeper shade is more weight."
+    )
+
+
 def mixes(figures: Figures) -> list[str]:
     """How each classifier that mixes layers weighs them."""
     found = {name: figures[f"finetune_classifier-{name}"].get("mix") for name in figures.head_starts}

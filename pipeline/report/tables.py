@@ -105,6 +105,18 @@ def anatomy(study: Mapping[str, Any]) -> Table:
     ]
 
 
+def looked_at(found: Mapping[str, Any]) -> Table:
+    """The words that attention looks at most."""
+    return [
+        {
+            "word": row["word"],
+            "times an even share": f"{row['times_even']:.1f}",
+            "occurrences": f"{row['count']:,}",
+        }
+        for row in found["words"]
+    ]
+
+
 def contexts(example: Mapping[str, Any], most: int = 4) -> Table:
     """Sentences of an example: of each group those nearest to its middle."""
     groups = sorted({point["group"] for point in example["points"]})

@@ -28,8 +28,9 @@ from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.text_parts import readable
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
 from pipeline.evaluation import metrics as evaluation
+from pipeline.evaluation.attention_weights import attended, most_looked_at
 from pipeline.evaluation.blend import BLEND, Share, blended, choose, fit_blend
 from pipeline.evaluation.probe import ProbeClassifier, Reading, fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
@@ -64,6 +65,7 @@ STAGE = Stage(
 )
 
 TFIDF = "tfidf"
+_LOOKED_AT, _SHOWN = 500, 6  # test documents whose attention is counted, and those of them that are shown
 _LEAST_WEIGHT = 0.01  # a part of less is left out of a blend, for it costs as much as any other
 
 
@@ -141,6 +143,8 @@ def run(
         write_csv(folder / "calibration.csv", table)
         np.save(folder / "probabilities.npy", probs.astype(np.float32))
         (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
+        attention = {each.name: each.looked_at() for each in candidates if each.looked_at is not None}
+        (folder / "attention.json").write_text(json.dumps(attention, ensure_ascii=False), encoding="utf-8")
     ship(classifier, shipped.name, shipped.parts, {each.name: each.write for each in candidates})
     return metrics
 
@@ -241,6 +245,7 @@ class _Candidate:
     is_frozen: bool = False  # its head starts were not fine-tuned as classifiers
     write: Callable[[Path], None] = lambda folder: None
     explain: Callable[[int, int], list[tuple[str, float]]] | None = None  # (test document, label)
+    looked_at: Callable[[], dict[str, Any]] | None = None  # by its attention pooling
 
     @property
     def weights(self) -> dict[str, float]:
@@ -289,8 +294,50 @@ def _network(params: Params, name: str, data: _Data, classifiers: Path) -> _Cand
     def write(aside: Path) -> None:
         shutil.copytree(folder, aside)
 
-    alone = {name: Share(1.0)}
-    return _Candidate(name, validation, test, seconds, alone, [name], {}, write=write, explain=explain)
+    def looked_at() -> dict[str, Any]:
+        return _looked_at(model, card, tokens, Tokenizer.load(data.tokenizer_of(name)), data, test)
+
+    return _Candidate(
+        name,
+        validation,
+        test,
+        seconds,
+        {name: Share(1.0)},
+        [name],
+        {},
+        write=write,
+        explain=explain,
+        looked_at=None if model.attention is None else looked_at,
+    )
+
+
+def _looked_at(
+    model: Classifier, card: ModelCard, tokens: Path, tokenizer: Tokenizer, data: _Data, probs: np.ndarray
+) -> dict[str, Any]:
+    """What attention pooling looked at: the words it looks at most, and some texts with their weights."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    places = _evenly(len(data.test.documents), _LOOKED_AT)
+    shard = open_shard(tokens, "test")
+    documents = [shard.document(int(data.test.documents[place])) for place in places]
+    found = attended(model, documents, form_of(card), tokenizer, beginnings_of_words(tokens), device)
+    names, labels = data.label_names, data.test.labels
+    return {
+        "num_documents": len(places),
+        "words": [asdict(each) for each in most_looked_at(found)],
+        "texts": [
+            {
+                "actual": names[labels[places[shown]]],
+                "predicted": names[int(probs[places[shown]].argmax())],
+                "tokens": [(token.text, round(token.weight, 4)) for token in found[shown]],
+            }
+            for shown in _evenly(len(places), _SHOWN)
+        ],
+    }
+
+
+def _evenly(size: int, most: int) -> np.ndarray:
+    """Places of at most `most` things out of `size`, evenly spaced."""
+    return np.unique(np.linspace(0, size - 1, most).round().astype(int))
 
 
 def _predicted(

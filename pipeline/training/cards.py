@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from models.attention import Score
 from models.family import Encoder, Family, lookup
 from models.heads import Classifier, HeadKind, Pooling
 from models.mixing import Combine, LayerChoice
@@ -38,6 +39,7 @@ class HeadCard:
     delimiter_id: int | None = None  # token behind each text of a document of several; None: it has one
     pair_order: PairOrder = "given"
     num_choices: int | None = None  # answers to choose from
+    attention_score: Score = "additive"  # of the pooling `attention`
 
     @property
     def num_texts(self) -> int:
@@ -97,6 +99,8 @@ def build_classifier(encoder: Encoder, card: HeadCard) -> Classifier:
         rows_each=_form(card, "forward", 0).rows_each,
         choices=card.num_choices is not None,
         delimiter_id=card.delimiter_id,
+        attention_score=card.attention_score,
+        max_tokens=card.max_tokens,
     )
 
 

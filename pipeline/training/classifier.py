@@ -390,6 +390,7 @@ def make_classifier_job(
         delimiter_id=info.eos_id if info.num_texts > 1 else None,
         pair_order=settings.pair_order if info.num_texts == 2 else "given",
         num_choices=info.num_texts - 1 if info.num_texts > 2 else None,
+        attention_score=settings.attention_score,
     )
     card = replace(card, head=head)
     if start is not None:

@@ -117,7 +117,9 @@ class ClassifierTraining(Section):
     head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
     layers: Layers  # whose features are pooled
     combine: Literal["concat", "sum", "mix"]  # of several layers; mix: a weighted mean, which is learned
-    pooling: Literal["concat", "last", "first", "mean", "mean_max", "idf"]
+    pooling: Literal["concat", "last", "first", "mean", "mean_max", "idf", "attention"]
+    # How the pooling `attention` compares a token with what it looks for.
+    attention_score: Literal["cosine", "additive", "location", "general", "dot", "scaled_dot"]
     pair_order: Literal["given", "both"]  # of a pair of texts; both: the features of both orders are added
     label_smoothing: Fraction
     language_model_weight: NonNegative  # of the causal language model's loss beside the classifier's

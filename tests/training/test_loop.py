@@ -58,7 +58,7 @@ LANGUAGE_MODEL: dict[str, Any] = {"epochs": 2.5, "evaluations_per_epoch": 3}
 CLASSIFIER: dict[str, Any] = {
     "start": "scratch", "method": "plain", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "bptt": 6,
     "max_tokens": 14, "min_steps": 1, "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat",
-    "layers": [-1], "combine": "concat", "pair_order": "given",
+    "attention_score": "additive", "layers": [-1], "combine": "concat", "pair_order": "given",
     "label_smoothing": 0.1, "language_model_weight": 0.0, "evaluations_per_epoch": 2, "patience": None,
     "restarts": 0,
 }  # fmt: skip
@@ -269,6 +269,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         ),
         "classifier-started": classifier_job(tokens, start=lstm.finetuned),
         "classifier-vectors": classifier_job(tokens, "word_vectors", start=vectors.finetuned, pooling="mean"),
+        "classifier-attention": classifier_job(tokens, pooling="attention", unfreeze="chain_thaw"),
         "contrastive": classifier_job(
             tokens, "gpt", start=starts["gpt"].finetuned, method="contrastive", epochs=4.0
         ),
@@ -281,7 +282,8 @@ KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
 KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
 KINDS += ["bert-pairs", "bert-plain", "bert-started", "classifier-bert"]
 KINDS += ["gpt-adamw", "gpt-started", "classifier-gpt", "xl-adamw", "xl-started", "classifier-xl"]
-KINDS += ["classifier", "classifier-started", "classifier-vectors", "contrastive", "patience", "restarts"]
+KINDS += ["classifier", "classifier-started", "classifier-vectors", "classifier-attention"]
+KINDS += ["contrastive", "patience", "restarts"]
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -374,6 +374,7 @@ def test_the_family_has_good_defaults():
         typed(WordVectorSettings, {name: section[name] for name in section.keys() - common}, where=stage)
     # Which labels it trains on, in which way, and what it starts from, are params.yaml's: no default here.
     shared = {"start": "target_lm", "max_labels": None, "method": "plain", "restarts": 2}
+    shared |= {"attention_score": "additive"}
     assert not shared.keys() & family.defaults["finetune_classifier"].keys()
     classifier = shared | dict(family.defaults["finetune_classifier"])
     typed(ClassifierTraining, classifier, where="finetune_classifier")
