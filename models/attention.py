@@ -72,7 +72,7 @@ class Alignment(nn.Module):
                 missing = keys_BSK.shape[1] - known.shape[-1]
                 return functional.pad(known, (0, missing), value=-math.inf) if missing else known
             case "general":
-                return query_BQF @ self.between(keys_BSK).mT
+                return (query_BQF @ self.between.weight) @ keys_BSK.mT
             case "dot":
                 return query_BQF @ keys_BSK.mT
             case "scaled_dot":

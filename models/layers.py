@@ -202,6 +202,16 @@ def dropout_rows(x: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
     return x * batch.keep_mask_of_rows(x.shape[1:], p).to(x.dtype)
 
 
+def reversed_rows(x_BTF: Tensor, lengths_B: Tensor) -> Tensor:
+    """Return the first `lengths_B` places of each row from the last to the first.
+
+    What is behind them is padding before, and may be anything afterwards.
+    """
+    places_T = torch.arange(x_BTF.shape[1], device=x_BTF.device)
+    turned_BT = (lengths_B[:, None] - 1 - places_T).clamp(min=0)
+    return x_BTF.gather(1, turned_BT[..., None].expand_as(x_BTF))
+
+
 def mean_square_change(x_BTF: Tensor) -> Tensor:
     """Return the sum over rows of the mean over time and features of (x_{t+1} - x_t)^2."""
     if x_BTF.shape[1] < 2:

@@ -121,6 +121,7 @@ class Objective(ABC):
     Settings: ClassVar[type]  # dataclass: its own keys of `pretrain_lm` and `finetune_lm`
     measures: ClassVar[tuple[Measure, ...]]  # lower is better; a search minimises the first
     watched: ClassVar[str] = "validation/loss"  # drives NT-ASGD and early stopping
+    corpus: ClassVar[str] = "general"  # that `pretrain_lm` reads
 
     @staticmethod
     @abstractmethod

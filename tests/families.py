@@ -47,8 +47,20 @@ MODELS = {
             "output_dropout": 0.1,
         },
     ),
+    "cove": Model(
+        family="cove",
+        config={
+            "embedding_dim": 5,
+            "hidden_dim": 4,
+            "num_layers": 2,
+            "input_dropout": 0.1,
+            "hidden_dropout": 0.2,
+            "output_dropout": 0.1,
+        },
+    ),
 }
 FAMILIES = list(MODELS)
+TEXTS = {"cove": 2}  # of a document that its language-model stages learn from; of others one
 # What the objective of each family adds to what all share: an epoch of a few hundred tokens has ten steps.
 _CAUSAL = {
     "batch_rows": 5, "bptt": 6, "variable_bptt": False, "ar_alpha": 2.0, "tar_beta": 1.0,
@@ -66,6 +78,7 @@ OWN: dict[str, dict[str, Any]] = {
     "gpt": _CAUSAL,
     "transformer_xl": _CAUSAL,
     "elmo": {"batch_rows": 5, "row_tokens": 12, "sampled_words": 6},
+    "cove": {"batch_pairs": 5, "max_tokens": 9},
 }  # fmt: skip
 
 

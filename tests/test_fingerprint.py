@@ -157,7 +157,7 @@ def test_what_only_classifiers_use_trains_no_language_model_again(source, params
 
 def test_a_helper_of_another_family_changes_nothing(source, params):
     before = digests(params)
-    (source / "models/attention.py").write_text("A = 1\n", encoding="utf-8")
+    (source / "models/convolution.py").write_text("A = 1\n", encoding="utf-8")
     assert digests(params) == before
 
 

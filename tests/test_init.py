@@ -44,7 +44,7 @@ def test_a_project_has_settings_stages_presets_and_nothing_of_the_code(tmp_path)
         "params.yaml", "dvc.yaml", "mine.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore",
         *(f".dvc/plots/{file.name}" for file in (ROOT / ".dvc/plots").iterdir()),
         *(f"presets/{file.name}" for file in (ROOT / "presets").iterdir()),
-        *(f"sources/{name}/.gitignore" for name in ("general", "target", "weights")),
+        *(f"sources/{name}/.gitignore" for name in ("general", "target", "translation", "weights")),
     }  # fmt: skip
 
 

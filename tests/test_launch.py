@@ -30,7 +30,7 @@ from pipeline.training import precision
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.training.language_model import LanguageModelJob, LanguageModelTask, make_language_model_job
-from tests.families import FAMILIES, language_model_settings, model_of
+from tests.families import FAMILIES, TEXTS, language_model_settings, model_of
 from tests.killed import Killing
 
 RUN: dict[str, Any] = {
@@ -114,8 +114,13 @@ def make_job(folder: Path, family: str = "awd_lstm", tokenizer_sha256: str = "ab
     for split, num_documents in (("train", 20), ("validation", 6)):
         with ShardWriter(tokens, split, 50) as shard:
             for _ in range(num_documents):
-                document = (rng.integers(45) + np.arange(int(rng.integers(5, 20)))) % 45 + 5
-                shard.append([document], [None])
+                texts = [
+                    (rng.integers(45) + np.arange(int(rng.integers(5, 20)))) % 45 + 5
+                    for _ in range(TEXTS.get(family, 1))
+                ]
+                # Several texts are framed, as one has no need to be.
+                framed = [[1], *(part for text in texts for part in (text, [2]))] if len(texts) > 1 else texts
+                shard.append([np.concatenate(framed)], [None])
             splits[split] = shard.info(2 * num_documents, 10 * num_documents)
     specials = {"unk_id": 3, "bos_id": 1, "eos_id": 2, "pad_id": 0}
     write_info(tokens, TokensInfo(50, tokenizer_sha256, **specials, label_names=None, splits=splits))

@@ -79,21 +79,28 @@ class ClassifierBatches:
         return ClassifierBatch(ids, mask, labels, len(chosen))
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:
-        rng = rng_of(self._seed, 2, epoch)
-        order = rng.permutation(len(self.documents))
-        sizes = [len(part) for part in np.array_split(order, self._num_batches)]
-        batches: list[np.ndarray] = []
-        for first in range(0, self._num_batches, _BATCHES_SORTED_TOGETHER):
-            group = sizes[first : first + _BATCHES_SORTED_TOGETHER]
-            begin = sum(sizes[:first])
-            together = order[begin : begin + sum(group)]
-            together = together[np.argsort(self._lengths[together], kind="stable")]
-            batches += np.split(together, np.cumsum(group)[:-1])
-        return [batches[k] for k in rng.permutation(len(batches))]
+        return sorted_batches(self._lengths, self._num_batches, rng_of(self._seed, 2, epoch))
 
     def _padded(self, documents: np.ndarray, width: int) -> tuple[Tensor, Tensor]:
         rows = [row for k in documents for row in self._form.rows(self.shard.document(int(k)))]
         return pad(rows, width, self._form.pad_id)
+
+
+def sorted_batches(lengths: np.ndarray, num_batches: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return the indices of texts in batches of similar length, in a random order.
+
+    The sizes of the batches differ by at most one.
+    """
+    order = rng.permutation(len(lengths))
+    sizes = [len(part) for part in np.array_split(order, num_batches)]
+    batches: list[np.ndarray] = []
+    for first in range(0, num_batches, _BATCHES_SORTED_TOGETHER):
+        group = sizes[first : first + _BATCHES_SORTED_TOGETHER]
+        begin = sum(sizes[:first])
+        together = order[begin : begin + sum(group)]
+        together = together[np.argsort(lengths[together], kind="stable")]
+        batches += np.split(together, np.cumsum(group)[:-1])
+    return [batches[k] for k in rng.permutation(len(batches))]
 
 
 def pad(texts: Sequence[np.ndarray], width: int, pad_id: int) -> tuple[Tensor, Tensor]:

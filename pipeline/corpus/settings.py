@@ -77,6 +77,32 @@ class FilesSource(Section):
         return self
 
 
+class GettextSource(Section):
+    """Messages of installed programs and their translations, of GNU gettext's catalogues."""
+
+    kind: Literal["gettext"]
+    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}([_@][A-Za-z]+)*$")]  # de, pt_BR, sr@latin
+    folders: Annotated[list[str], Field(min_length=1)]  # below which LANGUAGE/LC_MESSAGES/*.mo are looked for
+    min_words: Count  # shorter messages are left out
+
+
+class AlignedSource(Section):
+    """Text files in UTF-8: each line of a source has its translation in that line of another file."""
+
+    kind: Literal["aligned"]
+    sources: Annotated[list[str], Field(min_length=1), Distinct]
+    translations: Annotated[list[str], Field(min_length=1), Distinct]  # in the order of `sources`
+
+    @model_validator(mode="after")
+    def _as_many(self) -> AlignedSource:
+        if len(self.sources) != len(self.translations):
+            raise ValueError(
+                f"sources are {len(self.sources)} files and translations {len(self.translations)}; name one "
+                "for each"
+            )
+        return self
+
+
 class Split(Section):
     """Fractions split off the training rows if the source gives no such split."""
 
@@ -102,7 +128,7 @@ class Normalise(Section):
 
 
 class Corpus(Section):
-    source: Annotated[PydocsSource | FilesSource, Field(discriminator="kind")]
+    source: Annotated[PydocsSource | FilesSource | GettextSource | AlignedSource, Field(discriminator="kind")]
     split: Split
     normalise: Normalise
     max_documents: Count | None  # the first n training rows after a seeded shuffle
@@ -111,9 +137,15 @@ class Corpus(Section):
 class Corpora(Section):
     general: Corpus
     target: Corpus
+    translation: Corpus | None = None  # pairs of texts that a translator learns from; none by default
+
+    @property
+    def names(self) -> list[str]:
+        """The corpora that there are, in the order of the route."""
+        return [name for name in type(self).model_fields if getattr(self, name) is not None]
 
 
-CorpusName = Literal["general", "target"]
+CorpusName = Literal["general", "target", "translation"]
 
 
 class _TokenizerSection(Section):

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipeline.corpus import textfiles
-from pipeline.corpus.settings import FilesSource, PydocsSource
+from pipeline.corpus.pair_sources import Aligned, Gettext
+from pipeline.corpus.settings import AlignedSource, FilesSource, GettextSource, PydocsSource
 from pipeline.corpus.textfiles import REPLACEMENT, UNDECODABLE
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Source(Protocol):
     splits: tuple[str, ...]  # splits that the source itself gives
     skipped: Counter[str]  # rows left out so far, by reason
     repaired: Counter[str]  # rows changed to be usable, by reason
+    origins: Counter[str]  # rows by where they come from, of a source that knows
 
     def label_counts(self, split: str) -> Counter[int]:
         """Count the labelled rows of each class in a split, without reading the texts."""
@@ -57,13 +59,21 @@ class Source(Protocol):
         """
 
 
-def open_source(settings: PydocsSource | FilesSource, key: str) -> Source:
+def open_source(settings: PydocsSource | FilesSource | GettextSource | AlignedSource, key: str) -> Source:
     """Open the source that the settings under `key` (such as `corpus.target.source`) describe.
 
     Raises:
         ValueError: a file, a column or a label's name is missing; the message has file and key.
     """
-    return Pydocs(settings) if isinstance(settings, PydocsSource) else Files(settings, key)
+    match settings:
+        case PydocsSource():
+            return Pydocs(settings)
+        case FilesSource():
+            return Files(settings, key)
+        case GettextSource():
+            return Gettext(settings, key)
+        case AlignedSource():
+            return Aligned(settings, key)
 
 
 class Pydocs:
@@ -79,6 +89,7 @@ class Pydocs:
         self.splits: tuple[str, ...] = ("train",)
         self.skipped = self._extraction.skipped
         self.repaired: Counter[str] = Counter()
+        self.origins: Counter[str] = Counter()
 
     def label_counts(self, split: str) -> Counter[int]:
         return Counter(self._extraction.labels)
@@ -98,6 +109,7 @@ class Files:
     key: str
     skipped: Counter[str] = field(default_factory=Counter)
     repaired: Counter[str] = field(default_factory=Counter)
+    origins: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.num_texts = 1 + len(self.settings.further_columns)

@@ -7,10 +7,12 @@ import logging
 import os
 from pathlib import Path
 
+from models.family import lookup
 from pipeline.corpus.settings import ImportedTokenizer
 from pipeline.corpus.token_links import TokenLink
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.manifest import MANIFEST_FILE, content_hash
+from pipeline.objectives.lookup import objective_of
 from pipeline.project.params import Params
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,8 @@ def choose_tokens(params: Params, tokens: Path, tokenizers: Path, weights: Path,
                 "embedding_sha256": _hash_of_embedding(params, name),
             }
             for corpus in ("general", "target"):
-                shards = tokens / corpus / tokenizer
+                read = _pretrains_on(params, name) if corpus == "general" else corpus
+                shards = tokens / read / tokenizer
                 link = TokenLink(
                     tokens=shards.as_posix(),
                     tokenizer=(tokenizers / tokenizer).as_posix(),
@@ -44,6 +47,18 @@ def choose_tokens(params: Params, tokens: Path, tokenizers: Path, weights: Path,
                     **(pretrains if corpus == "general" else {}),
                 )
                 (folder / name / f"{corpus}.json").write_text(link.to_json(), encoding="utf-8")
+
+
+def _pretrains_on(params: Params, name: str) -> str:
+    """The corpus that `pretrain_lm` reads. Raises ValueError if there is none of that name."""
+    family = lookup(params.headstarts[name].family, f"headstarts.{name}.family")
+    corpus = objective_of(family).corpus
+    if corpus not in params.corpus.names:
+        raise ValueError(
+            f"the head start {name} learns from corpus.{corpus}, which params.yaml does not have; set it, as "
+            "the preset cove does, or leave the head start out of run.headstarts"
+        )
+    return corpus
 
 
 def _hash_of_embedding(params: Params, name: str) -> str | None:

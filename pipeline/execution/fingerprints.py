@@ -38,7 +38,7 @@ def _items(stage: str, params: Params) -> list[dict[str, str]]:
     flags = stages.arguments(stage)
     if "headstart" in flags:
         return [{"headstart": name} for name in params.run.headstarts]
-    return [{"corpus": corpus} for corpus in ("general", "target")] if "corpus" in flags else [{}]
+    return [{"corpus": corpus} for corpus in params.corpus.names] if "corpus" in flags else [{}]
 
 
 def stage_fingerprint(
@@ -48,7 +48,7 @@ def stage_fingerprint(
 
     Raises ValueError for an unknown family.
     """
-    source = getattr(params.corpus, corpus).source if corpus in ("general", "target") else None
+    source = getattr(params.corpus, corpus).source if corpus in params.corpus.names else None
     names = [headstart] if headstart is not None else params.run.headstarts
     embeddings = _embeddings(params, names) if stage == "pretrain_lm" else []
     families = sorted({params.headstarts[name].family for name in [*names, *embeddings]})

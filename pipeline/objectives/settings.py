@@ -36,6 +36,11 @@ class WordVectorSettings(Section):
     count_cap: Positive  # for glove: x_max, the count from which on a pair has full weight
 
 
+class TranslationSettings(Section):
+    batch_pairs: Count  # pairs of texts in the global batch
+    max_tokens: Annotated[int, Field(ge=3, lt=2**31)]  # of either text, its start and end included
+
+
 class BidirectionalSettings(Section):
     batch_rows: Count  # rows of the global batch
     row_tokens: Annotated[int, Field(ge=8, lt=2**31)]  # of a row

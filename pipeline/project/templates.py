@@ -77,7 +77,10 @@ def _fill(folder: Path, source: Path) -> None:
         "mine.yaml": _MINE,
         "params.yaml": (source / "params.yaml").read_text(encoding="utf-8"),
         "dvc.yaml": _without_code((source / "dvc.yaml").read_text(encoding="utf-8")),
-        **{f"sources/{name}/.gitignore": "*\n!.gitignore\n" for name in ("general", "target", "weights")},
+        **{
+            f"sources/{name}/.gitignore": "*\n!.gitignore\n"
+            for name in ("general", "target", "translation", "weights")
+        },
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         atomic_write_text(folder / name, text)

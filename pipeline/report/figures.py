@@ -48,6 +48,7 @@ class Figures:
     calibration: Sequence[Row]
     errors: Sequence[Mapping[str, Any]]
     studies: Mapping[str, Study] = field(default_factory=dict)  # of commands beside the route
+    corpora: Sequence[str] = CORPORA
     # What attention pooling looked at, for each head start that pools by it.
     attention: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -81,12 +82,13 @@ def read(
     evaluation: Path,
     tokenizers: Mapping[str, str],
     studies: Mapping[str, Study],
+    corpora: Sequence[str] = CORPORA,
 ) -> Figures:
     """`tokenizers`: of each head start. Raises ValueError if a file is missing or damaged."""
     trainings = [f"{stage}-{name}" for stage in TRAININGS for name in tokenizers]
     encoded = {f"encode-{corpus}-{each}": None for each in tokenizers.values() for corpus in CORPORA}
     features = [f"read_features-{name}" for name in tokenizers]
-    needed = [*(f"prepare-{corpus}" for corpus in CORPORA), *encoded, *trainings, *features]
+    needed = [*(f"prepare-{corpus}" for corpus in corpora), *encoded, *trainings, *features]
     needed += ["find_leaks", "evaluate", "sample_efficiency"]
     found = {name: _json(metrics / f"{name}.json") for name in needed}
     has_labels = "without_labels" not in found["evaluate"]
@@ -103,6 +105,7 @@ def read(
         errors=_json(evaluation / "errors.json") if has_labels else [],
         attention=_json(evaluation / "attention.json") if has_labels else {},
         studies=studies,
+        corpora=corpora,
     )
 
 
@@ -235,7 +238,9 @@ def language_model_curves(figures: Figures) -> dict[str, list[Row]]:
     charts: dict[str, list[Row]] = {}
     for name, tokenizer in figures.tokenizers.items():
         for stage, corpus in (("pretrain_lm", "general"), ("finetune_lm", "target")):
-            measure = figures[f"{stage}-{name}"]["measures"][0]
+            measure = next(iter(figures[f"{stage}-{name}"]["measures"]), None)
+            if measure is None:  # a text that its objective cannot be judged on
+                continue
             rows = charts.setdefault(measure["title"], [])
             bytes_per_token = figures[f"encode-{corpus}-{tokenizer}"]["vocabulary"]["bytes_per_token"]
             scale = {"bits_per_byte": 1 / math.log(2) / bytes_per_token, "loss": 1.0}.get(measure["name"])

@@ -13,8 +13,8 @@ def headline_figures(figures: Figures) -> dict[str, Any]:
     found = _of_labels(figures) if figures.has_labels else {}
     for name in figures.head_starts:
         target = figures[f"finetune_lm-{name}"]
-        measure = target["measures"][0]["name"]
-        found[f"{name}_{measure}"] = _rounded(target["after"][measure])
+        for measure in target["measures"][:1]:
+            found[f"{name}_{measure['name']}"] = _rounded(target["after"][measure["name"]])
         trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS]
         if all("seconds" in training for training in trainings):
             found[f"{name}_minutes"] = round(sum(training["seconds"] for training in trainings) / 60, 1)

@@ -381,7 +381,7 @@ def left_out(figures: Figures) -> str:
     def rows(what: str) -> str:
         found = [
             f"{corpus}: {count:,} ({reason.replace('_', ' ')})"
-            for corpus in ("general", "target")
+            for corpus in figures.corpora
             for reason, count in figures[f"prepare-{corpus}"][what].items()
             if count
         ]
@@ -389,7 +389,7 @@ def left_out(figures: Figures) -> str:
 
     remarks = [
         f" {corpus[0].upper()}{corpus[1:]}: {remark}."
-        for corpus in ("general", "target")
+        for corpus in figures.corpora
         for remark in figures[f"prepare-{corpus}"].get("remarks", ())
     ]
     return f"Rows left out: {rows('skipped')}. Repaired: {rows('repaired')}.{''.join(remarks)}"

@@ -258,7 +258,8 @@ def language_models(figures: Figures) -> list[Table]:
             ("target text, before fine-tuning", _measured(target, "before")),
             ("target text, fine-tuned", _measured(target, "after")),
         ):
-            found.setdefault(tuple(measured), []).append({"": f"{name}: {what}"} | measured)
+            if measured:  # else it is a text that the objective cannot be judged on
+                found.setdefault(tuple(measured), []).append({"": f"{name}: {what}"} | measured)
     return list(found.values())
 
 
@@ -296,7 +297,7 @@ def corpora(figures: Figures) -> Table:
             "words": f"{size['num_words']:,}",
             "MB": f"{size['num_bytes'] / 1e6:,.1f}",
         }
-        for corpus in ("general", "target")
+        for corpus in figures.corpora
         for split, size in figures[f"prepare-{corpus}"]["splits"].items()
     ]
 

@@ -20,23 +20,25 @@ STAGE = Stage(place=8, kind="prepares", sections=("leakage",))
 _EXCERPT_CHARACTERS = 300
 
 
-def run(params: Params, *, target: Path, general: Path, out: Path) -> dict[str, Any]:
+def run(params: Params, *, documents: Path, out: Path) -> dict[str, Any]:
     """Compare the target's test documents with every text that any stage trains on or selects by.
 
-    Raises ValueError if there are leaks and `leakage.action` is stop.
+    `documents` has a folder for each corpus. Raises ValueError if there are leaks and `leakage.action` is
+    stop.
     """
-    settings = params.leakage
+    settings, target = params.leakage, documents / "target"
+    others = sorted(folder for folder in documents.iterdir() if folder.is_dir() and folder != target)
+    folders = {folder.name: folder for folder in (target, *others)}
     test = read_texts(target, "test") if "test" in read_documents_info(target).splits else []
     finder = LeakFinder(test, ngram_words=settings.ngram_words, least=settings.containment)
     found = {
         (corpus, split): finder.leaks(rows.texts for rows in read_documents(folder, split))
-        for corpus, folder in (("target", target), ("general", general))
+        for corpus, folder in folders.items()
         for split in read_documents_info(folder).splits
         if (corpus, split) != ("target", "test")
     }
     leaked = {leak.test for leaks in found.values() for leak in leaks}
     exact = {leak.test for leaks in found.values() for leak in leaks if leak.exact}
-    folders = {"target": target, "general": general}
     sources = {f"{corpus} {split}": _counts(leaks) for (corpus, split), leaks in found.items()}
     metrics = {
         "num_test_documents": len(test),

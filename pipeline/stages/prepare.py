@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.corpus.documents import write_documents
 from pipeline.corpus.remarks import remarks_on
-from pipeline.corpus.settings import FilesSource, PydocsSource
+from pipeline.corpus.settings import AlignedSource, Corpora, FilesSource, GettextSource, PydocsSource
 from pipeline.corpus.sources import SPLITS, is_remote, open_source
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.params import Params
@@ -18,24 +18,34 @@ from pipeline.project.stages import Stage
 
 log = logging.getLogger(__name__)
 
+_MOST_ORIGINS = 5  # that are named
+
 STAGE = Stage(place=1, kind="prepares", sections=("run.seed", "corpus.{corpus}"))
 
 
 def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
-    """Prepare the corpus `general` or `target` into the folder `out`; return its sizes.
+    """Prepare the corpus `general`, `target` or `translation` into the folder `out`; return its sizes.
 
     Raises:
         ValueError: the source cannot be read, or its labels cannot be trained on.
     """
-    if corpus not in ("general", "target"):
-        raise ValueError(f"corpus is {corpus!r}: it must be general or target")
+    if corpus not in Corpora.model_fields:
+        raise ValueError(f"corpus is {corpus!r}: it must be {' or '.join(Corpora.model_fields)}")
     settings = getattr(params.corpus, corpus)
+    if settings is None:
+        raise ValueError(f"params.yaml has no corpus.{corpus}")
     key = f"corpus.{corpus}"
     _tell_unwatched(settings.source, Path("sources") / corpus)
     source = open_source(settings.source, f"{key}.source")
     with atomic_folder(out) as folder:
         info = write_documents(source, settings, seed=params.run.seed, key=key, folder=folder)
         remarks = remarks_on(folder, info)
+    if source.origins:
+        most = ", ".join(f"{name} {count:,}" for name, count in source.origins.most_common(_MOST_ORIGINS))
+        log.info(
+            "%s: %s rows from %d sources, most from %s",
+            key, f"{source.origins.total():,}", len(source.origins), most,
+        )  # fmt: skip
     for remark in remarks:
         log.warning("%s: %s", key, remark)
     return {
@@ -44,14 +54,22 @@ def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
         "skipped": dict(info.skipped),
         "repaired": dict(info.repaired),
         "remarks": remarks,
+        "origins": dict(source.origins.most_common()),
     }
 
 
-def _tell_unwatched(source: FilesSource | PydocsSource, watched: Path) -> None:
+def _tell_unwatched(
+    source: FilesSource | PydocsSource | GettextSource | AlignedSource, watched: Path
+) -> None:
     """Warn about local files outside the folder that DVC watches: it would not notice a change in them."""
-    if isinstance(source, PydocsSource):
-        return
-    entries = [entry for split in SPLITS for entry in getattr(source, split) if not is_remote(entry)]
+    match source:
+        case FilesSource():
+            named = [entry for split in SPLITS for entry in getattr(source, split)]
+        case AlignedSource():
+            named = [*source.sources, *source.translations]
+        case _:
+            return
+    entries = [entry for entry in named if not is_remote(entry)]
     # Without following links: DVC does that when it hashes the folder.
     outside = [
         entry for entry in entries if not Path(os.path.abspath(entry)).is_relative_to(watched.absolute())

@@ -18,7 +18,7 @@ from pipeline.report.studies import read_studies
 STAGE = Stage(
     place=13,
     kind="reports",
-    sections=("run.headstarts", "headstarts"),
+    sections=("run.headstarts", "headstarts", "corpus"),
     outputs=("out", "summary", "pictures", "headline"),
 )
 
@@ -41,7 +41,7 @@ def run(
     Raises ValueError if the metrics of a stage are missing.
     """
     tokenizers = {name: params.headstarts[name].tokenizer for name in params.run.headstarts}
-    found = say.read(figures, curves, evaluation, tokenizers, read_studies(studies))
+    found = say.read(figures, curves, evaluation, tokenizers, read_studies(studies), params.corpus.names)
     drawn = _charts_of_labels(found) if found.has_labels else {}
     for number, (title, rows) in enumerate(say.language_model_curves(found).items(), start=1):
         drawn[f"language_models_{number}"] = charts.language_models(rows, title)

@@ -17,7 +17,7 @@ def said_of(metrics: Mapping[str, Any]) -> str:
     """The result in a few words; none for a stage that has but work to show."""
     if "shipped" in metrics:
         return f"ships {metrics['shipped']}, {metrics['error']:.1%} of test documents wrong"
-    if "measures" in metrics:
+    if metrics.get("measures"):
         first = metrics["measures"][0]
         values = (metrics[when][first["name"]] for when in ("before", "after"))
         said = " -> ".join(format(value, f",.{first['digits']}f") for value in values)

@@ -40,7 +40,7 @@ from pipeline.training.jobs import Job
 from pipeline.training.language_model import make_language_model_job
 from pipeline.training.loop import Training, train
 from pipeline.training.settings import ClassifierTraining
-from tests.families import FAMILIES, OWN, language_model_settings, model_of
+from tests.families import FAMILIES, OWN, TEXTS, language_model_settings, model_of
 
 VOCAB = 50
 OPTIMIZER: dict[str, Any] = {
@@ -140,8 +140,11 @@ def classifier_job(
 
 
 @pytest.fixture
-def tokens(tmp_path) -> Path:
-    return write_tokens(tmp_path / "tokens")
+def tokens(tmp_path, request) -> Path:
+    """Documents of as many texts as the family's language-model stages learn from, where a test has one."""
+    given = getattr(request.node, "callspec", None)
+    family = str(given.params.get("family")) if given else ""
+    return write_tokens(tmp_path / "tokens", TEXTS.get(family, 1))
 
 
 @dataclass(frozen=True)
@@ -156,9 +159,10 @@ class Starts:
 def starts(tmp_path_factory) -> dict[str, Starts]:
     """By family."""
     folder = tmp_path_factory.mktemp("starts")
-    tokens = write_tokens(folder / "tokens")
+    by_number = {number: write_tokens(folder / f"tokens-{number}", number) for number in (1, 2)}
     found = {}
     for family in FAMILIES:
+        tokens = by_number[TEXTS.get(family, 1)]
         found[family] = Starts(folder / family / "pretrained", folder / family / "finetuned")
         pretrained = language_model_job(tokens, family, epochs=2.0, seed=1)
         export_trained(pretrained, found[family].pretrained)
@@ -241,6 +245,9 @@ def without_cost(checkpoint: Checkpoint) -> dict[str, Any]:
 def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]:
     noisy: dict[str, Any] = {"rate": {"lr": 30.0}, "optimizer": {"clip_norm": None}}
     lstm, vectors = starts["awd_lstm"], starts["word_vectors"]
+    pairs = tokens.parent / "pairs"
+    if not pairs.exists():
+        write_tokens(pairs, 2)
     return {
         "lm-adamw": language_model_job(tokens),
         "lm-sampled": language_model_job(tokens, sampled_words=20),
@@ -260,6 +267,9 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "classifier-bert": classifier_job(tokens, "bert", start=starts["bert"].finetuned, pooling="first"),
         "gpt-adamw": language_model_job(tokens, "gpt"),
         "gpt-started": language_model_job(tokens, "gpt", start=starts["gpt"].pretrained),
+        "cove-adamw": language_model_job(pairs, "cove"),
+        "cove-started": language_model_job(pairs, "cove", start=starts["cove"].pretrained),
+        "classifier-cove": classifier_job(tokens, "cove", start=starts["cove"].finetuned, layers=[0, -1]),
         "xl-adamw": language_model_job(tokens, "transformer_xl"),
         "xl-started": language_model_job(tokens, "transformer_xl", start=starts["transformer_xl"].pretrained),
         "classifier-xl": classifier_job(tokens, "transformer_xl", start=starts["transformer_xl"].finetuned),
@@ -281,6 +291,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
 KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
 KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
 KINDS += ["bert-pairs", "bert-plain", "bert-started", "classifier-bert"]
+KINDS += ["cove-adamw", "cove-started", "classifier-cove"]
 KINDS += ["gpt-adamw", "gpt-started", "classifier-gpt", "xl-adamw", "xl-started", "classifier-xl"]
 KINDS += ["classifier", "classifier-started", "classifier-vectors", "classifier-attention"]
 KINDS += ["contrastive", "patience", "restarts"]
@@ -293,7 +304,7 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     whole = run(job, tmp_path / "whole", whole_curve)
     task = job.task(Context())
     plan, num_groups = task.plan, len(task.groups)
-    expected = {"lm": 3, "vectors": 2, "gpt": 4, "bert": 4, "xl": 3}
+    expected = {"lm": 3, "vectors": 2, "gpt": 4, "bert": 4, "xl": 3, "cove": 4}
     assert num_groups == expected.get(name.partition("-")[0], num_groups)
     assert len(plan.phases) >= num_groups > 1  # groups unfreeze, and a partial epoch begins, during the run
     assert len(set(plan.at(plan.num_steps - 1).lrs)) == num_groups  # each group has its own rate
@@ -347,10 +358,11 @@ def test_wherever_and_however_often_a_run_is_stopped_it_ends_alike(whole_runs, d
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_started_run_begins_with_the_weights_that_it_is_given(tokens, starts, family):
+def test_a_started_run_begins_with_the_weights_that_it_is_given(tokens, tmp_path, starts, family):
+    texts = write_tokens(tmp_path / "texts")
     jobs = {
         starts[family].pretrained: language_model_job(tokens, family, start=starts[family].pretrained),
-        starts[family].finetuned: classifier_job(tokens, family, start=starts[family].finetuned),
+        starts[family].finetuned: classifier_job(texts, family, start=starts[family].finetuned),
     }
     for start, job in jobs.items():
         given = load_model(start)[0]
@@ -770,7 +782,9 @@ SEVERAL = [
     "glove",
     "gpt",
     "xl",
+    "cove",
     "classifier",
+    "classifier-attention",
     "classifier-gpt",
     "contrastive",
     "pairs",
@@ -790,7 +804,9 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         "gpt": language_model_job(tokens, "gpt", epochs=2.0),
         "xl": language_model_job(tokens, "transformer_xl", epochs=2.0),
         "bert": language_model_job(tokens, "bert", epochs=2.0, next_sentence=True),
+        "cove": language_model_job(tokens.parent / "pairs", "cove", epochs=2.0),
         "classifier": classifier_job(tokens, epochs=2.0),
+        "classifier-attention": classifier_job(tokens, kind="sgd", epochs=2.0, pooling="attention"),
         "contrastive": classifier_job(tokens, kind="sgd", method="contrastive", epochs=2.0),
         # The head's batch normalisation takes out what the last bias adds, so that its gradient is rounding
         # alone, of which Adam would make whole steps.

@@ -1,0 +1,262 @@
+"""CoVe: the states of a translator's encoder.
+
+Source: McCann et al. 2017, "Learned in Translation: Contextualized Word Vectors" (arXiv 1708.00107), sections
+3 and 4. An encoder of bidirectional LSTMs reads a sentence, a decoder with attention translates it, and what
+the encoder has learned serves another task.
+
+The route of a pair: source ids (B, S) -> embedding, layer 0 -> LSTMs in both directions (B, S, 2H), each a
+layer -> an LSTM that reads the translation word by word, with each word what it made of the one before ->
+attention over the encoder's top layer -> the decoder's features (B, T, 2H) -> a softmax over the vocabulary.
+
+Departures: both languages have one vocabulary and one embedding, as there is one tokenizer for a head start;
+the decoder begins with the hidden state that the encoder's top layer ends with in either direction, and an
+empty cell. The score of the attention is a setting; the paper's is `general`.
+
+Shapes: B rows, S source tokens, T target tokens, E embedding, H hidden units of a direction, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from models import kernels
+from models.attention import Attention, Focus, Score
+from models.family import Encoded, Encoder, Family, State
+from models.layers import GlobalBatch, locked_dropout, reversed_rows
+
+_MOST_PLACES = 256  # of a source, for the score `location`
+
+
+@dataclass(frozen=True)
+class Config:
+    embedding_dim: int = 200  # E
+    hidden_dim: int = 150  # H; of each direction
+    num_layers: int = 2  # of the encoder; the decoder has one
+    score: str = "general"  # of the attention: `models/attention.py` has the equations
+    focus: str = "global"  # or a window: monotonic, predictive
+    half_window: int = 10  # places on either side of a window's centre
+    input_dropout: float = 0.2  # of the embedding
+    hidden_dropout: float = 0.2  # between layers
+    output_dropout: float = 0.2  # of the encoder's and of the decoder's features
+
+    def __post_init__(self) -> None:
+        for name in ("embedding_dim", "hidden_dim", "num_layers", "half_window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name, known in (("score", get_args(Score)), ("focus", get_args(Focus))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; choose of {', '.join(known)}")
+        for name in _dropouts():
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 <= p < 1")
+
+    def scaled_dropout(self, factor: float) -> Config:
+        return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in _dropouts()})
+
+
+def _dropouts() -> list[str]:
+    return [item.name for item in fields(Config) if item.name.endswith("_dropout")]
+
+
+class LSTM(nn.Module):
+    """One LSTM layer in one direction."""
+
+    def __init__(self, input_dim: int, hidden_dim: int) -> None:
+        super().__init__()
+        self.weight_ih = nn.Parameter(torch.empty(4 * hidden_dim, input_dim))
+        self.weight_hh = nn.Parameter(torch.empty(4 * hidden_dim, hidden_dim))
+        self.bias = nn.Parameter(torch.empty(4 * hidden_dim))
+        for weight in self.parameters():
+            nn.init.uniform_(weight, -1 / math.sqrt(hidden_dim), 1 / math.sqrt(hidden_dim))
+
+    def forward(self, x_BTI: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the hidden states (B, T, H)."""
+        zeros_BH = x_BTI.new_zeros(len(x_BTI), self.weight_hh.shape[1])
+        hidden_TBH, _, _ = kernels.lstm(
+            x_BTI.transpose(0, 1), (zeros_BH, zeros_BH), self.weight_ih, self.weight_hh, self.bias, dtype
+        )
+        return hidden_TBH.transpose(0, 1)
+
+    def step(self, x_BG: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return hidden and cell state after one token, given its part of the gates, (B, 4H)."""
+        hidden_BH, cell_BH = state
+        gates_BG = x_BG + hidden_BH @ self.weight_hh.T + self.bias
+        enter, forget, new, leave = gates_BG.chunk(4, -1)  # torch's order
+        cell_BH = forget.sigmoid() * cell_BH + enter.sigmoid() * new.tanh()
+        return leave.sigmoid() * cell_BH.tanh(), cell_BH
+
+
+class CoVe(Encoder):
+    """Bidirectional LSTMs. Its layers are the embedding, then each of them."""
+
+    reads_ahead = True
+    can_be_sharded = False  # the decoder reads its embedding, too
+
+    def __init__(self, config: Config, vocab_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.width = 2 * config.hidden_dim
+        self.embedding = nn.Embedding(vocab_size, config.embedding_dim)
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        widths = [config.embedding_dim, *[self.width] * (config.num_layers - 1)]
+        self.forwards = nn.ModuleList(LSTM(width, config.hidden_dim) for width in widths)
+        self.backwards = nn.ModuleList(LSTM(width, config.hidden_dim) for width in widths)
+
+    @property
+    def layer_widths(self) -> list[int]:
+        return [self.config.embedding_dim, *[self.width] * self.config.num_layers]
+
+    def initial_state(self, num_rows: int) -> State:
+        return ()
+
+    def forward(
+        self,
+        ids_BT: Tensor,
+        mask_BT: Tensor | None = None,
+        state: State = (),
+        batch: GlobalBatch | None = None,
+    ) -> Encoded:
+        """See `Encoder`. There is no state: a chunk is read by itself."""
+        config = self.config
+        lengths_B = ids_BT.new_full((len(ids_BT),), ids_BT.shape[1]) if mask_BT is None else mask_BT.sum(1)
+        layers = [self.embedding(ids_BT)]
+        features = locked_dropout(layers[0], config.input_dropout, batch)
+        for depth, (forward, backward) in enumerate(zip(self.forwards, self.backwards, strict=True)):
+            ahead = forward(features, self.product_dtype)
+            behind = backward(reversed_rows(features, lengths_B), self.product_dtype)
+            layers.append(torch.cat([ahead, reversed_rows(behind, lengths_B)], -1))
+            top = depth == config.num_layers - 1
+            features = locked_dropout(
+                layers[-1], config.output_dropout if top else config.hidden_dropout, batch
+            )
+        return Encoded(layers, features, ())
+
+
+class Translator(nn.Module):
+    """An encoder, and a decoder that attends to it (section 3).
+
+    h_t = LSTM([z_t; c_{t-1}], h_{t-1}), where z_t embeds the word before the t-th; a_t = attention of h_t
+    over the encoder's features; c_t = tanh(W [a_t; h_t] + b); the softmax reads c_t.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        assert isinstance(encoder, CoVe)
+        self.encoder, config, width = encoder, encoder.config, encoder.width
+        self.decoder = LSTM(config.embedding_dim + width, width)
+        self.attention = Attention(
+            config.score,  # type: ignore[arg-type]  # checked by `Config`
+            width,
+            width,
+            width,
+            _MOST_PLACES,
+            focus=config.focus,  # type: ignore[arg-type]
+            half_window=config.half_window,
+        )
+        self.combine = nn.Linear(2 * width, width)
+        vocab_size = encoder.embedding.num_embeddings
+        self.decoder_weight = nn.Parameter(torch.empty(vocab_size, width))
+        self.decoder_bias = nn.Parameter(torch.zeros(vocab_size))
+        nn.init.normal_(self.decoder_weight, std=1 / math.sqrt(width))
+
+    def forward(
+        self,
+        source_BS: Tensor,
+        mask_BS: Tensor,
+        target_BT: Tensor,
+        batch: GlobalBatch | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Read `target_BT`, the words before those to predict; return features and alignment.
+
+        The features are (B, T, 2H), after their dropout; the alignment (B, T, S) says how much of each word's
+        context came from each source token.
+        """
+        encoder = self.encoder
+        assert isinstance(encoder, CoVe)
+        keys_BSF = encoder(source_BS, mask_BS, batch=batch).features
+        embedded_BTE = locked_dropout(encoder.embedding(target_BT), encoder.config.input_dropout, batch)
+        of_words, of_context = self.decoder.weight_ih.split(
+            [encoder.config.embedding_dim, encoder.width], dim=1
+        )
+        gates_BTG = embedded_BTE @ of_words.T
+        hidden_BF, cell_BF = self._first(keys_BSF, mask_BS)
+        context_BF = torch.zeros_like(hidden_BF)
+        features, alignments = [], []
+        for place in range(target_BT.shape[1]):
+            gates_BG = gates_BTG[:, place] + context_BF @ of_context.T
+            hidden_BF, cell_BF = self.decoder.step(gates_BG, (hidden_BF, cell_BF))
+            attended_B1F, weights_B1S = self.attention(hidden_BF[:, None], keys_BSF, mask_BS, place)
+            both_BF = torch.cat([attended_B1F[:, 0], hidden_BF], -1)
+            context_BF = self.combine(both_BF).tanh()
+            features.append(context_BF)
+            alignments.append(weights_B1S[:, 0])
+        decoded_BTF = locked_dropout(torch.stack(features, 1), encoder.config.output_dropout, batch)
+        return decoded_BTF, torch.stack(alignments, 1)
+
+    def _first(self, keys_BSF: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the decoder's first state: what the encoder ends with in either direction, no cell."""
+        ahead_BSH, behind_BSH = keys_BSF.chunk(2, -1)
+        rows = torch.arange(len(keys_BSF), device=keys_BSF.device)
+        hidden_BF = torch.cat([ahead_BSH[rows, mask_BS.sum(1) - 1], behind_BSH[:, 0]], -1)
+        return hidden_BF, torch.zeros_like(hidden_BF)
+
+    def loss(self, features_NF: Tensor, targets_N: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the cross-entropy summed over words, in nats."""
+        return kernels.cross_entropy(features_NF, self.decoder_weight, self.decoder_bias, targets_N, dtype)
+
+    def logits(self, features: Tensor) -> Tensor:
+        return nn.functional.linear(features, self.decoder_weight, self.decoder_bias)
+
+
+def layer_groups(encoder: CoVe) -> list[list[nn.Parameter]]:
+    """Return the embedding, then each layer of both directions."""
+    pairs: Any = zip(encoder.forwards, encoder.backwards, strict=True)
+    return [
+        [*encoder.embedding.parameters()],
+        *([*forward.parameters(), *backward.parameters()] for forward, backward in pairs),
+    ]
+
+
+_TRAINING: dict[str, Any] = {
+    "epochs": 2.0,
+    "batch_pairs": 64,
+    "max_tokens": 60,
+    "optimizer": {
+        "kind": "adamw",
+        "lr": 0.002,
+        "momentum": 0.9,
+        "beta2": 0.98,
+        "weight_decay": 0.01,
+        "clip_norm": 1.0,
+        "nonmonotone_interval": 5,
+        "discriminative_factor": 1.0,
+    },
+    "schedule": {"kind": "slanted_triangular", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
+    "unfreeze": "full",
+    "epochs_per_unfreezing": 1.0,
+    "dropout": 1.0,
+    "evaluations_per_epoch": 2,
+}
+
+FAMILY = Family(
+    name="cove",
+    config=Config,
+    build=CoVe,
+    layer_groups=layer_groups,
+    objective="translation",
+    defaults={
+        "pretrain_lm": _TRAINING,
+        "finetune_lm": {**_TRAINING, "epochs": 0.0},  # the target's text has no translations
+        "finetune_classifier": {"layers": [-1], "pooling": "mean_max", "unfreeze": "head"},
+        "probe": {"layers": "all", "pooling": ["mean", "idf_mean"]},
+    },
+    space={
+        "finetune_classifier.optimizer.lr": {"low": 0.001, "high": 0.03, "log": True},
+        "finetune_classifier.pooling": {"choices": ["mean", "mean_max", "attention"]},
+    },
+)
