@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -82,10 +82,10 @@ class LSTM(nn.Module):
         )
         return hidden_TBH.transpose(0, 1)
 
-    def step(self, x_BG: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return hidden and cell state after one token, given its part of the gates, (B, 4H)."""
+    def step(self, x_BI: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return hidden and cell state, each (B, H), after one token."""
         hidden_BH, cell_BH = state
-        gates_BG = x_BG + hidden_BH @ self.weight_hh.T + self.bias
+        gates_BG = x_BI @ self.weight_ih.T + hidden_BH @ self.weight_hh.T + self.bias
         enter, forget, new, leave = gates_BG.chunk(4, -1)  # torch's order
         cell_BH = forget.sigmoid() * cell_BH + enter.sigmoid() * new.tanh()
         return leave.sigmoid() * cell_BH.tanh(), cell_BH
@@ -137,6 +137,16 @@ class CoVe(Encoder):
         return Encoded(layers, features, ())
 
 
+class _Memory(NamedTuple):
+    """What the decoder reads, and what it remembers."""
+
+    keys_BSF: Tensor  # the encoder's features
+    mask_BS: Tensor
+    hidden_BF: Tensor
+    cell_BF: Tensor
+    context_BF: Tensor  # what it made of the last token
+
+
 class Translator(nn.Module):
     """An encoder, and a decoder that attends to it (section 3).
 
@@ -176,34 +186,55 @@ class Translator(nn.Module):
         The features are (B, T, 2H), after their dropout; the alignment (B, T, S) says how much of each word's
         context came from each source token.
         """
-        encoder = self.encoder
-        assert isinstance(encoder, CoVe)
-        keys_BSF = encoder(source_BS, mask_BS, batch=batch).features
-        embedded_BTE = locked_dropout(encoder.embedding(target_BT), encoder.config.input_dropout, batch)
-        of_words, of_context = self.decoder.weight_ih.split(
-            [encoder.config.embedding_dim, encoder.width], dim=1
-        )
-        gates_BTG = embedded_BTE @ of_words.T
-        hidden_BF, cell_BF = self._first(keys_BSF, mask_BS)
-        context_BF = torch.zeros_like(hidden_BF)
+        config = self._config
+        embedded_BTE = locked_dropout(self.encoder.embedding(target_BT), config.input_dropout, batch)
+        memory = self._begin(source_BS, mask_BS, batch)
         features, alignments = [], []
         for place in range(target_BT.shape[1]):
-            gates_BG = gates_BTG[:, place] + context_BF @ of_context.T
-            hidden_BF, cell_BF = self.decoder.step(gates_BG, (hidden_BF, cell_BF))
-            attended_B1F, weights_B1S = self.attention(hidden_BF[:, None], keys_BSF, mask_BS, place)
-            both_BF = torch.cat([attended_B1F[:, 0], hidden_BF], -1)
-            context_BF = self.combine(both_BF).tanh()
-            features.append(context_BF)
-            alignments.append(weights_B1S[:, 0])
-        decoded_BTF = locked_dropout(torch.stack(features, 1), encoder.config.output_dropout, batch)
+            memory, weights_BS = self._step(embedded_BTE[:, place], memory, place)
+            features.append(memory.context_BF)
+            alignments.append(weights_BS)
+        decoded_BTF = locked_dropout(torch.stack(features, 1), config.output_dropout, batch)
         return decoded_BTF, torch.stack(alignments, 1)
 
-    def _first(self, keys_BSF: Tensor, mask_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the decoder's first state: what the encoder ends with in either direction, no cell."""
+    @torch.no_grad()
+    def translate(self, source_1S: Tensor, start_id: int, end_id: int, most: int) -> tuple[list[int], Tensor]:
+        """Take the likeliest next token again and again, up to the end token or `most` of them.
+
+        `source_1S` is one text without padding. Returns the tokens, and their alignment (T, S).
+        """
+        memory = self._begin(source_1S, torch.ones_like(source_1S, dtype=torch.bool), None)
+        found, alignment = [start_id], []
+        for place in range(most):
+            embedded_1E = self.encoder.embedding(source_1S.new_tensor([found[-1]]))
+            memory, weights_1S = self._step(embedded_1E, memory, place)
+            found.append(int(self.logits(memory.context_BF).argmax()))
+            alignment.append(weights_1S[0])
+            if found[-1] == end_id:
+                break
+        return found[1:], torch.stack(alignment)
+
+    @property
+    def _config(self) -> Config:
+        assert isinstance(self.encoder, CoVe)
+        return self.encoder.config
+
+    def _begin(self, source_BS: Tensor, mask_BS: Tensor, batch: GlobalBatch | None) -> _Memory:
+        """Return what the decoder begins with: what the encoder ends with in either direction."""
+        keys_BSF = self.encoder(source_BS, mask_BS, batch=batch).features
         ahead_BSH, behind_BSH = keys_BSF.chunk(2, -1)
         rows = torch.arange(len(keys_BSF), device=keys_BSF.device)
         hidden_BF = torch.cat([ahead_BSH[rows, mask_BS.sum(1) - 1], behind_BSH[:, 0]], -1)
-        return hidden_BF, torch.zeros_like(hidden_BF)
+        zeros_BF = torch.zeros_like(hidden_BF)
+        return _Memory(keys_BSF, mask_BS, hidden_BF, zeros_BF, zeros_BF)
+
+    def _step(self, embedded_BE: Tensor, memory: _Memory, place: int) -> tuple[_Memory, Tensor]:
+        """Read one token of the translation; return the memory behind it and its alignment (B, S)."""
+        read_BI = torch.cat([embedded_BE, memory.context_BF], -1)
+        hidden_BF, cell_BF = self.decoder.step(read_BI, (memory.hidden_BF, memory.cell_BF))
+        attended_B1F, weights_B1S = self.attention(hidden_BF[:, None], memory.keys_BSF, memory.mask_BS, place)
+        context_BF = self.combine(torch.cat([attended_B1F[:, 0], hidden_BF], -1)).tanh()
+        return memory._replace(hidden_BF=hidden_BF, cell_BF=cell_BF, context_BF=context_BF), weights_B1S[:, 0]
 
     def loss(self, features_NF: Tensor, targets_N: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the cross-entropy summed over words, in nats."""

@@ -165,3 +165,8 @@ class Objective(ABC):
         Raises ValueError naming a key of `section`.
         """
         return
+
+    @classmethod
+    def learns_from(cls, text: TrainingText) -> bool:
+        """Whether there is anything in a text to learn; if not, `epochs` has to be 0."""
+        return True

@@ -387,6 +387,27 @@ def layers(
 
 
 @app.command()
+def align(
+    headstart: Annotated[str, typer.Argument(help="A name in `headstarts`, of a translator.")],
+    text: Annotated[
+        list[str] | None, typer.Option(help="A text to translate, repeatable; some of the validation text.")
+    ] = None,
+    pairs: Annotated[int, typer.Option(min=1, help="Validation texts to translate.")] = 4,
+    out: Annotated[Path, typer.Option(help="Folder for the alignments.")] = Path("reports/studies"),
+) -> None:
+    """Translate with a head start that learned to (McCann et al. 2017); show where its attention looked."""
+    from pipeline.execution.alignment import align as align_texts
+    from pipeline.report import sentences
+    from pipeline.terminal.progress import busy
+
+    with busy("align"):
+        found = align_texts(headstart, text or (), pairs, out)
+    for pair in found.study["pairs"]:
+        typer.echo(sentences.translation(pair))
+    typer.echo(f"{found.file}; `dvc repro` puts it on the page")
+
+
+@app.command()
 def anatomy(
     headstart: Annotated[str, typer.Argument(help="A name in `headstarts`.")],
     general: Annotated[bool, typer.Option("--general", help="The model before its fine-tuning.")] = False,

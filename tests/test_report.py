@@ -413,6 +413,25 @@ def test_what_attention_looked_at_is_on_the_page(figures):
     assert "attention looked at" not in page(figures, Provenance())
 
 
+def test_translations_and_their_alignment_are_on_the_page(figures):
+    pair = {
+        "source": ["", "a ", EVIL, ""], "translation": ["b ", ""], "reference": EVIL,
+        "weights": [[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 0.0, 1.0]],
+    }  # fmt: skip
+    key = figures["pretrain_lm-ulmfit"].get("key", "none")
+    found = {"headstart": "ulmfit", "key": key, "pairs": [pair]}
+    metrics = {**figures.metrics, "pretrain_lm-ulmfit": {**figures["pretrain_lm-ulmfit"], "key": key}}
+    html = page(
+        dataclasses.replace(figures, metrics=metrics, studies={"alignment-ulmfit": found}), Provenance()
+    )
+    assert "where the attention looked" in html
+    assert "became “b”" in html
+    assert EVIL not in html
+    rows = data.alignment(pair)
+    assert len(rows) == 8
+    assert rows[2] == {"source": f"2 {EVIL}", "translation": "0 b", "weight": 0.7}
+
+
 def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
     figures["evaluate"]["blend_without"] = {
         "vectors": {"error": 0.13, "above": 0.03, "above_low": 0.01, "above_high": 0.05},

@@ -60,11 +60,6 @@ class Translation(Objective):
         self._validation = PairBatches(text.validation, seed=_EVALUATION_SEED, **sizes)
 
     def num_steps(self, epochs: float) -> int:
-        if epochs and not len(self._training):
-            raise ValueError(
-                f"this text has no translations, of which a translator could learn in {epochs} epochs; set "
-                "the head start's finetune_lm.epochs to 0"
-            )
         return round(epochs * self._training.steps_per_epoch)
 
     def lanes(self, context: Workers) -> tuple[slice, int]:
@@ -117,12 +112,15 @@ class Translation(Objective):
 
     @classmethod
     def check(cls, settings: TranslationSettings, text: TrainingText, encoder: Encoder, section: str) -> None:
-        has_pairs = any(len(pairs_of(shard, text.end_id)) for shard in text.training)
-        if section == "pretrain_lm" and not has_pairs:
+        if section == "pretrain_lm" and not cls.learns_from(text):
             raise ValueError(
                 "corpus.translation has no pairs of texts to learn from: each document needs its "
                 "translation; set corpus.translation.source.text_pair_column"
             )
+
+    @classmethod
+    def learns_from(cls, text: TrainingText) -> bool:
+        return any(len(pairs_of(shard, text.end_id)) for shard in text.training)
 
 
 OBJECTIVE = Translation

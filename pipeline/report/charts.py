@@ -154,6 +154,31 @@ def anatomy(rows: Sequence[Row]) -> Any:
     return _sized(alt.layer(base.mark_line(opacity=0.6).encode(y=value), ends, points))
 
 
+def alignment(rows: Sequence[Row]) -> Any:
+    """A heat map of the weights of source tokens, a row for each token of the translation."""
+    import altair as alt
+
+    numberless = "slice(datum.label, indexof(datum.label, ' ') + 1)"
+    places = {name: list(dict.fromkeys(row[name] for row in rows)) for name in ("source", "translation")}
+    axis = alt.Axis(labelExpr=numberless, labelAngle=-45)
+    chart = (
+        alt.Chart(_data(rows))
+        .mark_rect()
+        .encode(
+            x=alt.X("source:O", sort=places["source"], title="text", axis=axis),
+            y=alt.Y(
+                "translation:O",
+                sort=places["translation"],
+                title="translation",
+                axis=alt.Axis(labelExpr=numberless),
+            ),
+            color=alt.Color("weight:Q", scale=alt.Scale(scheme="blues", domain=[0, 1]), title="weight"),
+            tooltip=["source:O", "translation:O", alt.Tooltip("weight:Q", format=".2f")],
+        )
+    )
+    return _sized(chart, height=24 * len(places["translation"]))
+
+
 def contexts(points: Sequence[Row]) -> Any:
     """Occurrences of a word in the plane of their two main directions; the tips have their sentences."""
     import altair as alt

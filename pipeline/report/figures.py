@@ -295,6 +295,22 @@ def by_importance(figures: Figures) -> list[str]:
     return sorted(metrics["best"]["settings"], key=lambda key: -metrics["importance"].get(key, 0.0))
 
 
+def alignment(pair: Mapping[str, Any]) -> list[Row]:
+    """How much of each token's context came from each token of the source, a row each.
+
+    Tokens are numbered, as a text may have one twice.
+    """
+    return [
+        {
+            "source": f"{place} {source.strip() or '␣'}",
+            "translation": f"{number} {token.strip() or '␣'}",
+            "weight": weight,
+        }
+        for number, (token, weights) in enumerate(zip(pair["translation"], pair["weights"], strict=True))
+        for place, (source, weight) in enumerate(zip(pair["source"], weights, strict=True))
+    ]
+
+
 def anatomy(study: Study) -> list[Row]:
     """The measures of `headstart anatomy`, a row each and layer: value, and two standard errors around it."""
     rows: list[Row] = []

@@ -96,6 +96,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         ("models", "Language models", _language_models(figures)),
         ("layers", "Which layers serve a probe", _layers(figures)),
         ("anatomy", "How contextual each layer is", _anatomy(figures)),
+        ("alignments", "Translations, and where the attention looked", _alignments(figures)),
         ("rates", "Learning rates as used", _rates(figures)),
         ("search", "Search", _search(figures)),
         ("ablations", "What each trick is worth", _ablations(figures)),
@@ -338,6 +339,18 @@ def _anatomy(figures: Figures) -> str:
             for number, example in enumerate(study["examples"], start=1)
         )
         for study in figures.studies_of("anatomy")
+    )
+
+
+def _alignments(figures: Figures) -> str:
+    return "".join(
+        _figure(
+            f"alignment-{study['headstart']}-{number}",
+            charts.alignment(data.alignment(pair)),
+            f"{study['headstart']}: {sentences.translation(pair)}",
+        )
+        for study in figures.studies_of("alignment")
+        for number, pair in enumerate(study["pairs"], start=1)
     )
 
 

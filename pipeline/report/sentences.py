@@ -424,6 +424,13 @@ def anatomy(study: Mapping[str, Any]) -> str:
     )
 
 
+def translation(pair: Mapping[str, Any]) -> str:
+    """A text and what a translator made of it."""
+    source, made = ("".join(pair[name]).strip() for name in ("source", "translation"))
+    known = "" if pair["reference"] is None else f" The translation in the corpus: “{pair['reference']}”."
+    return f"“{source}” became “{made}”.{known}"
+
+
 def contexts(example: Mapping[str, Any]) -> str:
     """Which word is shown, by which layer, and how far its two groups are apart."""
     apart = (

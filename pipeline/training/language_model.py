@@ -132,5 +132,11 @@ def make_language_model_job(
         check_match(start.card(), card, start.path)
     check_stages_of_unfreezing(settings.training, card)
     _, encoder, _ = shapes_of(card)
-    objective_of(lookup(card.family)).check(settings.own, text, encoder, stage)
+    objective = objective_of(lookup(card.family))
+    objective.check(settings.own, text, encoder, stage)
+    if settings.training.epochs and not objective.learns_from(text):
+        raise ValueError(
+            f"{stage}.epochs is {settings.training.epochs}, but this text has nothing that the family "
+            f"{card.family} learns from; set it to 0"
+        )
     return LanguageModelJob(settings, card, tokens.resolve(), splits, start, seed)

@@ -540,6 +540,19 @@ print("torch._dynamo" in sys.modules)
     assert done.stdout.split() == ["False"]
 
 
+def test_a_text_that_a_family_cannot_learn_from_takes_no_epochs(tokens, starts, tmp_path):
+    start = starts["cove"].pretrained
+    with pytest.raises(
+        ValueError, match=r"finetune_lm\.epochs is 2\.5, .* the family cove learns from; set it"
+    ):
+        language_model_job(tokens, "cove", start=start)
+    done = run(language_model_job(tokens, "cove", start=start, epochs=0.0), tmp_path / "run")
+    assert done.step == 0
+    assert [each["metrics"] for each in done.state["evaluations"]] == [{}]
+    for key, weight in load_model(start)[0].items():
+        assert torch.equal(done.tensors[f"model.{key}"], weight), key
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_seed_gives_the_same_figures_and_another_others(tokens, tmp_path, family):
     curves = [Curve(), Curve(), Curve()]
@@ -804,7 +817,7 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         "gpt": language_model_job(tokens, "gpt", epochs=2.0),
         "xl": language_model_job(tokens, "transformer_xl", epochs=2.0),
         "bert": language_model_job(tokens, "bert", epochs=2.0, next_sentence=True),
-        "cove": language_model_job(tokens.parent / "pairs", "cove", epochs=2.0),
+        "cove": language_model_job(tokens.parent / "pairs", "cove", kind="sgd", epochs=2.0, rate={"lr": 0.3}),
         "classifier": classifier_job(tokens, epochs=2.0),
         "classifier-attention": classifier_job(tokens, kind="sgd", epochs=2.0, pooling="attention"),
         "contrastive": classifier_job(tokens, kind="sgd", method="contrastive", epochs=2.0),

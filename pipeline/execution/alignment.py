@@ -1,0 +1,85 @@
+"""`headstart align`: what a translator makes of some texts, and where it looked, for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from models.cove import Translator
+from pipeline.corpus.normalise import normalise
+from pipeline.corpus.pair_batches import PairBatches
+from pipeline.corpus.token_links import tokens_at
+from pipeline.corpus.tokens import open_shard
+from pipeline.execution.lr_find import stage_arguments
+from pipeline.execution.opened import Opened, open_head_start
+from pipeline.report.studies import Study, write_study
+
+_MOST_TOKENS = 60  # of a translation
+_LEAST_SHOWN, _MOST_SHOWN = 6, 16  # tokens of a source that is chosen to be shown
+
+
+@dataclass(frozen=True)
+class Found:
+    study: Study
+    file: Path
+
+
+def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Found:
+    """Translate texts, or some of the validation text, and write translations and alignments into `out`.
+
+    Raises ValueError for an unknown head start, one that is no translator, and for missing inputs.
+    """
+    opened = open_head_start(headstart, "general_lm")
+    if not isinstance(opened.language_model, Translator):
+        raise ValueError(
+            f"{headstart} is of the family {opened.card.family}, which does not translate; name one of the "
+            "family cove"
+        )
+    pairs = [_of_text(opened, text) for text in texts] or _of_validation(opened, headstart, num_pairs)
+    content = {
+        "headstart": headstart,
+        "stage": opened.card.stage,
+        "key": opened.card.key,
+        "pairs": pairs,
+    }
+    return Found(content, write_study(out, "alignment", headstart, content))
+
+
+def _of_text(opened: Opened, text: str) -> dict[str, Any]:
+    corpus = opened.params.corpus.translation
+    assert corpus is not None
+    (normalised,) = normalise(pl.Series([text], dtype=pl.String), corpus.normalise)
+    (source,) = opened.tokenizer.encode_batch([normalised])
+    return _translated(opened, source, None)
+
+
+def _of_validation(opened: Opened, headstart: str, num_pairs: int) -> list[dict[str, Any]]:
+    """Pairs of the validation text that fit on a page, evenly spaced."""
+    tokens = tokens_at(Path(stage_arguments(Path("dvc.yaml"), "pretrain_lm", headstart)["tokens"]))
+    ids: dict[str, Any] = {"end_id": opened.info.eos_id, "pad_id": opened.info.pad_id}
+    shard = open_shard(tokens, "validation")
+    batches = PairBatches([shard], batch_pairs=1, max_tokens=_MOST_TOKENS, seed=0, **ids)
+    found = [batches.pair(index) for index in range(len(batches))]
+    short = [pair for pair in found if _LEAST_SHOWN <= len(pair.source) - 2 <= _MOST_SHOWN] or found
+    chosen = np.unique(np.linspace(0, len(short) - 1, num_pairs).round().astype(int))
+    return [_translated(opened, short[k].source, short[k].target) for k in chosen]
+
+
+def _translated(opened: Opened, source: np.ndarray, reference: np.ndarray | None) -> dict[str, Any]:
+    import torch
+
+    model, info, tokenizer = opened.language_model, opened.info, opened.tokenizer
+    assert isinstance(model, Translator)
+    ids_1S = torch.from_numpy(source.astype(np.int64))[None].to(opened.device)
+    found, alignment_TS = model.translate(ids_1S, info.bos_id, info.eos_id, _MOST_TOKENS)
+    return {
+        "source": tokenizer.pieces(source),
+        "translation": tokenizer.pieces(np.array(found)),
+        "reference": None if reference is None else "".join(tokenizer.pieces(reference[1:-1])).strip(),
+        "weights": [[round(weight, 4) for weight in row] for row in alignment_TS.tolist()],
+    }
