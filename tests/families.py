@@ -58,6 +58,17 @@ MODELS = {
             "output_dropout": 0.1,
         },
     ),
+    "ntm": Model(
+        family="ntm",
+        config={
+            "embedding_dim": 6,
+            "hidden_dim": 7,
+            "num_slots": 5,
+            "slot_dim": 4,
+            "input_dropout": 0.1,
+            "output_dropout": 0.2,
+        },
+    ),
 }
 FAMILIES = list(MODELS)
 TEXTS = {"cove": 2}  # of a document that its language-model stages learn from; of others one
@@ -77,6 +88,7 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "gpt": _CAUSAL,
     "transformer_xl": _CAUSAL,
+    "ntm": _CAUSAL,
     "elmo": {"batch_rows": 5, "row_tokens": 12, "sampled_words": 6},
     "cove": {"batch_pairs": 5, "max_tokens": 9},
 }  # fmt: skip

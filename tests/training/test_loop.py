@@ -270,6 +270,9 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "cove-adamw": language_model_job(pairs, "cove"),
         "cove-started": language_model_job(pairs, "cove", start=starts["cove"].pretrained),
         "classifier-cove": classifier_job(tokens, "cove", start=starts["cove"].finetuned, layers=[0, -1]),
+        "ntm-adamw": language_model_job(tokens, "ntm"),
+        "ntm-started": language_model_job(tokens, "ntm", start=starts["ntm"].pretrained),
+        "classifier-ntm": classifier_job(tokens, "ntm", start=starts["ntm"].finetuned),
         "xl-adamw": language_model_job(tokens, "transformer_xl"),
         "xl-started": language_model_job(tokens, "transformer_xl", start=starts["transformer_xl"].pretrained),
         "classifier-xl": classifier_job(tokens, "transformer_xl", start=starts["transformer_xl"].finetuned),
@@ -291,6 +294,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
 KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
 KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
 KINDS += ["bert-pairs", "bert-plain", "bert-started", "classifier-bert"]
+KINDS += ["ntm-adamw", "ntm-started", "classifier-ntm"]
 KINDS += ["cove-adamw", "cove-started", "classifier-cove"]
 KINDS += ["gpt-adamw", "gpt-started", "classifier-gpt", "xl-adamw", "xl-started", "classifier-xl"]
 KINDS += ["classifier", "classifier-started", "classifier-vectors", "classifier-attention"]
@@ -304,7 +308,7 @@ def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(to
     whole = run(job, tmp_path / "whole", whole_curve)
     task = job.task(Context())
     plan, num_groups = task.plan, len(task.groups)
-    expected = {"lm": 3, "vectors": 2, "gpt": 4, "bert": 4, "xl": 3, "cove": 4}
+    expected = {"lm": 3, "vectors": 2, "gpt": 4, "bert": 4, "xl": 3, "cove": 4, "ntm": 3}
     assert num_groups == expected.get(name.partition("-")[0], num_groups)
     assert len(plan.phases) >= num_groups > 1  # groups unfreeze, and a partial epoch begins, during the run
     assert len(set(plan.at(plan.num_steps - 1).lrs)) == num_groups  # each group has its own rate
@@ -796,6 +800,7 @@ SEVERAL = [
     "gpt",
     "xl",
     "cove",
+    "ntm",
     "classifier",
     "classifier-attention",
     "classifier-gpt",
@@ -817,6 +822,7 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         "gpt": language_model_job(tokens, "gpt", epochs=2.0),
         "xl": language_model_job(tokens, "transformer_xl", epochs=2.0),
         "bert": language_model_job(tokens, "bert", epochs=2.0, next_sentence=True),
+        "ntm": language_model_job(tokens, "ntm", kind="sgd", epochs=2.0, rate={"lr": 1.0}),
         "cove": language_model_job(tokens.parent / "pairs", "cove", kind="sgd", epochs=2.0, rate={"lr": 0.3}),
         "classifier": classifier_job(tokens, epochs=2.0),
         "classifier-attention": classifier_job(tokens, kind="sgd", epochs=2.0, pooling="attention"),
