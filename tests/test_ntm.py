@@ -176,7 +176,7 @@ def test_every_parameter_is_in_one_group_and_bad_settings_are_refused():
 
 @pytest.mark.slow
 def test_it_learns_to_copy_and_copies_longer_sequences_than_it_saw():
-    """Section 4.1, small: 4 bits, up to 6 vectors in training; benchmarks/copy_task.py has 8, and up to 20."""
+    """Section 4.1, small: 4 bits, trained on up to 6 vectors; the benchmark has 8 bits, and up to 20."""
     torch.manual_seed(1)
     machine = Machine(Config(hidden_dim=32, num_slots=20, slot_dim=8), 6)
     out = torch.nn.Linear(machine.output_dim, 4)
