@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from pipeline.project.params import Params
 from pipeline.settings.loader import overlay
 from pipeline.stages import sample_efficiency as stage
 from pipeline.stages._points import Place
+from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,3 +105,22 @@ def test_an_arm_whose_trainings_failed_is_left_out_of_the_pairs(settings):
     needed = metrics_of(settings, half)["labels_needed"]  # one number of labels is left: no curve
     assert needed.keys() == ERRORS.keys() - {"ulmfit"}
     assert needed["tfidf"]["ulmfit"].keys() == {"400"}
+
+
+def test_a_trial_is_known_by_each_of_its_inputs_whatever_they_are_called():
+    content = {"features/a": "1", "features/b": "2", "features/c": "1", "tokens/a": "3"}
+    stub: Any = SimpleNamespace(
+        run=SimpleNamespace(precision="fp32"),
+        hash_of=content.__getitem__,
+        code_of=lambda family: "code",
+        places=None,
+        owner=None,
+    )
+
+    def key(*inputs: str) -> str:
+        return Sweep.keys(stub, {"arm": "probe"}, inputs, None).of({})
+
+    several = [("features/a",), ("features/b",), ("features/a", "features/b"), ("features/b", "features/a")]
+    assert len({key(*each) for each in several}) == 4
+    assert key("features/a", "features/b") == key("features/c", "features/b")
+    assert key("tokens/a", "features/a") == key("features/a", "tokens/a")

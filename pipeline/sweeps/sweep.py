@@ -180,7 +180,11 @@ class Sweep:
         """The keys of trials of a family that read these inputs and share these settings."""
         common = {"precision": self.run.precision, **settings}
         # Without the names: two head starts that share all else share their outcomes, too.
-        hashes = {name.partition("/")[0]: self.hash_of(name) for name in inputs}
+        hashes: dict[str, str] = {}
+        for name in inputs:
+            flag = name.partition("/")[0]
+            nth = sum(known.partition(" ")[0] == flag for known in hashes)  # of several head starts' features
+            hashes[f"{flag} {nth}" if nth else flag] = self.hash_of(name)
         return Keys(common, hashes, self.code_of(family), self.places, self.owner)
 
 
