@@ -4,7 +4,7 @@ A score tells how well a key matches a query. The softmax of the scores weighs t
 of the keys is the context. Scores to choose from, of a query q and the key k_s at place s:
 
     cosine      beta cos(q, k_s), beta > 0 learned (Graves et al. 2014, arXiv 1410.5401, equations 5 and 6)
-    additive    v' tanh(W q + U k_s) (Bahdanau et al. 2015, arXiv 1409.0473, appendix A.1.2)
+    additive    v' tanh(W q + U k_s + b) (Bahdanau et al. 2015, arXiv 1409.0473, appendix A.1.2; b of Yang)
     location    (W q)_s, of the query alone (Luong et al. 2015, arXiv 1508.04025, equation 8)
     general     q' W k_s (Luong et al. 2015, section 3.1)
     dot         q' k_s (there)
@@ -46,6 +46,7 @@ class Alignment(nn.Module):
                 "general or additive, or make them equal"
             )
         self.score = score
+        self.num_places = num_places if score == "location" else None  # None: any number
         if score == "cosine":
             self.log_sharpness = nn.Parameter(torch.zeros(()))
         elif score == "additive":
@@ -57,14 +58,23 @@ class Alignment(nn.Module):
         elif score == "general":
             self.between = nn.Linear(key_dim, query_dim, bias=False)
 
-    def forward(self, query_BQF: Tensor, keys_BSK: Tensor) -> Tensor:
+    def prepared(self, keys_BSK: Tensor) -> Tensor:
+        """Return what `forward` makes of keys whatever the query, (B, S, K or H), to be made once."""
+        if self.score == "cosine":
+            return functional.normalize(keys_BSK, dim=-1)
+        if self.score == "additive":
+            projected: Tensor = self.of_key(keys_BSK)
+            return projected
+        return keys_BSK
+
+    def forward(self, query_BQF: Tensor, prepared_BSK: Tensor) -> Tensor:
         """Return the scores (B, Q, S). Places beyond those that `location` knows get minus infinity."""
+        keys_BSK = prepared_BSK
         match self.score:
             case "cosine":
-                unit = functional.normalize(query_BQF, dim=-1) @ functional.normalize(keys_BSK, dim=-1).mT
-                return unit * self.log_sharpness.exp()
+                return functional.normalize(query_BQF, dim=-1) @ keys_BSK.mT * self.log_sharpness.exp()
             case "additive":
-                hidden = self.of_query(query_BQF)[:, :, None] + self.of_key(keys_BSK)[:, None]
+                hidden = self.of_query(query_BQF)[:, :, None] + keys_BSK[:, None]
                 scores: Tensor = self.of_both(hidden.tanh())[..., 0]
                 return scores
             case "location":
@@ -87,7 +97,8 @@ class Attention(nn.Module):
     it on top (`predictive`; equations 9 and 10). S is the number of real keys of the row.
 
     Departures: a monotonic centre beyond the last key stays at that key, as else a query of a long row would
-    see nothing of a short one. The weights of `predictive` are scaled to sum one after the Gaussian.
+    see nothing of a short one. The weights of `predictive` are scaled to sum one after the Gaussian. For the
+    score `location` S is at most the number of places that it knows.
     """
 
     def __init__(
@@ -110,20 +121,25 @@ class Attention(nn.Module):
             self.of_centre = nn.Linear(hidden_dim, 1, bias=False)
 
     def forward(
-        self, query_BQF: Tensor, keys_BSK: Tensor, mask_BS: Tensor, first_place: int = 0
+        self,
+        query_BQF: Tensor,
+        keys_BSK: Tensor,
+        mask_BS: Tensor,
+        first_place: int = 0,
+        prepared_BSK: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the contexts (B, Q, K), and the weights (B, Q, S) of sum one, zero where the mask is False.
 
         Each row of `mask_BS` must hold a True, and only False after the last one. `first_place` is that of
-        the first query in its own sequence, for `monotonic`.
+        the first query in its own sequence, for `monotonic`. `prepared_BSK` saves preparing the keys again.
         """
-        lengths_B = mask_BS.sum(1)
-        scores_BQS = self.alignment(query_BQF, keys_BSK)
+        prepared_BSK = self.alignment.prepared(keys_BSK) if prepared_BSK is None else prepared_BSK
+        scores_BQS = self.alignment(query_BQF, prepared_BSK)
         seen_BQS = mask_BS[:, None]
         if self.focus == "global":
             weights_BQS = _masked_softmax(scores_BQS, seen_BQS)
             return weights_BQS @ keys_BSK, weights_BQS
-        centre_BQ = self._centres(query_BQF, lengths_B, first_place)
+        centre_BQ = self._centres(query_BQF, mask_BS.sum(1), first_place)
         places_S = torch.arange(keys_BSK.shape[1], device=keys_BSK.device)
         distance_BQS = places_S - centre_BQ[..., None]
         seen_BQS = seen_BQS & (distance_BQS.abs() <= self.half_window)
@@ -135,12 +151,14 @@ class Attention(nn.Module):
         return weights_BQS @ keys_BSK, weights_BQS
 
     def _centres(self, query_BQF: Tensor, lengths_B: Tensor, first_place: int) -> Tensor:
-        """Return the places that the queries look around, from 0 to that of the last real key."""
-        last_B1 = (lengths_B[:, None] - 1).to(query_BQF.dtype)
+        """Return the places that the queries look around; a window of one place or more holds a key."""
+        if self.alignment.num_places is not None:
+            lengths_B = lengths_B.clamp(max=self.alignment.num_places)
         if self.focus == "predictive":
             share_BQ = self.of_centre(self.of_query(query_BQF).tanh())[..., 0].sigmoid()
-            return torch.minimum(lengths_B[:, None] * share_BQ, last_B1)
+            return lengths_B[:, None] * share_BQ
         places_Q = torch.arange(query_BQF.shape[1], device=query_BQF.device, dtype=query_BQF.dtype)
+        last_B1 = (lengths_B[:, None] - 1).to(query_BQF.dtype)
         return torch.minimum(first_place + places_Q.expand(len(lengths_B), -1), last_B1)
 
 

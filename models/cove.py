@@ -10,7 +10,8 @@ attention over the encoder's top layer -> the decoder's features (B, T, 2H) -> a
 
 Departures: both languages have one vocabulary and one embedding, as there is one tokenizer for a head start;
 the decoder begins with the hidden state that the encoder's top layer ends with in either direction, and an
-empty cell. The score of the attention is a setting; the paper's is `general`.
+empty cell. The embedding is learned, where the paper has GloVe's, which stays as it is; the decoder has one
+layer in place of two. The score of the attention is a setting; the paper's is `general`, with a bias.
 
 Shapes: B rows, S source tokens, T target tokens, E embedding, H hidden units of a direction, V vocabulary.
 """
@@ -141,6 +142,7 @@ class _Memory(NamedTuple):
     """What the decoder reads, and what it remembers."""
 
     keys_BSF: Tensor  # the encoder's features
+    prepared_BSF: Tensor  # the same as the attention compares them
     mask_BS: Tensor
     hidden_BF: Tensor
     cell_BF: Tensor
@@ -226,7 +228,8 @@ class Translator(nn.Module):
         rows = torch.arange(len(keys_BSF), device=keys_BSF.device)
         hidden_BF = torch.cat([ahead_BSH[rows, mask_BS.sum(1) - 1], behind_BSH[:, 0]], -1)
         zeros_BF = torch.zeros_like(hidden_BF)
-        return _Memory(keys_BSF, mask_BS, hidden_BF, zeros_BF, zeros_BF)
+        prepared_BSF = self.attention.alignment.prepared(keys_BSF)
+        return _Memory(keys_BSF, prepared_BSF, mask_BS, hidden_BF, zeros_BF, zeros_BF)
 
     def _step(self, embedded_BE: Tensor, memory: _Memory, place: int) -> tuple[_Memory, Tensor]:
         """Read one token of the translation; return the memory behind it and its alignment (B, S)."""

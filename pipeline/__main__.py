@@ -390,7 +390,8 @@ def layers(
 def align(
     headstart: Annotated[str, typer.Argument(help="A name in `headstarts`, of a translator.")],
     text: Annotated[
-        list[str] | None, typer.Option(help="A text to translate, repeatable; some of the validation text.")
+        list[str] | None,
+        typer.Option(help="A text to translate, repeatable; default: some validation texts."),
     ] = None,
     pairs: Annotated[int, typer.Option(min=1, help="Validation texts to translate.")] = 4,
     out: Annotated[Path, typer.Option(help="Folder for the alignments.")] = Path("reports/studies"),

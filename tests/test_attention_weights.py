@@ -43,7 +43,7 @@ def classifier() -> Classifier:
 def test_tokens_come_in_the_order_of_the_text_with_weights_that_pool_its_features(direction: Direction):
     model, form = classifier(), TextForm(6, direction, 0)
     documents: list[np.ndarray] = [np.array([3, 12, 5, 1, 19], np.uint16), np.arange(1, 10)]
-    short, long = attended(model, documents, form, Letters(), BEGINS, CPU)  # type: ignore[arg-type]
+    short, long = attended(model, documents, form, [0, 0], Letters(), BEGINS, CPU)  # type: ignore[arg-type]
     assert [token.text for token in short] == [" d", "m", " f", " b", "t"]
     assert [token.begins for token in short] == [True, False, True, True, False]
     assert [token.text for token in long] == [" b", " c", " d", " h", " i", " j"]  # its ends alone are read
@@ -69,3 +69,12 @@ def test_words_are_ranked_by_their_weight_over_an_even_share():
     found = most_looked_at([document] * 5 + [[Token("rare", True, 1.0)]] * 4)
     assert [(share.word, share.count) for share in found] == [("sail", 5), ("a", 5), ("the", 5)]
     assert [share.times_even for share in found] == pytest.approx([1.6, 0.4, 0.4])
+
+
+def test_marks_of_start_and_end_are_no_part_of_a_word():
+    document = [
+        Token("", False, 0.05), Token("the", False, 0.05), Token(" cat", True, 0.1), Token(",", False, 0.0),
+        Token("", False, 0.8),
+    ]  # fmt: skip
+    found = {share.word: share.times_even for share in most_looked_at([document] * 5)}
+    assert found == pytest.approx({"(start or end)": 0.85 / 0.4, "the": 0.25, "cat": 0.25})

@@ -184,7 +184,7 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
         ),
         (
             {"sample_efficiency": {"arms": ["bidirectional:scratch"]}},
-            r"sample_efficiency\.arms names 'bidirectional', which there is not; there are .*ulmfit, ",
+            r"sample_efficiency\.arms has bidirectional:scratch, but bidirectional is an ensemble, .* :probe or ",
         ),
         (
             {"sample_efficiency": {"arms": ["ulmfit:scrach"]}},
@@ -572,3 +572,37 @@ def test_fewer_labels_than_classes_are_refused_by_the_key_that_says_so(top, mess
     with pytest.raises(ValueError, match=message):
         check_numbers_of_labels(params_with(top), num_classes=7)
     check_numbers_of_labels(params_with(top), num_classes=2)
+
+
+COVE = read_yaml(FILE.parent / "presets/cove.yaml")
+SPACE = {"finetune_lm.dropout": {"low": 0.1, "high": 1.0}}
+PYDOCS = {"kind": "pydocs", "part": "general", "min_words": 5, "every": 1}
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        ({"corpus": {"translation": None}, "tokenizers": {"translation": {"corpora": ["general"]}}},
+         r"cove learns from corpus\.translation, which there is not; set it, as the preset cove does"),
+        ({"corpus": {"translation": None}},
+         r"tokenizers\.translation\.corpora names translation, but there is no corpus\.translation"),
+        ({"corpus": {"translation": {"source": PYDOCS}}},
+         r"corpus\.translation\.source\.kind is pydocs, which has no translations"),
+        ({"headstarts": {"cove": {"finetune_lm": {"epochs": 1.0}}}},
+         r"headstarts\.cove\.finetune_lm\.epochs is above 0, but the target's text is nothing that cove"),
+        ({"sample_efficiency": {"arms": ["cove:target_lm_alone"]}}, r"arms has cove:target_lm_alone, but"),
+        ({"ablate": {"headstart": "cove", "seeds": [1]}}, r"ablate\.headstart is cove, but .*; name another"),
+        ({"tune": {"headstart": "cove", "stage": "finetune_lm", "num_trials": 2, "space": SPACE}},
+         r"tune\.stage is finetune_lm of cove, but .*; set finetune_classifier"),
+    ],
+)  # fmt: skip
+def test_what_a_head_start_of_translations_cannot_do_is_refused_before_anything_runs(top, said):
+    resolve_all(params_with(COVE))
+    with pytest.raises(ValueError, match=said):
+        resolve_all(params_with(overlay(COVE, top)))
+
+
+def test_a_corpus_of_translations_can_be_taken_out_again():
+    values = overlay(overlay(read_yaml(FILE), COVE), {"corpus": {"translation": None}})
+    assert values["corpus"].keys() == {"general", "target"}
+    assert checked(values, where="params.yaml").corpus.names == ["general", "target"]

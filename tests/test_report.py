@@ -398,6 +398,28 @@ def test_why_it_ships_is_said_and_how_sure_that_is(figures):
     assert sentences.key_figures(figures)[1] == "What ships, ulmfit, is named by evaluate.ship."
 
 
+def test_a_probe_of_an_ensemble_costs_what_all_its_members_do(figures):
+    both = both_with_figures(figures)
+    metrics = dict(both.metrics)
+    for name, taken in (("ulmfit", 2.0), ("vectors", 0.25)):
+        metrics[f"read_features-{name}"] = {
+            **both[f"read_features-{name}"],
+            "milliseconds_per_document": taken,
+        }
+    both = dataclasses.replace(both, metrics=metrics)
+    candidates = both["evaluate"]["candidates"]
+    cost = {"seconds": 60.0, "core_seconds": 60.0, "gpu_seconds": 0.0}
+    candidates["both:probe"] = candidate_of(
+        0.1, {"both:probe": 1.0}, milliseconds_per_document=0.5, **cost
+    ) | {"head_starts": ["ulmfit", "vectors"]}
+    row = next(row for row in tables.classifiers(both) if row[""] == "both (frozen features)")
+    assert row["ms a document"] == "2.75"
+    spent = 60 + sum(
+        both[f"{stage}-{name}"]["core_seconds"] for stage in data.FROZEN for name in ("ulmfit", "vectors")
+    )
+    assert row["core minutes"] == f"{spent / 60:.1f}"
+
+
 def test_what_attention_looked_at_is_on_the_page(figures):
     found = {
         "num_documents": 500,

@@ -17,7 +17,8 @@ from pathlib import Path
 _MAGIC = 0x950412DE
 _CONTEXT, _PLURAL = "\x04", "\x00"  # what stands before a message, and before its plural
 _CHARSET = re.compile(r"charset=([\w-]+)")
-_MNEMONIC = re.compile(r"(?<!\w)[_&](?=\w)")  # marks a menu's key
+_MARK = re.compile(r"[_&](?=[^\W\d_])(?!\w+;)")  # of a menu's key, within a word or before it; no entity
+_MOST_WORDS_OF_A_MENU = 6
 _LETTER = re.compile(r"[^\W\d_]")
 
 
@@ -105,7 +106,12 @@ def _paragraphs(message: str, translation: str) -> Iterator[tuple[str, str]]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(_MNEMONIC.sub("", text).split())
+    """Return a text on one line, and that of a menu without the mark of its key: one `_` or `&` in it."""
+    words = text.split()
+    plain = " ".join(words)
+    if len(words) <= _MOST_WORDS_OF_A_MENU and plain.count("_") + plain.count("&") == 1:
+        return _MARK.sub("", plain)
+    return plain
 
 
 def _unusable(source: str, translation: str, min_words: int) -> str | None:

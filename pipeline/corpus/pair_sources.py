@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from pipeline.corpus.settings import AlignedSource, GettextSource
 
@@ -66,24 +66,35 @@ class Aligned:
             yield from _frames(self._lines(source, translation))
 
     def _lines(self, source: str, translation: str) -> Iterator[tuple[str, str]]:
-        """Yield the lines of both files side by side; pairs in which one is empty are left out."""
-        with open(source, encoding="utf-8") as ours, open(translation, encoding="utf-8") as theirs:
-            try:
-                for number, (one, other) in enumerate(zip_longest(ours, theirs), start=1):
+        """Yield the lines of both files side by side; pairs in which one is empty are left out.
+
+        Raises ValueError behind the last line if one of the files has more.
+        """
+        counts = {source: 0, translation: 0}
+        try:
+            with _opened(source) as ours, _opened(translation) as theirs:
+                for one, other in zip_longest(ours, theirs):
+                    counts[source] += one is not None
+                    counts[translation] += other is not None
                     if one is None or other is None:
-                        raise ValueError(
-                            f"{self._key}: {source} and {translation} are not aligned: one of them ends "
-                            f"before line {number:,} of the other"
-                        )
+                        continue
                     if one.strip() and other.strip():
                         self.origins[source] += 1
                         yield one.strip(), other.strip()
                     else:
                         self.skipped["empty_line"] += 1
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"{self._key}: {source} or {translation} is not valid UTF-8: {error}; convert it"
-                ) from error
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{self._key}: {source} or {translation} is not valid UTF-8: {error}; convert it"
+            ) from error
+        if counts[source] != counts[translation]:
+            lines = " and ".join(f"{file} has {count:,} lines" for file, count in counts.items())
+            raise ValueError(f"{self._key}: {lines}, so they are not aligned; give files of equally many")
+
+
+def _opened(file: str) -> TextIO:
+    """Open a text file whose lines end with line feeds alone, with a byte order mark or without."""
+    return open(file, encoding="utf-8-sig", newline="\n")
 
 
 def _frames(pairs: Iterable[tuple[str, str]]) -> Iterator[pl.DataFrame]:

@@ -5,6 +5,7 @@ Shapes: T tokens of a document, V vocabulary.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,7 @@ from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokenizer import Tokenizer
 
 _MOST_WORDS, _LEAST_COUNT = 20, 5  # that are listed, and how often a word has to occur
+_SILENT = "(start or end)"  # tokens without a text of their own
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,19 @@ def attended(
     model: Classifier,
     documents: Sequence[np.ndarray],
     form: TextForm,
+    shown: Sequence[int],
     tokenizer: Tokenizer,
     begins_V: np.ndarray,
     device: torch.device,
 ) -> list[list[Token]]:
-    """Return the tokens of each document's first row, in the order of the text; their weights sum to one.
+    """Return the tokens of a row of each document, in the order of the text; their weights sum to one.
 
-    `begins_V` says which tokens begin a word.
+    `shown` says which row, of documents of several; `begins_V`, which tokens begin a word.
     """
     model.eval().to(device)
     found = []
-    for document in documents:
-        row = form.rows(document)[0]
+    for document, place in zip(documents, shown, strict=True):
+        row = form.rows(document)[place]
         ids_1T, mask_1T = pad([row], len(row), form.pad_id)
         weights = model.attention_weights(ids_1T.to(device), mask_1T.to(device))[0].cpu().numpy()
         if form.direction == "backward":
@@ -67,18 +70,25 @@ def attended(
 def most_looked_at(documents: Sequence[Sequence[Token]]) -> list[WordShare]:
     """Return the words that get most of the attention, of those that occur now and then.
 
-    A word's weight is that of its tokens together.
+    A word's weight is that of its tokens together; punctuation at its ends is no part of its name. Tokens
+    without a text, such as that of the end, are no part of a word.
     """
     got: dict[str, list[tuple[float, float]]] = {}
     for tokens in documents:
-        starts = [0, *(place for place, token in enumerate(tokens) if token.begins and place), len(tokens)]
+        starts = [0, *(place for place in range(1, len(tokens)) if _divides(tokens, place)), len(tokens)]
         for start, stop in pairwise(starts):
-            word = "".join(token.text for token in tokens[start:stop]).strip()
+            text = "".join(token.text for token in tokens[start:stop]).strip()
+            word = text.strip(string.punctuation) or text or _SILENT
             weight = sum(token.weight for token in tokens[start:stop])
             got.setdefault(word, []).append((weight, (stop - start) / len(tokens)))
     shares = [
         WordShare(word, sum(weight for weight, _ in each) / sum(even for _, even in each), len(each))
         for word, each in got.items()
-        if word and len(each) >= _LEAST_COUNT
+        if len(each) >= _LEAST_COUNT
     ]
     return sorted(shares, key=lambda share: (-share.times_even, share.word))[:_MOST_WORDS]
+
+
+def _divides(tokens: Sequence[Token], place: int) -> bool:
+    """Whether a word ends before a token."""
+    return tokens[place].begins or any(not tokens[k].text.strip() for k in (place - 1, place))

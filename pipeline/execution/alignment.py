@@ -52,7 +52,11 @@ def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Fo
 
 def _of_text(opened: Opened, text: str) -> dict[str, Any]:
     corpus = opened.params.corpus.translation
-    assert corpus is not None
+    if corpus is None:
+        raise ValueError(
+            "params.yaml has no corpus.translation, whose normalisation the translator was trained with; set "
+            "it as it was"
+        )
     (normalised,) = normalise(pl.Series([text], dtype=pl.String), corpus.normalise)
     (source,) = opened.tokenizer.encode_batch([normalised])
     return _translated(opened, source, None)

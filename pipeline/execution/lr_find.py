@@ -23,6 +23,7 @@ from pipeline.settings.loader import read_yaml
 from pipeline.terminal.progress import stepwise
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
+from pipeline.training.language_model import LanguageModelJob
 from pipeline.training.loop import Training
 from pipeline.training.precision import dtype_of
 from pipeline.training.schedules import range_test_plan
@@ -65,6 +66,8 @@ def find(stage: str, headstart: str | None, lowest: float, highest: float, steps
         micro_rows=run.micro_batch_rows,
         recompute_layers=run.recompute_layers,
     )
+    if isinstance(job, LanguageModelJob) and not job.learns:
+        raise ValueError(f"{name} learns nothing in {stage}, so there is no rate to find; name another stage")
     task = job.task(context)
     task.plan = range_test_plan(task.plan, lowest, highest, steps)
     rates, losses = _range_test(task, context, steps)

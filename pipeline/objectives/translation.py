@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.cove import Translator
+from models.cove import CoVe, Translator
 from models.family import Encoder, State, products_in
 from models.layers import GlobalBatch
 from models.objective import Measure, Objective, StepLoss, StepSize, TrainingText, Workers
@@ -106,7 +106,9 @@ class Translation(Objective):
     def size_of_step(cls, settings: TranslationSettings, vocab_size: int, encoder: Encoder) -> StepSize:
         """As if every text were as long as can be; the decoder holds about as much as the encoder."""
         tokens = 2 * settings.batch_pairs * settings.max_tokens
-        weights = settings.batch_pairs * settings.max_tokens**2  # of the attention
+        assert isinstance(encoder, CoVe)
+        of_pair = encoder.width if encoder.config.score == "additive" else 1
+        weights = settings.batch_pairs * settings.max_tokens**2 * of_pair  # of the attention
         numbers = weights + min(tokens // 2, 512) * vocab_size
         return StepSize(tokens, numbers, settings.max_tokens)
 
@@ -115,7 +117,7 @@ class Translation(Objective):
         if section == "pretrain_lm" and not cls.learns_from(text):
             raise ValueError(
                 "corpus.translation has no pairs of texts to learn from: each document needs its "
-                "translation; set corpus.translation.source.text_pair_column"
+                "translation; with a source of kind files, set text_pair_column"
             )
 
     @classmethod

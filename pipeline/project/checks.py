@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from models.family import check_chunks
-from pipeline.corpus.settings import FilesSource
+from pipeline.corpus.settings import FilesSource, PydocsSource
 from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
 from pipeline.project.params import Params
@@ -50,7 +50,57 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
     for each in trained:
         _check_chunks(each)
     _check_texts(params, trained)
+    _check_corpora(params, trained)
     return trained
+
+
+def _check_corpora(params: Params, trained: list[ResolvedHeadStart]) -> None:
+    """Raise ValueError for a corpus that there is not, or has no pairs, and for what one makes impossible."""
+    known = params.corpus.names
+    for name, tokenizer in params.tokenizers.items():
+        for corpus in getattr(tokenizer, "corpora", ()):
+            if corpus not in known:
+                raise ValueError(
+                    f"params.yaml: tokenizers.{name}.corpora names {corpus}, but there is no "
+                    f"corpus.{corpus}; set it, or take the tokenizer out"
+                )
+    source = None if params.corpus.translation is None else params.corpus.translation.source
+    if isinstance(source, PydocsSource):
+        raise ValueError(
+            "params.yaml: corpus.translation.source.kind is pydocs, which has no translations; set it to "
+            "gettext, aligned or files"
+        )
+    if isinstance(source, FilesSource) and source.text_pair_column is None:
+        raise ValueError(
+            "params.yaml: corpus.translation.source.text_pair_column is null; name the column of translations"
+        )
+    for each in trained:
+        if each.objective.corpus == "general":
+            continue
+        if each.objective.corpus not in known:
+            raise ValueError(
+                f"params.yaml: {each.name} learns from corpus.{each.objective.corpus}, which there is not; "
+                f"set it, as the preset {each.family.name} does, or take {each.name} out of run.headstarts"
+            )
+        _check_learns_nothing_of_the_target(params, each)
+
+
+def _check_learns_nothing_of_the_target(params: Params, head_start: ResolvedHeadStart) -> None:
+    """Raise ValueError for what would train a language model of target text that it cannot learn from."""
+    name, why = head_start.name, f"the target's text is nothing that {head_start.family.name} learns from"
+    tune, ablate = params.tune, params.ablate
+    if head_start.finetune_lm.training.epochs:
+        raise ValueError(
+            f"params.yaml: headstarts.{name}.finetune_lm.epochs is above 0, but {why}; set it to 0"
+        )
+    if f"{name}:target_lm_alone" in params.sample_efficiency.arms:
+        raise ValueError(f"params.yaml: sample_efficiency.arms has {name}:target_lm_alone, but {why}")
+    if ablate.seeds and ablate.headstart == name:
+        raise ValueError(f"params.yaml: ablate.headstart is {name}, but {why}; name another")
+    if tune.num_trials and tune.stage == "finetune_lm" and tune.headstart == name:
+        raise ValueError(
+            f"params.yaml: tune.stage is finetune_lm of {name}, but {why}; set finetune_classifier"
+        )
 
 
 def _check_texts(params: Params, trained: list[ResolvedHeadStart]) -> None:

@@ -154,6 +154,11 @@ def _check_names(params: Params) -> None:
     _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
     for arm in params.sample_efficiency.arms:
         name, _, start = arm.partition(":")
+        if start not in ("", *FROZEN_STARTS) and name in params.ensembles:
+            raise ValueError(
+                f"sample_efficiency.arms has {arm}, but {name} is an ensemble, which is an arm by itself or "
+                f"with {' or '.join(f':{way}' for way in FROZEN_STARTS)}"
+            )
         baselines = () if start else BASELINES
         ensembles = params.ensembles if start in ("", *FROZEN_STARTS) else ()
         _check_known(name, [*params.headstarts, *ensembles, *baselines], "sample_efficiency.arms")

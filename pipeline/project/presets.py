@@ -61,8 +61,8 @@ def _fitting(source: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], l
         return top, []
     found: list[str] = []
     for corpus, values in top.get("corpus", {}).items():
-        given = values.get("source", {})
-        known = before["corpus"].get(corpus, {}).get("source", {})
+        given = (values or {}).get("source", {})
+        known = (before["corpus"].get(corpus) or {}).get("source", {})
         for key in [key for key in given if "kind" not in given and key not in known]:
             found.append(f"corpus.{corpus}.source.{key}")
             del given[key]

@@ -14,7 +14,8 @@ from pipeline.settings.section import Section
 
 T = TypeVar("T")
 
-_NAMED = {"tokenizers", "headstarts", "ensembles"}  # sections of things that a person names
+# Sections of things that a person names, and the corpora, of which one may be taken out.
+_NAMED = {"tokenizers", "headstarts", "ensembles", "corpus"}
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -319,18 +319,22 @@ def _looked_at(
     places = _evenly(len(data.test.documents), _LOOKED_AT)
     shard = open_shard(tokens, "test")
     documents = [shard.document(int(data.test.documents[place])) for place in places]
-    found = attended(model, documents, form_of(card), tokenizer, beginnings_of_words(tokens), device)
+    assert card.head is not None
+    has_choices = card.head.num_choices is not None
+    shown = [int(probs[place].argmax()) if has_choices else 0 for place in places]
+    begins_V = beginnings_of_words(tokens)
+    found = attended(model, documents, form_of(card), shown, tokenizer, begins_V, device)
     names, labels = data.label_names, data.test.labels
     return {
         "num_documents": len(places),
         "words": [asdict(each) for each in most_looked_at(found)],
         "texts": [
             {
-                "actual": names[labels[places[shown]]],
-                "predicted": names[int(probs[places[shown]].argmax())],
-                "tokens": [(token.text, round(token.weight, 4)) for token in found[shown]],
+                "actual": names[labels[places[k]]],
+                "predicted": names[int(probs[places[k]].argmax())],
+                "tokens": [(token.text, round(token.weight, 4)) for token in found[k]],
             }
-            for shown in _evenly(len(places), _SHOWN)
+            for k in _evenly(len(places), _SHOWN)
         ],
     }
 

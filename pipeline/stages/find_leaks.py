@@ -15,7 +15,7 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
 
-STAGE = Stage(place=8, kind="prepares", sections=("leakage",))
+STAGE = Stage(place=8, kind="prepares", sections=("leakage", "corpus"))
 
 _EXCERPT_CHARACTERS = 300
 
@@ -27,8 +27,7 @@ def run(params: Params, *, documents: Path, out: Path) -> dict[str, Any]:
     stop.
     """
     settings, target = params.leakage, documents / "target"
-    others = sorted(folder for folder in documents.iterdir() if folder.is_dir() and folder != target)
-    folders = {folder.name: folder for folder in (target, *others)}
+    folders = {corpus: documents / corpus for corpus in ("target", *params.corpus.names)}  # the target first
     test = read_texts(target, "test") if "test" in read_documents_info(target).splits else []
     finder = LeakFinder(test, ngram_words=settings.ngram_words, least=settings.containment)
     found = {

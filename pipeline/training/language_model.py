@@ -63,6 +63,12 @@ class LanguageModelJob:
     start: StartingModel | None  # a language model; None: from scratch
     seed: int
 
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything in its text that its objective learns from."""
+        text = training_text(self.tokens, self.splits, self.card)
+        return objective_of(lookup(self.card.family)).learns_from(text)
+
     def task(self, context: Context) -> LanguageModelTask:
         training = self.settings.training
         torch.manual_seed(self.seed)  # the initial weights

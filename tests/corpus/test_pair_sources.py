@@ -15,7 +15,8 @@ from pipeline.corpus.settings import AlignedSource, GettextSource
 HEADER = {"": "Content-Type: text/plain; charset=UTF-8\n"}
 MESSAGES = {
     "could not open the file": "konnte die Datei nicht öffnen",
-    "menu\x04_Save all files": "Alle Dateien _sichern",
+    "read __init__ or A &amp; B": "lies __init__ oder A &amp; B",
+    "menu\x04_Save all files": "Alle Dateien s_ichern",
     "one file in %s\x00%d files in %s": "eine Datei in %s\x00%d Dateien in %s",
     "first part of it\n\nsecond part of it": "der erste Teil davon\n\nder zweite Teil davon",
     "not translated at all": "not translated at all",
@@ -67,12 +68,13 @@ def test_messages_that_teach_nothing_are_left_out_and_counted(tmp_path):
     found = read_pairs([tmp_path], "de", min_words=3)
     assert dict(zip(found.sources, found.translations, strict=True)) == {
         "could not open the file": "konnte die Datei nicht öffnen",
+        "read __init__ or A &amp; B": "lies __init__ oder A &amp; B",
         "Save all files": "Alle Dateien sichern",
         "one file in %s": "eine Datei in %s",
         "first part of it": "der erste Teil davon",
         "second part of it": "der zweite Teil davon",
     }
-    assert found.catalogues == {"tool": 5}
+    assert found.catalogues == {"tool": 6}
     assert found.skipped == {
         "not_translated": 1, "too_short": 1, "no_translation": 1, "duplicate": 1, "unreadable_catalogue": 1,
     }  # fmt: skip
@@ -92,15 +94,15 @@ def test_a_source_of_catalogues_gives_pairs_and_says_whence(tmp_path):
     source = Gettext(settings, "corpus.translation.source")
     (rows,) = source.rows("train")
     assert rows["text_1"].to_list()[0] == "konnte die Datei nicht öffnen"
-    assert rows["label"].null_count() == len(rows) == 5
-    assert source.origins == {"tool": 5}
+    assert rows["label"].null_count() == len(rows) == 6
+    assert source.origins == {"tool": 6}
     with pytest.raises(ValueError, match=r"no catalogue eo/LC_MESSAGES/\*\.mo .*; name another language"):
         Gettext(settings.model_copy(update={"language": "eo"}), "corpus.translation.source")
 
 
 def aligned(folder: Path, source: str, translation: str) -> Aligned:
-    (folder / "a.en").write_text(source, encoding="utf-8")
-    (folder / "a.de").write_text(translation, encoding="utf-8")
+    (folder / "a.en").write_bytes(source.encode())
+    (folder / "a.de").write_bytes(translation.encode())
     settings = AlignedSource(
         kind="aligned", sources=[str(folder / "a.en")], translations=[str(folder / "a.de")]
     )
@@ -114,8 +116,13 @@ def test_aligned_files_give_a_pair_a_line(tmp_path):
     assert source.skipped == {"empty_line": 150}
 
 
+def test_a_carriage_return_ends_no_line_and_a_byte_order_mark_is_no_text(tmp_path):
+    (frame,) = aligned(tmp_path, "\ufeffone\rmore\ntwo\n", "eins\nzwei\r\n").rows("train")
+    assert list(frame.iter_rows()) == [("one\rmore", "eins", None), ("two", "zwei", None)]
+
+
 def test_files_that_are_not_aligned_or_not_there_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"not aligned: one of them ends before line 2 of the other"):
+    with pytest.raises(ValueError, match=r"a\.en has 2 lines and .*a\.de has 1 lines, so they are not"):
         list(aligned(tmp_path, "one\ntwo\n", "eins\n").rows("train"))
     (tmp_path / "a.de").unlink()
     settings = AlignedSource(

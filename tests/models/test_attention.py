@@ -54,7 +54,7 @@ def test_each_score_is_that_of_its_equation(score, queries, keys):
     made = attention(score).alignment
     if score == "cosine":
         torch.nn.init.constant_(made.log_sharpness, 0.7)
-    found = made(queries, keys)
+    found = made(queries, made.prepared(keys))
     for row in range(2):
         for asked in range(3):
             for place in range(6):
@@ -105,7 +105,7 @@ def test_a_predicted_window_is_where_the_equation_says(queries, keys):
         for asked in range(3):
             q = queries[row, asked]
             share = torch.sigmoid(made.of_centre.weight[0] @ torch.tanh(made.of_query.weight @ q))
-            centre = min(length * float(share), length - 1)
+            centre = length * float(share)
             inside = [place for place in range(length) if abs(place - centre) <= 2]
             scores = torch.tensor([float(q @ keys[row, place]) for place in inside])
             away = torch.tensor([place - centre for place in inside])
@@ -116,7 +116,14 @@ def test_a_predicted_window_is_where_the_equation_says(queries, keys):
     assert weights.sum() == pytest.approx(6)
 
 
-def test_places_that_location_does_not_know_are_not_looked_at():
+@pytest.mark.parametrize("focus", ["global", "monotonic", "predictive"])
+def test_places_that_location_does_not_know_are_not_looked_at(focus):
+    torch.manual_seed(0)
+    made = Attention("location", 5, 5, HIDDEN, 3, focus=focus, half_window=2)
+    for place in (0, 5, 40):
+        weights = made(torch.randn(2, 1, 5), torch.randn(2, 6, 5), MASK, place)[1]
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 1))
+        assert not weights[..., 3:].any()
     made = Attention("location", 5, 5, HIDDEN, 3)
     weights = made(torch.randn(1, 1, 5), torch.randn(1, 6, 5), torch.ones(1, 6, dtype=torch.bool))[1]
     assert (weights[0, 0, :3] > 0).all()
