@@ -184,7 +184,7 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
         ),
         (
             {"sample_efficiency": {"arms": ["bidirectional:scratch"]}},
-            r"sample_efficiency\.arms has bidirectional:scratch, but bidirectional is an ensemble, .* :probe or ",
+            r"sample_efficiency\.arms has bidirectional:scratch, but bidirectional is an ensemble, .*:probe",
         ),
         (
             {"sample_efficiency": {"arms": ["ulmfit:scrach"]}},

@@ -37,7 +37,7 @@ from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import make_classifier_job
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
-from pipeline.training.language_model import make_language_model_job
+from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 from pipeline.training.loop import Training, train
 from pipeline.training.settings import ClassifierTraining
 from tests.families import FAMILIES, OWN, TEXTS, language_model_settings, model_of
@@ -550,7 +550,10 @@ def test_a_text_that_a_family_cannot_learn_from_takes_no_epochs(tokens, starts, 
         ValueError, match=r"finetune_lm\.epochs is 2\.5, .* the family cove learns from; set it"
     ):
         language_model_job(tokens, "cove", start=start)
-    done = run(language_model_job(tokens, "cove", start=start, epochs=0.0), tmp_path / "run")
+    job = language_model_job(tokens, "cove", start=start, epochs=0.0)
+    assert isinstance(job, LanguageModelJob)
+    assert not job.learns  # so `lr-find` refuses it
+    done = run(job, tmp_path / "run")
     assert done.step == 0
     assert [each["metrics"] for each in done.state["evaluations"]] == [{}]
     for key, weight in load_model(start)[0].items():
