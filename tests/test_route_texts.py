@@ -145,7 +145,9 @@ def test_a_translator_goes_the_whole_route(tmp_path):
     page = (project / "reports/index.html").read_text(encoding="utf-8")
     assert "Translations, and where the attention looked" in page
     assert "What the attention looked at" in page
-    command(project, "headstart", "predict", "wave tide ship")
-    command(project, "dvc", "exp", "run", "-S", "evaluate.ship=cove_and_vectors:with_tfidf")
+    ships = "evaluate: {ship: 'cove_and_vectors:with_tfidf'}\n"
+    (project / "ship.yaml").write_text(ships, encoding="utf-8")
+    command(project, "headstart", "use", "ship.yaml")
+    command(project, "dvc", "repro")
     label = json.loads(command(project, "headstart", "predict", "wave tide ship").stdout)["label"]
     assert label == "sea"
