@@ -78,3 +78,8 @@ def test_marks_of_start_and_end_are_no_part_of_a_word():
     ]  # fmt: skip
     found = {share.word: share.times_even for share in most_looked_at([document] * 5)}
     assert found == pytest.approx({"(start or end)": 0.85 / 0.4, "the": 0.25, "cat": 0.25})
+
+
+def test_a_space_that_is_a_token_begins_the_word_behind_it():
+    document = [Token(text, text == " ", 0.25) for text in (" ", "a", " ", "b")]
+    assert [share.word for share in most_looked_at([document] * 5)] == ["a", "b"]

@@ -91,4 +91,4 @@ def most_looked_at(documents: Sequence[Sequence[Token]]) -> list[WordShare]:
 
 def _divides(tokens: Sequence[Token], place: int) -> bool:
     """Whether a word ends before a token."""
-    return tokens[place].begins or any(not tokens[k].text.strip() for k in (place - 1, place))
+    return tokens[place].begins or not (tokens[place - 1].text and tokens[place].text)
