@@ -313,7 +313,7 @@ def workers_find_this_module(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
-    # Two families cover what Ray has to carry; the processes of test_loop train all of them, some there alone.
+    # Two families cover what Ray has to carry. The processes of test_loop train all, and two there alone.
     [
         pytest.param(each, marks=pytest.mark.long) if each not in ON_RAY else each
         for each in FAMILIES
