@@ -69,7 +69,7 @@ def logits_of(model: nn.Module, read: Tensor, length: int) -> Tensor:
 
 @torch.no_grad()
 def judged(model: nn.Module, length: int) -> dict[str, float]:
-    """Of 100 sequences that no training saw: mean cost and mean number of wrong bits of a sequence."""
+    """Return the mean cost and number of wrong bits of a sequence, over 100 that no training saw."""
     read, bits = sequences(100, length, torch.Generator().manual_seed(10_000 + length))
     logits = logits_of(model, read, length)
     nats = nn.functional.binary_cross_entropy_with_logits(logits, bits, reduction="sum")

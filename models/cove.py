@@ -139,7 +139,7 @@ class CoVe(Encoder):
 
 
 class _Memory(NamedTuple):
-    """What the decoder reads, and what it remembers."""
+    """The decoder's inputs and state between two tokens."""
 
     keys_BSF: Tensor  # the encoder's features
     prepared_BSF: Tensor  # the same as the attention compares them

@@ -74,7 +74,7 @@ def _dropouts() -> list[str]:
 
 
 class Addressing(NamedTuple):
-    """What each head asks for."""
+    """The numbers by which each head moves."""
 
     key_BAM: Tensor
     strength_BA: Tensor  # beta, above 0

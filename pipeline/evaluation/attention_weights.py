@@ -1,4 +1,4 @@
-"""What a classifier's attention pooling looked at, token by token and word by word.
+"""The weights of a classifier's attention pooling, token by token and word by word.
 
 Shapes: T tokens of a document, V vocabulary.
 """

@@ -49,7 +49,7 @@ class Figures:
     errors: Sequence[Mapping[str, Any]]
     studies: Mapping[str, Study] = field(default_factory=dict)  # of commands beside the route
     corpora: Sequence[str] = CORPORA
-    # What attention pooling looked at, for each head start that pools by it.
+    # The weights of attention pooling, for each head start that pools by it.
     attention: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:

@@ -296,7 +296,7 @@ def cuts(figures: Figures) -> list[str]:
 
 
 def attention(found: Mapping[str, Any]) -> str:
-    """What the table and the texts of attention weights show."""
+    """Explain the table and the texts of attention weights."""
     return (
         f"The words that attention pooling looked at most in {found['num_documents']:,} test documents, by "
         "how many times the weight that they would have if it looked at all alike; and some of the "

@@ -314,7 +314,7 @@ def _network(params: Params, name: str, data: _Data, classifiers: Path) -> _Cand
 def _looked_at(
     model: Classifier, card: ModelCard, tokens: Path, tokenizer: Tokenizer, data: _Data, probs: np.ndarray
 ) -> dict[str, Any]:
-    """What attention pooling looked at: the words it looks at most, and some texts with their weights."""
+    """The words that attention pooling looks at most, and some texts with the weights of their tokens."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     places = _evenly(len(data.test.documents), _LOOKED_AT)
     shard = open_shard(tokens, "test")

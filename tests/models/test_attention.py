@@ -142,7 +142,7 @@ def test_a_score_that_there_is_not_and_widths_that_differ_are_refused():
 
 @pytest.mark.parametrize("score", SCORES)
 def test_attention_pooling_learns_which_token_matters(score):
-    """What is pooled should be the features of one token: of a marked one, or for `location` of the third."""
+    """The pooled features should be those of one token: a marked one, or for `location` the third."""
     torch.manual_seed(0)
     pooling = AttentionPooling(score, 8, HIDDEN, PLACES)
     optimizer = torch.optim.Adam(pooling.parameters(), lr=0.05)
