@@ -335,9 +335,11 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
     general, target = arguments.tokens / "general", arguments.tokens / "target"
     models = {stage: folder / f"{stage}-model" for stage in _IMDB_STAGES}
     makers: dict[str, Callable[[], LanguageModelJob | ClassifierJob]] = {
-        "pretrain_lm": lambda: pretrain_lm.job(params, tokens=general, headstart=name),
+        "pretrain_lm": lambda: pretrain_lm.job(
+            params, tokens=general, headstart=name, out=models["pretrain_lm"]
+        ),
         "finetune_lm": lambda: finetune_lm.job(
-            params, tokens=target, start=models["pretrain_lm"], headstart=name
+            params, tokens=target, start=models["pretrain_lm"], headstart=name, out=models["finetune_lm"]
         ),
         "finetune_classifier": lambda: finetune_classifier.job(
             params, tokens=target, target_lm=models["finetune_lm"], general_lm=models["pretrain_lm"],

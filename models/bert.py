@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from models import kernels
 from models.family import Encoded, Encoder, Family, State
+from models.heads import Decoding
 from models.layers import GlobalBatch
 from models.transformer import (
     Transformer,
@@ -132,6 +133,9 @@ class MaskedLanguageModel(nn.Module):
         return kernels.cross_entropy(
             self.transformed(features_NE), weight_VE, self.decoder_bias, targets_N, dtype
         )
+
+    def decoding(self, features_NE: Tensor) -> Decoding:
+        return Decoding(self.transformed(features_NE), self.encoder.embedding.weight, self.decoder_bias)
 
     def best(self, features_NE: Tensor) -> Tensor:
         """Return the most likely token of each masked one, (N,), without holding all logits at once."""

@@ -6,7 +6,7 @@ Shapes: B rows, T tokens, F features of the top layer, N = B * T, V vocabulary, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,14 @@ Pooling = Literal["concat", "last", "first", "mean", "mean_max", "idf", "attenti
 _POOLED_PARTS: dict[Pooling, int] = {
     "concat": 3, "last": 1, "first": 1, "mean": 1, "mean_max": 2, "idf": 3, "attention": 1,
 }  # fmt: skip
+
+
+class Decoding(NamedTuple):
+    """Features of tokens, and the linear decoder that makes logits of them."""
+
+    features: Tensor  # (N, F)
+    weight: Tensor  # (V, F)
+    bias: Tensor  # (V,)
 
 
 class LanguageModel(nn.Module):
@@ -64,6 +72,9 @@ class LanguageModel(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         return nn.functional.linear(features, self.output_weight, self.decoder_bias)
+
+    def decoding(self, features_NF: Tensor) -> Decoding:
+        return Decoding(features_NF, self.output_weight, self.decoder_bias)
 
 
 class Classifier(nn.Module):

@@ -12,13 +12,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from models.family import Encoder, State
+
+if TYPE_CHECKING:
+    from models.distillation import Teacher
 
 
 @dataclass
@@ -122,6 +125,8 @@ class Objective(ABC):
     measures: ClassVar[tuple[Measure, ...]]  # lower is better; a search minimises the first
     watched: ClassVar[str] = "validation/loss"  # drives NT-ASGD and early stopping
     corpus: ClassVar[str] = "general"  # that `pretrain_lm` reads
+    can_be_taught: ClassVar[bool] = False  # its loss heeds `teacher`
+    teacher: Teacher | None = None  # a model of the same objective to learn from, beside the text
 
     @staticmethod
     @abstractmethod

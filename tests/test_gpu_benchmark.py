@@ -74,6 +74,7 @@ tokenizers: {pieces: {vocab_size: 64}}
 headstarts:
   ulmfit:
     embedding_from: null
+    teacher: null
     config: {embedding_dim: 16, hidden_dim: 24, num_layers: 2}
     pretrain_lm: {epochs: 12.0, batch_rows: 4, bptt: 20}
     finetune_lm: {epochs: 12.0, batch_rows: 4, bptt: 20}

@@ -22,6 +22,7 @@ headstarts:
     tokenizer: words
     weights: null
     embedding_from: null
+    teacher: null
     config: {width: 16}
     pretrain_lm: {documents: 16}
     finetune_lm: {documents: 16}

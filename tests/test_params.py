@@ -243,6 +243,80 @@ def test_an_embedding_that_cannot_come_from_there_is_refused(top, message):
         resolve_all(params_with({"headstarts": top}))
 
 
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        ({"gpt": {"teacher": "gtp"}}, r"headstarts\.gpt\.teacher names 'gtp', .*; did you mean gpt\?"),
+        ({"gpt": {"teacher": "gpt"}}, r"headstarts\.gpt\.teacher is gpt itself; name another"),
+        (
+            {"ulmfit": {"teacher": "gpt", "embedding_from": "vectors"}},
+            r"headstarts\.ulmfit\.teacher is gpt, but headstarts\.ulmfit\.embedding_from is set, too",
+        ),
+        (
+            {"gpt": {"teacher": "bert", "weights": "w"}},
+            r"headstarts\.gpt\.teacher is bert, but headstarts\.gpt\.weights is set, too",
+        ),
+        (
+            {"gpt": {"teacher": "transformer_xl"}, "transformer_xl": {"teacher": "ulmfit"}},
+            r"headstarts\.gpt\.teacher is transformer_xl, which has a teacher of its own; name ulmfit",
+        ),
+        (
+            {"gpt": {"teacher": "vectors"}},
+            r"headstarts\.gpt\.teacher is vectors, whose tokenizer is words, but that of gpt is pieces;",
+        ),
+        (
+            {"gpt": {"teacher": "transformer_xl"}},
+            r"headstarts\.gpt\.teacher is transformer_xl, which run\.headstarts does not name before gpt",
+        ),
+        (
+            {"gpt": {"teacher": "bert"}},
+            r"`headstarts\.gpt\.teacher` is bert, whose objective is Masked, but that of gpt is Causal",
+        ),
+        (
+            {"gpt": {"teacher": "ulmfit_backward"}},
+            r"`headstarts\.gpt\.teacher` is ulmfit_backward, which reads backward, but gpt reads forward",
+        ),
+        (
+            {"vectors": {"teacher": "gpt", "tokenizer": "pieces"}},
+            r"`headstarts\.vectors\.teacher` is gpt, but the objective WordVectors of vectors",
+        ),
+        (
+            {"gpt": {"teacher": "ulmfit"}},
+            r"distillation\.cosine is 1\.0, but the features of gpt are 192 wide, and those of .* 160;",
+        ),
+        (
+            {"gpt": {"teacher": "ulmfit", "finetune_lm": {"sampled_words": 99}}},
+            r"finetune_lm\.sampled_words of gpt is set, but its teacher ulmfit tells",
+        ),
+    ],
+)
+def test_a_teacher_that_cannot_be_is_refused_before_anything_is_trained(top, message):
+    order = ["bert", "ulmfit", "ulmfit_backward", "gpt", "transformer_xl", "vectors"]
+    with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
+        resolve_all(params_with({"run": {"headstarts": order}, "headstarts": top}))
+
+
+def test_a_teacher_need_not_be_trained_before_a_student_that_is_not():
+    top = {"run": {"headstarts": ["ulmfit"]}, "headstarts": {"gpt": {"teacher": "transformer_xl"}}}
+    (trained,) = resolve_all(params_with(top))
+    assert trained.teacher is None
+    taught = resolve(params_with(top), "gpt")
+    assert taught.teacher is not None
+    assert taught.teacher.name == "transformer_xl"
+    assert taught.distillation == params_with(top).distillation
+
+
+def test_a_search_of_a_students_language_model_is_refused():
+    top = {
+        "run": {"headstarts": ["transformer_xl", "gpt"]},
+        "headstarts": {"gpt": {"teacher": "transformer_xl"}},
+        "tune": {"num_trials": 2, "headstart": "gpt", "stage": "finetune_lm"},
+        "sample_efficiency": {"arms": ["gpt"]},
+    }
+    with pytest.raises(ValueError, match=r"tune\.stage is finetune_lm of gpt, whose trials would learn"):
+        resolve_all(params_with(top))
+
+
 def test_an_embedding_is_trained_by_anothers_settings_at_its_own_width():
     """Whether the route trains the other one or not."""
     top = {"run": {"headstarts": ["ulmfit"]}, "headstarts": {"ulmfit": {"embedding_from": "vectors"}}}
@@ -267,12 +341,13 @@ def test_a_head_start_and_an_ensemble_cannot_have_one_name():
 
 def test_a_head_start_of_another_family_begins_with_empty_settings():
     own = {"config": {"hidden_dim": 8}, "finetune_lm": {"epochs": 2.0}, "few_labels": {"dropout": 0.5}}
-    below = {"family": "awd_lstm", "tokenizer": "pieces", "embedding_from": "vectors", **own}
+    below = {"family": "awd_lstm", "tokenizer": "pieces", "embedding_from": "vectors", "teacher": "gpt",
+             **own}  # fmt: skip
     top = {"family": "other", "config": {"width": 3}}
     found = overlay({"headstarts": {"ulmfit": below}}, {"headstarts": {"ulmfit": top}})["headstarts"]
     assert found["ulmfit"] == {
-        "family": "other", "tokenizer": "pieces", "embedding_from": None, "config": {"width": 3},
-        "finetune_lm": {}, "few_labels": {},
+        "family": "other", "tokenizer": "pieces", "embedding_from": None, "teacher": None,
+        "config": {"width": 3}, "finetune_lm": {}, "few_labels": {},
     }  # fmt: skip
     same = overlay(below, {"family": "awd_lstm", "config": {"num_layers": 3}})
     assert same == below | {"config": {"hidden_dim": 8, "num_layers": 3}}

@@ -189,6 +189,44 @@ def test_the_link_to_the_general_tokens_changes_with_the_settings_that_train_the
         assert changed(taken, vectors) == set()
 
 
+def test_the_links_of_a_student_change_with_the_settings_of_its_teacher(links_of):
+    taken: dict[str, Any] = {"ulmfit": {"teacher": "vectors", "tokenizer": "words"}}
+    first = links_of(taken)
+    for teacher in ({"pretrain_lm": {"epochs": 9.0}}, {"finetune_lm": {"epochs": 9.0}}, {"config": {"x": 3}}):
+        after = links_of(overlay(taken, {"vectors": teacher}))
+        changed = {name for name in first if first[name] != after[name]}
+        assert changed == {"ulmfit/general.json", "ulmfit/target.json"}
+    assert links_of(overlay(taken, {"vectors": {"few_labels": {"epochs": 9.0}}})) == first
+
+
+def test_a_teachers_model_is_in_the_key_of_its_student_by_its_content(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    taken: dict[str, Any] = {
+        "run": {"headstarts": ["transformer_xl", "gpt"]},
+        "headstarts": {"gpt": {"teacher": "transformer_xl"}},
+        "sample_efficiency": {"arms": ["gpt"]},
+        "tune": {"headstart": "gpt"},
+        "ablate": {"headstart": "gpt"},
+    }
+    with pytest.raises(
+        ValueError, match=r"gpt learns from transformer_xl, whose model transformer_xl is not"
+    ):
+        identity("gpt", "pretrain_lm", taken)
+    Path("transformer_xl").mkdir()
+    file = Path("transformer_xl/model")
+    for stage in ("pretrain_lm", "finetune_lm"):
+        file.write_text("one", encoding="utf-8")
+        first = identity("gpt", stage, taken)
+        assert identity("gpt", stage, overlay(taken, {"distillation": {"soft": 9.0}})) != first
+        file.write_text("another", encoding="utf-8")
+        assert identity("gpt", stage, taken) != first
+        file.write_text("one", encoding="utf-8")
+        assert identity("gpt", stage, taken) == first
+    assert identity("gpt", "finetune_classifier", taken) == identity(
+        "gpt", "finetune_classifier", overlay(taken, {"headstarts": {"gpt": {"teacher": None}}})
+    )
+
+
 def test_what_trains_the_embedding_is_in_the_key_of_the_pretraining_by_its_settings_and_not_by_its_name():
     taken: dict[str, Any] = {"headstarts": {"ulmfit": {"embedding_from": "vectors"}}}
     longer = overlay(taken, {"headstarts": {"vectors": {"pretrain_lm": {"epochs": 9.0}}}})
@@ -256,7 +294,7 @@ def identity(name: str, stage: str, top: dict[str, Any]) -> Any:
     params = checked(values, where="params.yaml")
     texts = {"headstart": name}
     sections = [path.format(**texts) for path in stages.describe(stage).sections]
-    return _identity(stage, params, selected(params.model_dump(), sections), texts)
+    return _identity(stage, params, selected(params.model_dump(), sections), texts, {"out": Path("out")})
 
 
 @pytest.mark.parametrize("stage", ["pretrain_lm", "finetune_lm"])

@@ -3,7 +3,7 @@
 DVC cannot follow a head start's tokenizer to the folder of its tokens. So each training stage depends on such
 a file, which changes with the content of that folder, and with no other. The file of the general corpus also
 changes with the content of the head start's `weights`, and with the settings of the head start that trains
-its embedding.
+its embedding; both files change with the settings of its teacher.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class TokenLink:
     sha256: str  # of the shards' manifest
     weights_sha256: str | None = None  # of the word vectors that `pretrain_lm` imports, if it does
     embedding_sha256: str | None = None  # of the settings that train the embedding first, if any do
+    teacher_sha256: str | None = None  # of the settings of the teacher, and of how it is learned from
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"

@@ -44,6 +44,7 @@ def choose_tokens(params: Params, tokens: Path, tokenizers: Path, weights: Path,
                     tokens=shards.as_posix(),
                     tokenizer=(tokenizers / tokenizer).as_posix(),
                     sha256=content_hash(shards / MANIFEST_FILE),
+                    teacher_sha256=_hash_of_teacher(params, name, weights),
                     **(pretrains if corpus == "general" else {}),
                 )
                 (folder / name / f"{corpus}.json").write_text(link.to_json(), encoding="utf-8")
@@ -67,6 +68,20 @@ def _hash_of_embedding(params: Params, name: str) -> str | None:
         return None
     settings = params.headstarts[other].model_dump_json(include={"family", "config", "pretrain_lm"})
     return hashlib.sha256(settings.encode()).hexdigest()
+
+
+def _hash_of_teacher(params: Params, name: str, watched: Path) -> str | None:
+    """The hash of what trains the teacher, but for the sections that DVC watches, and of the distillation."""
+    if (other := params.headstarts[name].teacher) is None:
+        return None
+    fields = {"family", "config", "pretrain_lm", "finetune_lm"}
+    content = [
+        params.headstarts[other].model_dump_json(include=fields),
+        params.distillation.model_dump_json(),
+        str(_hash_of_weights(params, other, watched)),
+        str(_hash_of_embedding(params, other)),
+    ]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
 def _hash_of_weights(params: Params, name: str, watched: Path) -> str | None:

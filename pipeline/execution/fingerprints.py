@@ -50,6 +50,8 @@ def stage_fingerprint(
     """
     source = getattr(params.corpus, corpus).source if corpus in params.corpus.names else None
     names = [headstart] if headstart is not None else params.run.headstarts
+    teachers = _teachers(params, names) if stage in ("pretrain_lm", "finetune_lm") else []
+    names = list(dict.fromkeys([*names, *teachers]))
     embeddings = _embeddings(params, names) if stage == "pretrain_lm" else []
     families = sorted({params.headstarts[name].family for name in [*names, *embeddings]})
     if not all(map(is_family, families)):
@@ -60,6 +62,7 @@ def stage_fingerprint(
         f"pipeline.stages.{stage}",
         *(_importers(params, names) if stage == "pretrain_lm" else []),
         *(["pipeline.stages._trained_embedding"] if embeddings else []),
+        *(["pipeline.stages._teacher"] if teachers else []),
         *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(params) else []),
         families=families,
         trains=stages.describe(stage).is_training,
@@ -84,6 +87,11 @@ def _embeddings(params: Params, names: Sequence[str]) -> list[str]:
     """The head starts that train the embeddings of others first."""
     found = (params.headstarts[name].embedding_from for name in names)
     return [other for other in found if other is not None]
+
+
+def _teachers(params: Params, names: Sequence[str]) -> list[str]:
+    """The teachers of head starts, whose code makes their students, too."""
+    return [other for name in names if (other := params.headstarts[name].teacher) is not None]
 
 
 @cache

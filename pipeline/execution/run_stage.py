@@ -200,7 +200,10 @@ def _stage_info(
     lock = LockFile(Path.cwd())
     known = [*paths.values(), *([fingerprint] if fingerprint else [])]
     key = run_key(
-        stage, {"arguments": texts, "params": _identity(stage, settings, section, texts)}, inputs, code
+        stage,
+        {"arguments": texts, "params": _identity(stage, settings, section, texts, arguments)},
+        inputs,
+        code,
     )
     return tracking.StageInfo(
         root=root,
@@ -217,15 +220,24 @@ def _stage_info(
 
 
 def _identity(
-    stage: str, settings: Params, section: Mapping[str, Any], texts: Mapping[str, str]
+    stage: str,
+    settings: Params,
+    section: Mapping[str, Any],
+    texts: Mapping[str, str],
+    arguments: Mapping[str, Any],
 ) -> Mapping[str, Any]:
-    """The settings in a run's key: those of a head start with the defaults of its family written out."""
+    """The settings in a run's key: those of a head start with the defaults of its family written out.
+
+    Weights from elsewhere and a teacher's model are in it by their content.
+    """
     if stages.describe(stage).kind != "trains":
         return section
     from pipeline.project.headstarts import resolve
 
     found = resolve(settings, texts["headstart"])
     weights = {"weights": content_hash(found.weights)} if found.weights and stage == "pretrain_lm" else {}
+    if stage in ("pretrain_lm", "finetune_lm") and (taught := found.folder_of_teacher(arguments["out"])):
+        weights["teacher"] = content_hash(taught)
     own = {stage, *(path for path in section if path.startswith("headstarts."))}
     shared = {path: value for path, value in section.items() if path not in own}
     return shared | found.of_stage(stage) | weights

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from models.distillation import joined_states, split_states
 from models.family import Encoder, State, check_chunks, products_in
 from models.heads import LanguageModel, language_model_groups
 from models.layers import GlobalBatch, mean_square_change
@@ -42,6 +43,7 @@ class Causal(Objective):
         Measure("perplexity", "token perplexity", digits=1),
         Measure("word_perplexity", "word perplexity", digits=0),
     )
+    can_be_taught = True
 
     @staticmethod
     def build(encoder: Encoder, config: Any) -> LanguageModel:
@@ -81,13 +83,23 @@ class Causal(Objective):
         batch = self._batches.at(step, rows)
         whole = GlobalBatch(self._seed, step, num_rows, rows, context.device, context.all_reduce)
         ids_BT, targets_BT = context.to_device(batch.ids_BT, batch.targets_BT)
-        encoded = self._model(ids_BT, () if batch.starts_lane else state, whole)
+        own, taught_state = split_states(() if batch.starts_lane else state)
+        encoded = self._model(ids_BT, own, whole)
+        carried = encoded.state
         candidates = None
         if self._sampler is not None:
             targets_of_all = targets_BT if context.world == 1 else self._targets(step, num_rows, context)
             candidates = self._sampler.draw(targets_of_all, whole)
-        nats = self._model.loss(encoded.features, targets_BT, context.precision, candidates)
-        objective = nats / batch.num_targets
+        if self.teacher is None:
+            nats = self._model.loss(encoded.features, targets_BT, context.precision, candidates)
+            objective = nats / batch.num_targets
+        else:
+            taught = self.teacher.read(ids_BT, taught_state)
+            flat, flat_taught = encoded.features.flatten(0, 1), taught.features.flatten(0, 1)
+            targets = targets_BT.reshape(-1)
+            losses, nats = self.teacher.losses(self._model, flat, flat_taught, targets, context.precision)
+            losses = losses + self.teacher.cosine(encoded.layers[-1], taught.layers[-1])
+            objective, carried = losses / batch.num_targets, joined_states(carried, taught.state)
         if self._settings.ar_alpha:
             squares = encoded.features.square().mean(-1).sum()
             objective = objective + self._settings.ar_alpha * squares / batch.num_targets
@@ -99,7 +111,7 @@ class Causal(Objective):
             nats.detach(),
             batch.num_targets,
             batch.num_targets,
-            tuple(tensor.detach() for tensor in encoded.state),
+            tuple(tensor.detach() for tensor in carried),
             batch.length_ratio,
         )
 

@@ -184,6 +184,7 @@ class Masked(Objective):
         # causal model, which sees nothing of what follows.
         Measure("pseudo_bits_per_byte", "pseudo bits per byte (masked)"),
     )
+    can_be_taught = True
 
     @staticmethod
     def build(encoder: Encoder, config: Any) -> MaskedLanguageModel:
@@ -218,19 +219,31 @@ class Masked(Objective):
         batch = self._training.at(step, rows)
         whole = GlobalBatch(self._seed, step, num_rows, rows, context.device, context.all_reduce)
         features = self._features(batch, context, whole)
+        num_tokens = num_rows * batch.ids_BT.shape[1]
         (num_masked,) = context.sum_numbers(float(len(batch.targets_N)))
         chosen, targets = context.to_device(batch.chosen_BT, batch.targets_N)
-        nats = self._model.loss(features[chosen], targets, context.precision)
-        objective = nats / max(1.0, num_masked)
+        if self.teacher is None:
+            nats = self._model.loss(features[chosen], targets, context.precision)
+            objective = nats / max(1.0, num_masked)
+        else:
+            ids, more = self._inputs(batch, context)
+            taught = self.teacher.read(ids, more=more).features
+            losses, nats = self.teacher.losses(
+                self._model, features[chosen], taught[chosen], targets, context.precision
+            )
+            objective = losses / max(1.0, num_masked) + self.teacher.cosine(features, taught) / num_tokens
         if self._settings.next_sentence:
             objective = objective + self._pair_nats(features, batch, context).sum() / num_rows
-        num_tokens = num_rows * batch.ids_BT.shape[1]
         return StepLoss(objective, nats.detach(), max(1, round(num_masked)), num_tokens)
 
     def _features(self, batch: MaskedBatch, context: Workers, whole: GlobalBatch | None) -> Tensor:
+        ids, more = self._inputs(batch, context)
+        return encode(self._model.encoder, ids, None, (), whole, more=more).features
+
+    def _inputs(self, batch: MaskedBatch, context: Workers) -> tuple[Tensor, dict[str, Tensor]]:
+        """The ids, and what else the encoder is told of them."""
         ids, segments = context.to_device(batch.ids_BT, batch.segments_BT)
-        pair = {"segments_BT": segments} if self._settings.next_sentence else {}
-        return encode(self._model.encoder, ids, None, (), whole, more=pair).features
+        return ids, {"segments_BT": segments} if self._settings.next_sentence else {}
 
     def _pair_nats(self, features_BTE: Tensor, batch: MaskedBatch, context: Workers) -> Tensor:
         """Return the loss of next sentence prediction for each row, (B,)."""

@@ -49,9 +49,35 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
     trained = [found[name] for name in params.run.headstarts]
     for each in trained:
         _check_chunks(each)
+        _check_lesson(each)
+    if tune.num_trials and tune.stage == "finetune_lm" and searched.teacher is not None:
+        raise ValueError(
+            f"tune.stage is finetune_lm of {searched.name}, whose trials would learn from no teacher; set "
+            "finetune_classifier, or name another head start"
+        )
     _check_texts(params, trained)
     _check_corpora(params, trained)
     return trained
+
+
+def _check_lesson(head_start: ResolvedHeadStart) -> None:
+    """Raise ValueError for a teacher that a student cannot learn from as `distillation` says."""
+    teacher, name = head_start.teacher, head_start.name
+    if teacher is None or head_start.distillation is None:
+        return
+    for stage in ("pretrain_lm", "finetune_lm"):
+        if getattr(getattr(head_start, stage).own, "sampled_words", None) is not None:
+            raise ValueError(
+                f"params.yaml: {stage}.sampled_words of {name} is set, but its teacher {teacher.name} tells "
+                "the probabilities of all words; set it to null"
+            )
+    ours, theirs = _on_meta(head_start).width, _on_meta(teacher).width
+    if head_start.distillation.cosine and ours != theirs:
+        raise ValueError(
+            f"params.yaml: distillation.cosine is {head_start.distillation.cosine}, but the features of "
+            f"{name} are {ours} wide, and those of its teacher {teacher.name} {theirs}; set it to 0, or make "
+            "them alike"
+        )
 
 
 def _check_corpora(params: Params, trained: list[ResolvedHeadStart]) -> None:

@@ -19,7 +19,13 @@ from pipeline.project.params import Params
 from pipeline.settings.loader import flatten, overlay, typed
 from pipeline.settings.section import Section
 from pipeline.training.cards import family_and_config
-from pipeline.training.settings import ClassifierTraining, LanguageModelSettings, Model, Training
+from pipeline.training.settings import (
+    ClassifierTraining,
+    DistillationSettings,
+    LanguageModelSettings,
+    Model,
+    Training,
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class ResolvedHeadStart:
     weights: Path | None  # from elsewhere; `pretrain_lm` imports them
     # Its model and `pretrain_lm` train the embedding first, at the width of this one's; None: it is drawn.
     embedding_from: ResolvedHeadStart | None
+    teacher: ResolvedHeadStart | None  # whose language models those of this one learn from
+    distillation: DistillationSettings | None  # how; None without a teacher
     tokenizer: str
     pretrain_lm: LanguageModelSettings
     finetune_lm: LanguageModelSettings
@@ -47,7 +55,25 @@ class ResolvedHeadStart:
         section = found.dump() if isinstance(found, LanguageModelSettings) else found.model_dump()
         embedding = self.embedding_from if stage == "pretrain_lm" else None
         first = {} if embedding is None else {"embedding_from": embedding.of_stage(stage)}
-        return {"model": self.model.model_dump(), stage: section, **first}
+        lesson = {}
+        if self.distillation is not None and stage in ("pretrain_lm", "finetune_lm"):
+            lesson = {"distillation": self.distillation.model_dump()}
+        return {"model": self.model.model_dump(), stage: section, **first, **lesson}
+
+    def folder_of_teacher(self, out: Path) -> Path | None:
+        """The folder of the teacher's model, beside that of this one's; None without a teacher.
+
+        Raises ValueError if it is not there.
+        """
+        if self.teacher is None:
+            return None
+        folder = out.parent / self.teacher.name
+        if not folder.is_dir():
+            raise ValueError(
+                f"{self.name} learns from {self.teacher.name}, whose model {folder} is not there; run `dvc "
+                "repro` for the teacher first"
+            )
+        return folder
 
     def searchable(self) -> dict[str, Any]:
         """Values by the keys that `tune.space` names."""
@@ -98,6 +124,8 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         model=Model(family=family.name, config=asdict(config)),
         weights=None if section.weights is None else Path(section.weights),
         embedding_from=_embedding_from(params, name, family, config),
+        teacher=_teacher(params, name, objective, config),
+        distillation=None if section.teacher is None else params.distillation,
         tokenizer=section.tokenizer,
         pretrain_lm=language_model("pretrain_lm"),
         finetune_lm=language_model("finetune_lm"),
@@ -123,6 +151,27 @@ def _embedding_from(params: Params, name: str, family: Family, config: Any) -> R
         raise ValueError(f"{key}, but the family {family.name} has no `embedding_dim`; set it to null")
     widened = {**found.model.config, "embedding_dim": config.embedding_dim}
     return replace(found, model=Model(family=found.family.name, config=widened))
+
+
+def _teacher(params: Params, name: str, objective: type[Objective], config: Any) -> ResolvedHeadStart | None:
+    other = params.headstarts[name].teacher
+    if other is None:
+        return None
+    found = resolve(params, other)  # which has no teacher: `pipeline.project.params` refuses that
+    key = f"params.yaml: `headstarts.{name}.teacher` is {other}"
+    if not objective.can_be_taught:
+        raise ValueError(
+            f"{key}, but the objective {objective.__name__} of {name} learns from no teacher; set it to null"
+        )
+    if found.objective is not objective:
+        raise ValueError(
+            f"{key}, whose objective is {found.objective.__name__}, but that of {name} is "
+            f"{objective.__name__}: the two predict other tokens; name a teacher of the same objective"
+        )
+    theirs = found.model.config.get("direction", "forward")
+    if theirs != (ours := getattr(config, "direction", "forward")):
+        raise ValueError(f"{key}, which reads {theirs}, but {name} reads {ours}; set one of the two")
+    return found
 
 
 def stage_space(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:

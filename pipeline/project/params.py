@@ -21,7 +21,12 @@ from pipeline.evaluation.settings import Evaluate, Probe
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.settings.section import Distinct, Section
 from pipeline.sweeps.settings import Ablate, SampleEfficiency
-from pipeline.training.settings import ClassifierTraining, HeadStart, LanguageModelTraining
+from pipeline.training.settings import (
+    ClassifierTraining,
+    DistillationSettings,
+    HeadStart,
+    LanguageModelTraining,
+)
 
 FROZEN_STARTS = ("probe", "with_tfidf")  # arms that read features of a frozen network
 STARTS = ("general_lm", "target_lm_alone", "scratch", *FROZEN_STARTS)  # beside the target's language model
@@ -38,6 +43,7 @@ class Params(Section):
     corpus: Corpora
     tokenizers: Annotated[dict[str, Tokenizer], Field(min_length=1)]
     headstarts: Annotated[dict[str, HeadStart], Field(min_length=1)]
+    distillation: DistillationSettings  # of head starts that have a teacher
     # Head starts whose probabilities are averaged, or whose frozen features one probe reads. One
     # whose members are not all trained is left out.
     ensembles: dict[str, Annotated[list[str], Field(min_length=2), Distinct]]
@@ -143,6 +149,7 @@ def _check_names(params: Params) -> None:
     for name, head_start in params.headstarts.items():
         _check_known(head_start.tokenizer, params.tokenizers, f"headstarts.{name}.tokenizer")
         _check_embedding(name, params.headstarts)
+        _check_teacher(name, params)
     for name in params.run.headstarts:
         _check_known(name, params.headstarts, "run.headstarts")
     for ensemble, members in params.ensembles.items():
@@ -188,6 +195,37 @@ def _check_embedding(name: str, headstarts: Mapping[str, HeadStart]) -> None:
                 f"{key} is {other}, which has {setting} of its own; name one whose {setting} is null, or set "
                 "this key to null"
             )
+
+
+def _check_teacher(name: str, params: Params) -> None:
+    """Raise ValueError for a `teacher` that cannot be; its family is checked by `resolve`."""
+    student = params.headstarts[name]
+    if (other := student.teacher) is None:
+        return
+    key = f"headstarts.{name}.teacher"
+    _check_known(other, params.headstarts, key)
+    if other == name:
+        raise ValueError(f"{key} is {name} itself; name another head start, or set it to null")
+    for setting in ("weights", "embedding_from"):
+        if getattr(student, setting) is not None:
+            raise ValueError(
+                f"{key} is {other}, but headstarts.{name}.{setting} is set, too, and a student begins as its "
+                "teacher's layers; set one to null"
+            )
+    teacher = params.headstarts[other]
+    if teacher.teacher is not None:
+        raise ValueError(f"{key} is {other}, which has a teacher of its own; name {teacher.teacher}")
+    if teacher.tokenizer != student.tokenizer:
+        raise ValueError(
+            f"{key} is {other}, whose tokenizer is {teacher.tokenizer}, but that of {name} is "
+            f"{student.tokenizer}; they have to read the same tokens: set one of the two"
+        )
+    trained = params.run.headstarts
+    if name in trained and other not in trained[: trained.index(name)]:
+        raise ValueError(
+            f"{key} is {other}, which run.headstarts does not name before {name}; name it there, so that it "
+            "is trained first"
+        )
 
 
 def _check_known(name: str, known: Iterable[str], key: str) -> None:

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -203,9 +203,24 @@ def _core_seconds_before(figures: Figures, arm: str) -> float | None:
     return core_seconds_of(figures, figures["sample_efficiency"]["head_starts"][arm], needed)
 
 
+def with_teachers(figures: Figures, names: Iterable[str], needed: Iterable[str]) -> list[str]:
+    """These stages of these head starts, and for language models those of their teachers, each once."""
+    found: dict[str, None] = {}
+    for stage in needed:
+        for name in names:
+            found[f"{stage}-{name}"] = None
+            teacher = figures[f"pretrain_lm-{name}"].get("teacher", {}).get("headstart")
+            if teacher is not None and stage in ("pretrain_lm", "finetune_lm"):
+                found[f"{stage}-{teacher}"] = None
+    return list(found)
+
+
 def core_seconds_of(figures: Figures, names: Sequence[str], needed: Sequence[str]) -> float | None:
-    """Core time of these stages of these head starts; None if it was not recorded."""
-    trainings = [figures[f"{stage}-{name}"] for name in names for stage in needed]
+    """Core time of these stages of these head starts, and of their teachers' language models.
+
+    None if it was not recorded.
+    """
+    trainings = [figures[each] for each in with_teachers(figures, names, needed)]
     if not all("core_seconds" in training for training in trainings):
         return None
     return float(sum(training["core_seconds"] for training in trainings))

@@ -15,6 +15,7 @@ from pipeline.report.figures import (
     by_importance,
     confusion_counts,
     name_of,
+    with_teachers,
 )
 from pipeline.report.figures import prices as prices_of_arms
 from pipeline.report.sentences import number_of_labels, shown_label
@@ -148,10 +149,9 @@ def milliseconds(figures: Figures, row: Mapping[str, Any]) -> str:
 def _spent(figures: Figures, parts: Iterable[str]) -> dict[str, float | None]:
     """The cost of all that the parts of a classifier needed, each once; None if it was not recorded."""
     trainings = {
-        f"{stage}-{name}"
+        each
         for part in parts
-        for name in _head_starts_of(figures, part)
-        for stage in _behind(part)
+        for each in with_teachers(figures, _head_starts_of(figures, part), _behind(part))
     }
     fitted = [figures["evaluate"]["candidates"][part] for part in parts if ":" in part or part == "tfidf"]
     costs = [*(figures[each] for each in trainings), *fitted]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ STAGE = Stage(
         "headstarts.{headstart}.family",
         "headstarts.{headstart}.config",
         "headstarts.{headstart}.weights",
+        "headstarts.{headstart}.teacher",
         "headstarts.{headstart}.finetune_lm",
         "finetune_lm",
     ),
@@ -38,7 +39,7 @@ def run(
 
     Source: Howard & Ruder 2018, section 3.2. Raises ValueError where tokens and model do not match.
     """
-    made = job(params, tokens=tokens, start=start, headstart=headstart)
+    made = job(params, tokens=tokens, start=start, headstart=headstart, out=out)
     found = fit_and_export(made, params.run, session, out)
     settings = resolve(params, headstart)
     if settings.weights is not None and settings.family.has_word_vectors:
@@ -48,9 +49,10 @@ def run(
     return found
 
 
-def job(params: Params, *, tokens: Path, start: Path, headstart: str) -> LanguageModelJob:
+def job(params: Params, *, tokens: Path, start: Path, headstart: str, out: Path) -> LanguageModelJob:
+    """`out` is where its model will be: that of its teacher is beside it."""
     settings = resolve(params, headstart)
-    return make_language_model_job(
+    made = make_language_model_job(
         settings.finetune_lm,
         settings.model,
         stage="finetune_lm",
@@ -58,3 +60,9 @@ def job(params: Params, *, tokens: Path, start: Path, headstart: str) -> Languag
         start=ModelFolder.at(start),
         seed=params.run.seed,
     )
+    if settings.teacher is not None:
+        # By name: head starts without a teacher do not depend on this code.
+        teacher = importlib.import_module("pipeline.stages._teacher")
+        made = replace(made, lesson=teacher.lesson_of(settings, out))
+        made.check()
+    return made

@@ -26,6 +26,7 @@ STAGE = Stage(
         "headstarts.{headstart}.config",
         "headstarts.{headstart}.weights",
         "headstarts.{headstart}.embedding_from",
+        "headstarts.{headstart}.teacher",
         "headstarts.{headstart}.pretrain_lm",
         "pretrain_lm",
     ),
@@ -39,13 +40,16 @@ def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Ses
 
     Source: Howard & Ruder 2018, section 3.1. Raises ValueError for unusable tokens or settings.
     """
-    made, settings = job(params, tokens=tokens, headstart=headstart), resolve(params, headstart)
+    made, settings = job(params, tokens=tokens, headstart=headstart, out=out), resolve(params, headstart)
     vectors = settings.embedding_from
     if vectors is None:
         figures = fit_and_export(made, params.run, session, out)
         if settings.weights is not None and settings.family.imports_networks:
             network = importlib.import_module("pipeline.stages._imported_network")
             figures["warnings"] = network.remarks(settings.weights, made.card.vocab_size)
+        if settings.teacher is not None:
+            share = getattr(made.start, "share", 0.0)
+            figures["teacher"] = {"headstart": settings.teacher.name, "begun_share": share}
         return figures
     # By name: head starts that begin without do not depend on this code.
     trained = importlib.import_module("pipeline.stages._trained_embedding")
@@ -53,8 +57,11 @@ def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Ses
     return found
 
 
-def job(params: Params, *, tokens: Path, headstart: str) -> LanguageModelJob:
-    """The training of the model itself, without that of an embedding before it."""
+def job(params: Params, *, tokens: Path, headstart: str, out: Path) -> LanguageModelJob:
+    """The training of the model itself, without that of an embedding before it.
+
+    `out` is where its model will be: that of its teacher is beside it.
+    """
     settings = resolve(params, headstart)
     made = make_language_model_job(
         settings.pretrain_lm,
@@ -64,6 +71,14 @@ def job(params: Params, *, tokens: Path, headstart: str) -> LanguageModelJob:
         start=None,
         seed=params.run.seed,
     )
+    if settings.teacher is not None:
+        teacher = importlib.import_module("pipeline.stages._teacher")
+        lesson = teacher.lesson_of(settings, out)
+        made = replace(made, lesson=lesson)
+        if settings.teacher.family is settings.family:
+            made = replace(made, start=teacher.LayersOfTeacher(lesson.model.path, made.card, made.seed))
+        made.check()
+        return made
     if settings.weights is None:
         return made
     # By name: head starts that train their own do not depend on this code.

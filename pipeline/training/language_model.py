@@ -8,11 +8,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from models.distillation import Distillation, Teacher
 from models.family import State, lookup
 from models.objective import Objective, StepLoss, TrainingText
 from pipeline.corpus.tokens import open_shard, read_info, read_word_starts
 from pipeline.objectives.lookup import objective_of
-from pipeline.training.cards import ModelCard, build_encoder, build_language_model, check_match
+from pipeline.training.cards import (
+    ModelCard,
+    NoInitialWeights,
+    build_encoder,
+    build_language_model,
+    check_match,
+)
 from pipeline.training.context import Context
 from pipeline.training.jobs import StartingModel, card_of, check_stages_of_unfreezing, set_up, shapes_of
 from pipeline.training.schedules import Plan, make_plan
@@ -55,6 +62,21 @@ class LanguageModelTask:
 
 
 @dataclass(frozen=True)
+class Lesson:
+    """A trained language model, and how a student learns from it."""
+
+    model: StartingModel
+    distillation: Distillation
+
+    def teacher(self, device: torch.device) -> Teacher:
+        card = self.model.card()
+        with NoInitialWeights():
+            model = build_language_model(build_encoder(card)[0], card)
+        model.load_state_dict(self.model.tensors())
+        return Teacher(model.to(device).eval().requires_grad_(False), self.distillation)
+
+
+@dataclass(frozen=True)
 class LanguageModelJob:
     settings: LanguageModelSettings
     card: ModelCard
@@ -62,6 +84,19 @@ class LanguageModelJob:
     splits: tuple[str, ...]  # to train on
     start: StartingModel | None  # a language model; None: from scratch
     seed: int
+    lesson: Lesson | None = None  # of a teacher
+
+    def check(self) -> None:
+        """Raise ValueError for a teacher that predicts other tokens than its student."""
+        if self.lesson is None:
+            return
+        taught = self.lesson.model.card()
+        for name in ("vocab_size", "tokenizer_sha256", "direction"):
+            if (theirs := getattr(taught, name)) != (ours := getattr(self.card, name)):
+                raise ValueError(
+                    f"the teacher in {self.lesson.model.path} has {name} {theirs}, and the student {ours}; "
+                    "run `dvc repro` for the teacher first, or name another teacher"
+                )
 
     @property
     def learns(self) -> bool:
@@ -81,6 +116,8 @@ class LanguageModelJob:
         groups = objective_class.layer_groups(model, encoder_groups)
         text = training_text(self.tokens, self.splits, self.card)
         objective = objective_class(model, self.settings.own, text, self.seed)
+        if self.lesson is not None:
+            objective.teacher = self.lesson.teacher(context.device)
         num_steps = objective.num_steps(training.epochs)
         plan = make_plan(
             training.optimizer,

@@ -36,6 +36,7 @@ class HeadStart(Section):
     # A file or folder from elsewhere, which `pretrain_lm` imports; null: it trains.
     weights: Annotated[str, Field(min_length=1)] | None
     embedding_from: str | None  # a head start with word vectors; its settings train the embedding first
+    teacher: str | None  # a head start whose language models this one's learn from, beside the text
     tokenizer: str  # a name in `tokenizers`
     # Each is laid over the section of that name, above the family's own defaults.
     pretrain_lm: dict[str, Any]
@@ -48,6 +49,15 @@ class HeadStart(Section):
     @property
     def model(self) -> Model:
         return Model(family=self.family, config=self.config)
+
+
+class DistillationSettings(Section):
+    """How a student learns from its teacher: `models.distillation.Distillation`."""
+
+    temperature: Positive
+    soft: NonNegative  # weight of the divergence from the teacher's softened distribution
+    hard: NonNegative  # of the cross-entropy of the text
+    cosine: NonNegative  # of the cosine distance of hidden states; above 0 they have to be of one width
 
 
 class Optimizer(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from hypothesis import given, settings, strategies
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
+from models.distillation import Distillation
 from models.family import lookup
 from models.transformer import Transformer
 from models.transformer_xl import TransformerXL
@@ -37,7 +39,7 @@ from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import make_classifier_job
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
-from pipeline.training.language_model import LanguageModelJob, make_language_model_job
+from pipeline.training.language_model import LanguageModelJob, Lesson, make_language_model_job
 from pipeline.training.loop import Training, train
 from pipeline.training.settings import ClassifierTraining
 from tests.families import FAMILIES, OWN, TEXTS, language_model_settings, model_of
@@ -121,6 +123,13 @@ def language_model_job(
         tokens=tokens,
         start=ModelFolder.at(start) if start else None,
         seed=seed,
+    )
+
+
+def taught(job: Job, teacher: Path, cosine: float = 0.0) -> Job:
+    assert isinstance(job, LanguageModelJob)
+    return dataclasses.replace(
+        job, lesson=Lesson(ModelFolder.at(teacher), Distillation(2.0, soft=5.0, hard=2.0, cosine=cosine))
     )
 
 
@@ -254,6 +263,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "lm-sgd": language_model_job(tokens, kind="sgd"),
         "lm-nt_asgd": language_model_job(tokens, kind="nt_asgd", **noisy),
         "lm-started": language_model_job(tokens, start=lstm.pretrained),
+        "lm-taught": taught(language_model_job(tokens), starts["transformer_xl"].pretrained),
         "vectors-skip_gram": language_model_job(tokens, "word_vectors"),
         "vectors-adagrad": language_model_job(tokens, "word_vectors", kind="adagrad", rate={"lr": 0.1}),
         "vectors-cbow": language_model_job(tokens, "word_vectors", config={"algorithm": "cbow"}),
@@ -262,10 +272,14 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         ),
         "vectors-started": language_model_job(tokens, "word_vectors", start=vectors.pretrained),
         "bert-pairs": language_model_job(tokens, "bert", next_sentence=True),
+        "bert-taught": taught(
+            language_model_job(tokens, "bert", next_sentence=True), starts["bert"].finetuned, cosine=1.0
+        ),
         "bert-plain": language_model_job(tokens, "bert"),
         "bert-started": language_model_job(tokens, "bert", start=starts["bert"].pretrained),
         "classifier-bert": classifier_job(tokens, "bert", start=starts["bert"].finetuned, pooling="first"),
         "gpt-adamw": language_model_job(tokens, "gpt"),
+        "gpt-taught": taught(language_model_job(tokens, "gpt"), starts["gpt"].finetuned, cosine=1.0),
         "gpt-started": language_model_job(tokens, "gpt", start=starts["gpt"].pretrained),
         "cove-adamw": language_model_job(pairs, "cove"),
         "cove-started": language_model_job(pairs, "cove", start=starts["cove"].pretrained),
@@ -293,6 +307,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
 
 KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
 KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
+KINDS += ["lm-taught", "gpt-taught", "bert-taught"]
 KINDS += ["bert-pairs", "bert-plain", "bert-started", "classifier-bert"]
 KINDS += ["ntm-adamw", "ntm-started", "classifier-ntm"]
 KINDS += ["cove-adamw", "cove-started", "classifier-cove"]
@@ -796,6 +811,8 @@ def begin_sum(tensor: Tensor, group: Any) -> Callable[[], None]:
 SEVERAL = [
     "bert",
     "lm",
+    "taught",
+    "bert-taught",
     "sampled",
     "nt_asgd",
     "vectors",
@@ -816,6 +833,12 @@ SEVERAL = [
 def several_jobs(tokens: Path) -> dict[str, Job]:
     return {
         "lm": language_model_job(tokens, epochs=2.0),
+        "taught": taught(language_model_job(tokens, epochs=2.0), tokens.parent / "start"),
+        "bert-taught": taught(
+            language_model_job(tokens, "bert", kind="sgd", epochs=2.0, rate={"lr": 0.3}),
+            tokens.parent / "start-bert",
+            cosine=1.0,
+        ),
         "sampled": language_model_job(tokens, epochs=2.0, sampled_words=20),
         "nt_asgd": language_model_job(tokens, kind="nt_asgd", epochs=2.0, rate={"lr": 10.0}),
         "vectors": language_model_job(tokens, "word_vectors", epochs=2.0),
@@ -848,6 +871,7 @@ def write_several(folder: Path) -> Path:
     for num_texts, name in ((2, "pairs"), (3, "choices")):
         write_tokens(folder / name, num_texts)
     export_trained(language_model_job(tokens, "gpt", epochs=2.0), folder / "start")
+    export_trained(language_model_job(tokens, "bert", epochs=2.0), folder / "start-bert")
     return tokens
 
 
