@@ -14,7 +14,7 @@ settings.load_profile("any_machine")
 
 # Files that take minutes, the longest first: begun last, one of them would keep one process alone waiting.
 LONG = (
-    "test_multinode", "test_chaos", "test_what_runs_again", "test_own_family_route", "test_security",
+    "test_multinode", "test_chaos", "test_what_runs_again", "test_route_families", "test_security",
     "test_route", "test_launch", "test_route_search", "test_route_killed", "test_trials", "test_doctor",
     "test_tracking_outages", "test_storage_faults", "test_search", "test_services",
 )  # fmt: skip

@@ -28,18 +28,31 @@ headstarts:
 sample_efficiency: {{arms: [ulmfit, "bert:probe", "bert:with_tfidf", bert, tfidf], labels: [60], seeds: [1]}}
 """
 CHOICES = f"""
-run: {{headstarts: [gpt]}}
+run: {{headstarts: [gpt, gpt_half]}}
 corpus:
   target:
     source: {{text_column: question, label_column: label, choice_columns: [first, second]}}
 headstarts:
-  gpt:
+  gpt: &gpt
+    family: gpt
+    tokenizer: pieces
+    weights: null
+    embedding_from: null
+    teacher: null
     config: {TRANSFORMER}
     pretrain_lm: {{epochs: 4.0, bptt: 40}}
     finetune_lm: {{epochs: 4.0, bptt: 40}}
     finetune_classifier: {LEARNING}
     few_labels: {{epochs: 10.0}}
-sample_efficiency: {{arms: [gpt, "gpt:probe", "gpt:scratch", tfidf], labels: [60], seeds: [1]}}
+    scratch: {{}}
+    probe: {{}}
+  gpt_half:
+    <<: *gpt
+    teacher: gpt
+    config: {TRANSFORMER.replace("num_layers: 2", "num_layers: 1")}
+    finetune_classifier: {{epochs: 4.0, bptt: 64, max_tokens: 64}}
+distil_classifier: {{student: gpt_half, classifier: {{epochs: 10.0}}}}
+sample_efficiency: {{arms: [gpt, gpt_half, "gpt:probe", "gpt:scratch", tfidf], labels: [60], seeds: [1]}}
 """
 
 
@@ -96,8 +109,8 @@ def test_answers_go_the_whole_route(tmp_path):
     command(project, "headstart", "use", "choices.yaml")
     command(project, "dvc", "repro")
     evaluation = metrics(project, "evaluate")
-    assert evaluation["candidates"].keys() == {"gpt", "blend"}
-    assert metrics(project, "sample_efficiency")["curve"].keys() == {"gpt", "gpt:scratch"}
+    assert evaluation["candidates"].keys() == {"gpt", "gpt_half", "blend"}
+    assert metrics(project, "sample_efficiency")["curve"].keys() == {"gpt", "gpt_half", "gpt:scratch"}
     summary = (project / "reports/summary.md").read_text(encoding="utf-8")
     assert "second" in summary
     said = command(project, "headstart", "predict", "oven pan salt\twave tide ship\tdough onion flour").stdout
@@ -105,3 +118,24 @@ def test_answers_go_the_whole_route(tmp_path):
     refused = command(project, "headstart", "layers", "gpt", check=False)
     assert refused.returncode == 2
     assert "answers to choose from, of which a probe makes nothing" in refused.stderr
+    assert_it_was_taught(project)
+
+
+def assert_it_was_taught(project: Path) -> None:
+    """A student of half the layers, and a classifier distilled into it."""
+    pretrained = metrics(project, "pretrain_lm-gpt_half")
+    assert pretrained["teacher"] == {"headstart": "gpt", "begun_share": 1.0}
+    drawn = metrics(project, "pretrain_lm-gpt")["before"]["loss"]
+    assert pretrained["before"]["loss"] < drawn - 0.1  # it began as layers that were trained
+    found = metrics(project, "distil_classifier")
+    assert found["student"] == "gpt_half"
+    assert found["num_taught"] == found["num_labels"]  # all have labels
+    assert found["agreement"] > 0.6
+    assert found["distilled"]["num_bytes"] < found["teacher"]["num_bytes"]
+    page = (project / "reports/index.html").read_text(encoding="utf-8")
+    assert "gpt_half, taught by it" in page
+    assert "The language models of gpt_half learned from those of gpt; 100% of its numbers" in page
+    said = command(
+        project, "headstart", "predict", "--model", "data/distilled", "oven salt\twave ship\tdough flour"
+    ).stdout
+    assert json.loads(said)["label"] in ("first", "second")

@@ -25,7 +25,7 @@ from pipeline.distributed.trials import (
     outcome_of,
     trial_runner,
 )
-from pipeline.stages._trials import LanguageModelPoint
+from pipeline.stages._trials import ModelPoint
 from pipeline.storage import patience
 from pipeline.storage.folder import Folder
 from pipeline.storage.lease import Fence, LeaseLostError, Process, acquire
@@ -239,14 +239,14 @@ def test_who_was_overtaken_writes_no_outcome_and_has_none(tmp_path):
 def test_a_killed_trial_resumes_and_has_the_same_outcome(tmp_path, workers_find_tests):
     """It is killed more often than it is retried: the stage stops, and succeeds when it is repeated."""
     job, run = make_job(tmp_path), run_of(workers=1, max_worker_failures=1)
-    whole = LanguageModelPoint("whole", str(tmp_path / "whole"), job, run, session_of(tmp_path, "whole"))
+    whole = ModelPoint("whole", str(tmp_path / "whole"), job, run, session_of(tmp_path, "whole"))
     assert run_all([whole], run_of(), tmp_path) == {"whole": ""}
     records = RecorderConfig(uri="", run_id=None, path=tmp_path / "killed" / "curve.jsonl")
     killing = Killing(records, tmp_path / "marks", step=12, kills=3)
     session = replace(session_of(tmp_path, "killed"), open_recorder=killing.open)
     trials: list[Trial] = [
         Square("square 3", str(tmp_path / "square3"), 3),
-        LanguageModelPoint("killed", str(tmp_path / "killed"), job, run, session),
+        ModelPoint("killed", str(tmp_path / "killed"), job, run, session),
     ]
     with pytest.raises(TrialLostError, match=r"killed was lost, and run\.max_worker_failures: 1 leaves"):
         run_all(trials, run, tmp_path / "sweep")

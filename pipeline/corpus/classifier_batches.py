@@ -31,6 +31,7 @@ class ClassifierBatch:
     ids_BT: Tensor  # int64, the rows of this worker, padded at the end
     mask_BT: Tensor  # True at real tokens
     labels_D: Tensor  # int64
+    documents_D: np.ndarray  # indices into the shard
     num_documents: int  # of the global batch
 
 
@@ -74,9 +75,10 @@ class ClassifierBatches:
         rows = rows_of(rank, world, len(chosen))
         # The longest text of the global batch, so that all workers process equally many chunks.
         width = int(self._lengths[chosen].max())
-        ids, mask = self._padded(self.documents[chosen[rows]], width)
-        labels = torch.from_numpy(self.shard.labels[self.documents[chosen[rows]]].astype(np.int64))
-        return ClassifierBatch(ids, mask, labels, len(chosen))
+        documents = self.documents[chosen[rows]]
+        ids, mask = self._padded(documents, width)
+        labels = torch.from_numpy(self.shard.labels[documents].astype(np.int64))
+        return ClassifierBatch(ids, mask, labels, documents, len(chosen))
 
     def _plan_of(self, epoch: int) -> list[np.ndarray]:
         return sorted_batches(self._lengths, self._num_batches, rng_of(self._seed, 2, epoch))

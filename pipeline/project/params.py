@@ -20,7 +20,7 @@ from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.evaluation.settings import Evaluate, Probe
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.settings.section import Distinct, Section
-from pipeline.sweeps.settings import Ablate, SampleEfficiency
+from pipeline.sweeps.settings import Ablate, DistilClassifier, SampleEfficiency
 from pipeline.training.settings import (
     ClassifierTraining,
     DistillationSettings,
@@ -57,6 +57,7 @@ class Params(Section):
     tune: Tune
     sample_efficiency: SampleEfficiency
     ablate: Ablate
+    distil_classifier: DistilClassifier
 
     def trained_ensembles(self) -> dict[str, list[str]]:
         """The ensembles whose members the route trains."""
@@ -126,6 +127,9 @@ def checked(values: Mapping[str, Any], *, where: str) -> Params:
             (f"{key}.scratch", own, head_start.scratch),
         ]
     laid_over.append(("ablate.classifier", few, params.ablate.classifier))
+    if (student := params.distil_classifier.student) is not None:
+        own = overlay(classifier, params.headstarts[student].finetune_classifier)
+        laid_over.append(("distil_classifier.classifier", own, params.distil_classifier.classifier))
     if "finetune_classifier" in params.tune.overrides:
         top = params.tune.overrides["finetune_classifier"]
         laid_over.append(("tune.overrides.finetune_classifier", classifier, top))
@@ -159,6 +163,8 @@ def _check_names(params: Params) -> None:
         _check_known(params.evaluate.ship, params.candidates(params.num_texts), "evaluate.ship")
     _check_known(params.tune.headstart, params.headstarts, "tune.headstart")
     _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
+    if params.distil_classifier.student is not None:
+        _check_known(params.distil_classifier.student, params.run.headstarts, "distil_classifier.student")
     for arm in params.sample_efficiency.arms:
         name, _, start = arm.partition(":")
         if start not in ("", *FROZEN_STARTS) and name in params.ensembles:

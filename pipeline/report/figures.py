@@ -92,7 +92,7 @@ def read(
     needed += ["find_leaks", "evaluate", "sample_efficiency"]
     found = {name: _json(metrics / f"{name}.json") for name in needed}
     has_labels = "without_labels" not in found["evaluate"]
-    for name in ("tune", "ablate"):
+    for name in ("tune", "ablate", "distil_classifier"):
         file = metrics / f"{name}.json"
         if file.exists() and (figures := _json(file)).get("num_trials") != 0:
             found[name] = figures

@@ -18,8 +18,15 @@ from pipeline.report.verdict import at_a_glance, verdict
 def summary(figures: Figures) -> str:
     sections = [
         *(_of_labels(figures) if figures.has_labels else []),
-        ("Language models, on validation text", "\n".join(map(_table, tables.language_models(figures)))),
+        (
+            "Language models, on validation text",
+            "\n".join(map(_table, tables.language_models(figures)))
+            + _paragraphs([_plain(said) for said in sentences.taught(figures)]),
+        ),
     ]
+    if figures.get("distil_classifier") is not None:
+        found = f"{_plain(sentences.distilled(figures))}\n\n{_table(tables.distilled(figures))}"
+        sections.insert(1, ("Distilled", found))
     if figures.get("tune") is not None:
         found = f"{sentences.search(figures)}\n\n{_table(tables.best_settings(figures))}"
         sections.append(("Search", found))

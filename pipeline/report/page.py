@@ -88,6 +88,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         ("labels", "How many labels", _labels),
         ("price", "Error against price", _prices),
         ("result", "The classifier", _result),
+        ("distilled", "Distilled", _distilled),
         ("errors", "Most confident errors", _errors),
         ("attention", "What the attention looked at", _attention),
     ]
@@ -259,6 +260,12 @@ def _result(figures: Figures) -> str:
     )
 
 
+def _distilled(figures: Figures) -> str:
+    if figures.get("distil_classifier") is None:
+        return ""
+    return f"<p>{escape(sentences.distilled(figures))}</p>" + _table(tables.distilled(figures))
+
+
 def _errors(figures: Figures) -> str:
     if not figures.errors:
         return "<p>None are shown.</p>"
@@ -297,15 +304,19 @@ def _tokens(tokens: Sequence[Sequence[Any]]) -> str:
 
 def _language_models(figures: Figures) -> str:
     drawn = data.language_model_curves(figures)
-    return "".join(
-        _figure(
-            f"language-models-{number}",
-            charts.language_models(rows, title),
-            f"{title[0].upper()}{title[1:]} during pretraining and fine-tuning: training batches with "
-            "dropout (lines) and validation text (dashed, with points).",
+    return (
+        "".join(
+            _figure(
+                f"language-models-{number}",
+                charts.language_models(rows, title),
+                f"{title[0].upper()}{title[1:]} during pretraining and fine-tuning: training batches with "
+                "dropout (lines) and validation text (dashed, with points).",
+            )
+            for number, (title, rows) in enumerate(drawn.items(), start=1)
         )
-        for number, (title, rows) in enumerate(drawn.items(), start=1)
-    ) + "".join(map(_table, tables.language_models(figures)))
+        + "".join(map(_table, tables.language_models(figures)))
+        + _paragraphs(sentences.taught(figures))
+    )
 
 
 def _layers(figures: Figures) -> str:

@@ -165,6 +165,32 @@ def _cost(figures: Figures) -> list[str]:
     return [f"{said}. The label curve took {cores / 60:.1f} core minutes."]
 
 
+def distilled(figures: Figures) -> str:
+    """What the student keeps of the classifier that ships, and what it saves."""
+    found = figures["distil_classifier"]
+    teacher, student = found["teacher"], found["distilled"]
+    faster = student["documents_per_second"] / teacher["documents_per_second"]
+    smaller, kept = teacher["num_bytes"] / student["num_bytes"], student["accuracy"] / teacher["accuracy"]
+    return (
+        f"{found['student']} learned from what ships on {found['num_taught']:,} documents, "
+        f"{found['num_labels']:,} of them with labels. It keeps {kept:.1%} of its accuracy, says the same of "
+        f"{found['agreement']:.1%} of {found['num_documents']:,} test documents, labels {faster:,.1f} times as "
+        f"many a second on the machine of the run, and its files are {smaller:,.1f} times smaller. It is in "
+        "data/distilled."
+    )
+
+
+def taught(figures: Figures) -> list[str]:
+    """Which head starts had a teacher, and how much of them began as it."""
+    lessons = {name: figures[f"pretrain_lm-{name}"].get("teacher") for name in figures.head_starts}
+    return [
+        f"The language models of {name} learned from those of {lesson['headstart']}; "
+        f"{lesson['begun_share']:.0%} of its numbers began as its teacher's."
+        for name, lesson in lessons.items()
+        if lesson is not None
+    ]
+
+
 def comparisons(figures: Figures) -> list[str]:
     """Which arm is ahead at which numbers of labels, the base or the other, by their paired interval."""
     first_arm, wrong = figures["sample_efficiency"]["base"], went_wrong(figures)

@@ -192,6 +192,27 @@ def classes(figures: Figures) -> Table:
     return rows
 
 
+def distilled(figures: Figures) -> Table:
+    """What ships, the student that learned from it, and the student as it learned from labels alone."""
+    found, evaluated = figures["distil_classifier"], figures["evaluate"]
+    student = found["student"]
+    rows = {
+        f"{_candidate(evaluated['shipped'])} (ships)": found["teacher"],
+        f"{student}, taught by it": found["distilled"],
+        f"{student}, by labels alone": evaluated["candidates"][student],
+    }
+    return [
+        {
+            "": name,
+            "error (interval)": error(row),
+            "log loss, nats": f"{row['log_loss']:.3f}",
+            "documents a second": f"{row['documents_per_second']:,.0f}" if "num_bytes" in row else "",
+            "MB": f"{row['num_bytes'] / 1e6:,.1f}" if "num_bytes" in row else "",
+        }
+        for name, row in rows.items()
+    ]
+
+
 def label_curve_cost(figures: Figures) -> Table:
     metrics = figures["sample_efficiency"]
     return [{"arm": name_of(arm), **cost(metrics["cost"][arm])} for arm in metrics["arms"]]

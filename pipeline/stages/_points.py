@@ -14,7 +14,7 @@ from pipeline.machine.cost import total
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
 from pipeline.project.params import FROZEN_STARTS, Params
 from pipeline.settings.loader import overlay
-from pipeline.stages._trials import ClassifierPoint, LanguageModelPoint, LogisticPoint
+from pipeline.stages._trials import ClassifierPoint, LogisticPoint, ModelPoint
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import FewLabels, make_classifier_job
@@ -82,7 +82,7 @@ def train_target_lm_alone(
         "lm": settings.dump(),
     }
 
-    def build(session: Session) -> LanguageModelPoint:
+    def build(session: Session) -> ModelPoint:
         job = make_language_model_job(
             settings,
             head_start.model,
@@ -91,7 +91,7 @@ def train_target_lm_alone(
             start=None,
             seed=params.run.seed,
         )
-        return LanguageModelPoint(trial, session.folder, job, params.run, session)
+        return ModelPoint(trial, session.folder, job, params.run, session)
 
     trial = f"{name}: target_lm_alone"
     spec = Spec(trial, identity, (f"tokens/{name}/target.json",), build, head_start.family.name)

@@ -119,16 +119,16 @@ class LogisticPoint:
 
 
 @dataclass(frozen=True)
-class LanguageModelPoint:
-    """A language model that an arm starts from; its outcome is its weights."""
+class ModelPoint:
+    """A model that is wanted itself; its outcome is its weights."""
 
     name: str
     folder: str
-    job: LanguageModelJob
+    job: LanguageModelJob | ClassifierJob
     settings: Run
     session: Session
 
-    def recorded(self, session: Session) -> LanguageModelPoint:
+    def recorded(self, session: Session) -> ModelPoint:
         return replace(self, session=session)
 
     def run(self, fence: Fence) -> Checkpoint:
@@ -136,8 +136,8 @@ class LanguageModelPoint:
         state = {"validation": done.state["kept_metrics"], **done.state["spent"]}
         return Checkpoint(done.step, model_tensors(done), state)
 
-    def export(self, outcome: Checkpoint, folder: Path) -> None:
-        export_model(folder, outcome.tensors, replace(self.job.card, key=self.session.key))
+    def export(self, outcome: Checkpoint, folder: Path, more: Sequence[Path] = ()) -> None:
+        export_model(folder, outcome.tensors, replace(self.job.card, key=self.session.key), more)
 
 
 def replace_workers(run: Run) -> Run:

@@ -29,14 +29,14 @@ from pipeline.stages._points import (
     specs_of,
     train_target_lm_alone,
 )
-from pipeline.stages._trials import LanguageModelPoint, probabilities_of, test_sample
+from pipeline.stages._trials import ModelPoint, probabilities_of, test_sample
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import chosen_documents, num_labels_of
 from pipeline.training.language_model import make_language_model_job
 
 STAGE = Stage(
-    place=12,
+    place=13,
     kind="sweeps",
     sections=(
         "run.seed",
@@ -153,7 +153,7 @@ def _language_model(trick: Trick, seed: int, params: Params, inputs: Inputs) -> 
             start=None,
             seed=seed,
         )
-        return LanguageModelPoint(trial, session.folder, job, params.run, session)
+        return ModelPoint(trial, session.folder, job, params.run, session)
 
     trial = f"without {trick.name}, seed {seed}" if trick.without else f"language model, seed {seed}"
     return Spec(trial, identity, (f"tokens/{name}/general.json",), build, head_start.family.name)

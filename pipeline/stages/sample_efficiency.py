@@ -29,7 +29,7 @@ from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import label_counts
 
 STAGE = Stage(
-    place=11,
+    place=12,
     kind="sweeps",
     needs_labels=True,
     sections=(

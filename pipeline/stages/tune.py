@@ -21,7 +21,7 @@ from pipeline.sweeps.sweep import SearchRuns, Sweep
 from pipeline.terminal.progress import counted
 
 STAGE = Stage(
-    place=10,
+    place=11,
     kind="sweeps",
     sections=(
         "run.seed",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from pipeline.settings.section import Count, Distinct, NumLabels, Section, Seed
+from pipeline.settings.section import Count, Distinct, NonNegative, NumLabels, Positive, Section, Seed
 
 # A head start, an ensemble, `tfidf`, or a head start with what else it starts from: `ulmfit:scratch`.
 Arm = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z_]+)?$")]
@@ -20,6 +20,16 @@ class SampleEfficiency(Section):
     test_documents: Count | None  # a seeded sample of this size; null: all
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
+
+
+class DistilClassifier(Section):
+    """The distillation of what ships into the classifier of one head start."""
+
+    student: str | None  # a head start; null: nothing is distilled
+    temperature: Positive  # softens what teacher and student say
+    soft: NonNegative  # weight of the divergence from the teacher
+    hard: NonNegative  # of the cross-entropy of labels; a document without one has the teacher's
+    classifier: dict[str, Any]  # laid over the head start's finetune_classifier
 
 
 class Ablate(Section):

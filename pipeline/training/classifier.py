@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from models import kernels
 from models.contrastive import pair_loss
+from models.distillation import soft_loss
 from models.family import Encoder, State, check_chunks, lookup, products_in
 from models.heads import Classifier, LinearHead, classifier_groups
 from models.layers import GlobalBatch
@@ -57,6 +58,7 @@ from pipeline.training.settings import ClassifierTraining, Model, Optimizer
 from pipeline.training.task import evenly_spaced
 
 _LEAST_STEPS_PER_EPOCH, _LEAST_ROWS = 3, 8  # of a batch that is cut to the number of labels
+TAUGHT_FILE = "taught.npy"
 _DOCUMENTS_TO_JUDGE_BY = 256  # enough to tell a network that learned something from one that did not
 
 
@@ -93,6 +95,24 @@ class Decoder:
         return nats / max(1.0, num_targets)
 
 
+@dataclass(frozen=True)
+class ClassifierLesson:
+    """What a teacher says of the training documents, and the weights of the parts of the loss.
+
+    Source: Hinton et al. 2015, section 2. Departure: the teacher may be a blend, which has probabilities
+    instead of logits; their logarithms are softened, which is the same for a network.
+    """
+
+    folder: Path  # TAUGHT_FILE: log probabilities (N, C), float32, of the documents of the split `train`
+    temperature: float
+    soft: float
+    hard: float
+
+    def log_probs(self) -> np.ndarray:
+        found: np.ndarray = np.load(self.folder / TAUGHT_FILE, mmap_mode="r", allow_pickle=False)
+        return found
+
+
 @dataclass
 class ClassifierTask:
     """Classification of whole documents. Source: Howard & Ruder 2018, section 3.3."""
@@ -113,6 +133,8 @@ class ClassifierTask:
     patience: int | None = None
     decoder: Decoder | None = None
     language_model_weight: float = 0.0  # of its loss, beside the classifier's
+    lesson: ClassifierLesson | None = None
+    taught_NC: np.ndarray | None = None  # log probabilities of the lesson
 
     @property
     def least_rows(self) -> int:
@@ -138,6 +160,10 @@ class ClassifierTask:
         with torch.no_grad():
             nats = F.cross_entropy(logits, labels, reduction="sum")
         objective = smoothed / num_documents
+        if self.lesson is not None and self.taught_NC is not None:
+            (taught,) = context.to_device(torch.from_numpy(self.taught_NC[batch.documents_D]))
+            soft = soft_loss(logits, taught, self.lesson.temperature) / num_documents
+            objective = self.lesson.hard * objective + self.lesson.soft * soft
         if self.decoder is not None:
             auxiliary = self.decoder.mean_nats(self.model.encoder, features, ids, mask, context)
             objective = objective + self.language_model_weight * auxiliary
@@ -253,6 +279,7 @@ class ClassifierJob:
     start: StartingModel | None  # a language model; None: from scratch
     seed: int
     few_labels: FewLabels | None = None
+    lesson: ClassifierLesson | None = None  # of a teacher
 
     def task(self, context: Context) -> ClassifierTask:
         settings, card = self.settings, self.card
@@ -304,6 +331,8 @@ class ClassifierJob:
             seed=self.seed,
             decoder=decoder,
             language_model_weight=settings.language_model_weight,
+            lesson=self.lesson,
+            taught_NC=None if self.lesson is None else self.lesson.log_probs(),
         )
 
     def batches(self, train: TokenShard, documents: np.ndarray) -> ClassifierBatches:

@@ -36,7 +36,12 @@ from pipeline.machine.cost import Cost
 from pipeline.objectives.lookup import objective_of
 from pipeline.training import layout
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.classifier import make_classifier_job
+from pipeline.training.classifier import (
+    TAUGHT_FILE,
+    ClassifierJob,
+    ClassifierLesson,
+    make_classifier_job,
+)
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
 from pipeline.training.language_model import LanguageModelJob, Lesson, make_language_model_job
@@ -131,6 +136,16 @@ def taught(job: Job, teacher: Path, cosine: float = 0.0) -> Job:
     return dataclasses.replace(
         job, lesson=Lesson(ModelFolder.at(teacher), Distillation(2.0, soft=5.0, hard=2.0, cosine=cosine))
     )
+
+
+def taught_classifier(job: Job, folder: Path) -> Job:
+    """The job with a lesson: something that a teacher says of each document."""
+    assert isinstance(job, ClassifierJob)
+    folder.mkdir(exist_ok=True)
+    scores = np.random.default_rng(3).normal(size=(len(open_shard(job.tokens, "train")), 2))
+    log_probs = torch.from_numpy(scores).log_softmax(1).float().numpy()
+    np.save(folder / TAUGHT_FILE, log_probs)
+    return dataclasses.replace(job, lesson=ClassifierLesson(folder, temperature=2.0, soft=1.0, hard=0.5))
 
 
 def classifier_job(
@@ -297,6 +312,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "classifier-started": classifier_job(tokens, start=lstm.finetuned),
         "classifier-vectors": classifier_job(tokens, "word_vectors", start=vectors.finetuned, pooling="mean"),
         "classifier-attention": classifier_job(tokens, pooling="attention", unfreeze="chain_thaw"),
+        "classifier-taught": taught_classifier(classifier_job(tokens), tokens.parent / "lesson"),
         "contrastive": classifier_job(
             tokens, "gpt", start=starts["gpt"].finetuned, method="contrastive", epochs=4.0
         ),
@@ -312,7 +328,13 @@ KINDS += ["bert-pairs", "bert-plain", "bert-started", "classifier-bert"]
 KINDS += ["ntm-adamw", "ntm-started", "classifier-ntm"]
 KINDS += ["cove-adamw", "cove-started", "classifier-cove"]
 KINDS += ["gpt-adamw", "gpt-started", "classifier-gpt", "xl-adamw", "xl-started", "classifier-xl"]
-KINDS += ["classifier", "classifier-started", "classifier-vectors", "classifier-attention"]
+KINDS += [
+    "classifier",
+    "classifier-started",
+    "classifier-vectors",
+    "classifier-attention",
+    "classifier-taught",
+]
 KINDS += ["contrastive", "patience", "restarts"]
 
 
@@ -823,6 +845,7 @@ SEVERAL = [
     "ntm",
     "classifier",
     "classifier-attention",
+    "classifier-taught",
     "classifier-gpt",
     "contrastive",
     "pairs",
@@ -852,6 +875,9 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         "cove": language_model_job(tokens.parent / "pairs", "cove", kind="sgd", epochs=2.0, rate={"lr": 0.3}),
         "classifier": classifier_job(tokens, epochs=2.0),
         "classifier-attention": classifier_job(tokens, kind="sgd", epochs=2.0, pooling="attention"),
+        "classifier-taught": taught_classifier(
+            classifier_job(tokens, kind="sgd", epochs=2.0), tokens.parent / "lesson"
+        ),
         "contrastive": classifier_job(tokens, kind="sgd", method="contrastive", epochs=2.0),
         # The head's batch normalisation takes out what the last bias adds, so that its gradient is rounding
         # alone, of which Adam would make whole steps.

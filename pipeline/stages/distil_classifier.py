@@ -1,0 +1,251 @@
+"""Stage: what ships, and text -> one small classifier that learned from it (none with student: null)."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.artifacts.model_folder import ModelFolder
+from pipeline.corpus.document_files import read_texts
+from pipeline.corpus.leakage import leaked_documents
+from pipeline.corpus.text_parts import texts_of
+from pipeline.corpus.token_links import read_link, tokens_at
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokens import (
+    UNLABELLED,
+    ShardWriter,
+    SplitInfo,
+    TokenShard,
+    open_shard,
+    read_info,
+    read_word_starts,
+    write_info,
+)
+from pipeline.distributed.session import Session
+from pipeline.evaluation.metrics import classification_metrics
+from pipeline.files.atomic import atomic_folder
+from pipeline.inference.predict import Predictor
+from pipeline.machine.cost import Cost, total
+from pipeline.project.headstarts import ResolvedHeadStart, resolve
+from pipeline.project.params import Params
+from pipeline.project.stages import Stage
+from pipeline.settings.loader import overlay, typed
+from pipeline.stages._trials import ModelPoint
+from pipeline.sweeps.sweep import Spec, Sweep
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.classifier import (
+    TAUGHT_FILE,
+    ClassifierLesson,
+    chosen_documents,
+    make_classifier_job,
+)
+from pipeline.training.settings import ClassifierTraining
+
+STAGE = Stage(
+    place=10,
+    kind="sweeps",
+    needs_labels=True,
+    sections=(
+        "run.seed",
+        "run.precision",
+        "headstarts",
+        "finetune_classifier",
+        "corpus.target.normalise",
+        "leakage.action",
+        "evaluate",
+        "trials",
+        "distil_classifier",
+    ),
+)
+
+_NONE_FILE = "nothing.txt"
+_TEACHING_SPLITS = ("train", "unlabelled")
+_ROUNDS = 3  # of predictions that are timed; the fastest counts
+
+
+def run(
+    params: Params,
+    *,
+    tokens: Path,
+    documents: Path,
+    classifier: Path,
+    general_lm: Path,
+    target_lm: Path,
+    leaks: Path,
+    out: Path,
+    sweep: Sweep,
+) -> dict[str, Any]:
+    """Train the student on what the classifier says of all training and unlabelled text; compare the two.
+
+    Raises ValueError where settings or inputs do not go together.
+    """
+    settings = params.distil_classifier
+    if settings.student is None:
+        with atomic_folder(out) as folder:  # DVC warns of an empty one
+            (folder / _NONE_FILE).write_text("distil_classifier.student is null.\n", encoding="utf-8")
+        return {"key": sweep.key, "num_trials": 0}
+    student = resolve(params, settings.student)
+    starts = {"target_lm": target_lm / student.name, "general_lm": general_lm / student.name}
+    trained = _settings_of(params, student)
+    link = tokens / student.name / "target.json"
+    labelled = chosen_documents(
+        open_shard(tokens_at(link), "train"), student.finetune_classifier.max_labels, params.run.seed
+    )
+    identity, read = _identity(params, student, trained), _read(student, trained)
+    keys = sweep.keys(identity, read, student.family.name)
+    folder = keys.places(keys.of({}))[1].parent / "taught"
+    cost = Cost()
+    lesson = _Lesson.give(folder, tokens_at(link), documents, classifier, labelled)
+    taught = cost.spent()
+
+    def build(session: Session) -> ModelPoint:
+        job = make_classifier_job(
+            trained,
+            student.model,
+            params.corpus.target.normalise,
+            tokens=folder,
+            start=ModelFolder.at(starts[trained.start]) if trained.start in starts else None,
+            seed=params.run.seed,
+        )
+        values = settings.model_dump(include={"temperature", "soft", "hard"})
+        job = replace(job, lesson=ClassifierLesson(folder.resolve(), **values))
+        return ModelPoint(name, session.folder, job, params.run, session)
+
+    name = f"{student.name} distilled"
+    (outcome,) = sweep.outcomes([Spec(name, identity, read, build, student.family.name)]).values()
+    assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
+    tokenizer = Tokenizer.file_in(Path(read_link(link).tokenizer))
+    build(keys.session({})).export(outcome, out, [tokenizer])
+    shutil.rmtree(folder)
+    return {
+        "key": sweep.key,
+        "num_trials": 1,
+        "student": student.name,
+        "num_labels": len(labelled),
+        "num_taught": lesson.num_documents,
+        "validation": outcome.state["validation"],
+        **total(taught, outcome.state),
+        **_compared(params, classifier, out, documents, tokens_at(link), leaks),
+    }
+
+
+def _settings_of(params: Params, student: ResolvedHeadStart) -> ClassifierTraining:
+    """Settings of the student's training, on all documents. Raises ValueError where they cannot be."""
+    values = overlay(student.finetune_classifier.model_dump(), params.distil_classifier.classifier)
+    found = typed(ClassifierTraining, values, where="params.yaml", prefix="distil_classifier.classifier.")
+    if found.method == "contrastive":
+        raise ValueError(
+            f"finetune_classifier.method of {student.name} is contrastive, which learns from pairs of texts "
+            "and not from a teacher; set distil_classifier.classifier to {method: plain}"
+        )
+    return found.model_copy(update={"max_labels": None})
+
+
+def _identity(params: Params, student: ResolvedHeadStart, trained: ClassifierTraining) -> dict[str, Any]:
+    """The settings that the training depends on."""
+    return {
+        "seed": params.run.seed,
+        "model": student.model.model_dump(),
+        "normalise": params.corpus.target.normalise.model_dump(),
+        "classifier": trained.model_dump(),
+        "labels": student.finetune_classifier.max_labels,
+        "lesson": params.distil_classifier.model_dump(include={"temperature", "soft", "hard"}),
+    }
+
+
+def _read(student: ResolvedHeadStart, trained: ClassifierTraining) -> tuple[str, ...]:
+    """The inputs that it depends on: a flag, and a path below it."""
+    start = () if trained.start == "scratch" else (f"{trained.start}/{student.name}",)
+    return (f"tokens/{student.name}/target.json", "documents", "classifier", *start)
+
+
+# ------------------------------------------------------------------------------------------- lesson
+
+
+@dataclass(frozen=True)
+class _Lesson:
+    """Token shards whose documents all have a label, and what a teacher says of each."""
+
+    folder: Path
+    num_documents: int
+
+    @staticmethod
+    def give(folder: Path, tokens: Path, documents: Path, teacher: Path, labelled: np.ndarray) -> _Lesson:
+        """Write the documents of the splits `train` and `unlabelled` as one split `train`.
+
+        Those of `labelled`, indices into `train`, keep their label; others get the teacher's likeliest one.
+        """
+        info, predictor = read_info(tokens), Predictor.load(teacher)
+        splits = [split for split in _TEACHING_SPLITS if split in info.splits]
+        probs_NC = np.concatenate(
+            [_probabilities(predictor, read_texts(documents, split))[0] for split in splits]
+        )
+        labels_N = probs_NC.argmax(1)
+        labels_N[labelled] = open_shard(tokens, "train").labels[labelled]
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        sizes: dict[str, SplitInfo] = {}
+        taught = [open_shard(tokens, split) for split in splits]
+        sizes["train"] = _write(folder, "train", taught, labels_N, info.vocab_size)
+        validation = open_shard(tokens, "validation")
+        sizes["validation"] = _write(
+            folder, "validation", [validation], np.asarray(validation.labels), info.vocab_size
+        )
+        log_probs = np.log(np.clip(probs_NC, 1e-12, None)).astype(np.float32)
+        np.save(folder / TAUGHT_FILE, log_probs)
+        write_info(folder, replace(info, splits=sizes), read_word_starts(tokens))
+        return _Lesson(folder, len(labels_N))
+
+
+def _write(
+    folder: Path, split: str, shards: Sequence[TokenShard], labels_N: np.ndarray, vocab_size: int
+) -> SplitInfo:
+    texts = (shard.document(k) for shard in shards for k in range(len(shard)))
+    with ShardWriter(folder, split, vocab_size) as writer:
+        writer.append(texts, (None if label == UNLABELLED else int(label) for label in labels_N))
+    num_words, num_bytes = (
+        sum(getattr(shard, size) for shard in shards) for size in ("num_words", "num_bytes")
+    )
+    return writer.info(num_words, num_bytes)
+
+
+def _probabilities(predictor: Predictor, texts: Sequence[str]) -> tuple[np.ndarray, float]:
+    """Probabilities (N, C) of documents, and the seconds that they took."""
+    given = [texts_of(text) for text in texts]
+    before = time.monotonic()
+    found = predictor.predict(given)
+    seconds = time.monotonic() - before
+    return np.array([[each.probabilities[name] for name in predictor.label_names] for each in found]), seconds
+
+
+# --------------------------------------------------------------------------------------- comparison
+
+
+def _compared(
+    params: Params, teacher: Path, student: Path, documents: Path, tokens: Path, leaks: Path
+) -> dict[str, Any]:
+    """How both do on the test documents: error, speed and size, and how often they agree."""
+    test = open_shard(tokens, "test")
+    chosen = np.flatnonzero(test.labels != UNLABELLED)
+    if params.leakage.action == "drop":
+        chosen = chosen[~np.isin(chosen, leaked_documents(leaks))]
+    texts = read_texts(documents, "test")
+    read, labels_N = [texts[k] for k in chosen], test.labels[chosen].astype(np.int64)
+    found, said = {}, {}
+    for name, folder in (("teacher", teacher), ("distilled", student)):
+        predictor = Predictor.load(folder)
+        rounds = [_probabilities(predictor, read) for _ in range(_ROUNDS)]
+        said[name] = rounds[0][0]
+        found[name] = {
+            **classification_metrics(labels_N, said[name], params.evaluate, params.run.seed),
+            "documents_per_second": len(read) / min(seconds for _, seconds in rounds),
+            "num_bytes": sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        }
+    agreement = float((said["teacher"].argmax(1) == said["distilled"].argmax(1)).mean())
+    return {**found, "agreement": agreement, "num_documents": len(read)}
