@@ -160,7 +160,23 @@ def test_the_trials_of_all_sweeps_are_counted():
     top = {"run": {"headstarts": ["ulmfit", "ulmfit_backward"]}, "tune": {"num_trials": 5},
            "sample_efficiency": curve}  # fmt: skip
     # Networks: one, two, and one from scratch. Arms of head starts that are not trained are left out.
-    assert num_trials(typed(Params, overlay(PARAMS, top), where="test")) == (1 + 2 + 1) * 2 * 3 + 5
+    wanted = (1 + 2 + 1) * 2 * 3 + 5
+    assert num_trials(typed(Params, overlay(PARAMS, top), where="test")) == wanted
+    distilled = overlay(top, {"distil_classifier": {"student": "ulmfit"}})
+    assert num_trials(typed(Params, overlay(PARAMS, distilled), where="test")) == wanted + 1
+
+
+def test_a_student_holds_its_teachers_weights_too():
+    top = {"run": {"headstarts": ["transformer_xl", "gpt"]}}
+    alone, taught = (
+        needs_of(typed(Params, overlay(PARAMS, overlay(top, {"headstarts": {"gpt": own}})), where="test"), 1)
+        for own in ({}, {"teacher": "transformer_xl"})
+    )
+    teacher = next(each for each in alone if each.headstart == "transformer_xl")
+    more = {each.stage: b.worker_bytes - each.worker_bytes
+            for each, b in zip(alone, taught, strict=True) if each.headstart == "gpt"}  # fmt: skip
+    held = 4 * teacher.num_parameters
+    assert more == {"pretrain_lm": held, "finetune_lm": held, "finetune_classifier": 0}
 
 
 MEASURED = """
@@ -192,7 +208,7 @@ write_info(folder, TokensInfo(
     4000, "abc", unk_id=3, bos_id=1, eos_id=2, pad_id=0, label_names=("a", "b", "c", "d"), splits=splits
 ), np.arange(4000) >= 3300)
 params = load(folder / "params.yaml")
-given = {"tokens": str(folder), "target_lm": "not read", "general_lm": "not read"}
+given = {"tokens": str(folder), "target_lm": "not read", "general_lm": "not read", "out": "not written"}
 job = job_of(stage, params, given, sys.argv[3])
 prepare_torch(1)
 before = peak()

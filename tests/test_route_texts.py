@@ -33,24 +33,25 @@ corpus:
   target:
     source: {{text_column: question, label_column: label, choice_columns: [first, second]}}
 headstarts:
-  gpt: &gpt
-    family: gpt
-    tokenizer: pieces
-    weights: null
-    embedding_from: null
-    teacher: null
+  gpt:
     config: {TRANSFORMER}
     pretrain_lm: {{epochs: 4.0, bptt: 40}}
     finetune_lm: {{epochs: 4.0, bptt: 40}}
     finetune_classifier: {LEARNING}
     few_labels: {{epochs: 10.0}}
-    scratch: {{}}
-    probe: {{}}
   gpt_half:
-    <<: *gpt
+    family: gpt
+    tokenizer: pieces
+    weights: null
+    embedding_from: null
     teacher: gpt
     config: {TRANSFORMER.replace("num_layers: 2", "num_layers: 1")}
-    finetune_classifier: {{epochs: 4.0, bptt: 64, max_tokens: 64}}
+    pretrain_lm: {{epochs: 4.0, bptt: 40}}
+    finetune_lm: {{epochs: 4.0, bptt: 40}}
+    finetune_classifier: {LEARNING.replace("epochs: 30.0", "epochs: 4.0")}
+    few_labels: {{epochs: 10.0}}
+    scratch: {{}}
+    probe: {{}}
 distil_classifier: {{student: gpt_half, classifier: {{epochs: 10.0}}}}
 sample_efficiency: {{arms: [gpt, gpt_half, "gpt:probe", "gpt:scratch", tfidf], labels: [60], seeds: [1]}}
 """

@@ -41,7 +41,8 @@ def settings_in(file: Path) -> Params:
 
 def test_only_stages_that_need_labels_are_passed_over(params):
     found = {stage for stage in stages.names() if is_passed_over(stage, settings_in(params))}
-    assert found == {"read_features", "finetune_classifier", "evaluate", "sample_efficiency"}
+    networks = {"read_features", "finetune_classifier", "distil_classifier"}
+    assert found == {*networks, "evaluate", "sample_efficiency"}
     assert not any(is_passed_over(stage, settings_in(ROOT / "params.yaml")) for stage in stages.names())
 
 

@@ -64,7 +64,13 @@ def needs_of(params: Params, num_workers: int) -> list[Need]:
                 head_start.embedding_from, name=f"embedding of {name}", tokenizer=head_start.tokenizer
             )
             found.append(_need_of_stage(params, vectors, "pretrain_lm", num_workers))
-        found += [_need_of_stage(params, head_start, stage, num_workers) for stage in trained_stages(params)]
+        for stage in trained_stages(params):
+            need = _need_of_stage(params, head_start, stage, num_workers)
+            if head_start.teacher is not None and stage != "finetune_classifier":
+                teacher = replace(head_start.teacher, tokenizer=head_start.tokenizer)
+                weights = _need_of_stage(params, teacher, stage, num_workers).num_parameters
+                need = replace(need, worker_bytes=need.worker_bytes + FLOAT_BYTES * weights)
+            found.append(need)
     return found
 
 
@@ -159,7 +165,8 @@ def num_trials(params: Params) -> int:
     networks = sum(
         len(params.head_starts_of(arm)) for arm in params.arms(params.num_texts) if not arm.endswith(":probe")
     )
-    return networks * len(curve.labels) * len(curve.seeds) + params.tune.num_trials
+    distilled = int(params.distil_classifier.student is not None)
+    return networks * len(curve.labels) * len(curve.seeds) + params.tune.num_trials + distilled
 
 
 def storage_bytes(params: Params, needs: Sequence[Need]) -> float:

@@ -68,10 +68,12 @@ def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
 
 
 def _read_by(stage: str, params: Params, name: str, given: Mapping[str, str]) -> list[str]:
-    start = "start"
+    start, teacher = "start", params.headstarts[name].teacher
     if stage == "finetune_classifier":
         start = resolve(params, name).finetune_classifier.start
-    return [given[flag] for flag in ("tokens", start) if flag in given]
+        teacher = None
+    beside = [] if teacher is None else [str(Path(given["out"]).parent / teacher)]
+    return [*(given[flag] for flag in ("tokens", start) if flag in given), *beside]
 
 
 def _mismatch(stage: str, name: str, params: Params, given: dict[str, str]) -> str:

@@ -173,10 +173,10 @@ def distilled(figures: Figures) -> str:
     smaller, kept = teacher["num_bytes"] / student["num_bytes"], student["accuracy"] / teacher["accuracy"]
     return (
         f"{found['student']} learned from what ships on {found['num_taught']:,} documents, "
-        f"{found['num_labels']:,} of them with labels. It keeps {kept:.1%} of its accuracy, says the same of "
-        f"{found['agreement']:.1%} of {found['num_documents']:,} test documents, labels {faster:,.1f} times as "
-        f"many a second on the machine of the run, and its files are {smaller:,.1f} times smaller. It is in "
-        "data/distilled."
+        f"{found['num_labels']:,} of them with labels. It keeps {kept:.1%} of its accuracy and says the same "
+        f"of {found['agreement']:.1%} of {found['num_documents']:,} test documents. On the machine of the "
+        f"run it labels {faster:,.1f} times as many a second. Its files, in data/distilled, are "
+        f"{smaller:,.1f} times smaller."
     )
 
 
