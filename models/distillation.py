@@ -40,7 +40,10 @@ class Distillation:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained model of the same objective that a student learns from, and how. Nothing in it trains."""
+    """A trained model that a student learns from, and how. Nothing in it trains.
+
+    Without a weight of the soft loss it may be of another objective: only hidden states are compared.
+    """
 
     model: Any
     distillation: Distillation
@@ -59,6 +62,9 @@ class Teacher:
         Args:
             student: its model, which like the teacher's says by `decoding` how it makes logits of features.
         """
+        if not self.distillation.soft:
+            nats = student.loss(features_NF, targets_N, dtype)
+            return self.distillation.hard * nats, nats.detach()
         with torch.no_grad():
             taught = self.model.decoding(taught_NG)
         return token_losses(student.decoding(features_NF), taught, targets_N, self.distillation, dtype)

@@ -126,7 +126,7 @@ class Objective(ABC):
     watched: ClassVar[str] = "validation/loss"  # drives NT-ASGD and early stopping
     corpus: ClassVar[str] = "general"  # that `pretrain_lm` reads
     can_be_taught: ClassVar[bool] = False  # its loss heeds `teacher`
-    teacher: Teacher | None = None  # a model of the same objective to learn from, beside the text
+    teacher: Teacher | None = None  # to learn from, beside the text
 
     @staticmethod
     @abstractmethod

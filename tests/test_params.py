@@ -296,6 +296,16 @@ def test_a_teacher_that_cannot_be_is_refused_before_anything_is_trained(top, mes
         resolve_all(params_with({"run": {"headstarts": order}, "headstarts": top}))
 
 
+def test_a_teacher_of_another_objective_shows_its_hidden_states_alone():
+    top = {
+        "run": {"headstarts": ["bert", "gpt"]},
+        "headstarts": {"gpt": {"teacher": "bert"}},
+        "distillation": {"soft": 0.0},
+        "sample_efficiency": {"arms": ["gpt"]},
+    }
+    assert [each.name for each in resolve_all(params_with(top))] == ["bert", "gpt"]
+
+
 def test_a_teacher_need_not_be_trained_before_a_student_that_is_not():
     top = {"run": {"headstarts": ["ulmfit"]}, "headstarts": {"gpt": {"teacher": "transformer_xl"}}}
     (trained,) = resolve_all(params_with(top))

@@ -163,10 +163,11 @@ def _teacher(params: Params, name: str, objective: type[Objective], config: Any)
         raise ValueError(
             f"{key}, but the objective {objective.__name__} of {name} learns from no teacher; set it to null"
         )
-    if found.objective is not objective:
+    if found.objective is not objective and params.distillation.soft:
         raise ValueError(
             f"{key}, whose objective is {found.objective.__name__}, but that of {name} is "
-            f"{objective.__name__}: the two predict other tokens; name a teacher of the same objective"
+            f"{objective.__name__}: the two predict other tokens, so that only their hidden states compare; "
+            "set distillation.soft to 0, or name a teacher of the same objective"
         )
     theirs = found.model.config.get("direction", "forward")
     if theirs != (ours := getattr(config, "direction", "forward")):

@@ -131,10 +131,10 @@ def language_model_job(
     )
 
 
-def taught(job: Job, teacher: Path, cosine: float = 0.0) -> Job:
+def taught(job: Job, teacher: Path, cosine: float = 0.0, soft: float = 5.0) -> Job:
     assert isinstance(job, LanguageModelJob)
     return dataclasses.replace(
-        job, lesson=Lesson(ModelFolder.at(teacher), Distillation(2.0, soft=5.0, hard=2.0, cosine=cosine))
+        job, lesson=Lesson(ModelFolder.at(teacher), Distillation(2.0, soft=soft, hard=2.0, cosine=cosine))
     )
 
 
@@ -295,6 +295,9 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "classifier-bert": classifier_job(tokens, "bert", start=starts["bert"].finetuned, pooling="first"),
         "gpt-adamw": language_model_job(tokens, "gpt"),
         "gpt-taught": taught(language_model_job(tokens, "gpt"), starts["gpt"].finetuned, cosine=1.0),
+        "gpt-taught-by-bert": taught(
+            language_model_job(tokens, "gpt"), starts["bert"].finetuned, cosine=1.0, soft=0.0
+        ),
         "gpt-started": language_model_job(tokens, "gpt", start=starts["gpt"].pretrained),
         "cove-adamw": language_model_job(pairs, "cove"),
         "cove-started": language_model_job(pairs, "cove", start=starts["cove"].pretrained),
@@ -323,7 +326,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
 
 KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
 KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
-KINDS += ["lm-taught", "gpt-taught", "bert-taught"]
+KINDS += ["lm-taught", "gpt-taught", "gpt-taught-by-bert", "bert-taught"]
 KINDS += ["bert-pairs", "bert-plain", "bert-started", "classifier-bert"]
 KINDS += ["ntm-adamw", "ntm-started", "classifier-ntm"]
 KINDS += ["cove-adamw", "cove-started", "classifier-cove"]
