@@ -102,8 +102,13 @@ def params_with(top: dict[str, Any]) -> Any:
 
 
 def test_a_student_that_is_not_trained_or_an_unknown_key_is_refused():
-    with pytest.raises(ValueError, match=r"distil_classifier\.student names 'gpt', which there is not"):
+    with pytest.raises(
+        ValueError, match=r"distil_classifier\.student is gpt, which run\.headstarts does not train; name"
+    ):
         params_with({"distil_classifier": {"student": "gpt"}})
+    nothing = {"distil_classifier": {"student": "vectors", "soft": 0.0, "hard": 0.0}}
+    with pytest.raises(ValueError, match=r"distil_classifier has no weight above 0"):
+        params_with(nothing)
     top = {"distil_classifier": {"student": "vectors", "classifier": {"epoch": 2.0}}}
     with pytest.raises(ValueError, match=r"`distil_classifier\.classifier\.epoch`; did you mean `epochs`"):
         params_with(top)

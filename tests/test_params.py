@@ -258,7 +258,7 @@ def test_an_embedding_that_cannot_come_from_there_is_refused(top, message):
         ),
         (
             {"gpt": {"teacher": "transformer_xl"}, "transformer_xl": {"teacher": "ulmfit"}},
-            r"headstarts\.gpt\.teacher is transformer_xl, which has a teacher of its own; name ulmfit",
+            r"headstarts\.gpt\.teacher is transformer_xl, which has a teacher of its own; name one",
         ),
         (
             {"gpt": {"teacher": "vectors"}},
@@ -294,6 +294,29 @@ def test_a_teacher_that_cannot_be_is_refused_before_anything_is_trained(top, mes
     order = ["bert", "ulmfit", "ulmfit_backward", "gpt", "transformer_xl", "vectors"]
     with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
         resolve_all(params_with({"run": {"headstarts": order}, "headstarts": top}))
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        (
+            {"distillation": {"soft": 0.0, "hard": 0.0, "cosine": 0.0}},
+            r"distillation has no weight above 0, so",
+        ),
+        (
+            {"headstarts": {"transformer_xl": {"finetune_lm": {"bptt": 200}}}},
+            r"finetune_lm of transformer_xl reads up to \d+ tokens .* of its teacher gpt is 128; lower bptt",
+        ),
+    ],
+)
+def test_a_lesson_that_cannot_be_is_refused(top, message):
+    taught = {
+        "run": {"headstarts": ["gpt", "transformer_xl"]},
+        "headstarts": {"transformer_xl": {"teacher": "gpt"}},
+        "sample_efficiency": {"arms": ["gpt"]},
+    }
+    with pytest.raises(ValueError, match=message):
+        resolve_all(params_with(overlay(taught, top)))
 
 
 def test_a_teacher_of_another_objective_shows_its_hidden_states_alone():

@@ -188,23 +188,15 @@ def _stage_info(
 ) -> tracking.StageInfo:
     """Identity and provenance of this stage. `written` holds the settings as params.yaml has them."""
     described = stages.describe(stage)
-    texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
-    paths = {name: path for name, path in arguments.items()
-             if isinstance(path, Path) and name not in described.outputs}  # fmt: skip
-    sections = [path.format(**texts) for path in described.sections]
+    paths = _inputs(stage, arguments)
+    sections = [path.format(**_texts(arguments)) for path in described.sections]
     section = selected(settings.model_dump(), sections)
     inputs = {name: content_hash(path) for name, path in paths.items()}
-    items = {name: texts[name] for name in ("corpus", "headstart") if name in texts}
-    code = stage_fingerprint(stage, settings, **items).digest
+    code = _code(stage, settings, arguments)
     _compare(fingerprint, code)
     lock = LockFile(Path.cwd())
     known = [*paths.values(), *([fingerprint] if fingerprint else [])]
-    key = run_key(
-        stage,
-        {"arguments": texts, "params": _identity(stage, settings, section, texts, arguments)},
-        inputs,
-        code,
-    )
+    key = _key(stage, settings, arguments, section, inputs, code)
     return tracking.StageInfo(
         root=root,
         stage=stage,
@@ -217,6 +209,60 @@ def _stage_info(
         recipes=lock.recipes(),
         by_force=tracking.was_asked_by_force(),
     )
+
+
+def _texts(arguments: Mapping[str, Any]) -> dict[str, str]:
+    return {name: value for name, value in arguments.items() if isinstance(value, str)}
+
+
+def _inputs(stage: str, arguments: Mapping[str, Any]) -> dict[str, Path]:
+    outputs = stages.describe(stage).outputs
+    return {name: path for name, path in arguments.items() if isinstance(path, Path) and name not in outputs}
+
+
+def _code(stage: str, settings: Params, arguments: Mapping[str, Any]) -> str:
+    texts = _texts(arguments)
+    items = {name: texts[name] for name in ("corpus", "headstart") if name in texts}
+    return stage_fingerprint(stage, settings, **items).digest
+
+
+def _key(
+    stage: str,
+    settings: Params,
+    arguments: Mapping[str, Any],
+    section: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    code: str,
+) -> str:
+    texts = _texts(arguments)
+    identity = _identity(stage, settings, section, texts, arguments)
+    return run_key(stage, {"arguments": texts, "params": identity}, inputs, code)
+
+
+def check_teacher(stage: str, settings: Params, arguments: Mapping[str, Any], folder: Path) -> None:
+    """Raise ValueError if a teacher's model is not what its settings, inputs and code now make.
+
+    DVC does not know that a student needs its teacher: see `pipeline.stages._teacher`.
+    """
+    from pipeline.artifacts.tensor_folder import read_state
+
+    student, teacher = arguments["headstart"], folder.name
+
+    def of_teacher(path: Path) -> Path:
+        return Path(*(teacher if part == student else part for part in path.parts))
+
+    theirs = {
+        name: of_teacher(value) if isinstance(value, Path) else teacher for name, value in arguments.items()
+    }
+    sections = [path.format(headstart=teacher) for path in stages.describe(stage).sections]
+    section = selected(settings.model_dump(), sections)
+    inputs = {name: content_hash(path) for name, path in _inputs(stage, theirs).items()}
+    key = _key(stage, settings, theirs, section, inputs, _code(stage, settings, theirs))
+    if read_state(folder)["key"] != key:
+        raise ValueError(
+            f"{student} learns from {teacher}, whose model {folder} is of earlier settings, text or code; "
+            f"run `dvc repro {stage}@{teacher}` first"
+        )
 
 
 def _identity(
@@ -238,6 +284,7 @@ def _identity(
     weights = {"weights": content_hash(found.weights)} if found.weights and stage == "pretrain_lm" else {}
     if stage in ("pretrain_lm", "finetune_lm") and (taught := found.folder_of_teacher(arguments["out"])):
         weights["teacher"] = content_hash(taught)
+        check_teacher(stage, settings, arguments, taught)
     own = {stage, *(path for path in section if path.startswith("headstarts."))}
     shared = {path: value for path, value in section.items() if path not in own}
     return shared | found.of_stage(stage) | weights

@@ -227,7 +227,8 @@ class Masked(Objective):
             objective = nats / max(1.0, num_masked)
         else:
             ids, more = self._inputs(batch, context)
-            taught = self.teacher.read(ids, more=more).features
+            knows_segments = self.teacher.model.encoder.has_segments
+            taught = self.teacher.read(ids, more=more if knows_segments else None).features
             losses, nats = self.teacher.losses(
                 self._model, features[chosen], taught[chosen], targets, context.precision
             )

@@ -65,13 +65,26 @@ def _check_lesson(head_start: ResolvedHeadStart) -> None:
     teacher, name = head_start.teacher, head_start.name
     if teacher is None or head_start.distillation is None:
         return
+    weights = head_start.distillation
+    if not (weights.soft or weights.hard or weights.cosine):
+        raise ValueError(
+            f"params.yaml: distillation has no weight above 0, so {name} would learn nothing; set one"
+        )
     for stage in ("pretrain_lm", "finetune_lm"):
         if getattr(getattr(head_start, stage).own, "sampled_words", None) is not None:
             raise ValueError(
                 f"params.yaml: {stage}.sampled_words of {name} is set, but its teacher {teacher.name} tells "
                 "the probabilities of all words; set it to null"
             )
-    ours, theirs = _on_meta(head_start).width, _on_meta(teacher).width
+    encoder, taught_by = _on_meta(head_start), _on_meta(teacher)
+    for stage in ("pretrain_lm", "finetune_lm"):
+        chunk = head_start.objective.size_of_step(getattr(head_start, stage).own, 8, encoder).chunk
+        if taught_by.context is not None and chunk > taught_by.context:
+            raise ValueError(
+                f"params.yaml: {stage} of {name} reads up to {chunk} tokens at once, but config.context of "
+                f"its teacher {teacher.name} is {taught_by.context}; lower bptt or row_tokens of {name}"
+            )
+    ours, theirs = encoder.width, taught_by.width
     if head_start.distillation.cosine and ours != theirs:
         raise ValueError(
             f"params.yaml: distillation.cosine is {head_start.distillation.cosine}, but the features of "

@@ -163,8 +163,16 @@ def _check_names(params: Params) -> None:
         _check_known(params.evaluate.ship, params.candidates(params.num_texts), "evaluate.ship")
     _check_known(params.tune.headstart, params.headstarts, "tune.headstart")
     _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
-    if params.distil_classifier.student is not None:
-        _check_known(params.distil_classifier.student, params.run.headstarts, "distil_classifier.student")
+    distilled = params.distil_classifier
+    if distilled.student is not None:
+        _check_known(distilled.student, params.headstarts, "distil_classifier.student")
+        if distilled.student not in params.run.headstarts:
+            raise ValueError(
+                f"distil_classifier.student is {distilled.student}, which run.headstarts does not train; "
+                "name it there"
+            )
+        if not (distilled.soft or distilled.hard):
+            raise ValueError("distil_classifier has no weight above 0: set soft or hard")
     for arm in params.sample_efficiency.arms:
         name, _, start = arm.partition(":")
         if start not in ("", *FROZEN_STARTS) and name in params.ensembles:
@@ -220,7 +228,7 @@ def _check_teacher(name: str, params: Params) -> None:
             )
     teacher = params.headstarts[other]
     if teacher.teacher is not None:
-        raise ValueError(f"{key} is {other}, which has a teacher of its own; name {teacher.teacher}")
+        raise ValueError(f"{key} is {other}, which has a teacher of its own; name one without a teacher")
     if teacher.tokenizer != student.tokenizer:
         raise ValueError(
             f"{key} is {other}, whose tokenizer is {teacher.tokenizer}, but that of {name} is "

@@ -170,13 +170,13 @@ def distilled(figures: Figures) -> str:
     found = figures["distil_classifier"]
     teacher, student = found["teacher"], found["distilled"]
     faster = student["documents_per_second"] / teacher["documents_per_second"]
-    smaller, kept = teacher["num_bytes"] / student["num_bytes"], student["accuracy"] / teacher["accuracy"]
+    kept = student["accuracy"] / teacher["accuracy"]
     return (
         f"{found['student']} learned from what ships on {found['num_taught']:,} documents, "
         f"{found['num_labels']:,} of them with labels. It keeps {kept:.1%} of its accuracy and says the same "
         f"of {found['agreement']:.1%} of {found['num_documents']:,} test documents. On the machine of the "
-        f"run it labels {faster:,.1f} times as many a second. Its files, in data/distilled, are "
-        f"{smaller:,.1f} times smaller."
+        f"run it labels {faster:,.1f} times as many a second. Its files, in data/distilled, have "
+        f"{student['num_bytes'] / 1e6:,.1f} MB in place of {teacher['num_bytes'] / 1e6:,.1f}."
     )
 
 

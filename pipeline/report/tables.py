@@ -199,7 +199,7 @@ def distilled(figures: Figures) -> Table:
     rows = {
         f"{_candidate(evaluated['shipped'])} (ships)": found["teacher"],
         f"{student}, taught by it": found["distilled"],
-        f"{student}, by labels alone": evaluated["candidates"][student],
+        f"{student}, without it": evaluated["candidates"][student],
     }
     return [
         {

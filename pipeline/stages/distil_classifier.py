@@ -30,6 +30,7 @@ from pipeline.corpus.tokens import (
 from pipeline.distributed.session import Session
 from pipeline.evaluation.metrics import classification_metrics
 from pipeline.files.atomic import atomic_folder
+from pipeline.identity.fingerprint import fingerprint_of
 from pipeline.inference.predict import Predictor
 from pipeline.machine.cost import Cost, total
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
@@ -122,7 +123,7 @@ def run(
     assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
     tokenizer = Tokenizer.file_in(Path(read_link(link).tokenizer))
     build(keys.session({})).export(outcome, out, [tokenizer])
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     return {
         "key": sweep.key,
         "num_trials": 1,
@@ -156,6 +157,7 @@ def _identity(params: Params, student: ResolvedHeadStart, trained: ClassifierTra
         "classifier": trained.model_dump(),
         "labels": student.finetune_classifier.max_labels,
         "lesson": params.distil_classifier.model_dump(include={"temperature", "soft", "hard"}),
+        "lesson_code": fingerprint_of("pipeline.stages.distil_classifier").digest,
     }
 
 
