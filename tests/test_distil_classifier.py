@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from models.distillation import soft_loss
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, open_shard, read_info, write_info
 from pipeline.inference.predict import Prediction, Predictor
+from pipeline.project.checks import resolve_all
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import checked
 from pipeline.settings.loader import overlay, read_yaml
@@ -122,9 +123,11 @@ def test_a_student_reads_all_text_however_few_labels_it_has_and_learns_from_no_p
     identity = distil_classifier._identity(params, student, distil_classifier._settings_of(params, student))
     assert identity["labels"] == 500
     contrastive = overlay(few, {"finetune_classifier": {"method": "contrastive"}})
-    params = params_with(contrastive)
     with pytest.raises(ValueError, match=r"finetune_classifier\.method of vectors is contrastive, which"):
-        distil_classifier._settings_of(params, resolve(params, "vectors"))
+        resolve_all(params_with(contrastive))
+    resolve_all(params_with(overlay(contrastive, {"distil_classifier": {"classifier": {"method": "plain"}}})))
+    with pytest.raises(ValueError, match=r"classifier\.max_labels has no effect, .* headstarts\.vectors\."):
+        resolve_all(params_with(overlay(few, {"distil_classifier": {"classifier": {"max_labels": 9}}})))
 
 
 def test_nothing_is_distilled_unless_asked_for(tmp_path):

@@ -57,7 +57,24 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
         )
     _check_texts(params, trained)
     _check_corpora(params, trained)
+    if params.distil_classifier.student is not None:
+        _check_distilled(params, found[params.distil_classifier.student])
     return trained
+
+
+def _check_distilled(params: Params, student: ResolvedHeadStart) -> None:
+    """Raise ValueError for a classifier that `distil_classifier` cannot train."""
+    top = params.distil_classifier.classifier
+    if "max_labels" in top:
+        raise ValueError(
+            "params.yaml: distil_classifier.classifier.max_labels has no effect, as a student reads all "
+            f"text; take it out, or set headstarts.{student.name}.finetune_classifier.max_labels"
+        )
+    if {**student.finetune_classifier.model_dump(), **top}["method"] == "contrastive":
+        raise ValueError(
+            f"params.yaml: finetune_classifier.method of {student.name} is contrastive, which learns from "
+            "pairs of texts and not from a teacher; set distil_classifier.classifier to {method: plain}"
+        )
 
 
 def _check_lesson(head_start: ResolvedHeadStart) -> None:

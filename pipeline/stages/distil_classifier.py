@@ -137,14 +137,10 @@ def run(
 
 
 def _settings_of(params: Params, student: ResolvedHeadStart) -> ClassifierTraining:
-    """Settings of the student's training, on all documents. Raises ValueError where they cannot be."""
+    """Settings of the student's training, on all documents; `pipeline.project.checks` refuses others."""
     values = overlay(student.finetune_classifier.model_dump(), params.distil_classifier.classifier)
     found = typed(ClassifierTraining, values, where="params.yaml", prefix="distil_classifier.classifier.")
-    if found.method == "contrastive":
-        raise ValueError(
-            f"finetune_classifier.method of {student.name} is contrastive, which learns from pairs of texts "
-            "and not from a teacher; set distil_classifier.classifier to {method: plain}"
-        )
+    assert found.method == "plain"
     return found.model_copy(update={"max_labels": None})
 
 
