@@ -1016,11 +1016,10 @@ def test_layers_that_are_recomputed_train_the_same_model(tmp_path, name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["bert"])
-def test_compiled_layers_train_the_same_model(tmp_path, name):
+def test_compiled_layers_train_the_same_model(tmp_path):
     if shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler for CPUs")
-    job = several_jobs(write_several(tmp_path))[name]
+    job = several_jobs(write_several(tmp_path))["bert"]
     plain, none = trained_and_counted(job, Context(), "_compiled_call_impl")
     compiled, some = trained_and_counted(job, Context(compile=True), "_compiled_call_impl")
     assert some > none == 0  # what a module calls once it is compiled
