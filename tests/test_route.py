@@ -143,8 +143,8 @@ def test_the_execution_is_one_parent_run_with_a_finished_child_for_each_stage(pr
     assert {run.info.status for run in runs} == {"FINISHED"}
     first = min(parents, key=lambda run: run.info.start_time)
     children = [run for run in runs if run.data.tags.get("mlflow.parentRunId") == first.info.run_id]
-    # 2 prepare, 2 tokenizers, 4 encode, 3 trainings and features of 3, leaks, evaluate, 3 sweeps, report
-    assert len(children) == 2 + 2 + 4 + 4 * 3 + 6
+    # 2 prepare, 2 tokenizers, 4 encode, 3 trainings and features of 3, leaks, evaluate, 4 sweeps, report
+    assert len(children) == 2 + 2 + 4 + 4 * 3 + 7
     (pretraining,) = [run for run in children if run.info.run_name == "pretrain_lm@ulmfit"]
     history = client.get_metric_history(pretraining.info.run_id, "train/loss")
     steps = [metric.step for metric in history]

@@ -26,7 +26,8 @@ Changed = Callable[[dict[str, Any]], set[str]]
 DRAWN: dict[str, Any] = {
     "headstarts": {"ulmfit": {"embedding_from": None}, "ulmfit_backward": {"embedding_from": None}}
 }
-OF_ALL = {"fingerprint", "choose_tokens", "evaluate", "tune", "sample_efficiency", "ablate", "report"}
+SWEEPS = {"distil_classifier", "tune", "sample_efficiency", "ablate"}
+OF_ALL = {"fingerprint", "choose_tokens", "evaluate", *SWEEPS, "report"}
 
 
 def dvc(folder: Path, *words: str) -> str:
