@@ -163,7 +163,7 @@ class _ChunkedLosses(torch.autograd.Function):
             soft += (probs_taught * (softened - ours)).sum()
             log_probs = logits.log_softmax(1)
             hard -= log_probs.gather(1, targets).sum()
-            # Of the logits: T (q - p) of the soft loss, whose T² cancels one division; p - 1 at the target.
+            # The soft loss adds T (q - p) to the logits' gradient: its T² cancels one division by T.
             d_logits = ours.exp_().sub_(probs_taught).mul_(distillation.soft * temperature)
             d_hard = log_probs.exp_().scatter_add_(1, targets, -torch.ones_like(targets, dtype=x_NF.dtype))
             d_logits.add_(d_hard, alpha=distillation.hard)

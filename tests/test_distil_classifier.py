@@ -1,4 +1,4 @@
-"""What a student of the classifier that ships is taught: which documents, which labels, which loss."""
+"""A student of the classifier that ships learns from the right documents and labels, by the right loss."""
 
 from __future__ import annotations
 

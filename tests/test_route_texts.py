@@ -140,3 +140,17 @@ def assert_it_was_taught(project: Path) -> None:
         project, "headstart", "predict", "--model", "data/distilled", "oven salt\twave ship\tdough flour"
     ).stdout
     assert json.loads(said)["label"] in ("first", "second")
+    assert_an_earlier_teacher_is_refused(project)
+
+
+def assert_an_earlier_teacher_is_refused(project: Path) -> None:
+    """DVC does not know that a student needs its teacher, so the stage has to see to it."""
+    alone = ("dvc", "repro", "-f", "-s", "pretrain_lm@gpt_half")
+    command(project, *alone)
+    (project / "longer.yaml").write_text("headstarts: {gpt: {pretrain_lm: {epochs: 5.0}}}", encoding="utf-8")
+    command(project, "headstart", "use", "longer.yaml")
+    refused = command(project, *alone, check=False)
+    assert refused.returncode != 0
+    said = " ".join((refused.stdout + refused.stderr).split())
+    assert "gpt_half learns from gpt, whose model data/general_lm/gpt is of earlier settings" in said
+    assert "Traceback" not in said

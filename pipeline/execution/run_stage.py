@@ -8,8 +8,9 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -178,6 +179,33 @@ def _alone(info: tracking.StageInfo, settings: Params, parent: Process | None) -
         yield fence
 
 
+@dataclass(frozen=True)
+class _Recipe:
+    """All that makes a stage's outputs, and the key of its run."""
+
+    paths: Mapping[str, Path]  # what it reads, by flag
+    sections: Sequence[str]  # dotted paths in params.yaml
+    settings: Mapping[str, Any]  # these sections
+    inputs: Mapping[str, str]  # hashes of what it reads
+    code: str
+    key: str
+
+    @staticmethod
+    def of(stage: str, settings: Params, arguments: Mapping[str, Any]) -> _Recipe:
+        described = stages.describe(stage)
+        texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
+        paths = {name: path for name, path in arguments.items()
+                 if isinstance(path, Path) and name not in described.outputs}  # fmt: skip
+        sections = [path.format(**texts) for path in described.sections]
+        section = selected(settings.model_dump(), sections)
+        inputs = {name: content_hash(path) for name, path in paths.items()}
+        items = {name: texts[name] for name in ("corpus", "headstart") if name in texts}
+        code = stage_fingerprint(stage, settings, **items).digest
+        identity = _identity(stage, settings, section, texts, arguments)
+        key = run_key(stage, {"arguments": texts, "params": identity}, inputs, code)
+        return _Recipe(paths, sections, section, inputs, code, key)
+
+
 def _stage_info(
     stage: str,
     root: Path,
@@ -187,56 +215,22 @@ def _stage_info(
     fingerprint: Path | None,
 ) -> tracking.StageInfo:
     """Identity and provenance of this stage. `written` holds the settings as params.yaml has them."""
-    described = stages.describe(stage)
-    paths = _inputs(stage, arguments)
-    sections = [path.format(**_texts(arguments)) for path in described.sections]
-    section = selected(settings.model_dump(), sections)
-    inputs = {name: content_hash(path) for name, path in paths.items()}
-    code = _code(stage, settings, arguments)
-    _compare(fingerprint, code)
+    recipe = _Recipe.of(stage, settings, arguments)
+    _compare(fingerprint, recipe.code)
     lock = LockFile(Path.cwd())
-    known = [*paths.values(), *([fingerprint] if fingerprint else [])]
-    key = _key(stage, settings, arguments, section, inputs, code)
+    known = [*recipe.paths.values(), *([fingerprint] if fingerprint else [])]
     return tracking.StageInfo(
         root=root,
         stage=stage,
         stages=pipeline_stages(Path.cwd(), settings),
-        params=section,
+        params=recipe.settings,
         settings=written,
-        inputs=inputs,
-        key=key if described.is_training else None,
-        recipe=lock.upcoming(selected(written, sections), known),
+        inputs=recipe.inputs,
+        key=recipe.key if stages.describe(stage).is_training else None,
+        recipe=lock.upcoming(selected(written, recipe.sections), known),
         recipes=lock.recipes(),
         by_force=tracking.was_asked_by_force(),
     )
-
-
-def _texts(arguments: Mapping[str, Any]) -> dict[str, str]:
-    return {name: value for name, value in arguments.items() if isinstance(value, str)}
-
-
-def _inputs(stage: str, arguments: Mapping[str, Any]) -> dict[str, Path]:
-    outputs = stages.describe(stage).outputs
-    return {name: path for name, path in arguments.items() if isinstance(path, Path) and name not in outputs}
-
-
-def _code(stage: str, settings: Params, arguments: Mapping[str, Any]) -> str:
-    texts = _texts(arguments)
-    items = {name: texts[name] for name in ("corpus", "headstart") if name in texts}
-    return stage_fingerprint(stage, settings, **items).digest
-
-
-def _key(
-    stage: str,
-    settings: Params,
-    arguments: Mapping[str, Any],
-    section: Mapping[str, Any],
-    inputs: Mapping[str, str],
-    code: str,
-) -> str:
-    texts = _texts(arguments)
-    identity = _identity(stage, settings, section, texts, arguments)
-    return run_key(stage, {"arguments": texts, "params": identity}, inputs, code)
 
 
 def check_teacher(stage: str, settings: Params, arguments: Mapping[str, Any], folder: Path) -> None:
@@ -254,11 +248,7 @@ def check_teacher(stage: str, settings: Params, arguments: Mapping[str, Any], fo
     theirs = {
         name: of_teacher(value) if isinstance(value, Path) else teacher for name, value in arguments.items()
     }
-    sections = [path.format(headstart=teacher) for path in stages.describe(stage).sections]
-    section = selected(settings.model_dump(), sections)
-    inputs = {name: content_hash(path) for name, path in _inputs(stage, theirs).items()}
-    key = _key(stage, settings, theirs, section, inputs, _code(stage, settings, theirs))
-    if read_state(folder)["key"] != key:
+    if read_state(folder)["key"] != _Recipe.of(stage, settings, theirs).key:
         raise ValueError(
             f"{student} learns from {teacher}, whose model {folder} is of earlier settings, text or code; "
             f"run `dvc repro {stage}@{teacher}` first"
@@ -401,7 +391,7 @@ def _write_curve(records: list[tracking.Record], path: Path) -> None:
     write_csv(path, rows, ["step", *columns.values()])
 
 
-def selected(params: Mapping[str, Any], sections: list[str]) -> dict[str, Any]:
+def selected(params: Mapping[str, Any], sections: Sequence[str]) -> dict[str, Any]:
     """The settings at some dotted paths, as {path: value or mapping}."""
     found: dict[str, Any] = {}
     for path in sections:

@@ -242,7 +242,7 @@ class Masked(Objective):
         return encode(self._model.encoder, ids, None, (), whole, more=more).features
 
     def _inputs(self, batch: MaskedBatch, context: Workers) -> tuple[Tensor, dict[str, Tensor]]:
-        """The ids, and what else the encoder is told of them."""
+        """Return the ids, and the further arguments of the encoder."""
         ids, segments = context.to_device(batch.ids_BT, batch.segments_BT)
         return ids, {"segments_BT": segments} if self._settings.next_sentence else {}
 

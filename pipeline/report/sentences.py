@@ -166,13 +166,13 @@ def _cost(figures: Figures) -> list[str]:
 
 
 def distilled(figures: Figures) -> str:
-    """What the student keeps of the classifier that ships, and what it saves."""
+    """Tell how much a student keeps of the classifier that ships, and how much it saves."""
     found = figures["distil_classifier"]
     teacher, student = found["teacher"], found["distilled"]
     faster = student["documents_per_second"] / teacher["documents_per_second"]
     kept = student["accuracy"] / teacher["accuracy"]
     return (
-        f"{found['student']} learned from what ships on {found['num_taught']:,} documents, "
+        f"The classifier of {found['student']} learned from what ships on {found['num_taught']:,} documents, "
         f"{found['num_labels']:,} of them with labels. It keeps {kept:.1%} of its accuracy and says the same "
         f"of {found['agreement']:.1%} of {found['num_documents']:,} test documents. On the machine of the "
         f"run it labels {faster:,.1f} times as many a second. Its files, in data/distilled, have "
@@ -181,7 +181,7 @@ def distilled(figures: Figures) -> str:
 
 
 def taught(figures: Figures) -> list[str]:
-    """Which head starts had a teacher, and how much of them began as it."""
+    """Name the head starts that had a teacher, and the part of each that began as it."""
     lessons = {name: figures[f"pretrain_lm-{name}"].get("teacher") for name in figures.head_starts}
     return [
         f"The language models of {name} learned from those of {lesson['headstart']}; "

@@ -193,7 +193,7 @@ def classes(figures: Figures) -> Table:
 
 
 def distilled(figures: Figures) -> Table:
-    """What ships, the student that learned from it, and the student as it learned from labels alone."""
+    """Compare what ships with its student, and with the same head start without a teacher."""
     found, evaluated = figures["distil_classifier"], figures["evaluate"]
     student = found["student"]
     rows = {

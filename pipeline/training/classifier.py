@@ -97,7 +97,7 @@ class Decoder:
 
 @dataclass(frozen=True)
 class ClassifierLesson:
-    """What a teacher says of the training documents, and the weights of the parts of the loss.
+    """A teacher's probabilities for the training documents, and the weights of the parts of the loss.
 
     Source: Hinton et al. 2015, section 2. Departure: the teacher may be a blend, which has probabilities
     instead of logits; their logarithms are softened, which is the same for a network.
