@@ -262,7 +262,7 @@ SECRETS["ray"] = secrets.token_hex(32)
 USER = "planted-user"
 
 SMALL = """
-run: {{workers: 1, log_steps: 5}}
+run: {{workers: 1, log_steps: 5, headstarts: [ulmfit]}}  # one suffices: each kind of stage runs
 corpus:
   general:
     source:
@@ -283,7 +283,7 @@ finetune_lm: {{epochs: 1.0, batch_rows: 4, bptt: 20}}
 finetune_classifier: {{epochs: 2.0, min_steps: 5, restarts: 0, batch_rows: 16}}
 evaluate: {{bootstrap_samples: 20, confident_errors: 2}}
 sample_efficiency:
-  {{arms: [ulmfit, "vectors:probe", tfidf], labels: [30], seeds: [1],
+  {{arms: [ulmfit, "ulmfit:probe", tfidf], labels: [30], seeds: [1],
    bootstrap_samples: 20}}
 """
 
