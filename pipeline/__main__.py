@@ -445,6 +445,24 @@ def anatomy(
     typer.echo(f"{found.file}; `dvc repro` puts it on the page")
 
 
+@app.command("zero-shot")
+def zero_shot(
+    headstart: Annotated[str, typer.Argument(help="A name in `headstarts`.")],
+    text: Annotated[str, typer.Argument(help="The text to classify.")],
+    general: Annotated[bool, typer.Option("--general", help="The model before its fine-tuning.")] = False,
+    template: Annotated[str | None, typer.Option(help="In place of zero_shot.template.")] = None,
+    examples: Annotated[int, typer.Option(min=0, help="Labelled texts to show before it.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed shows the same examples.")] = 1,
+) -> None:
+    """Ask a language model for the class of a text, by the words that it finds likely behind it."""
+    from pipeline.execution.opened import Which
+    from pipeline.execution.zero_shot import ask
+
+    which: Which = "general_lm" if general else "target_lm"
+    for name, probability in ask(headstart, which, text, template, examples, seed):
+        typer.echo(f"{probability:6.1%}  {_shown(name)}")
+
+
 @app.command()
 def generate(
     headstart: Annotated[str, typer.Argument(help="A name in `headstarts`.")],

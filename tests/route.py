@@ -57,11 +57,12 @@ evaluate: {bootstrap_samples: 50, confident_errors: 2}
 sample_efficiency:
   arms:
     [ulmfit, "ulmfit:general_lm", "ulmfit:target_lm_alone", "ulmfit:scratch", bidirectional, "vectors:probe",
-     tfidf]
+     tfidf, "ulmfit:in_context"]
   labels: [30, 120]
   seeds: [1, 2]
   classifier: {epochs: 4.0, min_steps: 100}
   bootstrap_samples: 50
+zero_shot: {examples: [0, 3], labels: {sea: wave, kitchen: oven, garden: rose}}
 tune: {overrides: {finetune_classifier: {max_labels: 120}}}
 """
 

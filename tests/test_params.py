@@ -187,6 +187,16 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
             r"sample_efficiency\.arms has bidirectional:scratch, but bidirectional is an ensemble, .*:probe",
         ),
         (
+            {"sample_efficiency": {"arms": ["ulmfit:in_context"]}},
+            r"sample_efficiency\.arms is \['ulmfit:in_context'\]; none of them trains on labels",
+        ),
+        (
+            {"sample_efficiency": {"arms": ["bidirectional:in_context", "tfidf"]}},
+            r"sample_efficiency\.arms has bidirectional:in_context, but bidirectional is an ensemble",
+        ),
+        ({"zero_shot": {"template": "{label} {text}"}}, r"`zero_shot\.template`.* to end with \{label\}"),
+        ({"zero_shot": {"template": "it is {label}"}}, r"`zero_shot\.template`.* have \{text\} once"),
+        (
             {"sample_efficiency": {"arms": ["ulmfit:scrach"]}},
             r"sample_efficiency\.arms, after ulmfit:, names 'scrach', .*; did you mean scratch\?",
         ),
@@ -593,6 +603,13 @@ def test_a_classifier_that_would_read_more_at_once_than_its_context_is_refused_a
     resolve_all(params_with(reading(max_tokens=128, bptt=512)))  # they fit, and are read whole
 
 
+PAIRS = {
+    "kind": "files", "format": "csv", "train": ["in.csv"], "validation": [], "test": [], "unlabelled": [],
+    "text_column": "a", "text_pair_column": "b", "label_column": "c", "label_names": None,
+    "encoding_errors": "refuse",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("family", "max_tokens", "message"),
     [
@@ -608,15 +625,10 @@ def test_a_classifier_that_would_read_more_at_once_than_its_context_is_refused_a
     ],
 )
 def test_rows_of_pairs_are_of_a_length_that_can_be_read(family, max_tokens, message):
-    source = {
-        "kind": "files", "format": "csv", "train": ["in.csv"], "validation": [], "test": [], "unlabelled": [],
-        "text_column": "a", "text_pair_column": "b", "label_column": "c", "label_names": None,
-        "encoding_errors": "refuse",
-    }  # fmt: skip
     params = params_with(
         {
             "run": {"headstarts": [family]},
-            "corpus": {"target": {"source": source}},
+            "corpus": {"target": {"source": PAIRS}},
             "headstarts": {family: {"finetune_classifier": {"max_tokens": max_tokens, "bptt": 64}}},
             "sample_efficiency": {"arms": [family]},
         }
@@ -680,6 +692,25 @@ def test_fewer_labels_than_classes_are_refused_by_the_key_that_says_so(top, mess
     with pytest.raises(ValueError, match=message):
         check_numbers_of_labels(params_with(top), num_classes=7)
     check_numbers_of_labels(params_with(top), num_classes=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "top", "said"),
+    [
+        ("bert", {}, "bert is not trained to predict the next token; name a head start that is"),
+        ("ulmfit_backward", {}, "ulmfit_backward reads a text from its end; name one that reads forward"),
+        ("gpt", {"corpus": {"target": {"source": PAIRS}}},
+         "the documents of corpus.target have several texts"),
+    ],
+)  # fmt: skip
+def test_what_cannot_continue_a_text_is_not_asked(name, top, said):
+    arms = {"sample_efficiency": {"arms": [f"{name}:in_context", "tfidf"]}}
+    changed = overlay({"run": {"headstarts": [name]}, **arms}, top)
+    with pytest.raises(ValueError, match=rf"sample_efficiency\.arms has {name}:in_context, but {said}"):
+        resolve_all(params_with(changed))
+    changed["run"]["headstarts"] = ["vectors"]  # an arm of a head start that is not trained is left out
+    changed["corpus"] = {}
+    resolve_all(params_with(changed))
 
 
 COVE = read_yaml(FILE.parent / "presets/cove.yaml")

@@ -533,6 +533,39 @@ def test_arms_at_one_number_of_labels_are_drawn_below_one_another(figures):
     assert {layer["encoding"]["y"]["field"] for layer in chart["layer"]} == {"arm"}
 
 
+def test_arms_that_train_nothing_stand_beside_those_that_do(figures):
+    arm, name = "gpt:in_context", "gpt (asked, not trained)"
+    metrics = figures["sample_efficiency"]
+    metrics["cost"][arm] = metrics["cost"]["ulmfit"]
+    metrics["in_context"] = {
+        "curve": {arm: {"16": point(0.45), "0": point(0.495)}},
+        "labels_needed": {"ulmfit": {arm: {"0": {"at_most": 100}}}},
+        "left_out": {arm: {"64": "it reads 128 tokens at once"}},
+    }
+    rows = [*data.label_curve(figures), *data.in_context(figures)]
+    chart = charts.label_curve(rows, 0.95).to_dict()
+    scales = {layer["encoding"]["x"]["scale"]["type"] for layer in chart["layer"]}
+    assert scales == {"symlog"}  # as a logarithm has no place for 0
+    assert sentences.in_context(figures)[1:] == [
+        f"{name} was not shown 64 examples: it reads 128 tokens at once."
+    ]
+    assert "gets 50.0% wrong" in sentences.in_context(figures)[0]
+    needed = "labels that ulmfit needs"
+    assert [(row[""], row[needed]) for row in tables.in_context(figures)] == [
+        (f"{name}, 0 examples", "at most 100"),
+        (f"{name}, 16 examples", ""),
+    ]
+    for said in (summary(figures), page(figures, Provenance())):
+        assert f"{name}, 16 examples" in said
+        assert "45.0% (44.0%" in said
+    metrics["in_context"]["curve"][arm]["16"] = point(0.495)
+    assert "None of them is clearly better than that." in sentences.in_context(figures)
+    del metrics["in_context"]
+    assert sentences.in_context(figures) == tables.in_context(figures) == []
+    chart = charts.label_curve(data.label_curve(figures), 0.95).to_dict()
+    assert {layer["encoding"]["x"]["scale"]["type"] for layer in chart["layer"]} == {"log"}
+
+
 def test_what_to_know_of_the_data_stands_below_the_verdict(figures):
     figures["prepare-target"]["remarks"] = ["classes with fewer than 10 documents: 'b' (3)"]
     figures["prepare-target"]["skipped"] = {"null_text": 2, "duplicate": 0}

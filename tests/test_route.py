@@ -174,14 +174,22 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     }
     assert figures["began_anew"] == {}  # finetune_classifier.restarts is 0
     # ulmfit is shared by its arm and bidirectional, and the arm of the target text has a model of its own.
-    assert len(outcomes(project)) == 7 * 2 * 2 + 1
+    # The arm that is asked has one trial without examples, and one a seed with three.
+    assert len(outcomes(project)) == 7 * 2 * 2 + 1 + 3
+    asked = figures["in_context"]
+    assert asked["curve"].keys() == {"ulmfit:in_context"}
+    assert asked["curve"]["ulmfit:in_context"].keys() == {"0", "3"}
+    assert asked["labels_needed"]["tfidf"]["ulmfit:in_context"]["0"]
+    assert asked["left_out"] == {}
+    drawn = (project / "reports/summary.md").read_text(encoding="utf-8")
+    assert "A language model was asked, and nothing trained" in drawn
     client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
     everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
     (stage,) = client.search_runs(everywhere, "tags.`headstart.stage` = 'sample_efficiency'")
     steps = [point.step for point in client.get_metric_history(stage.info.run_id, "error/ulmfit:scratch")]
     assert steps == [30, 120]
     trials = client.search_runs(everywhere, f"tags.`mlflow.parentRunId` = '{stage.info.run_id}'")
-    assert len(trials) == 29
+    assert len(trials) == 32
     assert {run.info.status for run in trials} == {"FINISHED"}
     (scratch,) = [run for run in trials if run.info.run_name == "ulmfit scratch 120 labels, seed 1"]
     history = [point.step for point in client.get_metric_history(scratch.info.run_id, "train/loss")]

@@ -9,7 +9,7 @@ value about 80 % of the time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +40,9 @@ class Bootstrap:
 class Errors:
     """Mean errors of points and their bootstrap draws; what several comparisons need is computed once."""
 
-    def __init__(self, wrong: Wrong, bootstrap: Bootstrap) -> None:
-        self.wrong, self.bootstrap = wrong, bootstrap
+    def __init__(self, wrong: Wrong, bootstrap: Bootstrap, may_rise: Collection[str] = ()) -> None:
+        """`may_rise`: arms that more labels may make worse, so that no training went wrong there."""
+        self.wrong, self.bootstrap, self._may_rise = wrong, bootstrap, may_rise
         self._drawn: dict[Seeds, dict[Point, np.ndarray]] = {}
         self._falling: dict[tuple[str, Seeds], np.ndarray] = {}
 
@@ -54,7 +55,7 @@ class Errors:
         More labels do not make a method worse, so a training went wrong there.
         """
         found: dict[int, int] = {}
-        for count in self.counts(arm):
+        for count in () if arm in self._may_rise else self.counts(arm):
             for fewer in self.counts(arm):
                 seeds = self.common_seeds((arm, count), (arm, fewer))
                 if fewer >= count or fewer in found or not seeds:
@@ -119,10 +120,10 @@ class Errors:
         return np.concatenate([[self.mean(point, seeds)], self.drawn(point, seeds)])
 
 
-def curve(errors: Errors) -> dict[str, Any]:
-    """Return each arm's mean error, its spread over seeds and its interval at each number of labels."""
+def curve(errors: Errors, arms: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return the mean error of arms, its spread over seeds and its interval at each number of labels."""
     table: dict[str, Any] = {}
-    for arm in errors.wrong:
+    for arm in errors.wrong if arms is None else arms:
         for count in errors.counts(arm):
             seeds = errors.common_seeds((arm, count))
             errors_S = errors.by_seed((arm, count), seeds)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from pipeline.settings.section import CountOrZero, Distinct, Layers, Section
+from pipeline.evaluation.template import checked_template
+from pipeline.settings.section import Count, CountOrZero, Distinct, Layers, Section
 
 if TYPE_CHECKING:
     from models.mixing import LayerChoice
@@ -21,6 +22,17 @@ class Evaluate(Section):
     baseline_tfidf: bool
     confident_errors: CountOrZero  # how many to show, with texts and attributions
     ship: str | None  # a candidate; null: the one with the least error on validation documents
+
+
+class ZeroShot(Section):
+    """How a language model is asked for the class of a text: by what it thinks likely behind it."""
+
+    template: Annotated[str, AfterValidator(checked_template)]
+    labels: dict[str, str]  # the words for a class; for one that is not here, its name
+    calibrate: bool  # by inputs without content (Zhao et al. 2021)
+    examples: Annotated[list[CountOrZero], Field(min_length=1), Distinct]  # labelled texts before the text
+    example_tokens: Count  # of the text of each; a longer one is cut at its end
+    text_tokens: Count  # of the text to classify; fewer where the context has no room for them
 
 
 class Probe(Section):

@@ -8,7 +8,7 @@ from models.family import check_chunks
 from pipeline.corpus.settings import FilesSource, PydocsSource
 from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
-from pipeline.project.params import Params
+from pipeline.project.params import Params, is_in_context
 from pipeline.training.cards import family_and_config
 
 _CLASSIFIERS = ("finetune_classifier", "few_labels", "scratch")
@@ -57,6 +57,8 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
         )
     _check_texts(params, trained)
     _check_corpora(params, trained)
+    for arm in filter(is_in_context, params.arms(params.num_texts)):
+        _check_in_context(arm, found[arm.partition(":")[0]], params.num_texts)
     if params.distil_classifier.student is not None:
         _check_distilled(params, found[params.distil_classifier.student])
     return trained
@@ -74,6 +76,23 @@ def _check_distilled(params: Params, student: ResolvedHeadStart) -> None:
         raise ValueError(
             f"params.yaml: finetune_classifier.method of {student.name} is contrastive, which learns from "
             "pairs of texts and not from a teacher; set distil_classifier.classifier to {method: plain}"
+        )
+
+
+def _check_in_context(arm: str, head_start: ResolvedHeadStart, num_texts: int) -> None:
+    """Raise ValueError for an arm that asks a language model which cannot continue a text."""
+    family, key = head_start.family, f"params.yaml: sample_efficiency.arms has {arm}, but"
+    if family.objective != "causal":
+        raise ValueError(
+            f"{key} {family.name} is not trained to predict the next token; name a head start that is, such "
+            "as ulmfit or gpt"
+        )
+    if head_start.model.config.get("direction") == "backward":
+        raise ValueError(f"{key} {head_start.name} reads a text from its end; name one that reads forward")
+    if num_texts > 1:
+        raise ValueError(
+            f"{key} the documents of corpus.target have several texts, and zero_shot.template has a place "
+            "for one; take the arm out"
         )
 
 

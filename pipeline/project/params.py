@@ -17,7 +17,7 @@ from pydantic import Field
 
 from pipeline.corpus.settings import Corpora, FilesSource, Leakage, Tokenizer
 from pipeline.distributed.settings import Run, Trials, Tune
-from pipeline.evaluation.settings import Evaluate, Probe
+from pipeline.evaluation.settings import Evaluate, Probe, ZeroShot
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.settings.section import Distinct, Section
 from pipeline.sweeps.settings import Ablate, DistilClassifier, SampleEfficiency
@@ -29,7 +29,14 @@ from pipeline.training.settings import (
 )
 
 FROZEN_STARTS = ("probe", "with_tfidf")  # arms that read features of a frozen network
-STARTS = ("general_lm", "target_lm_alone", "scratch", *FROZEN_STARTS)  # beside the target's language model
+IN_CONTEXT = "in_context"  # arms that train nothing: a language model is asked
+STARTS = (
+    "general_lm",
+    "target_lm_alone",
+    "scratch",
+    *FROZEN_STARTS,
+    IN_CONTEXT,
+)  # beside the target's language model
 BASELINES = ("tfidf",)  # arms without a head start
 PAIR = 2  # texts of a document; more: one and answers to choose from
 BLEND = "blend"  # of all candidates of `evaluate`
@@ -56,6 +63,7 @@ class Params(Section):
     trials: Trials
     tune: Tune
     sample_efficiency: SampleEfficiency
+    zero_shot: ZeroShot
     ablate: Ablate
     distil_classifier: DistilClassifier
 
@@ -98,6 +106,14 @@ class Params(Section):
         if num_texts > PAIR:
             found = [arm for arm in found if not ({*BASELINES, *FROZEN_STARTS} & {*arm.split(":")})]
         return found
+
+    def trained_arms(self, num_texts: int) -> list[str]:
+        """The arms that train something on each number of labels."""
+        return [arm for arm in self.arms(num_texts) if not is_in_context(arm)]
+
+
+def is_in_context(arm: str) -> bool:
+    return arm.partition(":")[2] == IN_CONTEXT
 
 
 def load(path: Path) -> Params:
@@ -185,6 +201,11 @@ def _check_names(params: Params) -> None:
         _check_known(name, [*params.headstarts, *ensembles, *baselines], "sample_efficiency.arms")
         if start:
             _check_known(start, STARTS, f"sample_efficiency.arms, after {name}:,")
+    if params.arms(params.num_texts) and not params.trained_arms(params.num_texts):
+        raise ValueError(
+            f"sample_efficiency.arms is {params.sample_efficiency.arms}; none of them trains on labels, and "
+            "the curve is drawn by those that do: name one, such as tfidf"
+        )
     if not params.arms(params.num_texts):
         raise ValueError(
             f"sample_efficiency.arms is {params.sample_efficiency.arms}; run.headstarts trains none of them: "

@@ -26,6 +26,7 @@ _STARTS = {
     "with_tfidf": "frozen features and TF-IDF",
     "general_lm": "general language model only",
     "target_lm_alone": "target language model only",
+    "in_context": "asked, not trained",
 }
 
 
@@ -154,6 +155,38 @@ def label_curve(figures: Figures) -> list[Row]:
         for arm in metrics["arms"]
         for count in metrics["labels"]
     ]
+
+
+def in_context(figures: Figures) -> list[Row]:
+    """The same of arms that train nothing, by the number of labelled examples that they are shown."""
+    return [
+        {"arm": name_of(arm), "labels": int(count), **point, "went_wrong": False}
+        for arm, by_count in _asked(figures, "curve").items()
+        for count, point in sorted(by_count.items(), key=lambda each: int(each[0]))
+    ]
+
+
+def labels_to_match(figures: Figures, name: str, count: int) -> dict[str, Mapping[str, float]]:
+    """How many labels each trained arm needs for the error of one that trains nothing, by arm.
+
+    `name`: of that arm, as `name_of` has it.
+    """
+    return {
+        arm: needed[str(count)]
+        for arm, row in _asked(figures, "labels_needed").items()
+        for other, needed in row.items()
+        if name_of(other) == name and str(count) in needed
+    }
+
+
+def examples_left_out(figures: Figures) -> dict[str, dict[str, str]]:
+    """Why an arm could not be shown a number of examples, by arm and number."""
+    return _asked(figures, "left_out")
+
+
+def _asked(figures: Figures, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = figures["sample_efficiency"].get("in_context", {}).get(name, {})
+    return found
 
 
 def went_wrong(figures: Figures) -> set[tuple[str, int]]:

@@ -88,6 +88,8 @@ def _label_curve(figures: Figures) -> str:
         + f"\nError minus that of {base}, on the same seeds, subsets and test documents:\n\n"
         + (_table(list(differences.values())) or "There is nothing to compare with.\n")
         + _labels_needed(figures)
+        + _paragraphs(sentences.in_context(figures))
+        + (f"\n{table}" if (table := _table(tables.in_context(figures))) else "")
     )
 
 

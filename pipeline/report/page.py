@@ -154,7 +154,8 @@ def _policy(script: str) -> str:
 
 def _labels(figures: Figures) -> str:
     metrics = figures["sample_efficiency"]
-    rows = data.label_curve(figures)
+    asked = data.in_context(figures)
+    rows = [*data.label_curve(figures), *asked]
     numbers = [
         {
             "arm": row["arm"],
@@ -187,6 +188,7 @@ def _labels(figures: Figures) -> str:
         + f"<p class='note'>The error of each arm minus that of {base}, on the same seeds, subsets and test "
         "documents.</p>"
         + _labels_needed(figures)
+        + _in_context(figures)
         + (
             f"<h3>Points that failed</h3>{failed}<p class='note'>DVC counts the stage as finished: "
             "<code>dvc repro -f -s sample_efficiency</code> retries these points, and only these.</p>"
@@ -215,6 +217,13 @@ def _labels_needed(figures: Figures) -> str:
             for count in fewer
         )
     )
+
+
+def _in_context(figures: Figures) -> str:
+    said = sentences.in_context(figures)
+    if not said:
+        return ""
+    return "<h3>Without training</h3>" + _paragraphs(said) + _pairs(tables.in_context(figures))
 
 
 def _prices(figures: Figures) -> str:

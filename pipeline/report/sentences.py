@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.report.figures import TRAININGS, Figures, above_base, by_arm, name_of, went_wrong
+from pipeline.report.figures import (
+    TRAININGS,
+    Figures,
+    above_base,
+    by_arm,
+    examples_left_out,
+    name_of,
+    went_wrong,
+)
+from pipeline.report.figures import in_context as in_context_rows
 
 _WORTH_SAYING = 0.01  # of the documents
 _LEARNED_NOTHING = "were no better than the class frequencies"
@@ -226,6 +235,25 @@ def comparisons(figures: Figures) -> list[str]:
 def label_curve(figures: Figures) -> list[str]:
     """Remarks on the label curve's points."""
     return [*labels_left_out(figures), *worse_than_fewer(figures), *restarts(figures)]
+
+
+def in_context(figures: Figures) -> list[str]:
+    """Tell what the arms that train nothing were asked, and what could not be asked; empty without any."""
+    if not (rows := in_context_rows(figures)) and not examples_left_out(figures):
+        return []
+    majority = figures["evaluate"]["baselines"]["majority_class"]["error"]
+    said = [
+        "A language model was asked, and nothing trained: each text is given the class whose words are "
+        "likeliest behind it, as zero_shot.template has them, after as many labelled examples. Always "
+        f"answering the largest class gets {majority:.1%} wrong."
+    ]
+    if rows and all(row["error_high"] >= majority for row in rows):
+        said.append("None of them is clearly better than that.")
+    return said + [
+        f"{name_of(arm)} was not shown {int(count):,} examples: {reason}."
+        for arm, reasons in examples_left_out(figures).items()
+        for count, reason in reasons.items()
+    ]
 
 
 def labels_left_out(figures: Figures) -> list[str]:

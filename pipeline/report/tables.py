@@ -14,9 +14,11 @@ from pipeline.report.figures import (
     by_arm,
     by_importance,
     confusion_counts,
+    labels_to_match,
     name_of,
     with_teachers,
 )
+from pipeline.report.figures import in_context as in_context_rows
 from pipeline.report.figures import prices as prices_of_arms
 from pipeline.report.sentences import number_of_labels, shown_label
 
@@ -215,7 +217,7 @@ def distilled(figures: Figures) -> Table:
 
 def label_curve_cost(figures: Figures) -> Table:
     metrics = figures["sample_efficiency"]
-    return [{"arm": name_of(arm), **cost(metrics["cost"][arm])} for arm in metrics["arms"]]
+    return [{"arm": name_of(arm), **cost(each)} for arm, each in metrics["cost"].items()]
 
 
 def differences(figures: Figures) -> Table:
@@ -252,6 +254,21 @@ def labels_needed(figures: Figures, count: int) -> Table:
         for arm, row in needed.items()
         if any(count in each for each in row.values())
     ]
+
+
+def in_context(figures: Figures) -> Table:
+    """The arms that train nothing, and the labels that each trained arm needs for their error."""
+    arms = [arm for arm in figures["sample_efficiency"]["arms"] if arm in by_arm(figures, "curve")]
+    rows = []
+    for row in in_context_rows(figures):
+        needed = labels_to_match(figures, row["arm"], row["labels"])
+        rows.append({
+            "": f"{row['arm']}, {row['labels']:,} examples",
+            "error (interval)": point(row),
+            **{f"labels that {name_of(arm)} needs": number_of_labels(needed[arm]) if arm in needed else ""
+               for arm in arms},
+        })  # fmt: skip
+    return rows
 
 
 def prices(figures: Figures) -> Table:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from pipeline.artifacts.model_folder import ModelFolder
-from pipeline.corpus.token_links import tokens_at
+from pipeline.corpus.token_links import read_link, tokens_at
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokens import read_info
 from pipeline.distributed.session import Session
+from pipeline.evaluation.in_context import Prompt, prompt_of, without_content
 from pipeline.machine.cost import total
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
-from pipeline.project.params import FROZEN_STARTS, Params
+from pipeline.project.params import FROZEN_STARTS, IN_CONTEXT, Params
 from pipeline.settings.loader import overlay
-from pipeline.stages._trials import ClassifierPoint, LogisticPoint, ModelPoint
+from pipeline.stages._trials import ClassifierPoint, InContextPoint, LogisticPoint, ModelPoint
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import FewLabels, make_classifier_job
@@ -22,7 +25,7 @@ from pipeline.training.language_model import make_language_model_job
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 
 # What a network's weights come from.
-Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch", "probe", "with_tfidf"]
+Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch", "probe", "with_tfidf", "in_context"]
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,8 @@ def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
     names = params.head_starts_of(place.arm)
     if not names or place.start in FROZEN_STARTS:
         return [_logistic(place, names, params, inputs)]
+    if place.start == IN_CONTEXT:
+        return [_in_context(place, resolve(params, names[0]), params, inputs)]
     return [_classifier(place, resolve(params, name), params, inputs) for name in names]
 
 
@@ -177,6 +182,52 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
         identity["lm"] = settings_alone(head_start).dump()
         identity["lm_seed"] = params.run.seed
     return Spec(name, identity, tuple(read), build, head_start.family.name)
+
+
+def _in_context(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
+    """A language model that is asked. Without examples, all seeds share one trial."""
+    settings, test_documents = params.zero_shot, params.sample_efficiency.test_documents
+    seed = place.seed if place.num_labels else 0
+    name = f"{head_start.name} in_context {place.num_labels} labels, seed {seed}"
+    prompt, free_of_content = prompt_for(params, inputs, head_start.name)
+    start = inputs.start("target_lm", head_start.name)
+    assert start is not None
+
+    def build(session: Session) -> SweepTrial:
+        return InContextPoint(
+            name,
+            session.folder,
+            start,
+            inputs.tokens_of(head_start.name).resolve(),
+            place.num_labels,
+            seed,
+            test_documents,
+            prompt,
+            free_of_content if settings.calibrate else (),
+            settings.example_tokens,
+            settings.text_tokens,
+            params.run,
+        )
+
+    identity = {
+        "arm": IN_CONTEXT,
+        "labels": place.num_labels,
+        "seed": seed,
+        "test_documents": test_documents,
+        "normalise": params.corpus.target.normalise.model_dump(),
+        "zero_shot": settings.model_dump(exclude={"examples"}),
+    }
+    read = (f"tokens/{head_start.name}/target.json", f"target_lm/{head_start.name}")
+    return Spec(name, identity, read, build, head_start.family.name)
+
+
+def prompt_for(params: Params, inputs: Inputs, head_start: str) -> tuple[Prompt, list[list[int]]]:
+    """What a head start is asked, and the inputs without content. Raises ValueError as `prompt_of`."""
+    link = inputs.tokens / head_start / "target.json"
+    tokenizer = Tokenizer.load(Path(read_link(link).tokenizer))
+    classes = read_info(inputs.tokens_of(head_start)).label_names or ()
+    prompt = prompt_of(params.zero_shot, params.corpus.target.normalise, tokenizer, classes)
+    return prompt, without_content(tokenizer)
 
 
 def classifier_settings(head_start: ResolvedHeadStart, start: Start) -> ClassifierTraining:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
 
-from pipeline.artifacts.model_folder import export_model
+from models.heads import LanguageModel
+from pipeline.artifacts.model_folder import ModelFolder, export_model
 from pipeline.corpus.classifier_batches import stratified_subset
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
@@ -20,12 +22,13 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import device_of
+from pipeline.evaluation.in_context import InContext, Prompt, examples_of, tokens_left
 from pipeline.evaluation.probe import fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.machine.cost import Cost, total
 from pipeline.storage.lease import Fence
-from pipeline.training.cards import build_classifier, build_encoder, form_of
+from pipeline.training.cards import build_classifier, build_encoder, build_language_model, form_of
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.classifier import ClassifierJob, chosen_documents, predict_logits
 from pipeline.training.language_model import LanguageModelJob
@@ -116,6 +119,45 @@ class LogisticPoint:
         assert self.documents is not None
         texts = read_texts(self.documents, split)
         return [texts[index] for index in chosen]
+
+
+@dataclass(frozen=True)
+class InContextPoint:
+    """A language model that is asked for the class of each test document, behind labelled examples."""
+
+    name: str
+    folder: str
+    start: ModelFolder
+    tokens: Path
+    num_labels: int  # that are shown
+    seed: int
+    test_documents: int | None
+    prompt: Prompt
+    free_of_content: Sequence[Sequence[int]]  # to calibrate by; none: it is not calibrated
+    example_tokens: int
+    text_tokens: int
+    settings: Run
+
+    def recorded(self, session: Session) -> InContextPoint:
+        return self  # it has no curve
+
+    def run(self, fence: Fence) -> Checkpoint:
+        device = device_of(self.settings)
+        cost = Cost(gpu=device.type == "cuda")
+        model = self._language_model().to(device).eval()
+        left = tokens_left(self.prompt, self.num_labels, self.example_tokens, model.encoder.context)
+        train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
+        shown = examples_of(self.prompt, train, self.num_labels, self.example_tokens, self.seed)
+        asked = InContext(model, self.prompt, shown, min(self.text_tokens, left or self.text_tokens))
+        texts = [test.document(int(index))[1:-1].tolist() for index in test_sample(test, self.test_documents)]
+        probs = asked.probabilities(texts, self.free_of_content, device)
+        return _outcome(0, torch.from_numpy(probs), cost.spent(), {})
+
+    def _language_model(self) -> LanguageModel:
+        card = self.start.card()
+        model = build_language_model(build_encoder(card)[0], card)
+        model.load_state_dict(self.start.tensors())
+        return cast(LanguageModel, model)
 
 
 @dataclass(frozen=True)

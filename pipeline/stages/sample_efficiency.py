@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,16 @@ import numpy as np
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.evaluation import label_curve
+from pipeline.evaluation.in_context import why_too_many
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.machine.cost import total
-from pipeline.project.params import Params
+from pipeline.project.params import Params, is_in_context
 from pipeline.project.stages import Stage
 from pipeline.stages._points import (
     Inputs,
     Place,
+    prompt_for,
     specs_of,
     train_target_lm_alone,
 )
@@ -27,6 +29,7 @@ from pipeline.stages._trials import probabilities_of, test_sample
 from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import label_counts
+from pipeline.training.jobs import shapes_of
 
 STAGE = Stage(
     place=12,
@@ -46,6 +49,7 @@ STAGE = Stage(
         "leakage.action",
         "trials",
         "sample_efficiency",
+        "zero_shot",
     ),
 )
 
@@ -65,15 +69,21 @@ def run(
     """Train every arm at every number of labels and seed, except points trained before; draw the curve.
 
     The subsets of the labels are nested, stratified and the same for all arms. Numbers of labels that cannot
-    be trained on are left out. Raises ValueError where labels, arms and models do not go together.
+    be trained on are left out. An arm that trains nothing is shown as many examples as `zero_shot` says.
+    Raises ValueError where labels, arms and models do not go together.
     """
     settings = params.sample_efficiency
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(params.run.headstarts[0])  # the same documents and labels for all
     _check(labelled)
-    arms = params.arms(read_info(labelled).num_texts)
+    num_texts = read_info(labelled).num_texts
+    arms = params.trained_arms(num_texts)
     counts, left_out = label_counts(settings.labels, open_shard(labelled, "train"))
     places = [Place(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
+    shown, too_many = _shown(filter(is_in_context, params.arms(num_texts)), params, inputs)
+    places += [
+        Place(arm, count, seed) for arm, each in shown.items() for count in each for seed in settings.seeds
+    ]
     alone = {
         place.arm: train_target_lm_alone(params, params.head_starts_of(place.arm)[0], tokens, sweep)
         for place in {place.arm: place for place in places if place.start == "target_lm_alone"}.values()
@@ -93,21 +103,44 @@ def run(
     points = [
         _figures(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
     ]
-    metrics = _metrics(points, counts, arms, params, shared_cost)
+    metrics = _metrics(points, counts, [*arms, *shown], params, shared_cost)
+    metrics["in_context"]["left_out"] = too_many
     metrics["left_out"] = {str(count): reason for count, reason in left_out.items()}
     metrics["key"] = sweep.key
     metrics["leakage"] = {"num_leaked": int(leaked_N.sum()), "action": params.leakage.action}
     sweep.log_points(
         {f"error/{arm}": {int(count): each["error"] for count, each in curve.items()}
-         for arm, curve in metrics["curve"].items()}
+         for arm, curve in (metrics["curve"] | metrics["in_context"]["curve"]).items()}
     )  # fmt: skip
     with atomic_folder(out) as folder:
         write_csv(folder / "points.csv", [_row(point) for point in points])
-        write_csv(folder / "curve.csv", _curve_rows(metrics["curve"]))
+        write_csv(folder / "curve.csv", _curve_rows(metrics["curve"] | metrics["in_context"]["curve"]))
     return metrics
 
 
 # ------------------------------------------------------------------------------------------- trials
+
+
+def _shown(
+    arms: Iterable[str], params: Params, inputs: Inputs
+) -> tuple[dict[str, list[int]], dict[str, dict[str, str]]]:
+    """The numbers of examples that each of these arms can be shown, and why it cannot be shown others."""
+    shown: dict[str, list[int]] = {}
+    too_many: dict[str, dict[str, str]] = {}
+    for arm in arms:
+        (name,) = params.head_starts_of(arm)
+        prompt, _ = prompt_for(params, inputs, name)
+        start = inputs.start("target_lm", name)
+        assert start is not None
+        context = shapes_of(start.card())[1].context
+        why = {
+            count: why_too_many(prompt, count, params.zero_shot.example_tokens, context)
+            for count in sorted(params.zero_shot.examples)
+        }
+        shown[arm] = [count for count, reason in why.items() if reason is None]
+        if reasons := {str(count): reason for count, reason in why.items() if reason is not None}:
+            too_many[arm] = reasons
+    return shown, too_many
 
 
 def _check(tokens: Path) -> None:
@@ -163,7 +196,10 @@ def _metrics(
             arm = wrong.setdefault(point.place.arm, {})
             arm.setdefault(point.place.num_labels, {})[point.place.seed] = point.wrong_N
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
-    errors = label_curve.Errors(wrong, bootstrap)
+    asked = [arm for arm in arms if is_in_context(arm)]
+    errors = label_curve.Errors({arm: each for arm, each in wrong.items() if arm not in asked}, bootstrap)
+    together = label_curve.Errors(wrong, bootstrap, may_rise=asked)
+    trained = [arm for arm in arms if arm not in asked]
     costs = {
         arm: total(
             *(point.cost for point in points if point.place.arm == arm and point.cost),
@@ -172,17 +208,21 @@ def _metrics(
         for arm in arms
     }
     return {
-        "base": arms[0],
-        "arms": list(arms),
+        "base": trained[0],
+        "arms": trained,
         "head_starts": {arm: params.head_starts_of(arm) for arm in arms},
         "labels": list(counts),
         "num_seeds": len(settings.seeds),
         "confidence": settings.confidence,
         "num_test_documents": next(len(point.wrong_N) for point in points if point.wrong_N is not None),
         "curve": label_curve.curve(errors),
-        "above": {arm: label_curve.comparisons(errors, arm) for arm in arms if arm in wrong},
-        "labels_needed": _labels_needed(errors),
-        "worse_than_fewer": {arm: worse for arm in wrong if (worse := errors.worse_than_fewer(arm))},
+        "above": {arm: label_curve.comparisons(errors, arm) for arm in trained if arm in wrong},
+        "labels_needed": _labels_needed(errors, errors.wrong, errors.wrong),
+        "in_context": {
+            "curve": label_curve.curve(together, [arm for arm in asked if arm in wrong]),
+            "labels_needed": _labels_needed(together, errors.wrong, [arm for arm in asked if arm in wrong]),
+        },
+        "worse_than_fewer": {arm: worse for arm in errors.wrong if (worse := errors.worse_than_fewer(arm))},
         "began_anew": _counted(points, "began_anew"),
         "never_took_off": _counted(points, "never_took_off"),
         "cost": costs,
@@ -195,11 +235,13 @@ def _metrics(
     }
 
 
-def _labels_needed(errors: label_curve.Errors) -> dict[str, dict[str, Any]]:
+def _labels_needed(
+    errors: label_curve.Errors, arms: Iterable[str], others: Collection[str]
+) -> dict[str, dict[str, Any]]:
     """For each pair of arms: how many labels the first needs for the second's error at each count."""
     pairs = {
-        arm: {other: label_curve.labels_needed(errors, arm, other) for other in errors.wrong if other != arm}
-        for arm in errors.wrong
+        arm: {other: label_curve.labels_needed(errors, arm, other) for other in others if other != arm}
+        for arm in arms
     }
     known = {arm: {other: found for other, found in row.items() if found} for arm, row in pairs.items()}
     return {arm: row for arm, row in known.items() if row}

@@ -1,0 +1,62 @@
+"""`headstart zero-shot`: ask a head start's language model for the class of a text."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import polars as pl
+
+from models.family import lookup
+from models.heads import LanguageModel
+from pipeline.corpus.normalise import normalise
+from pipeline.corpus.tokens import open_shard
+from pipeline.evaluation.in_context import (
+    InContext,
+    examples_of,
+    prompt_of,
+    tokens_left,
+    why_too_many,
+    without_content,
+)
+from pipeline.evaluation.settings import ZeroShot
+from pipeline.execution.opened import Which, open_head_start
+from pipeline.settings.loader import typed
+
+
+def ask(
+    headstart: str, which: Which, text: str, template: str | None, num_examples: int, seed: int
+) -> list[tuple[str, float]]:
+    """Return each class with its probability, the likeliest first; `template` in place of the settings' one.
+
+    Raises ValueError for a head start that does not predict the next token, for one that reads from the end,
+    for documents without labels or of several texts, and for missing inputs.
+    """
+    opened = open_head_start(headstart, which)
+    card, info, tokenizer = opened.card, opened.info, opened.tokenizer
+    if lookup(card.family).objective != "causal":
+        raise ValueError(
+            f"{headstart} is of the family {card.family}, which is not trained to predict the next token; "
+            "take one that is, such as ulmfit or gpt"
+        )
+    if card.direction == "backward":
+        raise ValueError(f"{headstart} reads a text from its end, so nothing can stand behind it")
+    if info.label_names is None:
+        raise ValueError("corpus.target has no labels, so there are no classes to choose from")
+    if info.num_texts > 1:
+        raise ValueError("the documents of corpus.target have several texts, and a template has one")
+    changed = {} if template is None else {"template": template}
+    settings = typed(ZeroShot, opened.params.zero_shot.model_dump() | changed, where="--template")
+    normalised = opened.params.corpus.target.normalise
+    prompt = prompt_of(settings, normalised, tokenizer, info.label_names)
+    context = opened.encoder.context
+    if reason := why_too_many(prompt, num_examples, settings.example_tokens, context):
+        raise ValueError(f"{headstart} cannot be asked so: {reason}; lower --examples")
+    train = open_shard(opened.folder, "train")
+    shown = examples_of(prompt, train, num_examples, settings.example_tokens, seed)
+    left = tokens_left(prompt, num_examples, settings.example_tokens, context)
+    model = cast(LanguageModel, opened.language_model)
+    asked = InContext(model, prompt, shown, min(settings.text_tokens, left or settings.text_tokens))
+    (document,) = tokenizer.encode_batch(list(normalise(pl.Series([text], dtype=pl.String), normalised)))
+    free_of_content = without_content(tokenizer) if settings.calibrate else ()
+    (probs,) = asked.probabilities([document[1:-1].tolist()], free_of_content, opened.device)
+    return sorted(zip(info.label_names, map(float, probs), strict=True), key=lambda each: -each[1])
