@@ -454,7 +454,7 @@ def zero_shot(
     examples: Annotated[int, typer.Option(min=0, help="Labelled texts to show before it.")] = 0,
     seed: Annotated[int, typer.Option(help="The same seed shows the same examples.")] = 1,
 ) -> None:
-    """Ask a language model for the class of a text, by the words that it finds likely behind it."""
+    """Ask a language model for the class of a text, by how likely it finds words behind it."""
     from pipeline.execution.opened import Which
     from pipeline.execution.zero_shot import ask
 

@@ -62,7 +62,7 @@ sample_efficiency:
   seeds: [1, 2]
   classifier: {epochs: 4.0, min_steps: 100}
   bootstrap_samples: 50
-zero_shot: {examples: [0, 3], labels: {sea: wave, kitchen: oven, garden: rose}}
+zero_shot: {examples: [0, 3, 9999], labels: {sea: wave, kitchen: oven, garden: rose}}
 tune: {overrides: {finetune_classifier: {max_labels: 120}}}
 """
 

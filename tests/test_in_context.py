@@ -121,10 +121,10 @@ def test_examples_take_turns_by_class_and_more_contain_fewer():
 
 
 def test_examples_are_labelled_documents_one_behind_the_other():
-    documents = [[2, 20, 21, 22, 3], [2, 23, 3], [2, 24, 25, 3]]
+    documents = [[2, 20, 21, 22, 3], [2, 23, 3], [2, 24, 25, 3]]  # the second has no label
     offsets = np.cumsum([0, *map(len, documents)])
     shard = TokenShard(np.concatenate(documents), offsets, np.array([1, -1, 0]), 1, 1)
-    found = examples_of(PROMPT, shard, 5, example_tokens=2, seed=1)
+    found = examples_of(PROMPT, shard, 2, example_tokens=2, seed=1)
     one, other = [2, 9, 20, 21, 7, 12, 13, 3], [2, 9, 24, 25, 7, 11, 3]
     assert found in ([*one, *other], [*other, *one])
 
@@ -166,7 +166,7 @@ def words() -> Tokenizer:
 @pytest.mark.parametrize("template", [TEMPLATE, "{text}: it is {label}", "{text} {label}"])
 def test_a_prompt_has_the_tokens_of_the_text_that_it_stands_for(kind, template, request):
     tokenizer = request.getfixturevalue(kind)
-    prompt = make_prompt(tokenizer, template, ["sea", "fiction"], {"fiction": "science fiction"})
+    prompt = make_prompt(tokenizer, template, {"sea": "sea", "fiction": "science fiction"})
     (text,) = tokenizer.encode_batch(["a small old harbour"])
     for number, label in enumerate(("sea", "science fiction")):
         whole = template.replace("{text}", "a small old harbour").replace("{label}", label)
@@ -174,10 +174,53 @@ def test_a_prompt_has_the_tokens_of_the_text_that_it_stands_for(kind, template, 
         assert prompt.example(text[1:-1].tolist(), number) == expected.tolist()
 
 
-def test_a_class_without_words_of_its_own_is_called_by_its_name(pieces):
-    prompt = make_prompt(pieces, TEMPLATE, ["sea", "harbour"], {})
-    assert prompt.labels == make_prompt(pieces, TEMPLATE, ["a", "b"], {"a": "sea", "b": "harbour"}).labels
-    assert [pieces.decode(ids) for ids in without_content(pieces)] == ["N/A", "", "[MASK]"]
+def asked(**changes: Any) -> tuple[ZeroShot, Normalise]:
+    settings: dict[str, Any] = {"template": TEMPLATE, "labels": {}, "calibrate": True, "examples": [0],
+                                "example_tokens": 5, "text_tokens": 9}  # fmt: skip
+    normalised = Normalise(
+        unicode="NFC", html_breaks=True, control_characters=True, collapse_whitespace=True, lowercase=True
+    )
+    return ZeroShot(**settings | changes), normalised
+
+
+def test_a_class_without_words_of_its_own_is_called_by_its_name_normalised_as_the_texts_are(pieces):
+    prompt = prompt_of(*asked(), pieces, ["Sea", "HARBOUR"])
+    assert prompt == make_prompt(pieces, TEMPLATE, {"a": "sea", "b": "harbour"})
+    assert [pieces.decode(ids) for ids in without_content(pieces, asked()[1])] == ["n/a", "", "[mask]"]
+    words = asked(template="ABOUT {text} :  IT is {label}", labels={"Sea": "a SMALL  harbour"})
+    assert prompt_of(*words, pieces, ["Sea", "old"]) == make_prompt(
+        pieces, TEMPLATE, {"a": "a small harbour", "b": "old"}
+    )
+
+
+def test_classes_that_are_numbers_may_be_named_by_numbers():
+    assert asked(labels={0: "bad", 1: "good"})[0].labels == {"0": "bad", "1": "good"}
+
+
+def test_a_class_far_behind_has_a_probability_all_the_same():
+    free = np.array([[0.0, -2000.0], [0.0, -1000.0]])
+    np.testing.assert_allclose(class_probabilities(np.array([[0.0, -1000.0]]), free), [[1 / 3, 2 / 3]])
+
+
+def test_words_before_a_text_are_refused_where_they_change_its_tokens():
+    library = pytest.importorskip("tokenizers", reason="an optional package; make test installs it")
+    made = library.Tokenizer(library.models.BPE())
+    made.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = library.trainers.BpeTrainer(vocab_size=330, special_tokens=["<|endoftext|>"])
+    made.train_from_iterator(["about the sea it is : a small old harbour"] * 9, trainer)
+
+    class Bytes:
+        eos_id = pad_id = unk_id = 0
+
+        def encode_batch(self, texts):
+            return [np.array([0, *made.encode(text).ids, 0]) for text in texts]
+
+    with pytest.raises(ValueError, match=r"begin the template with \{text\}"):
+        make_prompt(Bytes(), TEMPLATE, {"a": "sea", "b": "harbour"})
+    prompt = make_prompt(Bytes(), "{text} : it is {label}", {"a": "sea", "b": "harbour"})
+    (whole,) = Bytes().encode_batch(["a small : it is harbour"])
+    text = Bytes().encode_batch(["a small"])[0][1:-1].tolist()
+    assert prompt.example(text, 1) == whole.tolist()
 
 
 @pytest.mark.parametrize(
@@ -186,19 +229,9 @@ def test_a_class_without_words_of_its_own_is_called_by_its_name(pieces):
         ({"ship": "sea"}, r"zero_shot.labels has 'ship', which is no class; there are sea, harbour"),
         ({"harbour": "sea"}, r"the class harbour have the tokens of sea; set others"),
         ({"sea": " "}, r"the class sea have no tokens; set others"),
+        ({"sea": "the ocean"}, r"the class sea 'the ocean' are not all known to the tokenizer; set others"),
     ],
 )
-def test_words_that_tell_no_classes_apart_are_refused(labels, message, pieces):
+def test_words_that_tell_no_classes_apart_are_refused(labels, message, words):
     with pytest.raises(ValueError, match=message):
-        make_prompt(pieces, TEMPLATE, ["sea", "harbour"], labels)
-
-
-def test_the_words_are_normalised_as_the_texts_are(pieces):
-    plain: dict[str, Any] = {"unicode": "NFC", "html_breaks": True, "control_characters": True,
-                             "collapse_whitespace": True, "lowercase": True}  # fmt: skip
-    settings = ZeroShot(
-        template="ABOUT {text}  It is {label}", labels={"sea": "SEA"}, calibrate=True, examples=[0],
-        example_tokens=5, text_tokens=9,
-    )  # fmt: skip
-    found = prompt_of(settings, Normalise(**plain), pieces, ["sea", "harbour"])
-    assert found == make_prompt(pieces, "about {text} it is {label}", ["sea", "harbour"], {})
+        prompt_of(*asked(labels=labels), words, ["sea", "harbour"])

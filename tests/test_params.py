@@ -188,13 +188,16 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
         ),
         (
             {"sample_efficiency": {"arms": ["ulmfit:in_context"]}},
-            r"sample_efficiency\.arms is \['ulmfit:in_context'\]; none of them trains on labels",
+            r"sample_efficiency\.arms is \['ulmfit:in_context'\]; run\.headstarts trains none of them",
         ),
         (
             {"sample_efficiency": {"arms": ["bidirectional:in_context", "tfidf"]}},
             r"sample_efficiency\.arms has bidirectional:in_context, but bidirectional is an ensemble",
         ),
-        ({"zero_shot": {"template": "{label} {text}"}}, r"`zero_shot\.template`.* to end with \{label\}"),
+        (
+            {"zero_shot": {"template": "{label} {text}"}},
+            r"`zero_shot\.template`.* to end with one blank and \{label\}",
+        ),
         ({"zero_shot": {"template": "it is {label}"}}, r"`zero_shot\.template`.* have \{text\} once"),
         (
             {"sample_efficiency": {"arms": ["ulmfit:scrach"]}},

@@ -541,6 +541,7 @@ def test_arms_that_train_nothing_stand_beside_those_that_do(figures):
         "curve": {arm: {"16": point(0.45), "0": point(0.495)}},
         "labels_needed": {"ulmfit": {arm: {"0": {"at_most": 100}}}},
         "left_out": {arm: {"64": "it reads 128 tokens at once"}},
+        "majority_error": 0.5,
     }
     rows = [*data.label_curve(figures), *data.in_context(figures)]
     chart = charts.label_curve(rows, 0.95).to_dict()

@@ -93,6 +93,32 @@ def test_a_language_model_continues_a_text(project):
         assert reason in refused.stderr
 
 
+def test_a_language_model_is_asked_for_a_class(project):
+    words = ["headstart", "zero-shot", "ulmfit", "wave tide the harbour reef"]
+    plain, shown, again, other = (
+        command(project, *words, *more).stdout
+        for more in ([], ["--examples", "6"], ["--examples", "6"], ["--template", "{text} of {label}"])
+    )
+    assert shown == again
+    assert len({plain, shown, other}) == 3
+    for said in (plain, shown, other):
+        rows = [line.split() for line in said.splitlines()]
+        assert {name for _, name in rows} == {*WORDS}
+        chances = [float(chance.rstrip("%")) for chance, _ in rows]
+        assert chances == sorted(chances, reverse=True)
+        assert sum(chances) == pytest.approx(100, abs=0.3)
+    for more, reason in (
+        (["vectors", "the"], "not trained to predict"),
+        (["ulmfit_backward", "the"], "reads a text from its end"),
+        (["ulmfit", "the", "--examples", "9999"], "--examples is 9,999, but there are"),
+        (["ulmfit", "the", "--template", "{text}"], "to end with one blank and"),
+    ):
+        refused = command(project, "headstart", "zero-shot", *more, check=False)
+        assert refused.returncode == 2
+        assert reason in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
 def test_every_stage_leaves_sound_figures(project):
     for name in ALL:
         for training in (metrics(project, f"pretrain_lm-{name}"), metrics(project, f"finetune_lm-{name}")):
@@ -180,7 +206,9 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     assert asked["curve"].keys() == {"ulmfit:in_context"}
     assert asked["curve"]["ulmfit:in_context"].keys() == {"0", "3"}
     assert asked["labels_needed"]["tfidf"]["ulmfit:in_context"]["0"]
-    assert asked["left_out"] == {}
+    num_labels = metrics(project, "prepare-target")["splits"]["train"]["num_documents"]
+    assert asked["left_out"] == {"ulmfit:in_context": {"9999": f"there are {num_labels} labels"}}
+    assert asked["curve"]["ulmfit:in_context"]["0"]["num_seeds"] == 1  # as nothing is drawn
     drawn = (project / "reports/summary.md").read_text(encoding="utf-8")
     assert "A language model was asked, and nothing trained" in drawn
     client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")

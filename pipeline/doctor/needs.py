@@ -163,7 +163,9 @@ def num_trials(params: Params) -> int:
     curve = params.sample_efficiency
     # A probe is no network: what it leaves is small.
     networks = sum(
-        len(params.head_starts_of(arm)) for arm in params.arms(params.num_texts) if not arm.endswith(":probe")
+        len(params.head_starts_of(arm))
+        for arm in params.trained_arms(params.num_texts)
+        if not arm.endswith(":probe")
     )
     distilled = int(params.distil_classifier.student is not None)
     return networks * len(curve.labels) * len(curve.seeds) + params.tune.num_trials + distilled

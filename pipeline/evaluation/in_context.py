@@ -13,7 +13,7 @@ flattens them; here they are divided by their sum. The likeliest class is the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +45,9 @@ class Encodes(Protocol):
     @property
     def pad_id(self) -> int: ...
 
+    @property
+    def unk_id(self) -> int: ...
+
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the token ids of texts, each with a document's start and end."""
 
@@ -72,26 +75,40 @@ class Prompt:
         return [*self.around(text), *self.labels[label], self.end_id]
 
 
-def make_prompt(
-    tokenizer: Encodes, template: str, class_names: Sequence[str], words: Mapping[str, str]
-) -> Prompt:
-    """Tokenize a template and the words of each class; a class that `words` does not have is its own name.
-
-    Raises ValueError for `words` of a class that there is not, and for classes whose words are the same.
-    """
-    unknown = [name for name in words if name not in class_names]
+def check_labels(labels: Iterable[str], class_names: Sequence[str]) -> None:
+    """Raise ValueError for a key of `zero_shot.labels` that is no class."""
+    unknown = [name for name in labels if name not in class_names]
     if unknown:
         raise ValueError(
             f"zero_shot.labels has {unknown[0]!r}, which is no class; there are {', '.join(class_names)}"
         )
+
+
+def make_prompt(tokenizer: Encodes, template: str, words: Mapping[str, str]) -> Prompt:
+    """Tokenize a template and the words of each class, by its name.
+
+    Raises ValueError for words that the tokenizer does not know, for classes whose words are the same, and
+    for words before the text by a tokenizer to which a text is another one there.
+    """
     before, behind = parts_of(template)
-    labels = tuple(_continued(tokenizer, f" {words.get(name, name)}".rstrip()) for name in class_names)
+    (anchor,) = tokenizer.encode_batch([_ANCHOR])
+    if before and _continued(tokenizer, f" {_ANCHOR}") != tuple(anchor[1:-1].tolist()):
+        raise ValueError(
+            f"zero_shot.template is {template!r}, but to this tokenizer a text has other tokens behind words "
+            "than at the beginning; begin the template with {text}"
+        )
+    names = list(words)
+    labels = tuple(_continued(tokenizer, f" {words[name]}".rstrip()) for name in names)
     for place, label in enumerate(labels):
-        if not label or label in labels[:place]:
-            what = "no tokens" if not label else f"the tokens of {class_names[labels.index(label)]}"
-            raise ValueError(
-                f"zero_shot.labels: the words of the class {class_names[place]} have {what}; set others"
-            )
+        wrong = None
+        if not label:
+            wrong = "have no tokens"
+        elif tokenizer.unk_id in label:
+            wrong = f"{words[names[place]]!r} are not all known to the tokenizer"
+        elif label in labels[:place]:
+            wrong = f"have the tokens of {names[labels.index(label)]}"
+        if wrong is not None:
+            raise ValueError(f"zero_shot.labels: the words of the class {names[place]} {wrong}; set others")
     (first,) = tokenizer.encode_batch([before])
     return Prompt(
         tuple(first[:-1].tolist()),
@@ -107,13 +124,18 @@ def prompt_of(
 ) -> Prompt:
     """Make the prompt that settings ask for, its words normalised as the texts are.
 
-    Raises ValueError as `make_prompt`.
+    A class without words of its own has its name. Raises ValueError as `check_labels` and `make_prompt`.
     """
+    check_labels(settings.labels, class_names)
+    words = [settings.labels.get(name, name) for name in class_names]
+    template, *labels = _normalised([settings.template, *words], normalised)
+    return make_prompt(tokenizer, template, dict(zip(class_names, labels, strict=True)))
+
+
+def _normalised(texts: Sequence[str], normalised: Normalise) -> list[str]:
     import polars as pl
 
-    words = pl.Series([settings.template, *settings.labels.values()], dtype=pl.String)
-    template, *labels = normalise(words, normalised)
-    return make_prompt(tokenizer, template, class_names, dict(zip(settings.labels, labels, strict=True)))
+    return normalise(pl.Series(texts, dtype=pl.String), normalised).to_list()
 
 
 def _continued(tokenizer: Encodes, words: str) -> tuple[int, ...]:
@@ -124,9 +146,9 @@ def _continued(tokenizer: Encodes, words: str) -> tuple[int, ...]:
     return tuple(whole[len(anchor) :])
 
 
-def without_content(tokenizer: Encodes) -> list[list[int]]:
+def without_content(tokenizer: Encodes, normalised: Normalise) -> list[list[int]]:
     """The inputs that say nothing of any class, (M), without a document's start and end."""
-    return [ids[1:-1].tolist() for ids in tokenizer.encode_batch(list(WITHOUT_CONTENT))]
+    return [ids[1:-1].tolist() for ids in tokenizer.encode_batch(_normalised(WITHOUT_CONTENT, normalised))]
 
 
 def choose_examples(labels: np.ndarray, num_examples: int, seed: int) -> np.ndarray:
@@ -238,14 +260,10 @@ def class_probabilities(log_likelihoods_NC: np.ndarray, free_MC: np.ndarray | No
 
     Source: Zhao et al. 2021, section 5: W = diag(p)⁻¹, with p the mean over such inputs, and b = 0.
     """
-    found_NC = _softmax(log_likelihoods_NC)
-    if free_MC is not None:
-        found_NC = found_NC / _softmax(free_MC).mean(0)
-    normalised: np.ndarray = found_NC / found_NC.sum(1, keepdims=True)
-    return normalised
+    from scipy.special import log_softmax, logsumexp, softmax
 
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(1, keepdims=True))
-    shares: np.ndarray = powers / powers.sum(1, keepdims=True)
-    return shares
+    log_probs_NC = log_softmax(log_likelihoods_NC, axis=1)
+    if free_MC is not None:  # in logarithms, as a class may be far less likely than a number can be small
+        log_probs_NC = log_probs_NC - logsumexp(log_softmax(free_MC, axis=1), axis=0) + np.log(len(free_MC))
+    found: np.ndarray = softmax(log_probs_NC, axis=1)
+    return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from pipeline.evaluation.template import checked_template
+from pipeline.evaluation.template import checked_template, named_by_text
 from pipeline.settings.section import Count, CountOrZero, Distinct, Layers, Section
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ class ZeroShot(Section):
     """How a language model is asked for the class of a text: by what it thinks likely behind it."""
 
     template: Annotated[str, AfterValidator(checked_template)]
-    labels: dict[str, str]  # the words for a class; for one that is not here, its name
+    labels: Annotated[
+        dict[str, str], BeforeValidator(named_by_text)
+    ]  # the words for a class; for one that is not here, its name
     calibrate: bool  # by inputs without content (Zhao et al. 2021)
     examples: Annotated[list[CountOrZero], Field(min_length=1), Distinct]  # labelled texts before the text
     example_tokens: Count  # of the text of each; a longer one is cut at its end

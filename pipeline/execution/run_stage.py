@@ -99,9 +99,11 @@ def run_stage(
             with progress:
                 found = module.run(settings, **arguments, **more)
             if stage == "prepare" and arguments["corpus"] == "target":
-                from pipeline.project.checks import check_numbers_of_labels
+                from pipeline.corpus.document_files import read_documents_info
+                from pipeline.project.checks import check_numbers_of_labels, check_words_of_classes
 
                 check_numbers_of_labels(settings, found["num_classes"])
+                check_words_of_classes(settings, read_documents_info(arguments["out"]).label_names or ())
             if curve is not None:
                 _write_curve(tracking.read_records(records), curve)
             atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")

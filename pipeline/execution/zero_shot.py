@@ -9,7 +9,7 @@ import polars as pl
 from models.family import lookup
 from models.heads import LanguageModel
 from pipeline.corpus.normalise import normalise
-from pipeline.corpus.tokens import open_shard
+from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.evaluation.in_context import (
     InContext,
     examples_of,
@@ -50,13 +50,17 @@ def ask(
     prompt = prompt_of(settings, normalised, tokenizer, info.label_names)
     context = opened.encoder.context
     if reason := why_too_many(prompt, num_examples, settings.example_tokens, context):
-        raise ValueError(f"{headstart} cannot be asked so: {reason}; lower --examples")
+        what = "lower --examples, or zero_shot.example_tokens" if num_examples else "shorten the template"
+        raise ValueError(f"{headstart} cannot be asked so: {reason}; {what}")
     train = open_shard(opened.folder, "train")
+    num_labels = int((train.labels != UNLABELLED).sum())
+    if num_examples > num_labels:
+        raise ValueError(f"--examples is {num_examples:,}, but there are {num_labels:,} labels; lower it")
     shown = examples_of(prompt, train, num_examples, settings.example_tokens, seed)
     left = tokens_left(prompt, num_examples, settings.example_tokens, context)
     model = cast(LanguageModel, opened.language_model)
     asked = InContext(model, prompt, shown, min(settings.text_tokens, left or settings.text_tokens))
     (document,) = tokenizer.encode_batch(list(normalise(pl.Series([text], dtype=pl.String), normalised)))
-    free_of_content = without_content(tokenizer) if settings.calibrate else ()
+    free_of_content = without_content(tokenizer, normalised) if settings.calibrate else ()
     (probs,) = asked.probabilities([document[1:-1].tolist()], free_of_content, opened.device)
     return sorted(zip(info.label_names, map(float, probs), strict=True), key=lambda each: -each[1])

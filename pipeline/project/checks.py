@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from models.family import check_chunks
@@ -249,6 +250,14 @@ def max_labels_key(params: Params, head_start: str) -> str:
     """The key that says how many labels a head start's classifier trains on."""
     own = "max_labels" in params.headstarts[head_start].finetune_classifier
     return f"{f'headstarts.{head_start}.' if own else ''}finetune_classifier.max_labels"
+
+
+def check_words_of_classes(params: Params, class_names: Sequence[str]) -> None:
+    """Raise ValueError for `zero_shot.labels` of a class that there is not, if any arm reads them."""
+    from pipeline.evaluation.in_context import check_labels
+
+    if any(map(is_in_context, params.arms(params.num_texts))):
+        check_labels(params.zero_shot.labels, class_names)
 
 
 def check_numbers_of_labels(params: Params, num_classes: int) -> None:

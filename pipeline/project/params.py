@@ -201,12 +201,7 @@ def _check_names(params: Params) -> None:
         _check_known(name, [*params.headstarts, *ensembles, *baselines], "sample_efficiency.arms")
         if start:
             _check_known(start, STARTS, f"sample_efficiency.arms, after {name}:,")
-    if params.arms(params.num_texts) and not params.trained_arms(params.num_texts):
-        raise ValueError(
-            f"sample_efficiency.arms is {params.sample_efficiency.arms}; none of them trains on labels, and "
-            "the curve is drawn by those that do: name one, such as tfidf"
-        )
-    if not params.arms(params.num_texts):
+    if not params.trained_arms(params.num_texts):
         raise ValueError(
             f"sample_efficiency.arms is {params.sample_efficiency.arms}; run.headstarts trains none of them: "
             + ("name one of them" if params.num_texts > PAIR else "name one of them, or tfidf")

@@ -67,11 +67,14 @@ def _curves(now: Mapping[str, Any], before: Mapping[str, Any], what: str) -> lis
     A point is within the spread if its two mean errors differ by at most two standard errors of their
     difference, from the standard deviations over seeds of both.
     """
+    ours_of, theirs_of = (
+        each["curve"] | each.get("in_context", {}).get("curve", {}) for each in (now, before)
+    )
     found = [
-        (arm, count, point, before["curve"][arm][count])
-        for arm, row in now["curve"].items()
+        (arm, count, point, theirs_of[arm][count])
+        for arm, row in ours_of.items()
         for count, point in row.items()
-        if count in before["curve"].get(arm, {})
+        if count in theirs_of.get(arm, {})
     ]
     if not found:
         return [f"no point of the label curve is also in {what}"]

@@ -241,18 +241,18 @@ def in_context(figures: Figures) -> list[str]:
     """Tell what the arms that train nothing were asked, and what could not be asked; empty without any."""
     if not (rows := in_context_rows(figures)) and not examples_left_out(figures):
         return []
-    majority = figures["evaluate"]["baselines"]["majority_class"]["error"]
+    majority = figures["sample_efficiency"]["in_context"]["majority_error"]
     said = [
-        "A language model was asked, and nothing trained: each text is given the class whose words are "
-        "likeliest behind it, as zero_shot.template has them, after as many labelled examples. Always "
-        f"answering the largest class gets {majority:.1%} wrong."
+        "A language model was asked, and nothing trained: how likely it finds the words of each class behind "
+        "a text, in the template zero_shot.template. Before the text it was shown labelled examples, as many "
+        f"as the number of labels says. Always answering the largest class gets {majority:.1%} wrong."
     ]
     if rows and all(row["error_high"] >= majority for row in rows):
         said.append("None of them is clearly better than that.")
     return said + [
         f"{name_of(arm)} was not shown {int(count):,} examples: {reason}."
         for arm, reasons in examples_left_out(figures).items()
-        for count, reason in reasons.items()
+        for count, reason in sorted(reasons.items(), key=lambda each: int(each[0]))
     ]
 
 

@@ -217,7 +217,8 @@ def distilled(figures: Figures) -> Table:
 
 def label_curve_cost(figures: Figures) -> Table:
     metrics = figures["sample_efficiency"]
-    return [{"arm": name_of(arm), **cost(each)} for arm, each in metrics["cost"].items()]
+    arms = dict.fromkeys([*metrics["arms"], *metrics["cost"]])
+    return [{"arm": name_of(arm), **cost(metrics["cost"][arm])} for arm in arms]
 
 
 def differences(figures: Figures) -> Table:

@@ -227,7 +227,7 @@ def prompt_for(params: Params, inputs: Inputs, head_start: str) -> tuple[Prompt,
     tokenizer = Tokenizer.load(Path(read_link(link).tokenizer))
     classes = read_info(inputs.tokens_of(head_start)).label_names or ()
     prompt = prompt_of(params.zero_shot, params.corpus.target.normalise, tokenizer, classes)
-    return prompt, without_content(tokenizer)
+    return prompt, without_content(tokenizer, params.corpus.target.normalise)
 
 
 def classifier_settings(head_start: ResolvedHeadStart, start: Start) -> ClassifierTraining:

@@ -56,7 +56,9 @@ def run(
 
 def _charts_of_labels(found: say.Figures) -> dict[str, Any]:
     return {
-        "label_curve": charts.label_curve(say.label_curve(found), found["sample_efficiency"]["confidence"]),
+        "label_curve": charts.label_curve(
+            [*say.label_curve(found), *say.in_context(found)], found["sample_efficiency"]["confidence"]
+        ),
         "prices": charts.prices(say.prices(found)),
         "confusion": charts.confusion(say.confusion_counts(found)),
         "calibration": charts.calibration(found.calibration),

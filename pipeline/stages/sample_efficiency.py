@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.corpus.leakage import leaked_documents
-from pipeline.corpus.tokens import open_shard, read_info
+from pipeline.corpus.tokens import UNLABELLED, open_shard, read_info
 from pipeline.evaluation import label_curve
 from pipeline.evaluation.in_context import why_too_many
 from pipeline.files.atomic import atomic_folder
@@ -68,9 +68,9 @@ def run(
 ) -> dict[str, Any]:
     """Train every arm at every number of labels and seed, except points trained before; draw the curve.
 
-    The subsets of the labels are nested, stratified and the same for all arms. Numbers of labels that cannot
-    be trained on are left out. An arm that trains nothing is shown as many examples as `zero_shot` says.
-    Raises ValueError where labels, arms and models do not go together.
+    The subsets of the labels are nested, stratified and the same for all arms that train. Numbers of labels
+    that cannot be trained on are left out. An arm that trains nothing is shown as many examples as
+    `zero_shot` says. Raises ValueError where labels, arms and models do not go together.
     """
     settings = params.sample_efficiency
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
@@ -82,7 +82,10 @@ def run(
     places = [Place(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
     shown, too_many = _shown(filter(is_in_context, params.arms(num_texts)), params, inputs)
     places += [
-        Place(arm, count, seed) for arm, each in shown.items() for count in each for seed in settings.seeds
+        Place(arm, count, seed)
+        for arm, each in shown.items()
+        for count in each
+        for seed in (settings.seeds if count else settings.seeds[:1])  # without examples nothing is drawn
     ]
     alone = {
         place.arm: train_target_lm_alone(params, params.head_starts_of(place.arm)[0], tokens, sweep)
@@ -104,7 +107,10 @@ def run(
         _figures(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
     ]
     metrics = _metrics(points, counts, [*arms, *shown], params, shared_cost)
-    metrics["in_context"]["left_out"] = too_many
+    metrics["in_context"] |= {
+        "left_out": too_many,
+        "majority_error": 1 - float(np.bincount(labels_N[kept_N]).max() / kept_N.sum()),
+    }
     metrics["left_out"] = {str(count): reason for count, reason in left_out.items()}
     metrics["key"] = sweep.key
     metrics["leakage"] = {"num_leaked": int(leaked_N.sum()), "action": params.leakage.action}
@@ -133,8 +139,12 @@ def _shown(
         start = inputs.start("target_lm", name)
         assert start is not None
         context = shapes_of(start.card())[1].context
+        train = open_shard(inputs.tokens_of(name), "train")
+        num_labels = int((train.labels != UNLABELLED).sum())
         why = {
-            count: why_too_many(prompt, count, params.zero_shot.example_tokens, context)
+            count: f"there are {num_labels:,} labels"
+            if count > num_labels
+            else why_too_many(prompt, count, params.zero_shot.example_tokens, context)
             for count in sorted(params.zero_shot.examples)
         }
         shown[arm] = [count for count, reason in why.items() if reason is None]
