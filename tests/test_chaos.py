@@ -16,7 +16,7 @@ import pytest
 from benchmarks import chaos
 
 ROOT = Path(__file__).resolve().parent.parent
-KINDS = ["controller", "driver", "dvc", "raylet", "flipped bit"]  # the last kills a worker, too
+KINDS = ["controller", "driver", "dvc", "flipped bit"]  # the last kills a worker, too
 
 
 @pytest.mark.ray
@@ -24,7 +24,7 @@ KINDS = ["controller", "driver", "dvc", "raylet", "flipped bit"]  # the last kil
 @pytest.mark.long
 def test_a_monkey_changes_nothing_about_the_result(tmp_path):
     out = tmp_path / "chaos.json"
-    words = ["--kills", "5", "--kinds", ",".join(KINDS), "--stages", "1", "--length", "0.5", "--pause", "4"]
+    words = ["--kills", "4", "--kinds", ",".join(KINDS), "--stages", "1", "--length", "0.5", "--pause", "4"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.chaos", *words, "--out", str(out)],
         cwd=ROOT,

@@ -11,7 +11,7 @@ import pytest
 
 from models import awd_lstm
 from pipeline.objectives.causal import Causal
-from pipeline.project.checks import check_numbers_of_labels, resolve_all
+from pipeline.project.checks import check_numbers_of_labels, check_words_of_classes, resolve_all
 from pipeline.project.headstarts import ResolvedHeadStart, resolve, space_of, stage_space
 from pipeline.project.params import Params, checked, load
 from pipeline.settings.loader import overlay, read_yaml, typed
@@ -714,6 +714,15 @@ def test_what_cannot_continue_a_text_is_not_asked(name, top, said):
     changed["run"]["headstarts"] = ["vectors"]  # an arm of a head start that is not trained is left out
     changed["corpus"] = {}
     resolve_all(params_with(changed))
+
+
+def test_words_of_a_class_that_there_is_not_are_refused_before_anything_is_trained():
+    asked = {"sample_efficiency": {"arms": ["ulmfit:in_context", "tfidf"]}}
+    words = {"zero_shot": {"labels": {"sea": "waves"}}}
+    check_words_of_classes(params_with(asked | words), ["sea", "garden"])
+    check_words_of_classes(params_with(words), ["garden"])  # which no arm reads
+    with pytest.raises(ValueError, match=r"zero_shot\.labels has 'sea', which is no class; there are garden"):
+        check_words_of_classes(params_with(asked | words), ["garden"])
 
 
 COVE = read_yaml(FILE.parent / "presets/cove.yaml")
