@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +26,6 @@ from models.family import State, products_in
 from models.heads import LanguageModel
 from pipeline.corpus.batches import rng_of
 from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
-from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokens import UNLABELLED, TokenShard
 from pipeline.evaluation.settings import ZeroShot
@@ -135,7 +135,11 @@ def prompt_of(
 def _normalised(texts: Sequence[str], normalised: Normalise) -> list[str]:
     import polars as pl
 
-    return normalise(pl.Series(texts, dtype=pl.String), normalised).to_list()
+    # By name, so that its code is not in the fingerprint of each training of the label curve: what it makes
+    # of the words is in the key of those that read them.
+    normalise = import_module("pipeline.corpus.normalise").normalise
+    found: list[str] = normalise(pl.Series(texts, dtype=pl.String), normalised).to_list()
+    return found
 
 
 def _continued(tokenizer: Encodes, words: str) -> tuple[int, ...]:

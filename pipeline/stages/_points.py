@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -214,7 +214,8 @@ def _in_context(place: Place, head_start: ResolvedHeadStart, params: Params, inp
         "labels": place.num_labels,
         "seed": seed,
         "test_documents": test_documents,
-        "normalise": params.corpus.target.normalise.model_dump(),
+        "prompt": asdict(prompt),
+        "free_of_content": free_of_content if settings.calibrate else [],
         "zero_shot": settings.model_dump(exclude={"examples"}),
     }
     read = (f"tokens/{head_start.name}/target.json", f"target_lm/{head_start.name}")
