@@ -26,7 +26,7 @@ SHAPES = [
 def label_curve(rows: Sequence[Row], confidence: float) -> Any:
     import altair as alt
 
-    measured = alt.Axis(values=sorted({row["labels"] for row in rows}), format=",", labelOverlap="greedy")
+    measured = alt.Axis(values=sorted({row["labels"] for row in rows}), format=",d", labelOverlap="greedy")
     has_zero = any(row["labels"] == 0 for row in rows)  # which a logarithm has no place for
     scale = alt.Scale(type="symlog" if has_zero else "log", nice=False, padding=20)
     arms = list(dict.fromkeys(row["arm"] for row in rows))
