@@ -266,7 +266,7 @@ def test_whatever_the_vocabulary_each_row_is_a_vector_of_the_file_or_the_mean(wo
     pieces = WordTokenizer.of(words, lowercase=False)
     matrix, coverage = vectors_for(pieces, VECTORS, np.array([0] * 4 + counts))
     for word, row in zip(words, matrix[4:], strict=True):
-        # The mean of a vector with itself, as of "the" and "THE", is that vector.
-        assert (word.lower() in known) == bool((row == MATRIX).all(1).any()) or num_vectors == 1
+        # The mean of one vector, or of one with itself, as of "the" and "THE", is that vector.
+        assert bool((row == MATRIX).all(1).any()) == (word.lower() in known or num_vectors == 1)
     assert 0 <= coverage.share_of_running_words <= 1
     assert coverage.num_words == sum(word.lower() in known for word in words)

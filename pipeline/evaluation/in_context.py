@@ -37,7 +37,7 @@ _ANCHOR = "a"  # stands before words, so that a tokenizer sees that they go on
 
 
 class Encodes(Protocol):
-    """What a prompt needs of a tokenizer; see `pipeline.corpus.tokenizer.Tokenizer`."""
+    """The part of a tokenizer that a prompt needs; see `pipeline.corpus.tokenizer.Tokenizer`."""
 
     @property
     def eos_id(self) -> int: ...
@@ -204,6 +204,26 @@ class InContext:
     prompt: Prompt
     shown: Sequence[int]  # the examples, one behind the other
     text_tokens: int  # of a text; a longer one is cut at its end
+
+    @classmethod
+    def behind_examples(
+        cls,
+        model: LanguageModel,
+        prompt: Prompt,
+        train: TokenShard,
+        num_examples: int,
+        example_tokens: int,
+        text_tokens: int,
+        seed: int,
+    ) -> InContext:
+        """Ask behind labelled examples; the text is cut where the model's context has no room for more.
+
+        `why_too_many` has to find nothing wrong with the number of examples.
+        """
+        left = tokens_left(prompt, num_examples, example_tokens, model.encoder.context)
+        assert left is None or left > 0
+        shown = examples_of(prompt, train, num_examples, example_tokens, seed)
+        return cls(model, prompt, shown, text_tokens if left is None else min(text_tokens, left))
 
     def log_likelihoods(self, texts: Sequence[Sequence[int]], device: torch.device) -> np.ndarray:
         """Return the log likelihood of the words of each class behind each text (N, C), float64.

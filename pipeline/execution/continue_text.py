@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 import polars as pl
 
-from models.family import lookup
-from models.heads import LanguageModel
 from pipeline.corpus.normalise import normalise
 from pipeline.execution.opened import Which, open_head_start
 from pipeline.inference.generate import Sampling, generate
@@ -23,20 +20,13 @@ def continue_text(
     and for missing inputs.
     """
     opened = open_head_start(headstart, which)
-    card, tokenizer = opened.card, opened.tokenizer
-    if lookup(card.family).objective != "causal":
-        raise ValueError(
-            f"{headstart} is of the family {card.family}, which is not trained to predict the next token; "
-            "take one that is, such as ulmfit or gpt"
-        )
-    if card.direction == "backward":
-        raise ValueError(f"{headstart} reads a text from its end, so it cannot continue one; take another")
+    model, tokenizer = opened.causal_language_model, opened.tokenizer
     (normalised,) = normalise(pl.Series([text], dtype=pl.String), opened.params.corpus.target.normalise)
     (document,) = tokenizer.encode_batch([normalised])
     prompt = document[:-1].tolist()  # without the document's end
     never = {tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id} - {tokenizer.eos_id}
     found = generate(
-        cast(LanguageModel, opened.language_model),
+        model,
         prompt,
         num_tokens,
         num_texts,

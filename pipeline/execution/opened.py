@@ -10,7 +10,8 @@ from typing import Literal, cast
 import torch
 from torch import nn
 
-from models.family import Encoder
+from models.family import Encoder, lookup
+from models.heads import LanguageModel
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
@@ -46,6 +47,23 @@ class Opened:
     def folder(self) -> Path:
         """The folder of the token shards."""
         return tokens_at(self.link)
+
+    @property
+    def causal_language_model(self) -> LanguageModel:
+        """The language model, if it can continue a text.
+
+        Raises ValueError for one that does not predict the next token, and for one that reads from the end.
+        """
+        if lookup(self.card.family).objective != "causal":
+            raise ValueError(
+                f"{self.settings.name} is of the family {self.card.family}, which is not trained to predict "
+                "the next token; take one that is, such as ulmfit or gpt"
+            )
+        if self.card.direction == "backward":
+            raise ValueError(
+                f"{self.settings.name} reads a text from its end, so it cannot continue one; take another"
+            )
+        return cast(LanguageModel, self.language_model)
 
     @property
     def reading(self) -> Reading:

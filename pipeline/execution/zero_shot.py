@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import polars as pl
 
-from models.family import lookup
-from models.heads import LanguageModel
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.tokens import UNLABELLED, open_shard
-from pipeline.evaluation.in_context import (
-    InContext,
-    examples_of,
-    prompt_of,
-    tokens_left,
-    why_too_many,
-    without_content,
-)
+from pipeline.evaluation.in_context import InContext, prompt_of, why_too_many, without_content
 from pipeline.evaluation.settings import ZeroShot
 from pipeline.execution.opened import Which, open_head_start
 from pipeline.settings.loader import typed
@@ -32,14 +21,7 @@ def ask(
     for documents without labels or of several texts, and for missing inputs.
     """
     opened = open_head_start(headstart, which)
-    card, info, tokenizer = opened.card, opened.info, opened.tokenizer
-    if lookup(card.family).objective != "causal":
-        raise ValueError(
-            f"{headstart} is of the family {card.family}, which is not trained to predict the next token; "
-            "take one that is, such as ulmfit or gpt"
-        )
-    if card.direction == "backward":
-        raise ValueError(f"{headstart} reads a text from its end, so nothing can stand behind it")
+    model, info, tokenizer = opened.causal_language_model, opened.info, opened.tokenizer
     if info.label_names is None:
         raise ValueError("corpus.target has no labels, so there are no classes to choose from")
     if info.num_texts > 1:
@@ -56,10 +38,8 @@ def ask(
     num_labels = int((train.labels != UNLABELLED).sum())
     if num_examples > num_labels:
         raise ValueError(f"--examples is {num_examples:,}, but there are {num_labels:,} labels; lower it")
-    shown = examples_of(prompt, train, num_examples, settings.example_tokens, seed)
-    left = tokens_left(prompt, num_examples, settings.example_tokens, context)
-    model = cast(LanguageModel, opened.language_model)
-    asked = InContext(model, prompt, shown, min(settings.text_tokens, left or settings.text_tokens))
+    limits = settings.example_tokens, settings.text_tokens
+    asked = InContext.behind_examples(model, prompt, train, num_examples, *limits, seed)
     (document,) = tokenizer.encode_batch(list(normalise(pl.Series([text], dtype=pl.String), normalised)))
     free_of_content = without_content(tokenizer, normalised) if settings.calibrate else ()
     (probs,) = asked.probabilities([document[1:-1].tolist()], free_of_content, opened.device)

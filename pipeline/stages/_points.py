@@ -223,7 +223,7 @@ def _in_context(place: Place, head_start: ResolvedHeadStart, params: Params, inp
 
 
 def prompt_for(params: Params, inputs: Inputs, head_start: str) -> tuple[Prompt, list[list[int]]]:
-    """What a head start is asked, and the inputs without content. Raises ValueError as `prompt_of`."""
+    """Return what a head start is asked, and the inputs without content. Raises ValueError as `prompt_of`."""
     link = inputs.tokens / head_start / "target.json"
     tokenizer = Tokenizer.load(Path(read_link(link).tokenizer))
     classes = read_info(inputs.tokens_of(head_start)).label_names or ()

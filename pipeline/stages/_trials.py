@@ -22,7 +22,7 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import device_of
-from pipeline.evaluation.in_context import InContext, Prompt, examples_of, tokens_left
+from pipeline.evaluation.in_context import InContext, Prompt
 from pipeline.evaluation.probe import fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
@@ -145,10 +145,9 @@ class InContextPoint:
         device = device_of(self.settings)
         cost = Cost(gpu=device.type == "cuda")
         model = self._language_model().to(device).eval()
-        left = tokens_left(self.prompt, self.num_labels, self.example_tokens, model.encoder.context)
         train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
-        shown = examples_of(self.prompt, train, self.num_labels, self.example_tokens, self.seed)
-        asked = InContext(model, self.prompt, shown, min(self.text_tokens, left or self.text_tokens))
+        limits = self.example_tokens, self.text_tokens
+        asked = InContext.behind_examples(model, self.prompt, train, self.num_labels, *limits, self.seed)
         texts = [test.document(int(index))[1:-1].tolist() for index in test_sample(test, self.test_documents)]
         probs = asked.probabilities(texts, self.free_of_content, device)
         return _outcome(0, torch.from_numpy(probs), cost.spent(), {})

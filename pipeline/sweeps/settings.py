@@ -13,9 +13,8 @@ Arm = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z_]+)?$")]
 
 
 class SampleEfficiency(Section):
-    arms: Annotated[
-        list[Arm], Field(min_length=1), Distinct
-    ]  # the others are compared with the first that trains
+    # The others are compared with the first that trains.
+    arms: Annotated[list[Arm], Field(min_length=1), Distinct]
     labels: Annotated[list[NumLabels], Field(min_length=1), Distinct]  # those that cannot be are left out
     seeds: Annotated[list[Seed], Field(min_length=1), Distinct]
     classifier: dict[str, Any]  # laid over finetune_classifier of each head start
