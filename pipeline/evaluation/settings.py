@@ -28,9 +28,8 @@ class ZeroShot(Section):
     """How a language model is asked for the class of a text: by what it thinks likely behind it."""
 
     template: Annotated[str, AfterValidator(checked_template)]
-    labels: Annotated[
-        dict[str, str], BeforeValidator(named_by_text)
-    ]  # the words for a class; for one that is not here, its name
+    # The words for a class; for one that is not here, its name.
+    labels: Annotated[dict[str, str], BeforeValidator(named_by_text)]
     calibrate: bool  # by inputs without content (Zhao et al. 2021)
     examples: Annotated[list[CountOrZero], Field(min_length=1), Distinct]  # labelled texts before the text
     example_tokens: Count  # of the text of each; a longer one is cut at its end
