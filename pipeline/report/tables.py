@@ -264,7 +264,7 @@ def in_context(figures: Figures) -> Table:
     for row in in_context_rows(figures):
         needed = labels_to_match(figures, row["arm"], row["labels"])
         rows.append({
-            "": f"{row['arm']}, {row['labels']:,} examples",
+            "": f"{row['arm']}, {row['labels']:,} example{'s' * (row['labels'] != 1)}",
             "error (interval)": point(row),
             **{f"labels that {name_of(arm)} needs": number_of_labels(needed[arm]) if arm in needed else ""
                for arm in arms},
