@@ -486,6 +486,34 @@ def generate(
         typer.echo(_shown(found.replace("\n", " ")).encode("utf-8"))
 
 
+@app.command()
+def plan(
+    hours: Annotated[float, typer.Option(min=1e-3, help="Of wall-clock time.")],
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of that time.")] = 0,
+    cores: Annotated[int, typer.Option(min=0, help="CPU cores of that time, if no GPUs.")] = 0,
+    teraflops: Annotated[
+        float | None, typer.Option(min=1e-6, help="Of one device in training; default: as measured.")
+    ] = None,
+) -> None:
+    """Say what size and how many tokens a budget should have, and what loss, by `headstart scaling`."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pipeline.execution.plan import answer
+    from pipeline.report import scaling
+
+    if bool(gpus) == bool(cores):
+        raise ValueError("say what the hours are of: --gpus NUMBER, or --cores NUMBER")
+    found = answer(hours, "gpu" if gpus else "core", gpus or cores, teraflops)
+    rows = scaling.choices(found.choices)
+    table = Table(*rows[0])
+    for number, row in enumerate(rows):
+        table.add_row(*row.values(), style="bold" if found.choices[number].times_the_best == 1 else None)
+    Console().print(table)
+    for line in scaling.planned(found):
+        typer.echo(line)
+
+
 @app.command("import-fastai")
 def import_fastai(
     weights: Annotated[Path, typer.Argument(help="The .pth of a language model on fastai's AWD_LSTM.")],

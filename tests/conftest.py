@@ -14,14 +14,20 @@ settings.load_profile("any_machine")
 
 # Files that take minutes, the longest first: begun last, one of them would keep one process alone waiting.
 LONG = (
+    "test_route", "test_on_ray", "test_doctor", "test_loop", "test_tracking_outages", "test_storage_faults",
     "test_multinode", "test_chaos", "test_what_runs_again", "test_route_families", "test_security",
-    "test_route", "test_launch", "test_route_search", "test_route_killed", "test_trials", "test_doctor",
-    "test_tracking_outages", "test_storage_faults", "test_search", "test_services",
+    "test_route_search", "test_route_killed", "test_route_texts", "test_fingerprint", "test_gpu_benchmark",
+    "test_tracking_stores", "test_tracking", "test_init", "test_retention", "test_command_line",
+    "test_services", "test_deploy", "test_what_a_head_start_changes", "test_ntm", "test_fuzz",
 )  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+# Ray's processes are niced, and would wait for all other tests.
+os.environ["RAY_worker_niceness"] = "0"
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -49,18 +55,22 @@ def s3_server() -> Iterator[str]:
     running.stop()
 
 
+def s3_variables(server: str) -> dict[str, str]:
+    """The environment of a process that is to reach the server."""
+    return {
+        "AWS_ENDPOINT_URL": server,
+        "AWS_ACCESS_KEY_ID": "tests",
+        "AWS_SECRET_ACCESS_KEY": "no-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+
+
 @pytest.fixture
 def bucket(s3_server, monkeypatch, request) -> str:
     """The address of a folder in an empty bucket, that this process and its children can reach."""
     import boto3
 
-    variables = {
-        "AWS_ENDPOINT_URL": s3_server,
-        "AWS_ACCESS_KEY_ID": "tests",
-        "AWS_SECRET_ACCESS_KEY": "no-secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    for name, value in variables.items():
+    for name, value in s3_variables(s3_server).items():
         monkeypatch.setenv(name, value)
     name = f"bucket-{abs(hash(request.node.nodeid)):x}"
     boto3.client("s3").create_bucket(Bucket=name)

@@ -30,8 +30,7 @@ from pipeline.training import precision
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.context import CurveRecorder, no_recorder
 from pipeline.training.language_model import LanguageModelJob, LanguageModelTask, make_language_model_job
-from tests.families import FAMILIES, TEXTS, language_model_settings, model_of
-from tests.killed import Killing
+from tests.families import TEXTS, language_model_settings, model_of
 
 RUN: dict[str, Any] = {
     "seed": 7, "workers": 0, "threads_per_worker": 1, "device": "cpu", "precision": "fp32",
@@ -43,7 +42,6 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
-ON_RAY = ("awd_lstm", "bert")
 ANY_DEVICE: dict[str, Any] = {"device": "auto"}
 
 
@@ -300,83 +298,6 @@ def assert_near(found: Checkpoint, wanted: Checkpoint, tolerance: float) -> None
         assert mine["metrics"] == pytest.approx(other["metrics"], rel=tolerance)
     for name, tensor in model_tensors(wanted).items():
         assert torch.allclose(model_tensors(found)[name], tensor, rtol=10 * tolerance, atol=tolerance), name
-
-
-@pytest.fixture
-def workers_find_this_module(monkeypatch):
-    """Let Ray's workers import this module: they unpickle its objects by the module's name."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "family",
-    # Two families cover what Ray has to carry. Four are trained by the processes of test_loop alone.
-    [
-        pytest.param(each, marks=pytest.mark.long) if each not in ON_RAY else each
-        for each in FAMILIES
-        if each not in ("cove", "ntm", "gpt", "transformer_xl")
-    ],
-)
-def test_workers_0_1_and_2_train_the_same_model(tmp_path, workers_find_this_module, family):
-    job = make_job(tmp_path, family)
-    done = {
-        workers: fit(job, run_of(workers=workers), session_of(tmp_path, f"workers-{workers}"))
-        for workers in (0, 1, 2)
-    }
-    assert len(done[0].state["evaluations"]) == 5
-    for workers in (1, 2):
-        assert_near(done[workers], done[0], 1e-4)
-        curves = [read_records(tmp_path / f"workers-{each}" / "curve.jsonl") for each in (0, workers)]
-        assert [record.step for record in curves[1]] == [record.step for record in curves[0]]
-
-
-@pytest.mark.ray
-@pytest.mark.long
-def test_workers_with_a_shard_each_train_the_same_model(tmp_path, workers_find_this_module):
-    job = make_job(tmp_path, "bert")
-    whole = fit(job, run_of(workers=0), session_of(tmp_path, "whole"))
-    sharded = fit(job, run_of(workers=2, sharding="full"), session_of(tmp_path, "sharded"))
-    assert_near(sharded, whole, 1e-4)
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("title", "max_worker_failures", "message"),
-    [
-        (None, 1, None),
-        (None, 0, r"a worker was lost, and run\.max_worker_failures: 0 leaves no"),
-        ("TrainController", 1, r"controller was lost: .* repeat the command"),
-    ],
-    ids=["worker", "worker too often", "controller"],
-)
-def test_a_killed_training_resumes_and_ends_with_the_same_weights(
-    tmp_path, workers_find_this_module, title, max_worker_failures, message
-):
-    job = make_job(tmp_path)
-    whole = fit(job, run_of(workers=0), session_of(tmp_path, "whole"))
-    session = session_of(tmp_path, "killed")
-    kill_at = whole.step // 2
-    records = RecorderConfig(uri="", run_id=None, path=tmp_path / "killed" / "curve.jsonl")
-    killing = Killing(records, tmp_path / "starts", kill_at, kills=1, title=title)
-    session = dataclasses.replace(session, open_recorder=killing.open)
-    run = run_of(workers=1, max_worker_failures=max_worker_failures)
-    if message is not None:  # no retry is left: repeating the command resumes
-        with pytest.raises(WorkersError, match=message):
-            fit(job, run, session)
-    done = fit(job, run, session)
-    fresh, resumed = killing.starts()
-    assert fresh == -1
-    if title is None:
-        assert resumed == kill_at - 1  # from the checkpoint before the kill
-    else:  # without their controller, workers train on for a moment
-        assert kill_at - 1 <= resumed < whole.step
-    assert_near(done, whole, 1e-6)
-    steps = [record.step for record in read_records(records.path)]
-    assert steps == list(range(whole.step + 1))
 
 
 def test_a_workers_refusal_is_shown_without_rays_wrapping():

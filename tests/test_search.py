@@ -1,4 +1,4 @@
-"""A search whose trials are lost has the same results as an undisturbed one."""
+"""Searches, and which Ray their processes ask. `test_on_ray` kills trials of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from pipeline.distributed.cluster import Cluster
-from pipeline.distributed.failures import TrialLostError
 from pipeline.distributed.search import Objective, TrialResult, Values, search
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Range, Trials, Tune
@@ -22,8 +21,7 @@ from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.context import no_recorder
 from pipeline.training.language_model import LanguageModelJob
 from tests.killed import Killing
-from tests.test_launch import make_job, run_of
-from tests.test_trials import workers_find_tests  # noqa: F401  a fixture
+from tests.test_launch import run_of
 
 LR = "finetune_lm.optimizer.lr"
 RATES = [0.01, 0.02, 0.0001, 0.03]
@@ -67,7 +65,12 @@ class _Run:
 
 
 def run_search(
-    job: LanguageModelJob, curves: Path, storage: str, killing: Killing | None = None, retries: int = 0
+    job: LanguageModelJob,
+    curves: Path,
+    storage: str,
+    cluster: Cluster,
+    killing: Killing | None = None,
+    retries: int = 0,
 ) -> list[TrialResult]:
     curves.mkdir(exist_ok=True)  # if it is missing, a recorder keeps its file elsewhere
     places = SimpleNamespace(
@@ -81,7 +84,7 @@ def run_search(
     run = run_of(max_worker_failures=retries)
     objective = Objective(jobs.make, jobs.session, run, "validation/bits_per_byte", float)
     with SearchRuns(places, "value", places, lambda: None) as runs:  # type: ignore[arg-type]
-        return search(objective, SETTINGS, ONE_AT_ONCE, Cluster(), f"{storage}/search", runs)
+        return search(objective, SETTINGS, ONE_AT_ONCE, cluster, f"{storage}/search", runs)
 
 
 def rounded(trial: TrialResult) -> TrialResult:
@@ -96,29 +99,6 @@ def curves_in(folder: Path) -> dict[str, list[tuple[int, float]]]:
         ]
         for path in sorted(folder.glob("*/curve.jsonl"))
     }
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_trial_that_is_killed_changes_nothing(tmp_path, bucket, workers_find_tests):  # noqa: F811
-    """Killed three times after its first rung; each start of the search allows one retry."""
-    job, whole, killed = make_job(tmp_path), tmp_path / "whole", tmp_path / "killed"
-    wanted = run_search(job, whole, str(tmp_path / "runs"))
-    # If the scheduler forgot earlier trials, the third would be the first to reach each rung.
-    assert [trial.state for trial in wanted] == ["finished", "finished", "stopped early", "finished"]
-    records = RecorderConfig(uri="", run_id=None, path=tmp_path / "curve.jsonl")
-    killing = Killing(records, tmp_path / "marks", step=12, kills=3)
-    with pytest.raises(
-        TrialLostError, match=r"trial \w+ was lost, and run\.max_worker_failures: 1 leaves no"
-    ):
-        run_search(job, killed, bucket, killing, retries=1)
-    assert killing.starts() == [-1, 11]
-    found = run_search(job, killed, bucket, killing, retries=1)
-    assert killing.starts() == [-1, 11, 11, 11]
-    assert [rounded(trial) for trial in found] == [rounded(trial) for trial in wanted]
-    curves = curves_in(whole)
-    assert [len(curves[str(rate)]) for rate in RATES] == [4, 4, 1, 4]
-    assert curves_in(killed) == curves
 
 
 ANOTHER_RAY = """

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from pipeline.artifacts.model_folder import load_model
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_info
-from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.doctor.needs import needs_of
@@ -51,8 +50,13 @@ def params_with(top: dict[str, Any]) -> Params:
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory) -> Path:
+    return write_tokens(tmp_path_factory.mktemp("tokens"))
+
+
+def write_tokens(folder: Path) -> Path:
     """Shards with a vocabulary of 50, of which the ids 5 to 47 occur, between document start and end."""
-    folder, rng = tmp_path_factory.mktemp("tokens"), np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
     splits: dict[str, SplitInfo] = {}
     for split, num_documents in (("train", 20), ("validation", 6)):
         with ShardWriter(folder, split, 50) as shard:
@@ -161,27 +165,6 @@ def test_a_run_that_was_stopped_in_either_training_ends_bit_for_bit_alike(
     assert [step > 0 for step in resumed_from] == ([True] if stopped == "embedding" else [])
     for name, weight in whole.items():
         assert torch.equal(resumed[name], weight), name
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_both_trainings_run_in_turn_on_one_ray(tmp_path, tokens, monkeypatch):
-    here, there = params_with({}), params_with({"run": {"workers": 1, "threads_per_worker": 1}})
-    _, wanted = pretrain(tmp_path / "here", tokens, here)
-    num_joins = 0
-    join = Cluster._join
-
-    def counted(self: Cluster) -> None:
-        nonlocal num_joins
-        num_joins += 1
-        join(self)
-
-    monkeypatch.setattr(Cluster, "_join", counted)
-    with Cluster() as cluster:
-        _, tensors = pretrain(tmp_path, tokens, there, cluster=cluster)
-    assert num_joins == 1
-    for name, weight in wanted.items():
-        torch.testing.assert_close(tensors[name], weight, msg=name)
 
 
 def test_only_head_starts_with_it_have_its_code_and_the_family_of_the_vectors_in_their_fingerprint():

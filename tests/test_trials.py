@@ -1,4 +1,4 @@
-"""Trials, one by one in this process and at once on a real Ray; those with an outcome do not run again."""
+"""Trials, one by one in this process, without those that have an outcome. For a real Ray: `test_on_ray`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +15,6 @@ import torch
 
 from pipeline.distributed import search
 from pipeline.distributed.cluster import Cluster
-from pipeline.distributed.failures import TrialLostError
 from pipeline.distributed.placement import trials_at_once
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run, Trials
@@ -25,16 +24,14 @@ from pipeline.distributed.trials import (
     outcome_of,
     trial_runner,
 )
-from pipeline.stages._trials import ModelPoint
 from pipeline.storage import patience
 from pipeline.storage.folder import Folder
 from pipeline.storage.lease import Fence, LeaseLostError, Process, acquire
 from pipeline.storage.patience import StorageError
 from pipeline.sweeps.sweep import Spec, Sweep
-from pipeline.tracking import RecorderConfig, read_records
+from pipeline.tracking import RecorderConfig
 from pipeline.training.checkpoint import Checkpoint
-from tests.killed import Killing
-from tests.test_launch import make_job, run_of, session_of
+from tests.test_launch import run_of
 
 ONE = Trials(cpus=1, gpus=0.0, at_once=None)
 
@@ -64,15 +61,9 @@ class Square:
         return Checkpoint(0, {"square": torch.tensor([self.number**2])}, {"number": self.number})
 
 
-@pytest.fixture
-def workers_find_tests(monkeypatch):
-    """Let Ray's workers import this module: they unpickle its objects by the module's name."""
-    for folder in (Path(__file__).parent.parent, Path(__file__).parent):
-        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-
-def run_all(trials: Sequence[Trial], run: Run, folder: Path | str) -> dict[str, str]:
+def run_all(
+    trials: Sequence[Trial], run: Run, folder: Path | str, cluster: Cluster | None = None
+) -> dict[str, str]:
     """The error of each trial by name; empty if it succeeded."""
     ended: dict[str, str] = {}
     begun: list[str] = []
@@ -83,26 +74,30 @@ def run_all(trials: Sequence[Trial], run: Run, folder: Path | str) -> dict[str, 
 
     def tell(trial: Trial, error: Exception | None) -> None:
         assert trial.name in begun
-        if not run.workers:
+        if cluster is None:
             assert begun[-1] == trial.name  # the next one has not begun
         assert trial.name not in ended
         ended[trial.name] = "" if error is None else str(error)
 
-    with trial_runner(Terms(run, ONE), Cluster() if run.workers else None, str(folder)) as run_trials:
+    with trial_runner(Terms(run, ONE), cluster, str(folder)) as run_trials:
         run_trials(trials, begin, tell)
     return ended
 
 
 def run_squares(
-    folder: Path, numbers: list[int], workers: int, retries: int = 0
+    folder: Path, numbers: list[int], cluster: Cluster | None = None, retries: int = 0
 ) -> tuple[list[Square], dict[str, str]]:
     trials = [Square(f"square {n}", str(folder / f"square{n}"), n) for n in numbers]
-    return trials, run_all(trials, run_of(workers=workers, max_worker_failures=retries), folder / "sweep")
+    run = run_of(workers=0 if cluster is None else 1, max_worker_failures=retries)
+    return trials, run_all(trials, run, folder / "sweep", cluster)
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.ray)])
-def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, workers_find_tests, workers):
-    trials, ended = run_squares(tmp_path, [3, -2, 5, -4], workers)
+def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path):
+    assert_each_ends_once(tmp_path, None)
+
+
+def assert_each_ends_once(folder: Path, cluster: Cluster | None) -> None:
+    trials, ended = run_squares(folder, [3, -2, 5, -4], cluster)
     assert ended == {
         "square 3": "",
         "square 5": "",
@@ -113,9 +108,9 @@ def test_each_trial_ends_once_and_a_failing_one_alone(tmp_path, workers_find_tes
     assert outcomes[1] is None
     assert [int(each.tensors["square"]) for each in outcomes if each] == [9, 25]
     # The second time, with one trial more, only those without an outcome run.
-    _, again = run_squares(tmp_path, [3, -2, 5, 7], workers)
+    _, again = run_squares(folder, [3, -2, 5, 7], cluster)
     assert again == {"square 3": "", "square -2": "-2 is negative", "square 5": "", "square 7": ""}
-    runs = {n: (tmp_path / f"square{n}.runs").read_text() for n in (3, -2, 5, 7)}
+    runs = {n: (folder / f"square{n}.runs").read_text() for n in (3, -2, 5, 7)}
     assert runs == {3: "x", -2: "xx", 5: "x", 7: "x"}
 
 
@@ -167,18 +162,11 @@ def test_a_sweep_builds_each_point_once_and_trains_only_those_that_are_missing(t
 
 def test_a_lost_storage_stops_the_other_trials_and_is_no_result(tmp_path):
     with pytest.raises(StorageError, match="the disk is full; free some space there"):
-        run_squares(tmp_path, [2, 13], 0)
-    trials, ended = run_squares(tmp_path, [2, 13], 0)
+        run_squares(tmp_path, [2, 13])
+    trials, ended = run_squares(tmp_path, [2, 13])
     assert ended == {"square 2": "", "square 13": ""}
     assert [int(each.tensors["square"]) for each in map(outcome, trials) if each] == [4, 169]
     assert (tmp_path / "square2.runs").read_text() == "x"
-
-
-@pytest.mark.ray
-def test_a_trial_that_lost_its_storage_is_retried_on_ray(tmp_path, workers_find_tests):
-    _, ended = run_squares(tmp_path, [2, 13], 1, retries=1)
-    assert ended == {"square 2": "", "square 13": ""}
-    assert (tmp_path / "square13.runs").read_text() == "xx"
 
 
 def outcome(trial: Trial) -> Checkpoint | None:
@@ -232,35 +220,6 @@ def test_who_was_overtaken_writes_no_outcome_and_has_none(tmp_path):
     with pytest.raises(LeaseLostError):
         run_all([trial], run_of(), tmp_path)
     assert outcome(trial) is None
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_killed_trial_resumes_and_has_the_same_outcome(tmp_path, workers_find_tests):
-    """It is killed more often than it is retried: the stage stops, and succeeds when it is repeated."""
-    job, run = make_job(tmp_path), run_of(workers=1, max_worker_failures=1)
-    whole = ModelPoint("whole", str(tmp_path / "whole"), job, run, session_of(tmp_path, "whole"))
-    assert run_all([whole], run_of(), tmp_path) == {"whole": ""}
-    records = RecorderConfig(uri="", run_id=None, path=tmp_path / "killed" / "curve.jsonl")
-    killing = Killing(records, tmp_path / "marks", step=12, kills=3)
-    session = replace(session_of(tmp_path, "killed"), open_recorder=killing.open)
-    trials: list[Trial] = [
-        Square("square 3", str(tmp_path / "square3"), 3),
-        ModelPoint("killed", str(tmp_path / "killed"), job, run, session),
-    ]
-    with pytest.raises(TrialLostError, match=r"killed was lost, and run\.max_worker_failures: 1 leaves"):
-        run_all(trials, run, tmp_path / "sweep")
-    assert killing.starts() == [-1, 11]
-    assert run_all(trials, run, tmp_path / "sweep")["killed"] == ""
-    assert killing.starts() == [-1, 11, 11, 11]
-    found, wanted = outcome(trials[1]), outcome(whole)
-    assert found
-    assert wanted
-    assert found.state["validation"] == pytest.approx(wanted.state["validation"], rel=1e-6)
-    for name, tensor in wanted.tensors.items():
-        assert torch.allclose(found.tensors[name], tensor, rtol=1e-5, atol=1e-6), name
-    assert [record.step for record in read_records(records.path)] == list(range(found.step + 1))
-    assert (tmp_path / "square3.runs").read_text() == "x"
 
 
 def node(cpus: float, gpus: float = 0) -> dict[str, float]:

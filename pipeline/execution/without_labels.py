@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts.shipped import NO_LABELS_FILE
 from pipeline.corpus.settings import FilesSource
 from pipeline.files.atomic import atomic_folder
 from pipeline.project import stages
@@ -29,6 +28,8 @@ def is_passed_over(stage: str, params: Params) -> bool:
 
 def write_nothing(stage: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Leave nothing in the outputs of a stage but a note, and tables without rows; return its metrics."""
+    from pipeline.artifacts.shipped import NO_LABELS_FILE  # and torch, which most stages do not need
+
     for flag in stages.describe(stage).outputs:
         folder: Path = arguments[flag]
         with atomic_folder(folder) as aside:  # DVC warns of empty folders

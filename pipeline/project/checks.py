@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from models.family import check_chunks
 from pipeline.corpus.settings import FilesSource, PydocsSource
 from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS
+from pipeline.evaluation.scaling_law import LEAST_DISTINCT
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
 from pipeline.project.params import Params, is_in_context
+from pipeline.project.sizes import sizes_of
 from pipeline.training.cards import family_and_config
 
 _CLASSIFIERS = ("finetune_classifier", "few_labels", "scratch")
@@ -28,6 +30,7 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
     for section, name, is_wanted in (
         ("tune", tune.headstart, tune.num_trials > 0),
         ("ablate", ablate.headstart, bool(ablate.seeds)),
+        ("scaling", params.scaling.headstart, bool(params.scaling.sizes)),
     ):
         if is_wanted and name not in params.run.headstarts:
             raise ValueError(
@@ -60,9 +63,28 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
     _check_corpora(params, trained)
     for arm in filter(is_in_context, params.arms(params.num_texts)):
         _check_in_context(arm, found[arm.partition(":")[0]], params.num_texts)
+    if params.scaling.sizes:
+        _check_scaling(params, found[params.scaling.headstart])
     if params.distil_classifier.student is not None:
         _check_distilled(params, found[params.distil_classifier.student])
     return trained
+
+
+def _check_scaling(params: Params, head_start: ResolvedHeadStart) -> None:
+    """Raise ValueError for sizes that cannot be trained, or that determine no law."""
+    settings, key = params.scaling, "params.yaml: scaling"
+    if head_start.family.objective != "causal":
+        raise ValueError(
+            f"{key}.headstart is {head_start.name}, but {head_start.family.name} is not trained to predict "
+            "the next token, which the law is of; name a head start that is, such as gpt or ulmfit"
+        )
+    for name, numbers in (("sizes", list(settings.sizes)), ("tokens", settings.tokens)):
+        if len(numbers) < LEAST_DISTINCT:
+            raise ValueError(
+                f"{key}.{name} has {len(numbers)} ({', '.join(map(str, numbers))}); a law needs "
+                f"{LEAST_DISTINCT}, or its floor stays unknown"
+            )
+    sizes_of(params)
 
 
 def _check_distilled(params: Params, student: ResolvedHeadStart) -> None:

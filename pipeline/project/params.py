@@ -1,8 +1,8 @@
 """The whole of params.yaml.
 
-Every setting lives there and none has a default here, except the parts of a `Range`. What a family of models
-brings as its own defaults is in its file (`Family.defaults`). A key that is unknown, missing or mistyped is
-refused with its dotted name.
+Every setting lives there and none has a default here, except the parts of a `Range` and a `Size`. What a
+family of models brings as its own defaults is in its file (`Family.defaults`). A key that is unknown, missing
+or mistyped is refused with its dotted name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.evaluation.settings import Evaluate, Probe, ZeroShot
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.settings.section import Distinct, Section
-from pipeline.sweeps.settings import Ablate, DistilClassifier, SampleEfficiency
+from pipeline.sweeps.settings import Ablate, DistilClassifier, SampleEfficiency, Scaling
 from pipeline.training.settings import (
     ClassifierTraining,
     DistillationSettings,
@@ -65,6 +65,7 @@ class Params(Section):
     sample_efficiency: SampleEfficiency
     zero_shot: ZeroShot
     ablate: Ablate
+    scaling: Scaling
     distil_classifier: DistilClassifier
 
     def trained_ensembles(self) -> dict[str, list[str]]:
@@ -179,6 +180,7 @@ def _check_names(params: Params) -> None:
         _check_known(params.evaluate.ship, params.candidates(params.num_texts), "evaluate.ship")
     _check_known(params.tune.headstart, params.headstarts, "tune.headstart")
     _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
+    _check_known(params.scaling.headstart, params.headstarts, "scaling.headstart")
     distilled = params.distil_classifier
     if distilled.student is not None:
         _check_known(distilled.student, params.headstarts, "distil_classifier.student")

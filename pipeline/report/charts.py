@@ -371,6 +371,58 @@ def ablations(rows: Sequence[Row], measure: str) -> Any:
     return _sized(alt.layer(zero, *([bars] if known else []), points), height=max(120, 24 * len(rows)))
 
 
+def loss_by_size(rows: Sequence[Row], fitted: Sequence[Row]) -> Any:
+    """Bits per byte against size, coloured by the number of tokens: points as measured, lines by the law."""
+    import altair as alt
+
+    tokens = [f"{number:,}" for number in sorted({row["tokens"] for row in rows})]
+
+    def drawn(some: Sequence[Row]) -> Any:
+        named = [{**row, "number": f"{row['tokens']:,}"} for row in some]
+        return alt.Chart(_data(named)).encode(
+            x=_size_axis(), y=_bits_axis(), color=_colour("number:N", "tokens", tokens)
+        )
+
+    tips = ["size:N", alt.Tooltip("parameters:Q", format=",d"), alt.Tooltip("tokens:Q", format=",d"),
+            alt.Tooltip("bits_per_byte:Q", format=".3f"), alt.Tooltip("fitted:Q", format=".3f")]  # fmt: skip
+    points = drawn(rows).mark_point(filled=True, size=60, opacity=1)
+    points = points.encode(shape=_shape("number:N", tokens), tooltip=tips)
+    return _sized(alt.layer(drawn(fitted).mark_line(opacity=0.7), points))
+
+
+def isoflop(rows: Sequence[Row]) -> Any:
+    """Bits per byte against size for each of some computes, with each one's best size."""
+    import altair as alt
+
+    named = [{**row, "compute": f"{row['flop']:.1e} FLOP"} for row in rows]
+    names = list(dict.fromkeys(row["compute"] for row in named))
+    base = {"x": _size_axis(), "y": _bits_axis(), "color": _colour("compute:N", "", names)}
+    lines = alt.Chart(_data(named)).mark_line().encode(**base)
+    best = alt.Chart(_data([row for row in named if row["best"]])).encode(
+        **base,
+        shape=_shape("compute:N", names),
+        tooltip=[
+            "compute:N",
+            alt.Tooltip("parameters:Q", format=",d"),
+            alt.Tooltip("bits_per_byte:Q", format=".3f"),
+        ],
+    )
+    return _sized(alt.layer(lines, best.mark_point(filled=True, size=80, opacity=1)))
+
+
+def _size_axis() -> Any:
+    import altair as alt
+
+    scale, axis = alt.Scale(type="log", nice=False, padding=20), alt.Axis(format="~s", labelOverlap="greedy")
+    return alt.X("parameters:Q", scale=scale, axis=axis, title="parameters (logarithmic)")
+
+
+def _bits_axis() -> Any:
+    import altair as alt
+
+    return alt.Y("bits_per_byte:Q", title="bits per byte", scale=alt.Scale(zero=False))
+
+
 def _relative(value: Any, column: Sequence[Any], logarithmic: bool) -> float:
     """0 for the lowest value of the column, 1 for the highest."""
     if not all(isinstance(each, int | float) for each in column):

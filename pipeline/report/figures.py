@@ -40,7 +40,7 @@ def name_of(arm: str) -> str:
 
 @dataclass(frozen=True)
 class Figures:
-    """Metrics by file name. `tune` and `ablate` are there only if they ran any trials."""
+    """Metrics by file name. Those of sweeps are there only if they ran any trials."""
 
     tokenizers: Mapping[str, str]  # of each head start that was trained
     metrics: Mapping[str, Mapping[str, Any]]
@@ -93,7 +93,7 @@ def read(
     needed += ["find_leaks", "evaluate", "sample_efficiency"]
     found = {name: _json(metrics / f"{name}.json") for name in needed}
     has_labels = "without_labels" not in found["evaluate"]
-    for name in ("tune", "ablate", "distil_classifier"):
+    for name in ("tune", "ablate", "scaling", "distil_classifier"):
         file = metrics / f"{name}.json"
         if file.exists() and (figures := _json(file)).get("num_trials") != 0:
             found[name] = figures

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from pipeline.report import figures as data
-from pipeline.report import sentences, tables
+from pipeline.report import scaling, sentences, tables
 from pipeline.report.figures import Figures, name_of
 from pipeline.report.verdict import at_a_glance, verdict
 
@@ -33,6 +33,10 @@ def summary(figures: Figures) -> str:
     if figures.get("ablate") is not None:
         found = f"{sentences.ablations(figures)}\n\n{_table(_ablations(figures))}"
         sections.append(("What each trick is worth", found))
+    if figures.get("scaling") is not None:
+        found = _paragraphs([_plain(said) for said in scaling.sentences(figures)]).lstrip()
+        found += f"\n{_table(scaling.law(figures))}\n{_table(scaling.budgets(figures))}"
+        sections.append(("What more compute would buy", found))
     sections += [
         ("Test documents that are also in the training text", f"{sentences.leakage(figures)}\n"),
         ("Vocabulary of each tokenizer", _table(tables.vocabulary(figures))),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from pipeline.report import charts, sentences, tables
+from pipeline.report import charts, scaling, sentences, tables
 from pipeline.report import figures as data
 from pipeline.report.figures import TRAININGS, Figures, Row, name_of
 from pipeline.report.verdict import at_a_glance, verdict
@@ -101,6 +101,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         ("rates", "Learning rates as used", _rates(figures)),
         ("search", "Search", _search(figures)),
         ("ablations", "What each trick is worth", _ablations(figures)),
+        ("scaling", "What more compute would buy", _scaling(figures)),
         ("vocabulary", "Vocabulary", _table(tables.vocabulary(figures))),
         ("leakage", "Leakage", _leakage(figures)),
         ("corpora", "Corpora", _corpora(figures)),
@@ -439,6 +440,34 @@ def _ablations(figures: Figures) -> str:
         failed = _list(f"{row['trick']}: {row['failure']}" for row in said if row["failure"])
         parts.append(f"<h3>Tricks without a figure</h3>{failed}" if failed else "")
     return "".join(parts)
+
+
+def _scaling(figures: Figures) -> str:
+    found = figures.get("scaling")
+    if found is None:
+        return ""
+    rows = [row for row in found["runs"] if not row["failure"]]
+    return (
+        _paragraphs(scaling.sentences(figures))
+        + _figure(
+            "scaling-runs",
+            charts.loss_by_size(rows, found["fitted"]),
+            "Each point is a run; the lines are the law, by number of tokens.",
+        )
+        + _figure(
+            "scaling-isoflop",
+            charts.isoflop(found["isoflop"]),
+            "By the law, equal compute spent on other sizes: a small network reads more text. The points are "
+            "the best sizes. The topmost line is of the smallest run, the lowest of four times the largest.",
+        )
+        + "<h3>The law</h3>"
+        + _table(scaling.law(figures))
+        + "<h3>What a budget is best spent on</h3>"
+        + _table(scaling.budgets(figures))
+        + "<p class='note'>At the speed measured here. Other budgets: <code>headstart plan</code>.</p>"
+        + "<h3>The runs</h3>"
+        + _table(scaling.runs(figures))
+    )
 
 
 def _leakage(figures: Figures) -> str:

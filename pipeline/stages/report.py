@@ -16,7 +16,7 @@ from pipeline.report.page import Provenance, page
 from pipeline.report.studies import read_studies
 
 STAGE = Stage(
-    place=14,
+    place=15,
     kind="reports",
     sections=("run.headstarts", "headstarts", "corpus"),
     outputs=("out", "summary", "pictures", "headline"),

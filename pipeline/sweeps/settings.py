@@ -1,4 +1,4 @@
-"""Settings of `sample_efficiency` and `ablate` in params.yaml."""
+"""Settings of the stages of many trainings in params.yaml."""
 
 from __future__ import annotations
 
@@ -41,3 +41,29 @@ class Ablate(Section):
     labels: NumLabels  # to train a classifier on
     classifier: dict[str, Any]  # laid over the head start's few_labels
     pretrain_lm: dict[str, Any]  # laid over the head start's
+
+
+class Size(Section):
+    """A size of a head start: what is laid over its settings."""
+
+    config: dict[str, Any] = Field(default_factory=dict)
+    pretrain_lm: dict[str, Any] = Field(
+        default_factory=dict
+    )  # above scaling.pretrain_lm: a larger network wants a lower rate
+
+
+class LargerRun(Size):
+    tokens: Count
+
+
+class Scaling(Section):
+    """The trainings of `headstart scaling`: each size on each number of tokens, with each seed."""
+
+    headstart: str
+    sizes: dict[str, Size]  # by a name of one's own; none: no law
+    tokens: Annotated[list[Count], Field(min_length=1), Distinct]  # of the general text, passes counted
+    seeds: Annotated[list[Seed], Field(min_length=1), Distinct]
+    pretrain_lm: dict[str, Any]  # laid over the head start's, for all sizes
+    check: LargerRun | None  # made after the law has foretold it
+    bootstrap_samples: Annotated[int, Field(ge=1, le=100_000)]
+    confidence: Annotated[float, Field(gt=0, lt=1)]

@@ -17,6 +17,14 @@ def said_of(metrics: Mapping[str, Any]) -> str:
     """The result in a few words; none for a stage that has but work to show."""
     if "shipped" in metrics:
         return f"ships {metrics['shipped']}, {metrics['error']:.1%} of test documents wrong"
+    if "law" in metrics:
+        check = metrics["check"]
+        told = (
+            f", {check['expected']:.3f} bits per byte foretold and {check['bits_per_byte']:.3f} made"
+            if check and not check["failure"]
+            else ""
+        )
+        return f"a law of {len(metrics['runs'])} runs{told}"
     if metrics.get("measures"):
         first = metrics["measures"][0]
         values = (metrics[when][first["name"]] for when in ("before", "after"))

@@ -1,0 +1,290 @@
+"""Loss by size and number of tokens: the law, its fit, and what a budget should be spent on.
+
+Sources: Kaplan et al. 2020, "Scaling Laws for Neural Language Models"; Hoffmann et al. 2022, "Training
+Compute-Optimal Large Language Models", equations 2 to 4 and appendix D.2 (approach 3).
+
+Departures. The loss is in bits per byte, so that laws of several tokenizers compare; the law's exponents are
+the same in any unit. N counts what multiplies each token, so a tied embedding once and one that is only
+looked up not at all: then C = 6 N D holds for small networks, too, whose vocabulary is most of them. The
+search begins at the best of Hoffmann's grid, not at all 4,500 points of it.
+
+Shapes: R runs, S laws drawn by bootstrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from pipeline.evaluation.label_curve import Bootstrap
+
+FLOP_PER_WEIGHT = 6.0  # and token, forward and backward: Kaplan et al. 2020, section 2.1
+LEAST_DISTINCT = 3  # sizes, and numbers of tokens: with two, a power law has no floor
+LEAST_RUNS = 6  # the law has five constants
+
+_HUBER_DELTA = 1e-3  # of the logarithm of the loss
+_GRID = list(
+    product(  # of a, b, e, alpha, beta: Hoffmann et al. 2022, appendix D.2
+        np.arange(0, 26, 5.0), np.arange(0, 26, 5.0), np.arange(-1, 1.1, 0.5), np.arange(0, 2.1, 0.5),
+        np.arange(0, 2.1, 0.5),
+    )
+)  # fmt: skip
+_STARTS, _STARTS_OF_DRAW = 20, 2
+_SIZES_OF_PLAN = np.geomspace(1e-2, 1e4, 1201)  # times the largest that was measured
+
+
+Device = Literal["core", "gpu"]
+
+
+class Optimum(NamedTuple):
+    num_parameters: float
+    num_tokens: float
+
+
+@dataclass(frozen=True)
+class Law:
+    """L(N, D) = E + A / N^alpha + B / D^beta: equation 2 of Hoffmann et al. 2022."""
+
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+
+    def loss(self, num_parameters: np.ndarray | float, num_tokens: np.ndarray | float) -> np.ndarray:
+        N, D = np.asarray(num_parameters, float), np.asarray(num_tokens, float)
+        return np.asarray(self.E + self.A * N**-self.alpha + self.B * D**-self.beta)
+
+    def optimum(self, flop: float) -> Optimum:
+        """The size and the tokens of the lowest loss for a compute of 6 N D: equation 4."""
+        total = self.alpha + self.beta
+        G = (self.alpha * self.A / (self.beta * self.B)) ** (1 / total)
+        each = flop / FLOP_PER_WEIGHT
+        return Optimum(G * each ** (self.beta / total), each ** (self.alpha / total) / G)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What was measured: each an array (R,)."""
+
+    num_parameters: np.ndarray
+    num_tokens: np.ndarray
+    loss: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.loss)
+
+    @property
+    def flop(self) -> np.ndarray:
+        return FLOP_PER_WEIGHT * self.num_parameters * self.num_tokens
+
+    def at(self, chosen: np.ndarray) -> Runs:
+        return Runs(self.num_parameters[chosen], self.num_tokens[chosen], self.loss[chosen])
+
+    @classmethod
+    def of_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Runs:
+        columns = ("parameters", "tokens", "bits_per_byte")
+        return cls(*(np.array([row[name] for row in rows], float) for name in columns))
+
+    @property
+    def determine_a_law(self) -> bool:
+        distinct = min(len(np.unique(self.num_parameters)), len(np.unique(self.num_tokens)))
+        return len(self) >= LEAST_RUNS and distinct >= LEAST_DISTINCT
+
+
+def fit(runs: Runs) -> Law:
+    """Fit by the Huber loss of the logarithm, from the best points of a grid.
+
+    Source: Hoffmann et al. 2022, equation 3: the sum over runs of Huber(LSE(a - alpha log N, b - beta log D,
+    e) - log L), by L-BFGS. Raises ValueError for runs that determine no law.
+    """
+    if not runs.determine_a_law:
+        raise ValueError(
+            f"{len(runs)} runs of {len(np.unique(runs.num_parameters))} sizes and "
+            f"{len(np.unique(runs.num_tokens))} numbers of tokens determine no scaling law; it needs "
+            f"{LEAST_DISTINCT} of each and {LEAST_RUNS} runs"
+        )
+    return _fit(runs, _best_of_grid(runs, _STARTS))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A law, the laws that other runs might have given, and how far the runs lie from it."""
+
+    runs: Runs
+    law: Law
+    drawn: list[Law]
+    bootstrap: Bootstrap
+
+    def interval(self, values: Iterable[float]) -> tuple[float, float]:
+        return self.bootstrap.interval(np.fromiter(values, float))
+
+    @cached_property
+    def residuals(self) -> np.ndarray:
+        """Of the logarithm of the loss (R,)."""
+        fitted = self.law.loss(self.runs.num_parameters, self.runs.num_tokens)
+        return np.log(self.runs.loss) - np.log(fitted)
+
+    def expected(self, num_parameters: float, num_tokens: float) -> tuple[float, float, float]:
+        """The loss of one more run, with an interval: by the drawn laws, each with a residual of the runs."""
+        rng = np.random.default_rng(self.bootstrap.seed)
+        off = np.exp(rng.choice(self.residuals, len(self.drawn)))
+        drawn = np.array([law.loss(num_parameters, num_tokens) for law in self.drawn]) * off
+        return float(self.law.loss(num_parameters, num_tokens)), *self.interval(drawn)
+
+
+def fit_with_interval(runs: Runs, bootstrap: Bootstrap) -> Fitted:
+    """Fit the runs, and as many draws of as many runs with replacement.
+
+    A draw of too few sizes or numbers of tokens to determine a law is drawn again. Raises ValueError as
+    `fit`.
+    """
+    law = fit(runs)
+    rng = np.random.default_rng(bootstrap.seed)
+    drawn: list[Law] = []
+    while len(drawn) < bootstrap.num_draws:
+        sample = runs.at(rng.integers(len(runs), size=len(runs)))
+        if sample.determine_a_law:
+            drawn.append(_fit(sample, [_logs(law), *_best_of_grid(sample, _STARTS_OF_DRAW)]))
+    return Fitted(runs, law, drawn, bootstrap)
+
+
+def _logs(law: Law) -> np.ndarray:
+    E, A, B, alpha, beta = astuple(law)
+    return np.array([np.log(A), np.log(B), np.log(E), alpha, beta])
+
+
+def _terms(constants: np.ndarray, runs: Runs) -> np.ndarray:
+    """Logarithms of the law's three terms (..., 3, R), by constants (..., 5): a, b, e, alpha, beta."""
+    a, b, e, alpha, beta = np.moveaxis(constants, -1, 0)[..., None]
+    log_N, log_D = np.log(runs.num_parameters), np.log(runs.num_tokens)
+    return np.stack(np.broadcast_arrays(a - alpha * log_N, b - beta * log_D, e), axis=-2)
+
+
+def _huber(errors: np.ndarray) -> np.ndarray:
+    size = np.abs(errors)
+    return np.where(size <= _HUBER_DELTA, errors**2 / 2, _HUBER_DELTA * (size - _HUBER_DELTA / 2))
+
+
+def _best_of_grid(runs: Runs, count: int) -> list[np.ndarray]:
+    grid = np.array(_GRID)
+    errors = np.logaddexp.reduce(_terms(grid, runs), axis=-2) - np.log(runs.loss)
+    return list(grid[np.argsort(_huber(errors).sum(-1), kind="stable")[:count]])
+
+
+def _fit(runs: Runs, starts: Iterable[np.ndarray]) -> Law:
+    from scipy.optimize import minimize
+
+    log_N, log_D, log_L = np.log(runs.num_parameters), np.log(runs.num_tokens), np.log(runs.loss)
+    # Sizes and tokens over their geometric means, or a and alpha, b and beta would hardly differ in effect.
+    mean_N, mean_D = log_N.mean(), log_D.mean()
+    log_N, log_D = log_N - mean_N, log_D - mean_D
+    centred = Runs(np.exp(log_N), np.exp(log_D), runs.loss)
+    shift = np.array([mean_N, mean_D])
+
+    def objective(constants: np.ndarray) -> tuple[float, np.ndarray]:
+        terms = _terms(constants, centred)
+        total = np.logaddexp.reduce(terms, axis=0)
+        errors = total - log_L
+        slopes = np.clip(errors, -_HUBER_DELTA, _HUBER_DELTA) * np.exp(terms - total)
+        gradient = [*slopes.sum(-1), -(slopes[0] * log_N).sum(), -(slopes[1] * log_D).sum()]
+        # In units of the threshold: the search stops at gradients below an absolute size.
+        return float(_huber(errors).sum()) / _HUBER_DELTA, np.array(gradient) / _HUBER_DELTA
+
+    bounds = [(None, None)] * 3 + [(1e-6, None)] * 2  # a law falls with size and text
+    options = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-12, "gtol": 1e-8}
+    found = []
+    for start in starts:
+        first = np.concatenate([start[:2] - start[3:] * shift, start[2:]])
+        found.append(minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options))
+    a, b, e, alpha, beta = min(found, key=lambda each: float(each.fun)).x
+    a, b = a + alpha * mean_N, b + beta * mean_D
+    return Law(
+        E=float(np.exp(e)), A=float(np.exp(a)), B=float(np.exp(b)), alpha=float(alpha), beta=float(beta)
+    )
+
+
+# ------------------------------------------------------------------------------------------- budgets
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """The training speed of one device by size: interpolated in logarithms, beyond what was measured flat."""
+
+    num_parameters: np.ndarray  # ascending
+    flop_per_second: np.ndarray
+
+    def at(self, num_parameters: np.ndarray | float) -> np.ndarray:
+        logs = np.interp(np.log(num_parameters), np.log(self.num_parameters), np.log(self.flop_per_second))
+        return np.asarray(np.exp(logs))
+
+    def seconds(self, num_parameters: float, num_tokens: float) -> float:
+        return float(FLOP_PER_WEIGHT * num_parameters * num_tokens / self.at(num_parameters))
+
+    def tokens(self, num_parameters: np.ndarray | float, device_seconds: float) -> np.ndarray:
+        """The tokens that a network of this size reads in that time."""
+        return np.asarray(device_seconds * self.at(num_parameters) / FLOP_PER_WEIGHT / num_parameters)
+
+
+def device_of(rows: Sequence[Mapping[str, Any]]) -> Device:
+    """What runs were made on."""
+    return "gpu" if any(row["gpu_seconds"] for row in rows) else "core"
+
+
+def throughput_of(rows: Sequence[Mapping[str, Any]]) -> Throughput:
+    """The speed of each size, in its longest run. What a run costs beside its steps counts, too."""
+    runs = Runs.of_rows(rows)
+    device_seconds = np.array([row[f"{device_of(rows)}_seconds"] for row in rows], float)
+    sizes = np.unique(runs.num_parameters)
+    rates = []
+    for size in sizes:
+        mine = np.flatnonzero(runs.num_parameters == size)
+        longest = mine[np.argmax(runs.num_tokens[mine])]
+        rates.append(runs.flop[longest] / device_seconds[longest])
+    return Throughput(sizes, np.array(rates))
+
+
+def best_in(law: Law, throughput: Throughput, device_seconds: float) -> Optimum:
+    """The size, to half a per cent or so, and the tokens of the lowest loss that fit into the time."""
+    sizes = throughput.num_parameters[-1] * _SIZES_OF_PLAN
+    tokens = throughput.tokens(sizes, device_seconds)
+    best = int(np.argmin(law.loss(sizes, tokens)))
+    return Optimum(float(sizes[best]), float(tokens[best]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best that a budget buys, each figure with an interval."""
+
+    parameters: float
+    parameters_low: float
+    parameters_high: float
+    tokens: float
+    tokens_low: float
+    tokens_high: float
+    bits_per_byte: float
+    bits_per_byte_low: float
+    bits_per_byte_high: float
+    times_the_compute: float  # over the largest run that was measured
+
+
+def plan(fitted: Fitted, throughput: Throughput, device_seconds: float) -> Plan:
+    """The size and tokens of the lowest loss, and the loss that these have.
+
+    The intervals of size and tokens are of the best ones by each drawn law; that of the loss is of one run of
+    the size and tokens that are named, as `Fitted.expected` has it.
+    """
+    size, tokens = best_in(fitted.law, throughput, device_seconds)
+    drawn = [best_in(law, throughput, device_seconds) for law in fitted.drawn]
+    flop = FLOP_PER_WEIGHT * size * tokens
+    return Plan(
+        size, *fitted.interval(each.num_parameters for each in drawn),
+        tokens, *fitted.interval(each.num_tokens for each in drawn),
+        *fitted.expected(size, tokens),
+        flop / float(fitted.runs.flop.max()),
+    )  # fmt: skip

@@ -1,0 +1,95 @@
+"""`headstart plan`: what size and how many tokens a budget should have, by the law of `headstart scaling`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.evaluation import scaling_law
+from pipeline.evaluation.label_curve import Bootstrap
+from pipeline.evaluation.scaling_law import Device, Fitted, Law, Plan, Runs, Throughput
+from pipeline.report.scaling import Answer, Choice
+
+METRICS, LAWS = Path("reports/metrics/scaling.json"), Path("data/scaling/laws.csv")
+_BESIDE_BEST = (0.25, 0.5, 1.0, 2.0, 4.0)  # times its size
+
+
+def answer(hours: float, device: Device, count: int, teraflops: float | None, seed: int = 1) -> Answer:
+    """The best size and tokens for hours of some cores or GPUs, and some sizes beside it.
+
+    Args:
+        count: of devices, which are taken to be together as fast as one times their number.
+        teraflops: of one device in training; None: as measured by the sweep.
+
+    Raises ValueError if there is no law yet, or no measured speed of such a device.
+    """
+    found = _read_metrics()
+    fitted = Fitted(Runs.of_rows(_done(found)), *_laws(), Bootstrap(1, found["confidence"], seed))
+    throughput = _throughput(found, device, teraflops)
+    device_seconds = 3600.0 * hours * count
+    best = scaling_law.plan(fitted, throughput, device_seconds)
+    return Answer(
+        headstart=found["headstart"],
+        confidence=found["confidence"],
+        corpus_tokens=found["corpus_tokens"],
+        device=device,
+        device_hours=hours * count,
+        flop_per_second=float(throughput.at(best.parameters)),
+        best=best,
+        choices=[_choice(times, best, fitted, throughput, device_seconds) for times in _BESIDE_BEST],
+    )
+
+
+def _choice(
+    times: float, best: Plan, fitted: Fitted, throughput: Throughput, device_seconds: float
+) -> Choice:
+    size = times * best.parameters
+    tokens = float(throughput.tokens(size, device_seconds))
+    return Choice(times, size, tokens, fitted.expected(size, tokens))
+
+
+def _read_metrics() -> dict[str, Any]:
+    advice = "set scaling.sizes, and run `dvc repro scaling`"
+    if not METRICS.exists():
+        raise ValueError(f"{METRICS}: no such file; {advice}")
+    found: dict[str, Any] = json.loads(METRICS.read_text(encoding="utf-8"))
+    if "law" not in found:
+        raise ValueError(f"there is no scaling law here, as scaling.sizes was empty; {advice}")
+    return found
+
+
+def _done(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for row in found["runs"] if not row["failure"]]
+
+
+def _laws() -> tuple[Law, list[Law]]:
+    try:
+        with LAWS.open(newline="", encoding="utf-8") as file:
+            laws = [
+                Law(**{name: float(value) for name, value in row.items()}) for row in csv.DictReader(file)
+            ]
+    except FileNotFoundError as error:
+        raise ValueError(f"{LAWS}: no such file; `dvc checkout` or `dvc repro scaling` makes it") from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{LAWS}: damaged ({error}); `dvc checkout` restores it") from error
+    if len(laws) < 2:
+        raise ValueError(f"{LAWS} holds {len(laws)} laws and not those of {METRICS}; run `dvc repro scaling`")
+    return laws[0], laws[1:]
+
+
+def _throughput(found: dict[str, Any], device: Device, teraflops: float | None) -> Throughput:
+    rows = _done(found)
+    if teraflops is not None:
+        sizes = np.unique(Runs.of_rows(rows).num_parameters)
+        return Throughput(sizes, np.full(len(sizes), 1e12 * teraflops))
+    if device != found["device"]:
+        measured, other = ("CPU cores", "GPU") if found["device"] == "core" else ("GPUs", "CPU core")
+        raise ValueError(
+            f"the runs of the law were made on {measured}, so the speed of a {other} is not known; say what "
+            "one reaches in training, with --teraflops, or make the runs there"
+        )
+    return scaling_law.throughput_of(rows)

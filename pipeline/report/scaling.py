@@ -1,0 +1,185 @@
+"""The scaling law, for the page and the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.evaluation.scaling_law import Device, Plan
+from pipeline.report.figures import Figures
+from pipeline.report.tables import Table
+
+REPEATED = 4.0  # passes over a text that are nearly as good as fresh text: Muennighoff et al. 2023
+_FLOOR = "E"
+_FAR_BEYOND = 100.0  # times the compute that was measured
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A size in a budget, with the tokens that the time leaves for it."""
+
+    times_the_best: float
+    num_parameters: float
+    num_tokens: float
+    bits_per_byte: tuple[float, float, float]  # expected, and its interval
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a budget is best spent on."""
+
+    headstart: str
+    confidence: float
+    corpus_tokens: int
+    device: Device
+    device_hours: float
+    flop_per_second: float  # of one device, at the best size
+    best: Plan
+    choices: list[Choice]
+
+
+def sentences(figures: Figures) -> list[str]:
+    """What the law says, how its check ended, and where it ends."""
+    found = figures["scaling"]
+    law, share = found["law"], found["size_share"]
+    done = [row for row in found["runs"] if not row["failure"]]
+    passes = max(row["tokens"] for row in done) / found["corpus_tokens"]
+    said = [
+        f"{found['headstart']}, {len(done)} runs of {_least_and_most(done, 'parameters')} parameters that "
+        f"multiply each token, on {_least_and_most(done, 'tokens')} tokens of the general text. "
+        "L(N, D) = E + A/N^alpha + B/D^beta in bits per byte, fitted by the Huber loss of its logarithm, "
+        f"with {found['confidence']:.0%} intervals by bootstrap over runs. More compute C is best spent so "
+        f"that the size grows as C^{share['value']:.2f} ({_interval(share, '.2f')}); Hoffmann et al. found "
+        "0.46 to 0.50 for networks of 70 million to 16 billion parameters."
+    ]
+    if law[_FLOOR]["high"] - law[_FLOOR]["low"] > 0.5 * law[_FLOOR]["value"]:
+        said.append(
+            "The floor E, the loss of an endless network with endless text, is hardly known: these runs end "
+            "far above it. What the law says far beyond them is a guess."
+        )
+    if passes > REPEATED:
+        said.append(
+            f"The longest runs read the text {passes:.1f} times. Beyond about {REPEATED:g} passes a text "
+            "teaches less than fresh text (Muennighoff et al. 2023), which this law does not know."
+        )
+    said += [f"Failed: {row['size']}, {row['tokens']:,} tokens: {row['failure']}" for row in _failed(found)]
+    if found["check"] is not None:
+        said.append(check(found["check"], found["confidence"]))
+    return said
+
+
+def check(row: Mapping[str, Any], confidence: float) -> str:
+    foretold = (
+        f"A run with {row['times_the_compute']:.1f} times the compute of the largest one above "
+        f"({_number(row['parameters'])} parameters, {_number(row['tokens'])} tokens): the law foretold "
+        f"{row['expected']:.3f} bits per byte ({row['expected_low']:.3f} to {row['expected_high']:.3f})"
+    )
+    if row["failure"]:
+        return f"{foretold}; it failed: {row['failure']}"
+    made = row["bits_per_byte"]
+    inside = row["expected_low"] <= made <= row["expected_high"]
+    where = "inside" if inside else "outside"
+    return f"{foretold}; it ended at {made:.3f}, {where} the interval of {confidence:.0%}."
+
+
+def runs(figures: Figures) -> Table:
+    return [
+        {
+            "size": row["size"],
+            "parameters": f"{row['parameters']:,}",
+            "tokens": f"{row['tokens']:,}",
+            "seed": str(row["seed"]),
+            "bits per byte": f"{row['bits_per_byte']:.3f}",
+            "by the law": f"{row['fitted']:.3f}",
+            "core minutes": f"{row['core_seconds'] / 60:.1f}",
+        }
+        for row in figures["scaling"]["runs"]
+        if not row["failure"]
+    ]
+
+
+def law(figures: Figures) -> Table:
+    return [
+        {"constant": name, "value": f"{each['value']:.3g}", "interval": _interval(each, ".3g")}
+        for name, each in figures["scaling"]["law"].items()
+    ]
+
+
+def budgets(figures: Figures) -> Table:
+    """What the best size and tokens are for hours of the device that the runs used."""
+    found = figures["scaling"]
+    device = "GPU" if found["device"] == "gpu" else "core"
+    return [
+        {
+            f"{device} hours": f"{row['hours']:,}",
+            "parameters": _number(row["parameters"]),
+            "interval of these": f"{_number(row['parameters_low'])} to {_number(row['parameters_high'])}",
+            "tokens": _number(row["tokens"]),
+            "interval of those": f"{_number(row['tokens_low'])} to {_number(row['tokens_high'])}",
+            "bits per byte": f"{row['bits_per_byte']:.3f}",
+            "interval": f"{row['bits_per_byte_low']:.3f} to {row['bits_per_byte_high']:.3f}",
+            "passes over the text": f"{row['tokens'] / found['corpus_tokens']:.1f}",
+            "times the compute measured": f"{row['times_the_compute']:.2g}",
+        }
+        for row in found["budgets"]
+    ]
+
+
+def choices(found: Sequence[Choice]) -> Table:
+    return [
+        {
+            "size": "best" if each.times_the_best == 1 else f"{each.times_the_best:g} times it",
+            "parameters": _number(each.num_parameters),
+            "tokens": _number(each.num_tokens),
+            "bits per byte": f"{each.bits_per_byte[0]:.3f}",
+            "interval": f"{each.bits_per_byte[1]:.3f} to {each.bits_per_byte[2]:.3f}",
+        }
+        for each in found
+    ]
+
+
+def planned(found: Answer) -> list[str]:
+    """What a budget is best spent on, and how far that is from what was measured."""
+    best, device = found.best, "GPU" if found.device == "gpu" else "core"
+    passes = best.tokens / found.corpus_tokens
+    said = [
+        f"{found.headstart}, {_number(found.device_hours)} {device} hours at "
+        f"{_number(found.flop_per_second)} FLOP a second each: {_number(best.parameters)} parameters "
+        f"({_number(best.parameters_low)} to {_number(best.parameters_high)}) on {_number(best.tokens)} "
+        f"tokens ({_number(best.tokens_low)} to {_number(best.tokens_high)}); intervals of "
+        f"{found.confidence:.0%}",
+        f"the general text has {_number(found.corpus_tokens)} tokens, so this reads it {passes:.1f} times"
+        + (
+            f"; beyond about {REPEATED:g} passes a text teaches less than the law says: bring more text"
+            if passes > REPEATED
+            else ""
+        ),
+    ]
+    if best.times_the_compute > 1:
+        said.append(
+            f"this is {_number(best.times_the_compute)} times the compute of the largest run that the law "
+            "was fitted to"
+            + ("; so far beyond it, it is a guess" if best.times_the_compute > _FAR_BEYOND else "")
+        )
+    return said
+
+
+def _failed(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in found["runs"] if row["failure"]]
+
+
+def _least_and_most(rows: list[Mapping[str, Any]], name: str) -> str:
+    return f"{_number(min(row[name] for row in rows))} to {_number(max(row[name] for row in rows))}"
+
+
+def _interval(each: Mapping[str, float], form: str) -> str:
+    return f"{each['low']:{form}} to {each['high']:{form}}"
+
+
+def _number(value: float) -> str:
+    """Three digits, in thousands, millions or billions."""
+    for size, unit in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g}"
