@@ -32,10 +32,11 @@ repro: setup
 # computes in one thread, as those of several processes would wait for one another.
 PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=25
 
+# `make test ALL=1`: these and those of `test-long`, in less time than one after the other.
 test: setup $(TESTLIBS)/.ready
-	$(PYTEST) -m "not long"
+	$(PYTEST) $(if $(ALL),,-m "not long")
 
-# Tests that take minutes: a monkey that kills processes, a whole route with secrets planted, lost nodes.
+# Tests that take minutes: further routes, a whole one with secrets planted, lost nodes.
 test-long: setup $(TESTLIBS)/.ready
 	$(PYTEST) -m long
 

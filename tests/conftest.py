@@ -14,9 +14,9 @@ settings.load_profile("any_machine")
 
 # Files that take minutes, the longest first: begun last, one of them would keep one process alone waiting.
 LONG = (
-    "test_route", "test_on_ray", "test_doctor", "test_loop", "test_tracking_outages", "test_storage_faults",
-    "test_multinode", "test_chaos", "test_what_runs_again", "test_route_families", "test_security",
-    "test_route_search", "test_route_killed", "test_route_texts", "test_fingerprint", "test_gpu_benchmark",
+    "test_route", "test_loop", "test_what_runs_again", "test_route_families", "test_on_ray", "test_security",
+    "test_route_search", "test_route_texts", "test_route_killed", "test_multinode", "test_doctor",
+    "test_tracking_outages", "test_storage_faults", "test_fingerprint", "test_gpu_benchmark",
     "test_tracking_stores", "test_tracking", "test_init", "test_retention", "test_command_line",
     "test_services", "test_deploy", "test_what_a_head_start_changes", "test_ntm", "test_fuzz",
 )  # fmt: skip
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # Ray's processes are niced, and would wait for all other tests.
-os.environ["RAY_worker_niceness"] = "0"
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  as Ray spells it
 
 
 @pytest.fixture(autouse=True, scope="session")

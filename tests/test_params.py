@@ -725,6 +725,33 @@ def test_words_of_a_class_that_there_is_not_are_refused_before_anything_is_train
         check_words_of_classes(params_with(asked | words), ["garden"])
 
 
+SIZES = {f"of_{width}": {"config": {"embedding_dim": width}} for width in (32, 64, 96)}
+
+
+@pytest.mark.parametrize(
+    ("top", "said"),
+    [
+        ({"headstart": "bert"}, r"scaling\.headstart is bert, which run\.headstarts does not train"),
+        ({"headstart": "vectors"}, r"scaling\.headstart is vectors, but word_vectors is not trained to pred"),
+        ({"tokens": [1000, 2000]}, r"scaling\.tokens has 2 \(1000, 2000\); a law needs 3"),
+        ({"sizes": {"other": {"config": {"embeding_dim": 8}}}},
+         r"scaling\.sizes\.other, laid over the head start gpt: .*embeding_dim.*; did you mean"),
+        ({"check": {"pretrain_lm": {"epoch": 8}, "tokens": 10}},
+         r"scaling\.check, laid over the head start gpt: .*pretrain_lm\.epoch`; did you mean `epochs`"),
+        ({"sizes": {"other": {"confg": {}}}},
+         r"unknown key `scaling\.sizes\.other\.confg`; did you mean `config`"),
+    ],
+)  # fmt: skip
+def test_sizes_that_cannot_be_trained_are_refused_before_anything_runs(top, said):
+    scaling = {"headstart": "gpt", "sizes": SIZES}
+    run = {"headstarts": ["gpt", "vectors"]}
+    resolve_all(params_with({"run": run, "scaling": scaling}))
+    with pytest.raises(ValueError, match=said):
+        resolve_all(params_with({"run": run, "scaling": overlay(scaling, top)}))
+    if "sizes" not in top:  # without sizes nothing is trained
+        resolve_all(params_with({"run": run, "scaling": top | {"headstart": "gpt"} | {"check": None}}))
+
+
 COVE = read_yaml(FILE.parent / "presets/cove.yaml")
 SPACE = {"finetune_lm.dropout": {"low": 0.1, "high": 1.0}}
 PYDOCS = {"kind": "pydocs", "part": "general", "min_words": 5, "every": 1}

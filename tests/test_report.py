@@ -169,6 +169,40 @@ def figures() -> Figures:
     )  # fmt: skip
 
 
+def interval(value: float) -> dict[str, float]:
+    return {"value": value, "low": 0.9 * value, "high": 1.1 * value}
+
+
+RUN: dict[str, Any] = {
+    "size": "small", "parameters": 300_000, "tokens": 100_000, "seed": 1, "flop": 1.8e11, "fitted": 2.1,
+    "bits_per_byte": 2.11, "seconds": 60.0, "core_seconds": 60.0, "gpu_seconds": 0.0, "failure": "",
+}  # fmt: skip
+SCALING: dict[str, Any] = {
+    "headstart": "gpt", "confidence": 0.9, "corpus_tokens": 1_000_000, "device": "core",
+    "flop_per_second": 3e9,
+    "runs": [
+        RUN,
+        RUN | {"size": "large", "parameters": 900_000, "bits_per_byte": 2.0, "tokens": 400_000},
+        RUN | {"size": "broken", "bits_per_byte": None, "fitted": None, "failure": EVIL},
+    ],
+    "law": {name: interval(value) for name, value in
+            (("E", 1.2), ("A", 40.0), ("B", 90.0), ("alpha", 0.3), ("beta", 0.4))},
+    "size_share": interval(0.5),
+    "check": RUN | {"expected": 1.8, "expected_low": 1.7, "expected_high": 1.9, "bits_per_byte": 1.85,
+                    "times_the_compute": 4.2, "tokens": 6_000_000},
+    "fitted": [{"tokens": tokens, "parameters": size, "bits_per_byte": 2.0}
+               for tokens in (100_000, 400_000) for size in (3e5, 9e5)],
+    "isoflop": [{"flop": 1e11, "parameters": size, "bits_per_byte": 2.0, "best": size == 2e5}
+                for size in (1e5, 2e5, 4e5)],
+    "budgets": [
+        {"hours": 10, "times_the_compute": 30.0}
+        | {f"{name}{end}": value * times for name, value in
+           (("parameters", 2e6), ("tokens", 9e6), ("bits_per_byte", 1.7))
+           for end, times in (("", 1.0), ("_low", 0.8), ("_high", 1.2))}
+    ],
+}  # fmt: skip
+
+
 def with_search(figures: Figures) -> Figures:
     metrics = copy.deepcopy(dict(figures.metrics))
     trials = [
@@ -187,6 +221,7 @@ def with_search(figures: Figures) -> Figures:
          "failure": EVIL},
     ]  # fmt: skip
     metrics["ablate"] = {"num_seeds": 1, "labels": 100, "rows": rows}
+    metrics["scaling"] = copy.deepcopy(SCALING)
     metrics["tune"] = {
         "num_trials": 4, "stage": "finetune_classifier", "labels": 400, "measure": "validation error",
         "best": {"trial": 0, "value": 0.0, "settings": trials[0]["settings"]},
@@ -634,11 +669,30 @@ def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
     assert "there is one seed, so they do not cover its spread" in text
 
 
+def test_a_law_is_told_with_what_it_foretold_and_where_it_ends(figures):
+    told = with_search(figures)
+    text = " ".join(summary(told).split())
+    assert "gpt, 2 runs of 300 thousand to 900 thousand parameters" in text
+    assert "the size grows as C^0.50 (0.45 to 0.55)" in text
+    made = "the law foretold 1.800 bits per byte (1.700 to 1.900); it ended at 1.850, inside the interval"
+    assert made in text
+    assert "| 10 | 2 million | 1.6 million to 2.4 million | 9 million |" in text
+    assert "Beyond about" not in text  # no run read the text four times
+    found = told["scaling"]
+    found["check"]["bits_per_byte"], found["runs"][0]["tokens"] = 1.95, 5_000_000
+    text = " ".join(summary(told).split())
+    assert "it ended at 1.950, outside the interval" in text
+    assert "The longest runs read the text 5.0 times. Beyond about 4 passes" in text
+    drawn = page(told, Provenance())
+    assert 'id="chart-scaling-runs"' in drawn
+    assert 'id="chart-scaling-isoflop"' in drawn
+
+
 def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_path):
     metrics, curves, evaluation = (tmp_path / name for name in ("metrics", "curves", "evaluation"))
     for folder in (metrics, curves, evaluation):
         folder.mkdir()
-    written = dict(figures.metrics) | {"tune": {"num_trials": 0}, "ablate": {"num_trials": 0}}
+    written = dict(figures.metrics) | {name: {"num_trials": 0} for name in ("tune", "ablate", "scaling")}
     for name, values in written.items():
         (metrics / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
     for name in figures.curves:
@@ -788,6 +842,7 @@ def hostile_page(figures: Figures, text: str) -> str:
     metrics["tune"]["trials"][1]["failure"] = EVIL
     metrics["tune"]["trials"][1]["settings"]["config.x"] = EVIL
     metrics["ablate"]["rows"][0] |= {"trick": EVIL, "paper": EVIL, "source": EVIL}
+    metrics["scaling"]["runs"][0]["size"] = EVIL
     run = {"stage": text, "run_id": text, "url": text, "cached": text}
     return page(planted(figures, text), Provenance({text: text}, {text: text}, [run]))
 
@@ -875,7 +930,7 @@ def test_a_browser_draws_every_chart_without_a_complaint(figures, tmp_path, widt
     file.write_text(page(with_search(figures), Provenance({"commit": "abc"})), encoding="utf-8")
     done = in_chromium(file, width, tmp_path)
     charts = file.read_text(encoding="utf-8").count("data-chart=")
-    assert charts == 8 + 3 + 2
+    assert charts == 8 + 3 + 2 + 2
     assert len(re.findall(r"""<div class="chart[^>]*>(?:<[^>]*>)*?<svg""", done.stdout)) == charts
     assert "not drawn" not in re.sub(r"<script.*?</script>", "", done.stdout, flags=re.S)
     assert "<title>headstart: report</title>" in done.stdout

@@ -18,6 +18,7 @@ from tests.route import (
     command,
     make_project,
     metrics,
+    outcomes,
     wait_for_checkpoint,
 )
 
@@ -233,6 +234,50 @@ def test_the_ledger_holds_each_trick_and_the_report_shows_it(project):
     assert by_trick["variable BPTT"]["difference"] != 0
     command(project, "headstart", "report")
     assert "What each trick is worth" in (project / "reports/index.html").read_text(encoding="utf-8")
+
+
+def test_a_law_is_fitted_checked_and_asked_for_a_plan(project):
+    refused = command(project, "headstart", "plan", "--hours", "1", "--cores", "2", check=False)
+    assert refused.returncode == 2
+    assert "there is no scaling law here, as scaling.sizes was empty; set scaling.sizes" in refused.stderr
+    widths = {f"of_{width}": width for width in (8, 12, 16)}
+    settings = {
+        "headstart": "ulmfit",
+        "sizes": {name: {"config": {"embedding_dim": width}} for name, width in widths.items()},
+        "tokens": [4000, 8000, 16000],
+        "check": {"config": {"embedding_dim": 24}, "tokens": 60000},
+        "bootstrap_samples": 20,
+    }
+    (project / "scaling.yaml").write_text(json.dumps({"scaling": settings}), encoding="utf-8")
+    command(project, "headstart", "use", "scaling.yaml")
+    before = outcomes(project)
+    command(project, "dvc", "repro", "--single-item", "scaling")
+    made = outcomes(project).keys() - before.keys()
+    assert len(made) == 3 * 3 + 1
+    found = metrics(project, "scaling")
+    assert [(run["size"], run["tokens"]) for run in found["runs"]] == [
+        (size, tokens) for size in widths for tokens in (4000, 8000, 16000)
+    ]
+    for run in found["runs"]:
+        more = [
+            each for each in found["runs"] if each["size"] == run["size"] and each["tokens"] > run["tokens"]
+        ]
+        assert all(each["bits_per_byte"] < run["bits_per_byte"] for each in more)
+    check = found["check"]
+    assert check["times_the_compute"] >= 4
+    assert check["expected_low"] <= check["expected_high"]
+    assert check["bits_per_byte"] < min(run["bits_per_byte"] for run in found["runs"])
+    planned = command(project, "headstart", "plan", "--hours", "0.1", "--cores", "2").stdout
+    assert "ulmfit, 0.2 core hours at" in planned
+    refused = command(project, "headstart", "plan", "--hours", "1", "--gpus", "2", check=False)
+    assert (
+        "the speed of a GPU is not known; say what one reaches in training, with --teraflops"
+        in refused.stderr
+    )
+    asked = command(project, "headstart", "plan", "--hours", "1", "--gpus", "2", "--teraflops", "1e-3").stdout
+    assert "2 GPU hours at 1 billion FLOP a second each" in asked
+    command(project, "headstart", "report")
+    assert "What more compute would buy" in (project / "reports/index.html").read_text(encoding="utf-8")
 
 
 def test_lr_find_draws_and_suggests(project):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -10,12 +15,26 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from models.heads import LanguageModel
+from pipeline.corpus.token_links import TokenLink
+from pipeline.corpus.tokens import read_info
+from pipeline.distributed.session import Session
 from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Law, Runs, Throughput
+from pipeline.execution.plan import answer
+from pipeline.project.params import checked
+from pipeline.settings.loader import overlay, read_yaml
+from pipeline.stages import scaling
 from pipeline.stages.scaling import multiplied_parameters
+from pipeline.sweeps.sweep import Spec
 from pipeline.training.cards import family_and_config
+from pipeline.training.checkpoint import Checkpoint
+from pipeline.training.context import no_recorder
+from pipeline.training.jobs import shapes_of
 from tests.families import MODELS
+from tests.test_trained_embedding import write_tokens
+
+ROOT = Path(__file__).resolve().parent.parent
 
 HOFFMANN = Law(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28)  # table A.3, approach 3
 
@@ -133,3 +152,119 @@ def test_the_speed_of_a_size_is_that_of_its_longest_run():
         for tokens, seconds in ((100.0, 9.0), (1000.0, 30.0))
     ]
     assert scaling_law.throughput_of(rows).at(10.0) == pytest.approx(6 * 10 * 1000 / 30)
+
+
+# -------------------------------------------------------------------------------------------- stage
+
+
+WIDTHS = {"small": 4, "middle": 8, "large": 16}
+TRUTH = Law(E=1.1, A=30.0, B=60.0, alpha=0.4, beta=0.35)
+
+
+class Pretended:
+    """A sweep whose runs end at the loss of a known law, without training."""
+
+    key = "key"
+
+    def outcomes(self, specs: Sequence[Spec]) -> dict[str, Checkpoint | Exception]:
+        return {spec.name: self._outcome(spec) for spec in specs}
+
+    def _outcome(self, spec: Spec) -> Checkpoint | Exception:
+        trial: Any = spec.build(Session("key", "unused", no_recorder))
+        if "small, 300 tokens" in spec.name:
+            return ValueError("the training loss is nan")
+        size = multiplied_parameters(cast("LanguageModel", shapes_of(trial.job.card)[0]))
+        tokens = trial.job.settings.training.epochs * read_info(trial.job.tokens).splits["train"].num_tokens
+        spent = {"seconds": 3.0, "core_seconds": size * tokens * 6 / 1e6, "gpu_seconds": 0.0}
+        figures = {"validation/bits_per_byte": float(TRUTH.loss(size, tokens))}
+        return Checkpoint(1, {}, {"validation": figures, **spent})
+
+
+def scaled(folder: Path, **changes: Any) -> dict[str, Any]:
+    tokens = write_tokens(folder / "shards")
+    link = TokenLink(str(tokens), "unused", "abc")
+    (folder / "tokens/gpt").mkdir(parents=True)
+    (folder / "tokens/gpt/general.json").write_text(link.to_json(), encoding="utf-8")
+    settings = {
+        "headstart": "gpt",
+        "sizes": {
+            name: {"config": {"embedding_dim": width, "feedforward_dim": 2 * width, "num_layers": 1}}
+            for name, width in WIDTHS.items()
+        },
+        "tokens": [300, 600, 1200, 2400],
+        "pretrain_lm": {"batch_rows": 1, "bptt": 15},
+        "check": {"config": {"embedding_dim": 24, "feedforward_dim": 48, "num_layers": 1}, "tokens": 9600},
+        "bootstrap_samples": 10,
+    } | changes  # fmt: skip
+    params = checked(
+        overlay(read_yaml(ROOT / "params.yaml"), {"run": {"headstarts": ["gpt"]}, "scaling": settings}),
+        where="params.yaml",
+    )
+    sweep: Any = Pretended()
+    return scaling.run(params, tokens=folder / "tokens", out=folder / "out", sweep=sweep)
+
+
+@pytest.fixture
+def found(tmp_path, monkeypatch) -> dict[str, Any]:
+    figures = scaled(tmp_path)
+    (tmp_path / "reports/metrics").mkdir(parents=True)
+    (tmp_path / "reports/metrics/scaling.json").write_text(json.dumps(figures), encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    shutil.move(tmp_path / "out", tmp_path / "data/scaling")
+    monkeypatch.chdir(tmp_path)
+    return figures
+
+
+def test_the_stage_finds_the_law_of_its_runs_and_foretells_a_larger_one(found):
+    assert len(found["runs"]) == 12
+    (failed,) = (run for run in found["runs"] if run["failure"])
+    assert failed["failure"] == "the training loss is nan"
+    for name, value in dataclasses.asdict(TRUTH).items():
+        assert found["law"][name]["value"] == pytest.approx(value, rel=0.05), name
+    check = found["check"]
+    assert check["expected"] == pytest.approx(check["bits_per_byte"], rel=1e-3)
+    assert check["times_the_compute"] > 4
+    assert found["size_share"]["value"] == pytest.approx(0.35 / 0.75, rel=0.05)
+    for flop in {point["flop"] for point in found["isoflop"]}:
+        curve = [point for point in found["isoflop"] if point["flop"] == flop]
+        (best,) = (point for point in curve if point["best"])
+        assert best["bits_per_byte"] == min(point["bits_per_byte"] for point in curve)
+
+
+def test_a_plan_says_what_the_law_says_and_takes_the_measured_speed(found):
+    """The pretended runs train at a million operations a second, whatever their size."""
+    seconds = 36.0
+    planned = answer(hours=seconds / 3600 / 4, device="core", count=4, teraflops=None)
+    best = TRUTH.optimum(1e6 * seconds)
+    assert planned.flop_per_second == pytest.approx(1e6)
+    assert planned.best.parameters == pytest.approx(best.num_parameters, rel=0.1)
+    assert planned.best.bits_per_byte == pytest.approx(float(TRUTH.loss(*best)), rel=1e-3)
+    assert min(each.bits_per_byte[0] for each in planned.choices) == planned.best.bits_per_byte
+    for each in planned.choices:
+        assert 6 * each.num_parameters * each.num_tokens == pytest.approx(1e6 * seconds)
+    with pytest.raises(ValueError, match="the runs of the law were made on CPU cores"):
+        answer(1.0, "gpu", 1, None)
+    assert answer(1.0, "gpu", 1, 2e-6).flop_per_second == pytest.approx(2e6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"check": {"config": {"embedding_dim": 4, "feedforward_dim": 8}, "tokens": 9600}},
+         "raise its size or its tokens to 4 times, or set it to null"),
+        ({"tokens": [100, 600, 1200]},
+         r"100 tokens of scaling\.sizes\.small are fewer than 20 steps of 1 rows of 15"),
+        ({"sizes": {f"size_{k}": {"pretrain_lm": {"optimizer": {"lr": 0.01 / k}}} for k in (1, 2, 3)}},
+         r"fewer than 3 different numbers of parameters \(size_1 has [\d,]+, size_2 has"),
+    ],
+)  # fmt: skip
+def test_runs_that_tell_nothing_are_refused_before_any_is_made(tmp_path, monkeypatch, changes, said):
+    monkeypatch.delattr(Pretended, "outcomes")
+    with pytest.raises(ValueError, match=said):
+        scaled(tmp_path, **changes)
+
+
+def test_without_sizes_nothing_is_trained(tmp_path, monkeypatch):
+    monkeypatch.delattr(Pretended, "outcomes")
+    assert scaled(tmp_path, sizes={})["num_trials"] == 0
+    assert (tmp_path / "out/laws.csv").read_text().split() == ["E,A,B,alpha,beta"]

@@ -34,6 +34,7 @@ _GRID = list(
         np.arange(0, 2.1, 0.5),
     )
 )  # fmt: skip
+_EXPONENTS = 1e-3, 2.0  # a law falls with size and text; the grid ends there, and few runs would fit any
 _STARTS, _STARTS_OF_DRAW = 20, 2
 _SIZES_OF_PLAN = np.geomspace(1e-2, 1e4, 1201)  # times the largest that was measured
 
@@ -196,7 +197,7 @@ def _fit(runs: Runs, starts: Iterable[np.ndarray]) -> Law:
         # In units of the threshold: the search stops at gradients below an absolute size.
         return float(_huber(errors).sum()) / _HUBER_DELTA, np.array(gradient) / _HUBER_DELTA
 
-    bounds = [(None, None)] * 3 + [(1e-6, None)] * 2  # a law falls with size and text
+    bounds = [(None, None)] * 3 + [_EXPONENTS] * 2
     options = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-12, "gtol": 1e-8}
     found = []
     for start in starts:

@@ -180,7 +180,8 @@ def _check_names(params: Params) -> None:
         _check_known(params.evaluate.ship, params.candidates(params.num_texts), "evaluate.ship")
     _check_known(params.tune.headstart, params.headstarts, "tune.headstart")
     _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
-    _check_known(params.scaling.headstart, params.headstarts, "scaling.headstart")
+    if params.scaling.sizes:
+        _check_known(params.scaling.headstart, params.headstarts, "scaling.headstart")
     distilled = params.distil_classifier
     if distilled.student is not None:
         _check_known(distilled.student, params.headstarts, "distil_classifier.student")
