@@ -1,4 +1,4 @@
-"""Whatever is killed, `dvc repro` ends as if nothing had been: `benchmarks/chaos.py`, in short."""
+"""The monkey of `benchmarks/chaos.py`: its turns, and what it says of a run that ended otherwise."""
 
 from __future__ import annotations
 
