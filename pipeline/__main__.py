@@ -494,6 +494,9 @@ def plan(
     teraflops: Annotated[
         float | None, typer.Option(min=1e-6, help="Of one device in training; default: as measured.")
     ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, help="Of one device for an hour, in your currency.")
+    ] = None,
 ) -> None:
     """Say what size and how many tokens a budget should have, and what loss, by `headstart scaling`."""
     from rich.console import Console
@@ -510,7 +513,7 @@ def plan(
     for number, row in enumerate(rows):
         table.add_row(*row.values(), style="bold" if found.choices[number].times_the_best == 1 else None)
     Console().print(table)
-    for line in scaling.planned(found):
+    for line in scaling.planned(found, price):
         typer.echo(line)
 
 

@@ -165,6 +165,13 @@ def test_the_trials_of_all_sweeps_are_counted():
     assert num_trials(typed(Params, overlay(PARAMS, top), where="test")) == wanted
     distilled = overlay(top, {"distil_classifier": {"student": "ulmfit"}})
     assert num_trials(typed(Params, overlay(PARAMS, distilled), where="test")) == wanted + 1
+    sizes = {f"of_{dim}": {"config": {"embedding_dim": dim}} for dim in (80, 160, 640)}
+    scaling = {"headstart": "ulmfit", "sizes": sizes, "check": {"config": {}, "tokens": 10}}
+    scaled = typed(Params, overlay(PARAMS, overlay(top, {"scaling": scaling})), where="test")
+    assert num_trials(scaled) == wanted + 3 * len(scaled.scaling.tokens) + 1
+    largest = needs_of(scaled, 1)[-1]
+    assert largest.headstart == "ulmfit, scaling.sizes.of_640"
+    assert largest.num_parameters > 640 * 8000
 
 
 def test_a_student_holds_its_teachers_weights_too():

@@ -274,8 +274,10 @@ def test_a_law_is_fitted_checked_and_asked_for_a_plan(project):
         "the speed of a GPU is not known; say what one reaches in training, with --teraflops"
         in refused.stderr
     )
-    asked = command(project, "headstart", "plan", "--hours", "1", "--gpus", "2", "--teraflops", "1e-3").stdout
+    words = ["--hours", "1", "--gpus", "2", "--teraflops", "1e-3", "--price", "2.5"]
+    asked = command(project, "headstart", "plan", *words).stdout
     assert "2 GPU hours at 1 billion FLOP a second each" in asked
+    assert "it costs 5.00" in asked
     command(project, "headstart", "report")
     assert "What more compute would buy" in (project / "reports/index.html").read_text(encoding="utf-8")
 

@@ -165,13 +165,15 @@ class Pretended:
     """A sweep whose runs end at the loss of a known law, without training."""
 
     key = "key"
+    failing = ("small, 300 tokens",)
 
     def outcomes(self, specs: Sequence[Spec]) -> dict[str, Checkpoint | Exception]:
+        assert not all(spec.name.startswith(self.failing) for spec in specs)  # which a sweep refuses
         return {spec.name: self._outcome(spec) for spec in specs}
 
     def _outcome(self, spec: Spec) -> Checkpoint | Exception:
         trial: Any = spec.build(Session("key", "unused", no_recorder))
-        if "small, 300 tokens" in spec.name:
+        if spec.name.startswith(self.failing):
             return ValueError("the training loss is nan")
         size = multiplied_parameters(cast("LanguageModel", shapes_of(trial.job.card)[0]))
         tokens = trial.job.settings.training.epochs * read_info(trial.job.tokens).splits["train"].num_tokens
@@ -229,6 +231,14 @@ def test_the_stage_finds_the_law_of_its_runs_and_foretells_a_larger_one(found):
         curve = [point for point in found["isoflop"] if point["flop"] == flop]
         (best,) = (point for point in curve if point["best"])
         assert best["bits_per_byte"] == min(point["bits_per_byte"] for point in curve)
+
+
+def test_a_check_that_fails_leaves_the_law(tmp_path, monkeypatch):
+    monkeypatch.setattr(Pretended, "failing", ("check",))
+    found = scaled(tmp_path)
+    assert found["check"]["failure"] == "the training loss is nan"
+    assert found["check"]["expected"] > 0
+    assert found["law"]["alpha"]["value"] == pytest.approx(TRUTH.alpha, rel=0.05)
 
 
 def test_a_plan_says_what_the_law_says_and_takes_the_measured_speed(found):

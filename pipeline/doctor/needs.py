@@ -15,6 +15,7 @@ from pipeline.objectives.lookup import objective_of
 from pipeline.project import stages
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
 from pipeline.project.params import Params
+from pipeline.project.sizes import sizes_of
 from pipeline.training.cards import HeadCard, ModelCard
 from pipeline.training.jobs import shapes_of
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
@@ -71,7 +72,19 @@ def needs_of(params: Params, num_workers: int) -> list[Need]:
                 weights = _need_of_stage(params, teacher, stage, num_workers).num_parameters
                 need = replace(need, worker_bytes=need.worker_bytes + FLOAT_BYTES * weights)
             found.append(need)
+    if params.scaling.sizes:
+        found.append(_need_of_largest_size(params))
     return found
+
+
+def _need_of_largest_size(params: Params) -> Need:
+    """The need of the largest network of `scaling`, which trains in one process."""
+    sizes, check = sizes_of(params)
+    found = []
+    for size in [*sizes, *([check] if check else [])]:
+        head_start = replace(size.of_epochs(1.0), name=f"{params.scaling.headstart}, {size.key}")
+        found.append(_need_of_stage(params, head_start, "pretrain_lm", 1))
+    return max(found, key=lambda need: need.worker_bytes)
 
 
 def trained_stages(params: Params) -> list[str]:
@@ -168,7 +181,10 @@ def num_trials(params: Params) -> int:
         if not arm.endswith(":probe")
     )
     distilled = int(params.distil_classifier.student is not None)
-    return networks * len(curve.labels) * len(curve.seeds) + params.tune.num_trials + distilled
+    scaling = params.scaling
+    sized = len(scaling.sizes) * len(scaling.tokens) * len(scaling.seeds)
+    sized += bool(scaling.sizes) and scaling.check is not None
+    return networks * len(curve.labels) * len(curve.seeds) + params.tune.num_trials + distilled + sized
 
 
 def storage_bytes(params: Params, needs: Sequence[Need]) -> float:

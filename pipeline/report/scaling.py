@@ -139,8 +139,11 @@ def choices(found: Sequence[Choice]) -> Table:
     ]
 
 
-def planned(found: Answer) -> list[str]:
-    """What a budget is best spent on, and how far that is from what was measured."""
+def planned(found: Answer, price: float | None = None) -> list[str]:
+    """What a budget is best spent on, what it costs, and how far that is from what was measured.
+
+    `price`: of an hour of one device.
+    """
     best, device = found.best, "GPU" if found.device == "gpu" else "core"
     passes = best.tokens / found.corpus_tokens
     said = [
@@ -149,6 +152,7 @@ def planned(found: Answer) -> list[str]:
         f"({_number(best.parameters_low)} to {_number(best.parameters_high)}) on {_number(best.tokens)} "
         f"tokens ({_number(best.tokens_low)} to {_number(best.tokens_high)}); intervals of "
         f"{found.confidence:.0%}",
+        *([] if price is None else [f"it costs {found.device_hours * price:,.2f}"]),
         f"the general text has {_number(found.corpus_tokens)} tokens, so this reads it {passes:.1f} times"
         + (
             f"; beyond about {REPEATED:g} passes a text teaches less than the law says: bring more text"

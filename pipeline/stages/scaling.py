@@ -82,8 +82,8 @@ def run(params: Params, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, A
     for row in done:
         row["fitted"] = float(fitted.law.loss(row["parameters"], row["tokens"]))
     checked = [_foretold(each, fitted) for each in larger]
-    for row, made in zip(checked, _trained(larger, sweep), strict=True):
-        row |= made
+    if larger:  # beside the others, so that it may fail alone
+        checked[0] |= _trained([*planned, *larger], sweep)[-1]
     with atomic_folder(out) as folder:
         write_csv(folder / "runs.csv", rows)
         write_csv(folder / "laws.csv", [asdict(law) for law in (fitted.law, *fitted.drawn)])
@@ -202,7 +202,7 @@ def _check_is_larger(check: _Planned, planned: Sequence[_Planned]) -> None:
 
 def _trained(planned: Sequence[_Planned], sweep: Sweep) -> list[dict[str, Any]]:
     """A row for each run: what it is, what it ended at, what it cost, or why it failed."""
-    outcomes = sweep.outcomes([each.spec() for each in planned]) if planned else {}
+    outcomes = sweep.outcomes([each.spec() for each in planned])
     return [_row(each, outcomes[each.name]) for each in planned]
 
 
