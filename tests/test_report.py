@@ -192,7 +192,8 @@ SCALING: dict[str, Any] = {
                     "times_the_compute": 4.2, "tokens": 6_000_000},
     "fitted": [{"tokens": tokens, "parameters": size, "bits_per_byte": 2.0}
                for tokens in (100_000, 400_000) for size in (3e5, 9e5)],
-    "isoflop": [{"flop": 1e11, "parameters": size, "bits_per_byte": 2.0, "best": size == 2e5}
+    "isoflop": [{"flop": 1e11, "parameters": size, "bits_per_byte": 2.0, "best": size == 2e5, "low": 1e4,
+                 "high": 3e5}
                 for size in (1e5, 2e5, 4e5)],
     "budgets": [
         {"hours": 10, "times_the_compute": 30.0}

@@ -244,8 +244,8 @@ def test_a_law_is_fitted_checked_and_asked_for_a_plan(project):
     settings = {
         "headstart": "ulmfit",
         "sizes": {name: {"config": {"embedding_dim": width}} for name, width in widths.items()},
-        "tokens": [4000, 8000, 16000],
-        "check": {"config": {"embedding_dim": 24}, "tokens": 60000},
+        "tokens": [8000, 16000, 32000],
+        "check": {"config": {"embedding_dim": 24}, "tokens": 120000},
         "bootstrap_samples": 20,
     }
     (project / "scaling.yaml").write_text(json.dumps({"scaling": settings}), encoding="utf-8")
@@ -256,7 +256,7 @@ def test_a_law_is_fitted_checked_and_asked_for_a_plan(project):
     assert len(made) == 3 * 3 + 1
     found = metrics(project, "scaling")
     assert [(run["size"], run["tokens"]) for run in found["runs"]] == [
-        (size, tokens) for size in widths for tokens in (4000, 8000, 16000)
+        (size, tokens) for size in widths for tokens in (8000, 16000, 32000)
     ]
     for run in found["runs"]:
         more = [

@@ -80,9 +80,27 @@ def test_one_run_that_went_wrong_hardly_moves_the_law():
     assert ratio == pytest.approx(1.0, abs=3e-3)
 
 
+@pytest.mark.parametrize("which", ["no floor", "no size", "no tokens", "flat", "rises"])
+def test_a_fit_to_runs_that_follow_no_law_is_finite(which):
+    runs = runs_of(HOFFMANN)
+    N, D = runs.num_parameters, runs.num_tokens
+    loss = {
+        "no floor": 9.0 * N**-0.1 + 9.0 * D**-0.1,
+        "no size": 1.0 + 9.0 * D**-0.2,
+        "no tokens": 1.0 + 9.0 * N**-0.2,
+        "flat": np.full(len(N), 2.0),
+        "rises": 1e-3 * N**0.3,
+    }[which]
+    fitted = scaling_law.fit_with_interval(dataclasses.replace(runs, loss=loss), Bootstrap(5, 0.9, 1))
+    assert np.isfinite(fitted.expected(1e7, 1e7)).all()
+    for law in (fitted.law, *fitted.drawn):
+        assert np.isfinite(dataclasses.astuple(law)).all()
+        assert np.isfinite(law.optimum(1e15)).all()
+
+
 @pytest.mark.parametrize(("num_sizes", "num_tokens"), [(2, 6), (6, 2)])
 def test_too_few_sizes_or_tokens_determine_no_law(num_sizes, num_tokens):
-    with pytest.raises(ValueError, match="determine no scaling law; it needs 3 of each and 6 runs"):
+    with pytest.raises(ValueError, match="determine no scaling law; it needs 3 of each and 7 different runs"):
         scaling_law.fit(runs_of(HOFFMANN, 0.0, num_sizes, num_tokens))
 
 
@@ -140,7 +158,7 @@ def test_a_size_that_trains_faster_is_worth_more():
     assert sizes[1] > sizes[0]
 
 
-def test_the_speed_of_a_size_is_that_of_its_longest_run():
+def test_the_speed_of_a_size_is_that_of_its_longest_runs():
     rows = [
         {
             "parameters": 10.0,
@@ -152,6 +170,13 @@ def test_the_speed_of_a_size_is_that_of_its_longest_run():
         for tokens, seconds in ((100.0, 9.0), (1000.0, 30.0))
     ]
     assert scaling_law.throughput_of(rows).at(10.0) == pytest.approx(6 * 10 * 1000 / 30)
+    other = {"seed": 2, "core_seconds": 50.0}
+    assert scaling_law.throughput_of([*rows, rows[1] | other]).at(10.0) == pytest.approx(6 * 10 * 2000 / 80)
+    # A sweep that went on with a GPU: the speed of the GPU is that of the runs there.
+    there = rows[1] | {"parameters": 20.0, "gpu_seconds": 2.0}
+    found = scaling_law.throughput_of([*rows, there])
+    assert found.num_parameters == pytest.approx([20.0])
+    assert found.at(20.0) == pytest.approx(6 * 20 * 1000 / 2)
 
 
 # -------------------------------------------------------------------------------------------- stage
@@ -194,7 +219,7 @@ def scaled(folder: Path, **changes: Any) -> dict[str, Any]:
             for name, width in WIDTHS.items()
         },
         "tokens": [300, 600, 1200, 2400],
-        "pretrain_lm": {"batch_rows": 1, "bptt": 15},
+        "pretrain_lm": {"batch_rows": 1, "bptt": 6},
         "check": {"config": {"embedding_dim": 24, "feedforward_dim": 48, "num_layers": 1}, "tokens": 9600},
         "bootstrap_samples": 10,
     } | changes  # fmt: skip
@@ -233,6 +258,53 @@ def test_the_stage_finds_the_law_of_its_runs_and_foretells_a_larger_one(found):
         assert best["bits_per_byte"] == min(point["bits_per_byte"] for point in curve)
 
 
+def test_runs_that_failed_are_not_made_again_for_the_check(tmp_path, monkeypatch):
+    asked: list[str] = []
+    outcomes = Pretended.outcomes
+
+    def noted(self: Pretended, specs: Sequence[Spec]) -> dict[str, Checkpoint | Exception]:
+        asked.extend(spec.name for spec in specs if spec.name.startswith(self.failing))
+        return outcomes(self, specs)
+
+    monkeypatch.setattr(Pretended, "outcomes", noted)
+    scaled(tmp_path)
+    assert len(asked) == 1
+
+
+def test_too_few_runs_that_ended_are_told_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(Pretended, "failing", ("small, ", "middle, 300"))
+    with pytest.raises(
+        ValueError, match=r"determine no scaling law.*; 5 of 12 runs failed, the first of small on"
+    ):
+        scaled(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "said"),
+    [
+        ("reports/metrics/scaling.json", lambda text: text[:-9], "scaling.json is damaged"),
+        ("reports/metrics/scaling.json", lambda text: "[]", "scaling.json is damaged"),
+        ("reports/metrics/scaling.json", lambda text: '{"law": {}}', "has another law|is damaged"),
+        ("data/scaling/laws.csv", lambda text: text.replace("1", "x"), r"laws\.csv: damaged"),
+        ("data/scaling/laws.csv", lambda text: "\n".join(text.split("\n")[:1] + text.split("\n")[2:]),
+         "has another law than"),
+    ],
+)  # fmt: skip
+def test_a_plan_is_refused_by_damaged_files(found, tmp_path, file, damage, said):
+    text = (tmp_path / file).read_text(encoding="utf-8")
+    (tmp_path / file).write_text(damage(text), encoding="utf-8")
+    with pytest.raises(ValueError, match=said):
+        answer(1.0, "core", 1, None)
+
+
+@pytest.mark.parametrize(
+    ("hours", "teraflops"), [(float("nan"), None), (float("inf"), None), (1.0, float("nan"))]
+)
+def test_a_plan_for_no_number_is_refused(found, hours, teraflops):
+    with pytest.raises(ValueError, match="give a number"):
+        answer(hours, "core", 1, teraflops)
+
+
 def test_a_check_that_fails_leaves_the_law(tmp_path, monkeypatch):
     monkeypatch.setattr(Pretended, "failing", ("check",))
     found = scaled(tmp_path)
@@ -263,7 +335,7 @@ def test_a_plan_says_what_the_law_says_and_takes_the_measured_speed(found):
         ({"check": {"config": {"embedding_dim": 4, "feedforward_dim": 8}, "tokens": 9600}},
          "raise its size or its tokens to 4 times, or set it to null"),
         ({"tokens": [100, 600, 1200]},
-         r"100 tokens of scaling\.sizes\.small are fewer than 20 steps of 1 rows of 15"),
+         r"100 tokens of scaling\.sizes\.small are fewer than 50 steps of 1 rows of 6"),
         ({"sizes": {f"size_{k}": {"pretrain_lm": {"optimizer": {"lr": 0.01 / k}}} for k in (1, 2, 3)}},
          r"fewer than 3 different numbers of parameters \(size_1 has [\d,]+, size_2 has"),
     ],

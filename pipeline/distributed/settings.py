@@ -91,7 +91,7 @@ class Run(Section):
 
 
 class Trials(Section):
-    """The resources of each training of `tune`, `sample_efficiency` or `ablate`.
+    """The resources of each training of `tune`, `sample_efficiency`, `ablate` or `scaling`.
 
     A trial is one process; in `tune` it may have several workers (`tune.workers`), with these resources each.
     """

@@ -14,7 +14,7 @@ Shapes: R runs, S laws drawn by bootstrap.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, Literal, NamedTuple
@@ -25,7 +25,8 @@ from pipeline.evaluation.label_curve import Bootstrap
 
 FLOP_PER_WEIGHT = 6.0  # and token, forward and backward: Kaplan et al. 2020, section 2.1
 LEAST_DISTINCT = 3  # sizes, and numbers of tokens: with two, a power law has no floor
-LEAST_RUNS = 6  # the law has five constants
+LEAST_RUNS = 7  # of different sizes or tokens: the law has five constants
+EXPONENTS = 0.05, 2.0  # a law falls with size and text; Hoffmann's grid ends at 2, and few runs would fit any
 
 _HUBER_DELTA = 1e-3  # of the logarithm of the loss
 _GRID = list(
@@ -34,9 +35,10 @@ _GRID = list(
         np.arange(0, 2.1, 0.5),
     )
 )  # fmt: skip
-_EXPONENTS = 1e-3, 2.0  # a law falls with size and text; the grid ends there, and few runs would fit any
-_STARTS, _STARTS_OF_DRAW = 20, 2
-_SIZES_OF_PLAN = np.geomspace(1e-2, 1e4, 1201)  # times the largest that was measured
+_CONSTANTS = 5
+_LEAST_TERM = -12.0  # logarithm of a term over the lowest loss, where it no longer matters
+_STARTS = 20
+_SIZES_OF_PLAN = np.geomspace(1e-3, 1e8, 2201)  # times the largest that was measured
 
 
 Device = Literal["core", "gpu"]
@@ -84,9 +86,6 @@ class Runs:
     def flop(self) -> np.ndarray:
         return FLOP_PER_WEIGHT * self.num_parameters * self.num_tokens
 
-    def at(self, chosen: np.ndarray) -> Runs:
-        return Runs(self.num_parameters[chosen], self.num_tokens[chosen], self.loss[chosen])
-
     @classmethod
     def of_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Runs:
         columns = ("parameters", "tokens", "bits_per_byte")
@@ -95,7 +94,8 @@ class Runs:
     @property
     def determine_a_law(self) -> bool:
         distinct = min(len(np.unique(self.num_parameters)), len(np.unique(self.num_tokens)))
-        return len(self) >= LEAST_RUNS and distinct >= LEAST_DISTINCT
+        cells = len(np.unique(np.stack([self.num_parameters, self.num_tokens]), axis=1).T)
+        return cells >= LEAST_RUNS and distinct >= LEAST_DISTINCT
 
 
 def fit(runs: Runs) -> Law:
@@ -108,7 +108,7 @@ def fit(runs: Runs) -> Law:
         raise ValueError(
             f"{len(runs)} runs of {len(np.unique(runs.num_parameters))} sizes and "
             f"{len(np.unique(runs.num_tokens))} numbers of tokens determine no scaling law; it needs "
-            f"{LEAST_DISTINCT} of each and {LEAST_RUNS} runs"
+            f"{LEAST_DISTINCT} of each and {LEAST_RUNS} different runs"
         )
     return _fit(runs, _best_of_grid(runs, _STARTS))
 
@@ -127,9 +127,8 @@ class Fitted:
 
     @cached_property
     def residuals(self) -> np.ndarray:
-        """Of the logarithm of the loss (R,)."""
-        fitted = self.law.loss(self.runs.num_parameters, self.runs.num_tokens)
-        return np.log(self.runs.loss) - np.log(fitted)
+        """Of the logarithm of the loss (R,), as far off as further runs will be."""
+        return _residuals(self.runs, self.law)
 
     def expected(self, num_parameters: float, num_tokens: float) -> tuple[float, float, float]:
         """The loss of one more run, with an interval: by the drawn laws, each with a residual of the runs."""
@@ -140,19 +139,25 @@ class Fitted:
 
 
 def fit_with_interval(runs: Runs, bootstrap: Bootstrap) -> Fitted:
-    """Fit the runs, and as many draws of as many runs with replacement.
+    """Fit the runs, and as many draws: the law at the same sizes and tokens, off by residuals of the runs.
 
-    A draw of too few sizes or numbers of tokens to determine a law is drawn again. Raises ValueError as
-    `fit`.
+    Runs drawn with replacement, as Hoffmann et al. draw them, often determine no law where there are a dozen.
+    Raises ValueError as `fit`.
     """
     law = fit(runs)
     rng = np.random.default_rng(bootstrap.seed)
-    drawn: list[Law] = []
-    while len(drawn) < bootstrap.num_draws:
-        sample = runs.at(rng.integers(len(runs), size=len(runs)))
-        if sample.determine_a_law:
-            drawn.append(_fit(sample, [_logs(law), *_best_of_grid(sample, _STARTS_OF_DRAW)]))
+    by_law, residuals = law.loss(runs.num_parameters, runs.num_tokens), _residuals(runs, law)
+    drawn = []
+    for _ in range(bootstrap.num_draws):
+        sample = replace(runs, loss=by_law * np.exp(rng.choice(residuals, len(runs))))
+        drawn.append(_fit(sample, [_logs(law), *_best_of_grid(sample, 1)]))
     return Fitted(runs, law, drawn, bootstrap)
+
+
+def _residuals(runs: Runs, law: Law) -> np.ndarray:
+    """Of the logarithm of the loss (R,), for the constants that were fitted to these very runs enlarged."""
+    found = np.log(runs.loss) - np.log(law.loss(runs.num_parameters, runs.num_tokens))
+    return np.asarray(found * np.sqrt(len(runs) / (len(runs) - _CONSTANTS)))
 
 
 def _logs(law: Law) -> np.ndarray:
@@ -197,11 +202,13 @@ def _fit(runs: Runs, starts: Iterable[np.ndarray]) -> Law:
         # In units of the threshold: the search stops at gradients below an absolute size.
         return float(_huber(errors).sum()) / _HUBER_DELTA, np.array(gradient) / _HUBER_DELTA
 
-    bounds = [(None, None)] * 3 + [_EXPONENTS] * 2
-    options = {"maxiter": 5000, "maxfun": 20000, "ftol": 1e-12, "gtol": 1e-8}
+    bounds = [(float(log_L.min()) + _LEAST_TERM, None)] * 3 + [EXPONENTS] * 2
+    options = {"maxiter": 2000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-8}
     found = []
     for start in starts:
-        first = np.concatenate([start[:2] - start[3:] * shift, start[2:]])
+        exponents = np.clip(start[3:], *EXPONENTS)
+        first = np.concatenate([start[:2] - exponents * shift, start[2:3], exponents])
+        first[:3] = np.clip(first[:3], bounds[0][0], None)
         found.append(minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options))
     a, b, e, alpha, beta = min(found, key=lambda each: float(each.fun)).x
     a, b = a + alpha * mean_N, b + beta * mean_D
@@ -238,20 +245,21 @@ def device_of(rows: Sequence[Mapping[str, Any]]) -> Device:
 
 
 def throughput_of(rows: Sequence[Mapping[str, Any]]) -> Throughput:
-    """The speed of each size, in its longest run. What a run costs beside its steps counts, too."""
-    runs = Runs.of_rows(rows)
-    device_seconds = np.array([row[f"{device_of(rows)}_seconds"] for row in rows], float)
+    """The speed of each size, in its longest runs. What a run costs beside its steps counts, too."""
+    spent = f"{device_of(rows)}_seconds"
+    rows = [row for row in rows if row[spent]]  # a sweep may have begun on another device
+    runs, device_seconds = Runs.of_rows(rows), np.array([row[spent] for row in rows], float)
     sizes = np.unique(runs.num_parameters)
     rates = []
     for size in sizes:
         mine = np.flatnonzero(runs.num_parameters == size)
-        longest = mine[np.argmax(runs.num_tokens[mine])]
-        rates.append(runs.flop[longest] / device_seconds[longest])
+        longest = mine[runs.num_tokens[mine] == runs.num_tokens[mine].max()]
+        rates.append(runs.flop[longest].sum() / device_seconds[longest].sum())
     return Throughput(sizes, np.array(rates))
 
 
 def best_in(law: Law, throughput: Throughput, device_seconds: float) -> Optimum:
-    """The size, to half a per cent or so, and the tokens of the lowest loss that fit into the time."""
+    """The size, to a per cent, and the tokens of the lowest loss that fit into the time."""
     sizes = throughput.num_parameters[-1] * _SIZES_OF_PLAN
     tokens = throughput.tokens(sizes, device_seconds)
     best = int(np.argmin(law.loss(sizes, tokens)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ METRICS, LAWS = Path("reports/metrics/scaling.json"), Path("data/scaling/laws.cs
 _BESIDE_BEST = (0.25, 0.5, 1.0, 2.0, 4.0)  # times its size
 
 
-def answer(hours: float, device: Device, count: int, teraflops: float | None, seed: int = 1) -> Answer:
+def answer(hours: float, device: Device, count: int, teraflops: float | None) -> Answer:
     """The best size and tokens for hours of some cores or GPUs, and some sizes beside it.
 
     Args:
@@ -27,8 +29,11 @@ def answer(hours: float, device: Device, count: int, teraflops: float | None, se
 
     Raises ValueError if there is no law yet, or no measured speed of such a device.
     """
+    for name, value in (("hours", hours), ("teraflops", 1.0 if teraflops is None else teraflops)):
+        if not math.isfinite(value):
+            raise ValueError(f"--{name} is {value}; give a number")
     found = _read_metrics()
-    fitted = Fitted(Runs.of_rows(_done(found)), *_laws(), Bootstrap(1, found["confidence"], seed))
+    fitted = _fitted(found)
     throughput = _throughput(found, device, teraflops)
     device_seconds = 3600.0 * hours * count
     best = scaling_law.plan(fitted, throughput, device_seconds)
@@ -56,10 +61,26 @@ def _read_metrics() -> dict[str, Any]:
     advice = "set scaling.sizes, and run `dvc repro scaling`"
     if not METRICS.exists():
         raise ValueError(f"{METRICS}: no such file; {advice}")
-    found: dict[str, Any] = json.loads(METRICS.read_text(encoding="utf-8"))
+    try:
+        found: dict[str, Any] = json.loads(METRICS.read_text(encoding="utf-8"))
+        if found.get("num_trials") != 0:
+            _fitted(found)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{METRICS} is damaged ({error}); `dvc repro scaling` makes it again") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{METRICS} is damaged ({error}); `dvc repro scaling` makes it again") from error
     if "law" not in found:
         raise ValueError(f"there is no scaling law here, as scaling.sizes was empty; {advice}")
     return found
+
+
+def _fitted(found: dict[str, Any]) -> Fitted:
+    law, drawn = _laws()
+    if asdict(law) != {name: each["value"] for name, each in found["law"].items()}:
+        raise ValueError(
+            f"{LAWS} has another law than {METRICS}; `dvc checkout` or `dvc repro scaling` mends it"
+        )
+    return Fitted(Runs.of_rows(_done(found)), law, drawn, Bootstrap(1, found["confidence"], found["seed"]))
 
 
 def _done(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -77,7 +98,7 @@ def _laws() -> tuple[Law, list[Law]]:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{LAWS}: damaged ({error}); `dvc checkout` restores it") from error
     if len(laws) < 2:
-        raise ValueError(f"{LAWS} holds {len(laws)} laws and not those of {METRICS}; run `dvc repro scaling`")
+        raise ValueError(f"{LAWS} holds {len(laws)} laws; `dvc checkout` or `dvc repro scaling` mends it")
     return laws[0], laws[1:]
 
 

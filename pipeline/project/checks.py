@@ -11,7 +11,7 @@ from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS
 from pipeline.evaluation.scaling_law import LEAST_DISTINCT
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
 from pipeline.project.params import Params, is_in_context
-from pipeline.project.sizes import sizes_of
+from pipeline.project.sizes import CHECK, sizes_of
 from pipeline.training.cards import family_and_config
 
 _CLASSIFIERS = ("finetune_classifier", "few_labels", "scratch")
@@ -84,6 +84,8 @@ def _check_scaling(params: Params, head_start: ResolvedHeadStart) -> None:
                 f"{key}.{name} has {len(numbers)} ({', '.join(map(str, numbers))}); a law needs "
                 f"{LEAST_DISTINCT}, or its floor stays unknown"
             )
+    if CHECK in settings.sizes:
+        raise ValueError(f"{key}.sizes has {CHECK}, as the run of {key}.check is called; rename it")
     sizes_of(params)
 
 

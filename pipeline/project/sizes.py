@@ -9,6 +9,8 @@ from pipeline.project.params import Params
 from pipeline.settings.loader import overlay, typed
 from pipeline.sweeps.settings import Size as SizeSettings
 
+CHECK = "check"  # the name of the size that checks the law
+
 
 @dataclass(frozen=True)
 class Size:
@@ -32,7 +34,7 @@ def sizes_of(params: Params) -> tuple[list[Size], Size | None]:
     settings = params.scaling
     found = [_size(params, name, f"scaling.sizes.{name}", each) for name, each in settings.sizes.items()]
     larger = settings.check
-    return found, None if larger is None else _size(params, "check", "scaling.check", larger)
+    return found, None if larger is None else _size(params, CHECK, "scaling.check", larger)
 
 
 def _size(params: Params, name: str, key: str, own: SizeSettings) -> Size:

@@ -391,14 +391,22 @@ def loss_by_size(rows: Sequence[Row], fitted: Sequence[Row]) -> Any:
 
 
 def isoflop(rows: Sequence[Row]) -> Any:
-    """Bits per byte against size for each of some computes, with each one's best size."""
+    """Bits per byte against size for each of some computes, with each one's best size and its interval."""
     import altair as alt
 
     named = [{**row, "compute": f"{row['flop']:.1e} FLOP"} for row in rows]
     names = list(dict.fromkeys(row["compute"] for row in named))
     base = {"x": _size_axis(), "y": _bits_axis(), "color": _colour("compute:N", "", names)}
     lines = alt.Chart(_data(named)).mark_line().encode(**base)
-    best = alt.Chart(_data([row for row in named if row["best"]])).encode(
+    sizes = [row["parameters"] for row in named]
+    points = [
+        {**row, "low": max(row["low"], min(sizes)), "high": min(row["high"], max(sizes))}
+        for row in named
+        if row["best"]
+    ]
+    reach = alt.Chart(_data(points)).mark_rule(strokeWidth=2, opacity=0.6)
+    reach = reach.encode(**base | {"x": _size_axis("low"), "x2": "high:Q"})
+    best = alt.Chart(_data(points)).encode(
         **base,
         shape=_shape("compute:N", names),
         tooltip=[
@@ -407,14 +415,15 @@ def isoflop(rows: Sequence[Row]) -> Any:
             alt.Tooltip("bits_per_byte:Q", format=".3f"),
         ],
     )
-    return _sized(alt.layer(lines, best.mark_point(filled=True, size=80, opacity=1)))
+    return _sized(alt.layer(lines, reach, best.mark_point(filled=True, size=80, opacity=1)))
 
 
-def _size_axis() -> Any:
+def _size_axis(field: str = "parameters") -> Any:
     import altair as alt
 
-    scale, axis = alt.Scale(type="log", nice=False, padding=20), alt.Axis(format="~s", labelOverlap="greedy")
-    return alt.X("parameters:Q", scale=scale, axis=axis, title="parameters (logarithmic)")
+    scale = alt.Scale(type="log", nice=False, padding=20)
+    axis = alt.Axis(format="~s", labelOverlap="greedy")
+    return alt.X(f"{field}:Q", scale=scale, axis=axis, title="parameters (logarithmic)")
 
 
 def _bits_axis() -> Any:

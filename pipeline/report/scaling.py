@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.evaluation.scaling_law import Device, Plan
+from pipeline.evaluation.scaling_law import EXPONENTS, Device, Plan
 from pipeline.report.figures import Figures
 from pipeline.report.tables import Table
 
@@ -49,9 +49,9 @@ def sentences(figures: Figures) -> list[str]:
         f"{found['headstart']}, {len(done)} runs of {_least_and_most(done, 'parameters')} parameters that "
         f"multiply each token, on {_least_and_most(done, 'tokens')} tokens of the general text. "
         "L(N, D) = E + A/N^alpha + B/D^beta in bits per byte, fitted by the Huber loss of its logarithm, "
-        f"with {found['confidence']:.0%} intervals by bootstrap over runs. More compute C is best spent so "
-        f"that the size grows as C^{share['value']:.2f} ({_interval(share, '.2f')}); Hoffmann et al. found "
-        "0.46 to 0.50 for networks of 70 million to 16 billion parameters."
+        f"with {found['confidence']:.0%} intervals by bootstrap over residuals. More compute C is best spent "
+        f"so that the size grows as C^{share['value']:.2f} ({_interval(share, '.2f')}); Hoffmann et al. "
+        "found 0.46 to 0.50 for networks of 70 million to 16 billion parameters."
     ]
     if law[_FLOOR]["high"] - law[_FLOOR]["low"] > 0.5 * law[_FLOOR]["value"]:
         said.append(
@@ -63,7 +63,15 @@ def sentences(figures: Figures) -> list[str]:
             f"The longest runs read the text {passes:.1f} times. Beyond about {REPEATED:g} passes a text "
             "teaches less than fresh text (Muennighoff et al. 2023), which this law does not know."
         )
-    said += [f"Failed: {row['size']}, {row['tokens']:,} tokens: {row['failure']}" for row in _failed(found)]
+    if limited := [name for name in ("alpha", "beta") if law[name]["value"] in EXPONENTS]:
+        said.append(
+            f"{' and '.join(limited)} ended at a limit of the search ({EXPONENTS[0]:g} to {EXPONENTS[1]:g}): "
+            "these runs do not tell how the loss falls with it. Add sizes, tokens or seeds."
+        )
+    said += [
+        f"Failed: {row['size']}, {row['tokens']:,} tokens, seed {row['seed']}: {row['failure']}"
+        for row in _failed(found)
+    ]
     if found["check"] is not None:
         said.append(check(found["check"], found["confidence"]))
     return said
@@ -93,6 +101,7 @@ def runs(figures: Figures) -> Table:
             "bits per byte": f"{row['bits_per_byte']:.3f}",
             "by the law": f"{row['fitted']:.3f}",
             "core minutes": f"{row['core_seconds'] / 60:.1f}",
+            "GPU minutes": f"{row['gpu_seconds'] / 60:.1f}",
         }
         for row in figures["scaling"]["runs"]
         if not row["failure"]
@@ -114,11 +123,11 @@ def budgets(figures: Figures) -> Table:
         {
             f"{device} hours": f"{row['hours']:,}",
             "parameters": _number(row["parameters"]),
-            "interval of these": f"{_number(row['parameters_low'])} to {_number(row['parameters_high'])}",
+            "parameters, interval": f"{_number(row['parameters_low'])} to {_number(row['parameters_high'])}",
             "tokens": _number(row["tokens"]),
-            "interval of those": f"{_number(row['tokens_low'])} to {_number(row['tokens_high'])}",
+            "tokens, interval": f"{_number(row['tokens_low'])} to {_number(row['tokens_high'])}",
             "bits per byte": f"{row['bits_per_byte']:.3f}",
-            "interval": f"{row['bits_per_byte_low']:.3f} to {row['bits_per_byte_high']:.3f}",
+            "bits per byte, interval": f"{row['bits_per_byte_low']:.3f} to {row['bits_per_byte_high']:.3f}",
             "passes over the text": f"{row['tokens'] / found['corpus_tokens']:.1f}",
             "times the compute measured": f"{row['times_the_compute']:.2g}",
         }
@@ -150,8 +159,9 @@ def planned(found: Answer, price: float | None = None) -> list[str]:
         f"{found.headstart}, {_number(found.device_hours)} {device} hours at "
         f"{_number(found.flop_per_second)} FLOP a second each: {_number(best.parameters)} parameters "
         f"({_number(best.parameters_low)} to {_number(best.parameters_high)}) on {_number(best.tokens)} "
-        f"tokens ({_number(best.tokens_low)} to {_number(best.tokens_high)}); intervals of "
-        f"{found.confidence:.0%}",
+        f"tokens ({_number(best.tokens_low)} to {_number(best.tokens_high)}), for {best.bits_per_byte:.3f} "
+        f"bits per byte ({best.bits_per_byte_low:.3f} to {best.bits_per_byte_high:.3f}); intervals of "
+        f"{found.confidence:.0%}; several devices are taken to be as fast as one times their number",
         *([] if price is None else [f"it costs {found.device_hours * price:,.2f}"]),
         f"the general text has {_number(found.corpus_tokens)} tokens, so this reads it {passes:.1f} times"
         + (
@@ -182,8 +192,8 @@ def _interval(each: Mapping[str, float], form: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits, in thousands, millions or billions."""
-    for size, unit in ((1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+    """Three digits, in thousands, millions, billions or trillions."""
+    for size, unit in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
         if value >= 0.9995 * size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"

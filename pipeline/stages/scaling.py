@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,11 @@ STAGE = Stage(
 )
 
 CHECK_FACTOR = 4.0  # the compute of the check over that of any run of the sweep
-LEAST_STEPS = 20  # of a run: its last step is a whole one, so its tokens are right to one in 20
+LEAST_STEPS = 50  # of a run: its last step is a whole one, so its tokens are right to one in 50
 
 _BUDGET_HOURS = (1, 10, 100, 1000)  # of one core or GPU
 _CURVES, _POINTS = 5, 41
+_BEYOND = 16.0  # times the measured sizes: no further is drawn
 
 log = logging.getLogger(__name__)
 
@@ -78,12 +80,17 @@ def run(params: Params, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, A
     rows = _trained(planned, sweep)
     done = [row for row in rows if not row["failure"]]
     bootstrap = Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
-    fitted = scaling_law.fit_with_interval(Runs.of_rows(done), bootstrap)
+    try:
+        fitted = scaling_law.fit_with_interval(Runs.of_rows(done), bootstrap)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_failures(rows)}") from error
     for row in done:
         row["fitted"] = float(fitted.law.loss(row["parameters"], row["tokens"]))
     checked = [_foretold(each, fitted) for each in larger]
     if larger:  # beside the others, so that it may fail alone
-        checked[0] |= _trained([*planned, *larger], sweep)[-1]
+        ended = [run for run, row in zip(planned, rows, strict=True) if not row["failure"]]
+        checked[0] |= _trained([*ended, *larger], sweep)[-1]
+        log.info("%s: %s bits per byte made", larger[0].name, checked[0]["bits_per_byte"])
     with atomic_folder(out) as folder:
         write_csv(folder / "runs.csv", rows)
         write_csv(folder / "laws.csv", [asdict(law) for law in (fitted.law, *fitted.drawn)])
@@ -91,6 +98,7 @@ def run(params: Params, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, A
         "key": sweep.key,
         "headstart": settings.headstart,
         "confidence": settings.confidence,
+        "seed": params.run.seed,
         "corpus_tokens": planned[0].corpus_tokens,
         "runs": rows,
         "check": checked[0] if checked else None,
@@ -112,7 +120,7 @@ class _Planned:
     def name(self) -> str:
         return f"{self.size.name}, {self.num_tokens:,} tokens, seed {self.seed}"
 
-    @property
+    @cached_property
     def corpus_tokens(self) -> int:
         info = read_info(self._shards)
         return sum(info.splits[split].num_tokens for split in ("train", "unlabelled") if split in info.splits)
@@ -125,6 +133,7 @@ class _Planned:
     def head_start(self) -> ResolvedHeadStart:
         return self.size.of_epochs(self.num_tokens / self.corpus_tokens)
 
+    @cached_property
     def job(self) -> LanguageModelJob:
         head_start = self.head_start
         own = head_start.pretrain_lm.own
@@ -144,9 +153,9 @@ class _Planned:
             seed=self.seed,
         )
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
-        model = shapes_of(self.job().card)[0]
+        model = shapes_of(self.job.card)[0]
         assert isinstance(model, LanguageModel)
         return multiplied_parameters(model)
 
@@ -163,10 +172,21 @@ class _Planned:
         }
 
         def build(session: Session) -> SweepTrial:
-            return ModelPoint(self.name, session.folder, self.job(), self.params.run, session)
+            return ModelPoint(self.name, session.folder, self.job, self.params.run, session)
 
         read = (f"tokens/{self.params.scaling.headstart}/general.json",)
         return Spec(self.name, identity, read, build, head_start.family.name)
+
+
+def _failures(rows: Sequence[Mapping[str, Any]]) -> str:
+    failed = [row for row in rows if row["failure"]]
+    if not failed:
+        return "add sizes or tokens"
+    first = failed[0]
+    return (
+        f"{len(failed)} of {len(rows)} runs failed, the first of {first['size']} on {first['tokens']:,} "
+        f"tokens: {first['failure']}; change its settings, or add sizes or tokens: the others are kept"
+    )
 
 
 def multiplied_parameters(model: LanguageModel) -> int:
@@ -209,6 +229,7 @@ def _trained(planned: Sequence[_Planned], sweep: Sweep) -> list[dict[str, Any]]:
 def _row(run: _Planned, outcome: Checkpoint | Exception) -> dict[str, Any]:
     failed = isinstance(outcome, Exception)
     state = {} if isinstance(outcome, Exception) else outcome.state
+    gpu_seconds = state.get("gpu_seconds")
     return {
         "size": run.size.name,
         "parameters": run.num_parameters,
@@ -219,8 +240,9 @@ def _row(run: _Planned, outcome: Checkpoint | Exception) -> dict[str, Any]:
         "fitted": None,
         "seconds": state.get("seconds"),
         "core_seconds": state.get("core_seconds"),
-        "gpu_seconds": state.get("gpu_seconds"),
-        "failure": str(outcome) if failed else "",
+        # Of a trial that shares a GPU, its share.
+        "gpu_seconds": gpu_seconds and gpu_seconds * min(1.0, run.params.trials.gpus or 1.0),
+        "failure": (str(outcome) or type(outcome).__name__) if failed else "",
     }
 
 
@@ -284,16 +306,21 @@ def _by_tokens(fitted: Fitted) -> list[dict[str, float]]:
 def _isoflop(fitted: Fitted) -> list[dict[str, float]]:
     """Loss by size for each of some computes, around each one's best size."""
     found = []
+    measured = fitted.runs.num_parameters
     for flop in np.geomspace(fitted.runs.flop.min(), fitted.runs.flop.max() * CHECK_FACTOR, _CURVES):
         best = fitted.law.optimum(float(flop)).num_parameters
-        sizes = best * np.geomspace(1 / 16, 16, _POINTS)
+        low, high = fitted.interval(law.optimum(float(flop)).num_parameters for law in fitted.drawn)
+        middle = float(np.clip(best, measured.min() / _BEYOND, measured.max() * _BEYOND))
+        sizes = middle * np.geomspace(1 / 16, 16, _POINTS)
         losses = fitted.law.loss(sizes, flop / FLOP_PER_WEIGHT / sizes)
         found += [
             {
                 "flop": float(flop),
                 "parameters": float(size),
                 "bits_per_byte": float(loss),
-                "best": place == _POINTS // 2,
+                "best": place == _POINTS // 2 and middle == best,
+                "low": low,  # of the best size
+                "high": high,
             }
             for place, (size, loss) in enumerate(zip(sizes, losses, strict=True))
         ]
