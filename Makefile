@@ -32,9 +32,8 @@ repro: setup
 # computes in one thread, as those of several processes would wait for one another.
 PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=25
 
-# `make test ALL=1`: these and those of `test-long`, in less time than one after the other.
 test: setup $(TESTLIBS)/.ready
-	$(PYTEST) $(if $(ALL),,-m "not long")
+	$(PYTEST) -m "not long"
 
 # Tests that take minutes: further routes, a whole one with secrets planted, lost nodes.
 test-long: setup $(TESTLIBS)/.ready

@@ -111,7 +111,8 @@ def runs(figures: Figures) -> Table:
 def law(figures: Figures) -> Table:
     return [
         {"constant": name, "value": f"{each['value']:.3g}", "interval": _interval(each, ".3g")}
-        for name, each in figures["scaling"]["law"].items()
+        for name in ("E", "A", "B", "alpha", "beta")
+        for each in [figures["scaling"]["law"][name]]
     ]
 
 
@@ -129,7 +130,7 @@ def budgets(figures: Figures) -> Table:
             "bits per byte": f"{row['bits_per_byte']:.3f}",
             "bits per byte, interval": f"{row['bits_per_byte_low']:.3f} to {row['bits_per_byte_high']:.3f}",
             "passes over the text": f"{row['tokens'] / found['corpus_tokens']:.1f}",
-            "times the compute measured": f"{row['times_the_compute']:.2g}",
+            "times the compute measured": _number(row["times_the_compute"]),
         }
         for row in found["budgets"]
     ]
