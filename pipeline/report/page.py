@@ -458,8 +458,8 @@ def _scaling(figures: Figures) -> str:
             "scaling-isoflop",
             charts.isoflop(found["isoflop"]),
             "By the law, equal compute spent on other sizes: a small network reads more text. The points are "
-            "the best sizes, with their intervals. The topmost line is of the smallest run, the lowest of four "
-            "times the largest.",
+            "the best sizes, with their intervals. The topmost line is of the smallest run, the lowest of "
+            "four times the largest.",
         )
         + "<h3>The law</h3>"
         + _table(scaling.law(figures))
