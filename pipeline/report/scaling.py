@@ -164,7 +164,7 @@ def planned(found: Answer, price: float | None = None) -> list[str]:
         f"bits per byte ({best.bits_per_byte_low:.3f} to {best.bits_per_byte_high:.3f}); intervals of "
         f"{found.confidence:.0%}; several devices are taken to be as fast as one times their number",
         *([] if price is None else [f"it costs {found.device_hours * price:,.2f}"]),
-        f"the general text has {_number(found.corpus_tokens)} tokens, which this reads {_number(passes)} times"
+        f"the general text has {_number(found.corpus_tokens)} tokens, read {_number(passes)} times"
         + (
             f"; beyond about {REPEATED:g} passes a text teaches less than the law says: bring more text"
             if passes > REPEATED
