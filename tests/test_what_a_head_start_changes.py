@@ -26,7 +26,7 @@ Changed = Callable[[dict[str, Any]], set[str]]
 DRAWN: dict[str, Any] = {
     "headstarts": {"ulmfit": {"embedding_from": None}, "ulmfit_backward": {"embedding_from": None}}
 }
-SWEEPS = {"distil_classifier", "tune", "sample_efficiency", "ablate"}
+SWEEPS = {"distil_classifier", "tune", "sample_efficiency", "ablate", "scaling"}
 OF_ALL = {"fingerprint", "choose_tokens", "evaluate", *SWEEPS, "report"}
 
 
