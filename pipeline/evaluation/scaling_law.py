@@ -63,17 +63,21 @@ class Law:
         N, D = np.asarray(num_parameters, float), np.asarray(num_tokens, float)
         return np.asarray(self.E + self.A * N**-self.alpha + self.B * D**-self.beta)
 
+    @property
+    def size_share(self) -> float:
+        """The exponent a of N_opt ~ C^a in equation 4: the share of more compute that goes into size."""
+        return self.beta / (self.alpha + self.beta)
+
     def optimum(self, flop: float) -> Optimum:
         """The size and the tokens of the lowest loss for a compute of 6 N D: equation 4."""
-        total = self.alpha + self.beta
-        G = (self.alpha * self.A / (self.beta * self.B)) ** (1 / total)
+        G = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
         each = flop / FLOP_PER_WEIGHT
-        return Optimum(G * each ** (self.beta / total), each ** (self.alpha / total) / G)
+        return Optimum(G * each**self.size_share, each ** (1 - self.size_share) / G)
 
 
 @dataclass(frozen=True)
 class Runs:
-    """What was measured: each an array (R,)."""
+    """Runs that were measured: each field is an array (R,)."""
 
     num_parameters: np.ndarray
     num_tokens: np.ndarray
@@ -127,7 +131,7 @@ class Fitted:
 
     @cached_property
     def residuals(self) -> np.ndarray:
-        """Of the logarithm of the loss (R,), as far off as further runs will be."""
+        """The residuals of the logarithm of the loss (R,), as large as those of further runs."""
         return _residuals(self.runs, self.law)
 
     def expected(self, num_parameters: float, num_tokens: float) -> tuple[float, float, float]:
@@ -155,7 +159,10 @@ def fit_with_interval(runs: Runs, bootstrap: Bootstrap) -> Fitted:
 
 
 def _residuals(runs: Runs, law: Law) -> np.ndarray:
-    """Of the logarithm of the loss (R,), for the constants that were fitted to these very runs enlarged."""
+    """The residuals of the logarithm of the loss (R,).
+
+    They are enlarged by sqrt(R / (R - 5)), as the law's five constants were fitted to these very runs.
+    """
     found = np.log(runs.loss) - np.log(law.loss(runs.num_parameters, runs.num_tokens))
     return np.asarray(found * np.sqrt(len(runs) / (len(runs) - _CONSTANTS)))
 
@@ -231,16 +238,13 @@ class Throughput:
         logs = np.interp(np.log(num_parameters), np.log(self.num_parameters), np.log(self.flop_per_second))
         return np.asarray(np.exp(logs))
 
-    def seconds(self, num_parameters: float, num_tokens: float) -> float:
-        return float(FLOP_PER_WEIGHT * num_parameters * num_tokens / self.at(num_parameters))
-
     def tokens(self, num_parameters: np.ndarray | float, device_seconds: float) -> np.ndarray:
         """The tokens that a network of this size reads in that time."""
         return np.asarray(device_seconds * self.at(num_parameters) / FLOP_PER_WEIGHT / num_parameters)
 
 
 def device_of(rows: Sequence[Mapping[str, Any]]) -> Device:
-    """What runs were made on."""
+    """The device that the runs were made on; a GPU if any was."""
     return "gpu" if any(row["gpu_seconds"] for row in rows) else "core"
 
 

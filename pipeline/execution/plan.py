@@ -32,8 +32,7 @@ def answer(hours: float, device: Device, count: int, teraflops: float | None) ->
     for name, value in (("hours", hours), ("teraflops", 1.0 if teraflops is None else teraflops)):
         if not math.isfinite(value):
             raise ValueError(f"--{name} is {value}; give a number")
-    found = _read_metrics()
-    fitted = _fitted(found)
+    found, fitted = _read()
     throughput = _throughput(found, device, teraflops)
     device_seconds = 3600.0 * hours * count
     best = scaling_law.plan(fitted, throughput, device_seconds)
@@ -57,21 +56,18 @@ def _choice(
     return Choice(times, size, tokens, fitted.expected(size, tokens))
 
 
-def _read_metrics() -> dict[str, Any]:
+def _read() -> tuple[dict[str, Any], Fitted]:
+    """The metrics of the stage, and its law. Raises ValueError if either is missing or damaged."""
     advice = "set scaling.sizes, and run `dvc repro scaling`"
     if not METRICS.exists():
         raise ValueError(f"{METRICS}: no such file; {advice}")
     try:
         found: dict[str, Any] = json.loads(METRICS.read_text(encoding="utf-8"))
-        if found.get("num_trials") != 0:
-            _fitted(found)
-    except (AttributeError, KeyError, TypeError) as error:
+        if found.get("num_trials") == 0:
+            raise ValueError(f"there is no scaling law here, as scaling.sizes was empty; {advice}")
+        return found, _fitted(found)
+    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"{METRICS} is damaged ({error}); `dvc repro scaling` makes it again") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{METRICS} is damaged ({error}); `dvc repro scaling` makes it again") from error
-    if "law" not in found:
-        raise ValueError(f"there is no scaling law here, as scaling.sizes was empty; {advice}")
-    return found
 
 
 def _fitted(found: dict[str, Any]) -> Fitted:

@@ -11,7 +11,6 @@ from pipeline.report.figures import Figures
 from pipeline.report.tables import Table
 
 REPEATED = 4.0  # passes over a text that are nearly as good as fresh text: Muennighoff et al. 2023
-_FLOOR = "E"
 _FAR_BEYOND = 100.0  # times the compute that was measured
 
 
@@ -27,7 +26,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a budget is best spent on."""
+    """The answer to what a budget is best spent on."""
 
     headstart: str
     confidence: float
@@ -40,7 +39,7 @@ class Answer:
 
 
 def sentences(figures: Figures) -> list[str]:
-    """What the law says, how its check ended, and where it ends."""
+    """Sentences on the law, on where it ends, and on how its check ended."""
     found = figures["scaling"]
     law, share = found["law"], found["size_share"]
     done = [row for row in found["runs"] if not row["failure"]]
@@ -53,7 +52,7 @@ def sentences(figures: Figures) -> list[str]:
         f"so that the size grows as C^{share['value']:.2f} ({_interval(share, '.2f')}); Hoffmann et al. "
         "found 0.46 to 0.50 for networks of 70 million to 16 billion parameters."
     ]
-    if law[_FLOOR]["high"] - law[_FLOOR]["low"] > 0.5 * law[_FLOOR]["value"]:
+    if law["E"]["high"] - law["E"]["low"] > 0.5 * law["E"]["value"]:
         said.append(
             "The floor E, the loss of an endless network with endless text, is hardly known: these runs end "
             "far above it. What the law says far beyond them is a guess."
@@ -117,7 +116,7 @@ def law(figures: Figures) -> Table:
 
 
 def budgets(figures: Figures) -> Table:
-    """What the best size and tokens are for hours of the device that the runs used."""
+    """A table of the best size and tokens for hours of the device that the runs used."""
     found = figures["scaling"]
     device = "GPU" if found["device"] == "gpu" else "core"
     return [
@@ -150,7 +149,7 @@ def choices(found: Sequence[Choice]) -> Table:
 
 
 def planned(found: Answer, price: float | None = None) -> list[str]:
-    """What a budget is best spent on, what it costs, and how far that is from what was measured.
+    """Sentences on the best use of a budget, on its cost, and on how far it is from what was measured.
 
     `price`: of an hour of one device.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -63,9 +63,8 @@ def run(params: Params, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, A
             write_csv(folder / "runs.csv", [], ["size"])
             write_csv(folder / "laws.csv", [], list(Law.__dataclass_fields__))
         return {"key": sweep.key, "num_trials": 0}
-    folder_of_tokens = tokens / settings.headstart
     sizes, check = sizes_of(params)
-    general = folder_of_tokens / "general.json"
+    general = tokens / settings.headstart / "general.json"
     planned = [
         _Planned(params, size, num_tokens, seed, general)
         for size in sizes
@@ -261,7 +260,7 @@ def _figures(fitted: Fitted, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
     throughput = scaling_law.throughput_of(rows)
     return {
         "law": {name: _with_interval(fitted, name) for name in Law.__dataclass_fields__},
-        "size_share": _share_of_size(fitted),
+        "size_share": _with_interval(fitted, "size_share"),
         "device": scaling_law.device_of(rows),
         "flop_per_second": float(throughput.flop_per_second[-1]),
         "fitted": _by_tokens(fitted),
@@ -274,18 +273,8 @@ def _figures(fitted: Fitted, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any
 
 
 def _with_interval(fitted: Fitted, name: str) -> dict[str, float]:
-    return _interval(fitted, getattr(fitted.law, name), (getattr(law, name) for law in fitted.drawn))
-
-
-def _share_of_size(fitted: Fitted) -> dict[str, float]:
-    """The exponent a of N_opt ~ C^a: what part of more compute should go into size."""
-    share: Callable[[Law], float] = lambda law: law.beta / (law.alpha + law.beta)  # noqa: E731
-    return _interval(fitted, share(fitted.law), map(share, fitted.drawn))
-
-
-def _interval(fitted: Fitted, value: float, drawn: Iterable[float]) -> dict[str, float]:
-    low, high = fitted.interval(drawn)
-    return {"value": value, "low": low, "high": high}
+    low, high = fitted.interval(getattr(law, name) for law in fitted.drawn)
+    return {"value": getattr(fitted.law, name), "low": low, "high": high}
 
 
 def _by_tokens(fitted: Fitted) -> list[dict[str, float]]:

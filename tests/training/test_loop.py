@@ -770,7 +770,7 @@ def test_micro_batches_train_the_same_model(tmp_path, name):
 
 
 WORLDS = (2, 3)
-WORLDS_OF_SHARDS = (3,)  # uneven ones
+WORLDS_OF_SHARDS = (2, 3)
 SHARDED = ("nt_asgd", "bert", "xl", "classifier-gpt", "contrastive", "pairs")
 
 
