@@ -605,6 +605,28 @@ def predict(
         list[Path] | None, typer.Option(help="Exported classifier; several are averaged.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Plain text, one document a line.")] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Files to label: parquet, CSV, NDJSON or text; a glob, an address, or - for standard input."
+        ),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(help="For --input: a parquet, CSV or NDJSON file; -: lines of JSON.")
+    ] = Path("-"),
+    text_column: Annotated[
+        list[str] | None, typer.Option(help="For --input: the column of each text of a document.")
+    ] = None,
+    format: Annotated[
+        Literal["auto", "parquet", "csv", "ndjson", "text"],
+        typer.Option(help="Of --input; auto: by the ending, and text from standard input."),
+    ] = "auto",
+    keep: Annotated[
+        list[str] | None, typer.Option(help="For --input: a column to repeat in the output, such as an id.")
+    ] = None,
+    words: Annotated[
+        int, typer.Option(min=0, help="For --input: so many words of each text that moved its label most.")
+    ] = 0,
     precision: Annotated[
         Literal["auto", "fp32", "bf16"], typer.Option(help="Of matrix products; auto: the fast one here.")
     ] = "auto",
@@ -613,11 +635,25 @@ def predict(
     ] = False,
     with_text: Annotated[bool, typer.Option("--with-text", help="Repeat each text in its object.")] = False,
 ) -> None:
-    """Print label and probabilities of texts, one JSON object a line; an empty text has no label."""
+    """Print label and probabilities of texts, one JSON object a line; an empty text has no label.
+
+    With --input, label the documents of files in bulk; a run that was stopped goes on where it was.
+    """
+    models = model or [Path("data/classifier")]
+    if input:
+        if text or file or label_only:
+            raise ValueError("with --input, give neither texts nor --file nor --label-only")
+        from pipeline.execution.label_in_bulk import label_in_bulk
+        from pipeline.inference.bulk import Request
+
+        columns = tuple(text_column or ["text"])
+        kept = tuple(keep or [])
+        label_in_bulk(Request(input, columns, models, format, kept, with_text, words, precision), output)
+        return
     from pipeline.inference.predict import Form, predict_lines
 
     form: Form = "labels" if label_only else "json_with_text" if with_text else "json"
-    for line in predict_lines(text or [], file, model or [Path("data/classifier")], precision, form):
+    for line in predict_lines(text or [], file, models, precision, form):
         typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 

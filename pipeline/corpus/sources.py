@@ -13,7 +13,7 @@ import glob
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -107,6 +107,8 @@ class Files:
 
     settings: FilesSource
     key: str
+    kept: tuple[str, ...] = ()  # columns that `whole_rows` has beside the texts
+    spelling: Mapping[str, str] = field(default_factory=dict)  # of settings in messages, if not key and name
     skipped: Counter[str] = field(default_factory=Counter)
     repaired: Counter[str] = field(default_factory=Counter)
     origins: Counter[str] = field(default_factory=Counter)
@@ -134,9 +136,44 @@ class Files:
 
     def rows(self, split: str) -> Iterator[pl.DataFrame]:
         for file in self._files[split]:
-            with _explained(file, self.key):
+            with _explained(file, self._named):
                 for batch in self._batches(file, split):
                     yield self._usable(batch, file)
+
+    def whole_rows(self, split: str) -> Iterator[tuple[str, Iterator[pl.DataFrame]]]:
+        """Stream each file of a split under its name, no row left out.
+
+        The columns: `text`, `text_1`, ..., null where a row has none, and those `kept`, under `kept:NAME`.
+        """
+        for file in self._files[split]:
+            yield file.name, self._whole_rows(file, split)
+
+    def _whole_rows(self, file: _File, split: str) -> Iterator[pl.DataFrame]:
+        import polars as pl
+        import polars.selectors as cs
+
+        kept = [self._kept(name, split).alias(f"kept:{name}") for name in self.kept]
+        repaired = cs.string().str.replace_all(UNDECODABLE, REPLACEMENT, literal=True)
+        with _explained(file, self._named):
+            for batch in self._batches(file, split, kept):
+                texts = [_decoded(column) for column in batch if not column.name.startswith("kept:")]
+                rows = batch.with_columns(*texts)
+                yield rows.with_columns(repaired) if file.is_marked or pl.Binary in batch.dtypes else rows
+
+    def _kept(self, name: str, split: str) -> pl.Expr:
+        """Return a kept column, as strings if it is of another type in another file."""
+        import polars as pl
+
+        kinds = {file.scan.collect_schema()[name] for file in self._files[split]}
+        column: pl.Expr = _column(name)
+        return column if len(kinds) == 1 else column.cast(pl.String)
+
+    def names(self, split: str) -> list[str]:
+        """The files of a split, in the order in which they are read."""
+        return [file.name for file in self._files[split]]
+
+    def _named(self, setting: str) -> str:
+        return self.spelling.get(setting, f"`{self.key}.{setting}`")
 
     # Finding and opening files
 
@@ -153,21 +190,21 @@ class Files:
             is_folder = Path(entry).is_dir()
             matches = sorted(name for name in glob.glob(entry, recursive=True) if Path(name).is_file())
         except (OSError, ValueError) as error:  # no permission, a name too long or with a NUL
-            raise ValueError(f"`{self.key}.{split}`: {_short(entry)!r} is no usable path: {error}") from error
+            raise ValueError(f"{self._named(split)}: {_short(entry)!r} is no usable path: {error}") from error
         if is_folder:
             raise ValueError(
-                f"`{self.key}.{split}`: {entry} is a folder; name its files, such as {entry}/*.parquet"
+                f"{self._named(split)}: {entry} is a folder; name its files, such as {entry}/*.parquet"
             )
         if not matches:
             what = "no file matches" if glob.has_magic(entry) else "no such file:"
-            raise ValueError(f"`{self.key}.{split}`: {what} {entry} (looked in {_shown_folder(entry)})")
+            raise ValueError(f"{self._named(split)}: {what} {entry} (looked in {_shown_folder(entry)})")
         return matches
 
     def _open(self, name: str) -> _File:
         form = self._format_of(name)
         is_tsv = Path(name.partition("?")[0]).suffix.lower() == ".tsv"
         file = _File(name, form, path=name, delimiter="\t" if is_tsv else ",")
-        with _explained(file, self.key):
+        with _explained(file, self._named):
             if form != "parquet" and not is_remote(name):
                 file = self._looked_through(file)
             return self._scanned(file)
@@ -179,7 +216,7 @@ class Files:
         if suffix not in _FORMATS:
             raise ValueError(
                 f"{name}: the extension {suffix!r} is none of {', '.join(_FORMATS)}; decompress the file if "
-                f"it is compressed, or set `{self.key}.format`"
+                f"it is compressed, or set {self._named('format')}"
             )
         return _FORMATS[suffix]
 
@@ -214,7 +251,9 @@ class Files:
         return replace(file, scan=pl.scan_ndjson(file.pattern, schema=wanted or None), columns=columns)
 
     def _wanted_columns(self) -> list[str]:
-        named = (self.settings.text_column, *self.settings.further_columns, self.settings.label_column)
+        named = (
+            self.settings.text_column, *self.settings.further_columns, self.settings.label_column, *self.kept
+        )  # fmt: skip
         return [name for name in named if name is not None]
 
     def _looked_through(self, file: _File) -> _File:
@@ -230,7 +269,7 @@ class Files:
             fault = f"line {line:,} is not valid UTF-8"
         if fault and self.settings.encoding_errors == "refuse":
             raise ValueError(
-                f"{file.name}: {fault}; convert the file, or set `{self.key}.encoding_errors` to skip or "
+                f"{file.name}: {fault}; convert the file, or set {self._named('encoding_errors')} to skip or "
                 "replace"
             )
         # polars itself strips the byte order mark of CSV.
@@ -260,7 +299,7 @@ class Files:
                 name = file.name if is_remote(file.name) else str(Path(file.name).resolve())
                 if seen.setdefault(name, split) != split:
                     raise ValueError(
-                        f"{file.name} is in both `{self.key}.{seen[name]}` and `{self.key}.{split}`; list it "
+                        f"{file.name} is in both {self._named(seen[name])} and {self._named(split)}; list it "
                         f"once: a split without files is drawn from train (`split.{split}`)"
                     )
 
@@ -279,8 +318,8 @@ class Files:
         label_column, further = self._label_column(split), self._further_columns(file, split)
         if file.format == "text" and label_column is not None:
             raise ValueError(
-                f"{file.name}: `{self.key}.label_column` is {label_column!r}, but a plain text file has no "
-                "columns: set it to null, or use csv, ndjson or parquet"
+                f"{file.name}: {self._named('label_column')} is {label_column!r}, but a plain text file has "
+                "no columns: set it to null, or use csv, ndjson or parquet"
             )
         if file.format == "csv" and any("\r" in column for column in file.columns):
             raise ValueError(
@@ -291,17 +330,21 @@ class Files:
         texts = [("text_column", self.settings.text_column), *((kind, column) for column in further)]
         if file.format == "text" and further:
             raise ValueError(
-                f"{file.name}: `{self.key}.{kind}` is set, but a plain text file has no columns: use csv, "
+                f"{file.name}: {self._named(kind)} is set, but a plain text file has no columns: use csv, "
                 "ndjson or parquet"
             )
-        for setting, column in (*texts, ("label_column", label_column)):
+        for setting, column in (
+            *texts,
+            ("label_column", label_column),
+            *(("kept", each) for each in self.kept),
+        ):
             if file.format == "csv" and f"{column}_duplicated_0" in file.columns:
                 raise ValueError(
-                    f"{file.name}: has several columns {column!r} (`{self.key}.{setting}`); keep one"
+                    f"{file.name}: has several columns {column!r} ({self._named(setting)}); keep one"
                 )
             if column is not None and column not in file.columns:
                 raise ValueError(
-                    f"{file.name}: no column {column!r} (`{self.key}.{setting}`); "
+                    f"{file.name}: no column {column!r} ({self._named(setting)}); "
                     f"it has {_short(', '.join(map(repr, file.columns)), 500)}"
                 )
         for setting, column in texts:
@@ -310,7 +353,7 @@ class Files:
         if label_kind is not None and label_kind.is_nested():
             raise ValueError(
                 f"{file.name}: column {label_column!r} holds {_short(str(label_kind))}, not one label "
-                f"a row (`{self.key}.label_column`)"
+                f"a row ({self._named('label_column')})"
             )
 
     def _check_text(self, file: _File, setting: str, column: str) -> None:
@@ -319,7 +362,7 @@ class Files:
         kind = file.columns[column]
         if kind not in (pl.String, pl.Binary, pl.Categorical, pl.Enum):
             raise ValueError(
-                f"{file.name}: column {column!r} holds {_short(str(kind))}, not text (`{self.key}.{setting}`)"
+                f"{file.name}: column {column!r} holds {_short(str(kind))}, not text ({self._named(setting)})"
             )
 
     # Labels
@@ -333,7 +376,7 @@ class Files:
         if column is None:
             return values
         for file in self._files[split]:
-            with _explained(file, self.key):
+            with _explained(file, self._named):
                 counted = file.scan.select(_label(file, column)).group_by("label").agg(pl.len())
                 counts = counted.collect(engine="streaming", optimizations=_optimizations(file)).iter_rows()
             for value, count in counts:
@@ -358,7 +401,7 @@ class Files:
         else:
             names = tuple(given)
             if len(set(names)) < len(names):
-                raise ValueError(f"`{self.key}.label_names` has a duplicate: {', '.join(names)}")
+                raise ValueError(f"{self._named('label_names')} has a duplicate: {', '.join(names)}")
             classes = {value: self._class_of(value, written, names) for value in written}
         ids.update(classes)
         return ids, names
@@ -370,8 +413,8 @@ class Files:
         if names is None:
             raise ValueError(
                 f"{self._files_with(value)}: column {self.settings.label_column!r} holds {value}, which is a "
-                f"class in some corpora and means unlabelled in others; set `{self.key}.label_names`, with "
-                "-1 if it is a class, without it if it means unlabelled"
+                f"class in some corpora and means unlabelled in others; set {self._named('label_names')}, "
+                "with -1 if it is a class, without it if it means unlabelled"
             )
         return "-1" not in names
 
@@ -386,7 +429,7 @@ class Files:
             return names.index(value)
         raise ValueError(
             f"{self._files_with(value)}: label {_short(value)!r} in column {self.settings.label_column!r} is "
-            f"neither one of the {len(names)} `{self.key}.{self._names_key}` nor an integer from 0 to "
+            f"neither one of the {len(names)} {self._named(self._names_key)} nor an integer from 0 to "
             f"{len(names) - 1} (-1 or null: unlabelled)"
         )
 
@@ -407,8 +450,8 @@ class Files:
 
     # Rows
 
-    def _batches(self, file: _File, split: str) -> Iterator[pl.DataFrame]:
-        columns = [_column(self.settings.text_column).alias("text")]
+    def _batches(self, file: _File, split: str, further: Sequence[pl.Expr] = ()) -> Iterator[pl.DataFrame]:
+        columns = [_column(self.settings.text_column).alias("text"), *further]
         for number, name in enumerate(self._further_columns(file, split), start=1):
             columns.append(_column(name).alias(f"text_{number}"))
         if (label_column := self._label_column(split)) is not None:
@@ -455,7 +498,7 @@ class Files:
             case "refuse":
                 raise ValueError(
                     f"{name}: a text in column {self.settings.text_column!r} is not valid UTF-8; convert the "
-                    f"file, or set `{self.key}.encoding_errors` to skip or replace"
+                    f"file, or set {self._named('encoding_errors')} to skip or replace"
                 )
             case "skip":
                 self.skipped["invalid_utf8"] += num_marked
@@ -550,7 +593,7 @@ def _classes_of(values: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
 
 
 @contextmanager
-def _explained(file: _File, key: str) -> Iterator[None]:
+def _explained(file: _File, named: Callable[[str], str]) -> Iterator[None]:
     """Turn polars' errors into a ValueError that names the file and says what to do."""
     import polars as pl
 
@@ -568,10 +611,10 @@ def _explained(file: _File, key: str) -> Iterator[None]:
         if "utf" in reason.lower():
             hint = (
                 "remote files and parquet strings are decoded strictly: convert the file or make a local "
-                f"copy (parquet: store the column as binary), then `{key}.encoding_errors` applies"
+                f"copy (parquet: store the column as binary), then {named('encoding_errors')} applies"
             )
         elif is_remote(name):
             hint = "check the address, the network and, for private data, the credentials"
         else:
-            hint = f"check that the file is whole and of the format that `{key}.format` says"
+            hint = f"check that the file is whole and of the format that {named('format')} says"
         raise ValueError(f"{name}: cannot be read: {reason}; {hint}") from error

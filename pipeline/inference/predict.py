@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import polars as pl
@@ -29,6 +29,7 @@ _CONTROL = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 
 
 Form = Literal["json", "json_with_text", "labels"]
+Document = TypeVar("Document", bound=str | Sequence[str])
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,16 @@ class Predictor:
 
         Raises ValueError for a document of another number of texts.
         """
+        return [
+            Prediction(
+                self.label_names[int(row.argmax())],
+                {name: float(p) for name, p in zip(self.label_names, row, strict=True)},
+            )
+            for row in self.probabilities(documents)
+        ]
+
+    def probabilities(self, documents: Sequence[str | Sequence[str]]) -> np.ndarray:
+        """Return the probability (documents, labels) of each label of each document, as `predict` does."""
         texts = [(each,) if isinstance(each, str) else tuple(each) for each in documents]
         self._check_numbers(texts)
         normalised = [joined(each) for each in self._normalised(texts)]
@@ -86,14 +97,7 @@ class Predictor:
         probabilities = [
             part.probabilities(normalised, ids, self._device, self._dtype) for part, _ in self._parts
         ]
-        mean = blended(probabilities, [share for _, share in self._parts])
-        return [
-            Prediction(
-                self.label_names[int(row.argmax())],
-                {name: float(p) for name, p in zip(self.label_names, row, strict=True)},
-            )
-            for row in mean
-        ]
+        return blended(probabilities, [share for _, share in self._parts])
 
     def _check_numbers(self, documents: Sequence[Sequence[str]]) -> None:
         for number, document in enumerate(documents, start=1):
@@ -139,7 +143,7 @@ def predict_lines(
         raise ValueError("give texts or --file, not both")
     predictor = Predictor.load(*models, precision=precision)
     source: Iterable[str] = texts or _read_lines(file)
-    for batch in _batches(source):
+    for batch in in_batches(source):
         documents = [text.split("\t") if predictor.num_texts > 1 else text for text in batch]
         for text, document, prediction in zip(batch, documents, predictor.predict(documents), strict=True):
             is_whole = all(part.strip() for part in ([document] if isinstance(document, str) else document))
@@ -170,12 +174,13 @@ def _valid_unicode(text: str) -> str:
     return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
-def _batches(source: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
+def in_batches(source: Iterable[Document]) -> Iterator[list[Document]]:
+    """Put documents, each a text or several, into batches that are fast to read and bounded in memory."""
+    batch: list[Document] = []
     num_characters = 0
     for text in source:
         batch.append(text)
-        num_characters += len(text)
+        num_characters += len(text) if isinstance(text, str) else sum(map(len, text))
         if len(batch) == _BATCH_TEXTS or num_characters >= _BATCH_CHARACTERS:
             yield batch
             batch, num_characters = [], 0

@@ -138,6 +138,26 @@ def counted(total: int, title: str) -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
+def tallied(title: str) -> Iterator[Callable[[int], None]]:
+    """Show how many items there were so far and how many a second; each call adds some."""
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with _bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as bar:
+        task, begun, done = bar.add_task(title, total=None), time.monotonic(), 0
+
+        def so_far(seconds: float) -> str:
+            return f"{done:,} {title}, {done / max(seconds, 1e-9):,.0f} a second"
+
+        def add(number: int) -> None:
+            nonlocal done
+            done += number
+            bar.update(task, description=so_far(time.monotonic() - begun))
+
+        with _said_regularly(so_far, bar.disable):
+            yield add
+
+
+@contextlib.contextmanager
 def _said_regularly(line: Callable[[float], str], is_wanted: bool) -> Iterator[None]:
     """Say, if wanted, each half minute of the block what `line` makes of the seconds since it began."""
     if not is_wanted:

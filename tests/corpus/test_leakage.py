@@ -79,15 +79,16 @@ def test_ngrams_do_not_cross_document_boundaries():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.exists(), reason="needs the shared copy of IMDb")
-def test_the_known_overlaps_of_imdb_are_found():
+@pytest.mark.parametrize(
+    ("split", "known"), [("train", 123), pytest.param("unsupervised", 266, marks=pytest.mark.long)]
+)
+def test_the_known_overlaps_of_imdb_are_found(split, known):
     import polars as pl
 
     def texts(split: str) -> list[str]:
         return pl.read_parquet(next(SHARED.glob(f"{split}-*.parquet")))["text"].to_list()
 
     test = texts("test")
-    finder = LeakFinder(test, ngram_words=8, least=0.5)
-    for split, known in (("train", 123), ("unsupervised", 266)):
-        others = texts(split)
-        leaks = finder.leaks(others[k : k + 5000] for k in range(0, len(others), 5000))
-        assert len({test[leak.test] for leak in leaks if leak.exact}) == known
+    finder, others = LeakFinder(test, ngram_words=8, least=0.5), texts(split)
+    leaks = finder.leaks(others[k : k + 5000] for k in range(0, len(others), 5000))
+    assert len({test[leak.test] for leak in leaks if leak.exact}) == known

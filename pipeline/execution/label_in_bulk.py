@@ -1,0 +1,43 @@
+"""`headstart predict --input`: labels files in this process, and says how far it is and how fast it was."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from pipeline.inference.bulk import Request, Tally, label_files, label_to_lines, standard_input
+from pipeline.inference.predict import Predictor
+from pipeline.terminal.progress import tallied
+
+
+def label_in_bulk(request: Request, output: Path) -> None:
+    """Label the documents of the input into the output; `-` prints them. Raises what `label_files` raises."""
+    predictor = Predictor.load(*request.models, precision=request.precision)
+    with standard_input(request) as read:
+        if output == Path("-"):
+            for line in label_to_lines(read, predictor):
+                sys.stdout.buffer.write(line.encode() + b"\n")
+            return
+        begun, before = time.monotonic(), 0
+        with tallied("documents") as add:
+
+            def told(tally: Tally) -> None:
+                nonlocal before
+                add(tally.num_documents - before)
+                before = tally.num_documents
+
+            tally = label_files(read, output, predictor, told)
+    print(summary(tally, output, time.monotonic() - begun))
+
+
+def summary(tally: Tally, output: Path, seconds: float) -> str:
+    """`out.parquet: 1,000 documents in 2 s, 500 a second. yes 600, no 398, without words 2`."""
+    made = tally.num_documents - tally.num_made_before
+    before = f", {tally.num_made_before:,} of them by an earlier run" if tally.num_made_before else ""
+    speed = f", {made / max(seconds, 1e-9):,.0f} a second" if made else ""
+    labels = ", ".join(
+        f"{'without words' if label is None else label} {count:,}"
+        for label, count in sorted(tally.labels.items(), key=lambda each: (each[0] is None, -each[1]))
+    )
+    return f"{output}: {tally.num_documents:,} documents{before}, in {seconds:,.0f} s{speed}. {labels}"

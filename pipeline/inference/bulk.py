@@ -1,0 +1,300 @@
+"""Labels the documents of files, part by part.
+
+The route of a document: a file's batches -> a part, of at most `PART_ROWS` documents of one file -> its
+predictions -> the part's own file, beside the output -> when all parts are whole, the output. Memory holds
+one part. A run that was stopped goes on behind the last whole part.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from pipeline.corpus.settings import FilesSource
+from pipeline.corpus.sources import Files, is_remote
+from pipeline.files.atomic import atomic_write, atomic_write_text, clear_leftovers
+from pipeline.files.manifest import sha256_of
+from pipeline.inference.occlusion import words_that_moved
+from pipeline.inference.predict import Predictor, in_batches
+from pipeline.settings.section import Precision
+
+PART_ROWS = 8192
+_JOB_FILE = "job.json"
+_STANDARD_INPUT = "headstart-standard-input"
+_ENDINGS = (".parquet", ".csv", ".ndjson", ".jsonl")
+_SPELLING = {
+    "train": "--input", "text_column": "--text-column", "text_pair_column": "--text-column",
+    "choice_columns": "--text-column", "format": "--format", "kept": "--keep",
+}  # fmt: skip
+_OWN_COLUMNS = ("file", "row", "text", "label", "probabilities", "words")
+_PROBABILITY = "probability:"  # before a label's name
+
+InputFormat = Literal["auto", "parquet", "csv", "ndjson", "text"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be labelled, by what, and what to say of each document."""
+
+    inputs: Sequence[str]  # paths, globs or addresses
+    text_columns: Sequence[str]
+    models: Sequence[Path]
+    format: InputFormat = "auto"
+    keep: Sequence[str] = ()
+    with_text: bool = False
+    num_words: int = 0  # that moved the answer most, of each document
+    precision: Precision = "auto"
+
+
+@dataclass
+class Tally:
+    num_documents: int = 0
+    num_made_before: int = 0  # of these, by a run that was stopped
+    labels: Counter[str | None] = field(default_factory=Counter)  # None: a document without words
+
+    def add(self, labels: pl.Series, made_before: bool = False) -> None:
+        self.num_documents += len(labels)
+        self.num_made_before += len(labels) if made_before else 0
+        self.labels.update(labels)
+
+
+def label_files(
+    request: Request, output: Path, predictor: Predictor, told: Callable[[Tally], None] = lambda tally: None
+) -> Tally:
+    """Label all documents of the input into one file, in their order; `told` hears of each part.
+
+    Columns: `file` and `row` (from 1), what is to be kept, `label`, null for a document without words, and
+    `probability:NAME` of each label; with words, what `words_that_moved` says.
+
+    Raises ValueError if the output exists or its ending is not known, an input cannot be read, or parts of
+    another request lie beside the output.
+    """
+    check_output(output)
+    source = open_input(request, predictor.num_texts)
+    parts = claim_parts(request, source, output)
+    tally = Tally()
+    for number, first, rows in cut(source):
+        path = parts / part_name(number, first)
+        if made_before := path.exists():
+            labels = pl.read_parquet(path, columns=["label"])["label"]
+        else:
+            found = labelled(rows, predictor, request)
+            write_part(path, found)
+            labels = found["label"]
+        tally.add(labels, made_before)
+        told(tally)
+    join_parts(parts, output)
+    return tally
+
+
+def label_to_lines(request: Request, predictor: Predictor) -> Iterator[str]:
+    """Label all documents of the input, in their order; yield a line with a JSON object for each."""
+    for _, _, rows in cut(open_input(request, predictor.num_texts)):
+        yield from as_json(labelled(rows, predictor, request)).write_ndjson().splitlines()
+
+
+# --------------------------------------------------------------------------------------------- input
+
+
+def open_input(request: Request, num_texts: int) -> Files:
+    """Open the files; raises ValueError if one cannot be read as asked."""
+    if len(request.text_columns) != num_texts:
+        raise ValueError(
+            f"--text-column is given {len(request.text_columns)} times, but the classifier reads "
+            f"{num_texts} texts of each document"
+        )
+    if taken := [name for name in request.keep if name in _OWN_COLUMNS or name.startswith(_PROBABILITY)]:
+        raise ValueError(f"--keep {taken[0]}: the output has a column of that name; rename it in the input")
+    first, *further = request.text_columns
+    settings = FilesSource.model_construct(
+        kind="files", format=request.format, train=[*request.inputs], validation=[], test=[], unlabelled=[],
+        text_column=first, label_column=None, label_names=None, encoding_errors="replace",
+        text_pair_column=further[0] if len(further) == 1 else None,
+        choice_columns=further if len(further) > 1 else None,
+    )  # fmt: skip
+    return Files(settings, "predict", kept=tuple(request.keep), spelling=_SPELLING)
+
+
+@contextmanager
+def standard_input(request: Request) -> Iterator[Request]:
+    """Put a file in place of an input `-`: standard input is read to its end before any of it is labelled."""
+    if "-" not in request.inputs:
+        yield request
+        return
+    form = "text" if request.format == "auto" else request.format
+    with tempfile.TemporaryDirectory(prefix="headstart-input-") as folder:
+        path = Path(folder) / f"{_STANDARD_INPUT}.{'txt' if form == 'text' else form}"
+        with path.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file)
+        yield replace(request, inputs=[str(path) if each == "-" else each for each in request.inputs])
+
+
+def cut(source: Files) -> Iterator[tuple[int, int, pl.DataFrame]]:
+    """Cut the files into parts: the file's number, the first row's (from 0), and the part's rows."""
+    for number, (path, batches) in enumerate(source.whole_rows("train")):
+        name = "-" if Path(path).stem == _STANDARD_INPUT else path
+        first, held = 0, pl.DataFrame()
+        for batch in batches:
+            held = pl.concat([held, batch]) if len(held) else batch
+            while len(held) >= PART_ROWS:
+                yield number, first, numbered(held[:PART_ROWS], name, first)
+                first, held = first + PART_ROWS, held[PART_ROWS:]
+        if len(held):
+            yield number, first, numbered(held, name, first)
+
+
+def numbered(rows: pl.DataFrame, name: str, first: int) -> pl.DataFrame:
+    row_numbers = pl.int_range(first + 1, first + len(rows) + 1, dtype=pl.Int64)
+    return rows.select(pl.lit(name).alias("file"), row_numbers.alias("row"), pl.all())
+
+
+# -------------------------------------------------------------------------------------------- answers
+
+
+def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request) -> pl.DataFrame:
+    """Return the rows of the output for rows of the input."""
+    texts = ["text", *(f"text_{number}" for number in range(1, predictor.num_texts))]
+    documents = [tuple(text or "" for text in each) for each in rows.select(texts).rows()]
+    has_words = np.array([all(text.strip() for text in each) for each in documents], dtype=bool)
+    found = [predictor.probabilities(batch) for batch in in_batches(documents)]
+    probabilities = np.concatenate(found)
+    places = probabilities.argmax(1)
+    labels = [
+        predictor.label_names[place] if has else None for place, has in zip(places, has_words, strict=True)
+    ]
+    kept = [name for name in rows.columns if name.startswith("kept:")]
+    answered = rows.select("file", "row", *(pl.col(name).alias(name.removeprefix("kept:")) for name in kept))
+    if request.with_text:
+        answered = answered.with_columns(pl.Series("text", ["\t".join(each) for each in documents]))
+    answered = answered.with_columns(
+        pl.Series("label", labels, dtype=pl.String),
+        *(
+            pl.Series(f"{_PROBABILITY}{name}", np.where(has_words, column, np.nan)).fill_nan(None)
+            for name, column in zip(predictor.label_names, probabilities.T, strict=True)
+        ),
+    )
+    if not request.num_words:
+        return answered
+    words = [
+        _moved(predictor, document, label, request.num_words) if label is not None else None
+        for document, label in zip(documents, labels, strict=True)
+    ]
+    kind = pl.List(pl.Struct({"words": pl.String, "moved": pl.Float64}))
+    return answered.with_columns(pl.Series("words", words, dtype=kind))
+
+
+def _moved(predictor: Predictor, document: Sequence[str], label: str, most: int) -> list[dict[str, Any]]:
+    return [
+        {"words": each.words, "moved": each.by}
+        for each in words_that_moved(predictor, document, label)[:most]
+    ]
+
+
+def as_json(frame: pl.DataFrame | pl.LazyFrame) -> Any:
+    """Put the probabilities into an object, by label, as `headstart predict` prints them."""
+    names = [name for name in frame.collect_schema() if name.startswith(_PROBABILITY)]
+    by_label = pl.struct(pl.col(name).alias(name.removeprefix(_PROBABILITY)) for name in names)
+    has_label = pl.col("label").is_not_null()
+    packed = frame.with_columns(pl.when(has_label).then(by_label).alias("probabilities"))
+    return packed.select(
+        pl.exclude(*names, "words"), *(["words"] if "words" in frame.collect_schema() else [])
+    )
+
+
+def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
+    """Write the words of a document as one text, for CSV: `price 0.213; poor -0.021`."""
+    if "words" not in frame.collect_schema():
+        return frame
+    moved = pl.element().struct.field("moved").round(4)
+    one = pl.format("{} {}", pl.element().struct.field("words"), moved)
+    return frame.with_columns(pl.col("words").list.eval(one).list.join("; "))
+
+
+# ---------------------------------------------------------------------------------- parts and output
+
+
+def check_output(output: Path) -> None:
+    if output.suffix not in _ENDINGS:
+        raise ValueError(f"--output {output}: its ending is none of {', '.join(_ENDINGS)}")
+    if output.exists():
+        raise ValueError(f"{output} exists; name another --output, or remove it")
+
+
+def part_name(number: int, first: int) -> str:
+    return f"{number:06d}-{first:012d}.parquet"
+
+
+def claim_parts(request: Request, source: Files, output: Path) -> Path:
+    """Return the folder for the parts, which are this request's: a new one, or one that it left."""
+    folder, wanted = output.with_name(f"{output.name}.parts"), _identity(request, source)
+    folder.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(folder)
+    file = folder / _JOB_FILE
+    if not file.exists():
+        atomic_write_text(file, json.dumps(wanted, indent=1) + "\n")
+        return folder
+    found = json.loads(file.read_text(encoding="utf-8"))
+    if changed := [name for name in wanted if found.get(name) != wanted[name]]:
+        raise ValueError(
+            f"{folder} holds parts of an earlier run with other {' and '.join(changed)}; remove it, or name "
+            "another --output"
+        )
+    return folder
+
+
+def _identity(request: Request, source: Files) -> dict[str, Any]:
+    """What the answers depend on, by how a message may call it."""
+
+    def state(name: str) -> list[int]:
+        if is_remote(name):
+            return []
+        facts = Path(name).stat()
+        return [facts.st_size, facts.st_mtime_ns]
+
+    files = [file for folder in request.models for file in sorted(folder.rglob("*")) if file.is_file()]
+    return {
+        "input files": [[name, *state(name)] for name in source.names("train")],
+        "--text-column": [*request.text_columns],
+        "--keep": [*request.keep],
+        "--with-text": request.with_text,
+        "--words": request.num_words,
+        "--precision": request.precision,
+        "classifier": [sha256_of(file) for file in files],
+        "size of parts": PART_ROWS,
+    }
+
+
+def write_part(path: Path, rows: pl.DataFrame) -> None:
+    content = io.BytesIO()
+    rows.write_parquet(content)
+    atomic_write(path, content.getvalue())
+
+
+def join_parts(folder: Path, output: Path) -> None:
+    """Stream the parts into the output, which appears whole; then remove them."""
+    paths = sorted(folder.glob("[0-9]*.parquet"))
+    if not paths:
+        shutil.rmtree(folder)
+        raise ValueError("the input has no document")
+    frame, aside = pl.scan_parquet(paths, glob=False), folder / f"all{output.suffix}"
+    match output.suffix:
+        case ".parquet":
+            frame.sink_parquet(aside)
+        case ".csv":
+            _flat(frame).sink_csv(aside)
+        case _:
+            as_json(frame).sink_ndjson(aside)
+    aside.replace(output)
+    shutil.rmtree(folder)
