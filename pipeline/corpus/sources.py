@@ -148,6 +148,21 @@ class Files:
         for file in self._files[split]:
             yield file.name, self._whole_rows(file, split)
 
+    def slice_of(self, split: str, number: int, first: int, num_rows: int) -> Iterator[pl.DataFrame]:
+        """Stream rows of one file of a split, as `whole_rows` does, from the row `first` (from 0) on."""
+        file = self._files[split][number]
+        yield from self._whole_rows(replace(file, scan=file.scan.slice(first, num_rows)), split)
+
+    def num_rows(self, split: str) -> list[int]:
+        """Count the rows of each file of a split, usable or not."""
+        import polars as pl
+
+        counts = []
+        for file in self._files[split]:
+            with _explained(file, self._named):
+                counts.append(int(file.scan.select(pl.len()).collect(engine="streaming").item()))
+        return counts
+
     def _whole_rows(self, file: _File, split: str) -> Iterator[pl.DataFrame]:
         import polars as pl
         import polars.selectors as cs

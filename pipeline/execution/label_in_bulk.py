@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,21 +13,30 @@ from pipeline.terminal.progress import tallied
 
 
 def label_in_bulk(request: Request, output: Path) -> None:
-    """Label the documents of the input into the output; `-` prints them. Raises what `label_files` raises."""
+    """Label the documents of the input into the output; `-` prints them.
+
+    RAY_ADDRESS names a Ray that the work is spread over. Raises what `label_files` and `label_on_ray` raise.
+    """
     predictor = Predictor.load(*request.models, precision=request.precision)
-    with standard_input(request) as read:
-        if output == Path("-"):
+    if output == Path("-"):
+        with standard_input(request) as read:
             for line in label_to_lines(read, predictor):
                 sys.stdout.buffer.write(line.encode() + b"\n")
-            return
-        begun, before = time.monotonic(), 0
-        with tallied("documents") as add:
+        return
+    address, begun, before = os.environ.get("RAY_ADDRESS"), time.monotonic(), 0
+    with tallied("documents") as add, standard_input(request) as read:
 
-            def told(tally: Tally) -> None:
-                nonlocal before
-                add(tally.num_documents - before)
-                before = tally.num_documents
+        def told(tally: Tally) -> None:
+            nonlocal before
+            add(tally.num_documents - before)
+            before = tally.num_documents
 
+        if address:
+            from pipeline.distributed.cluster import Cluster
+            from pipeline.execution.label_on_ray import label_on_ray
+
+            tally = label_on_ray(read, output, Cluster(address), predictor.num_texts, told)
+        else:
             tally = label_files(read, output, predictor, told)
     print(summary(tally, output, time.monotonic() - begun))
 

@@ -85,15 +85,12 @@ def label_files(
     source = open_input(request, predictor.num_texts)
     parts = claim_parts(request, source, output)
     tally = Tally()
-    for number, first, rows in cut(source):
-        path = parts / part_name(number, first)
-        if made_before := path.exists():
-            labels = pl.read_parquet(path, columns=["label"])["label"]
-        else:
-            found = labelled(rows, predictor, request)
-            write_part(path, found)
-            labels = found["label"]
-        tally.add(labels, made_before)
+    for part, rows in cut(source):
+        path = parts / part.name
+        made_before = path.exists()
+        if not made_before:
+            atomic_write(path, as_parquet(labelled(rows, predictor, request)))
+        tally.add(labels_in(path), made_before)
         told(tally)
     join_parts(parts, output)
     return tally
@@ -101,7 +98,7 @@ def label_files(
 
 def label_to_lines(request: Request, predictor: Predictor) -> Iterator[str]:
     """Label all documents of the input, in their order; yield a line with a JSON object for each."""
-    for _, _, rows in cut(open_input(request, predictor.num_texts)):
+    for _, rows in cut(open_input(request, predictor.num_texts)):
         yield from as_json(labelled(rows, predictor, request)).write_ndjson().splitlines()
 
 
@@ -141,23 +138,47 @@ def standard_input(request: Request) -> Iterator[Request]:
         yield replace(request, inputs=[str(path) if each == "-" else each for each in request.inputs])
 
 
-def cut(source: Files) -> Iterator[tuple[int, int, pl.DataFrame]]:
-    """Cut the files into parts: the file's number, the first row's (from 0), and the part's rows."""
-    for number, (path, batches) in enumerate(source.whole_rows("train")):
-        name = "-" if Path(path).stem == _STANDARD_INPUT else path
-        first, held = 0, pl.DataFrame()
+@dataclass(frozen=True)
+class Part:
+    """Where a part begins: which file of the input, and which of its rows, both from 0."""
+
+    file: int
+    first_row: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.file:06d}-{self.first_row:012d}.parquet"
+
+
+def cut(source: Files) -> Iterator[tuple[Part, pl.DataFrame]]:
+    """Read the files from their beginnings to their ends, in parts."""
+    for number, (name, batches) in enumerate(source.whole_rows("train")):
+        part, held = Part(number, 0), pl.DataFrame()
         for batch in batches:
             held = pl.concat([held, batch]) if len(held) else batch
             while len(held) >= PART_ROWS:
-                yield number, first, numbered(held[:PART_ROWS], name, first)
-                first, held = first + PART_ROWS, held[PART_ROWS:]
+                yield part, _numbered(held[:PART_ROWS], name, part)
+                part, held = Part(number, part.first_row + PART_ROWS), held[PART_ROWS:]
         if len(held):
-            yield number, first, numbered(held, name, first)
+            yield part, _numbered(held, name, part)
 
 
-def numbered(rows: pl.DataFrame, name: str, first: int) -> pl.DataFrame:
-    row_numbers = pl.int_range(first + 1, first + len(rows) + 1, dtype=pl.Int64)
-    return rows.select(pl.lit(name).alias("file"), row_numbers.alias("row"), pl.all())
+def all_parts(source: Files) -> list[Part]:
+    """The parts that `cut` would yield."""
+    counts = enumerate(source.num_rows("train"))
+    return [Part(number, first) for number, count in counts for first in range(0, count, PART_ROWS)]
+
+
+def read_part(source: Files, part: Part) -> pl.DataFrame:
+    """Read one part alone. All but parquet files are read through up to it."""
+    rows = pl.concat(source.slice_of("train", part.file, part.first_row, PART_ROWS))
+    return _numbered(rows, source.names("train")[part.file], part)
+
+
+def _numbered(rows: pl.DataFrame, name: str, part: Part) -> pl.DataFrame:
+    shown = "-" if Path(name).stem == _STANDARD_INPUT else name
+    numbers = pl.int_range(part.first_row + 1, part.first_row + len(rows) + 1, dtype=pl.Int64)
+    return rows.select(pl.lit(shown).alias("file"), numbers.alias("row"), pl.all())
 
 
 # -------------------------------------------------------------------------------------------- answers
@@ -232,10 +253,6 @@ def check_output(output: Path) -> None:
         raise ValueError(f"{output} exists; name another --output, or remove it")
 
 
-def part_name(number: int, first: int) -> str:
-    return f"{number:06d}-{first:012d}.parquet"
-
-
 def claim_parts(request: Request, source: Files, output: Path) -> Path:
     """Return the folder for the parts, which are this request's: a new one, or one that it left."""
     folder, wanted = output.with_name(f"{output.name}.parts"), _identity(request, source)
@@ -276,10 +293,15 @@ def _identity(request: Request, source: Files) -> dict[str, Any]:
     }
 
 
-def write_part(path: Path, rows: pl.DataFrame) -> None:
+def as_parquet(rows: pl.DataFrame) -> bytes:
     content = io.BytesIO()
     rows.write_parquet(content)
-    atomic_write(path, content.getvalue())
+    return content.getvalue()
+
+
+def labels_in(path: Path) -> pl.Series:
+    """The labels of a part's documents."""
+    return pl.read_parquet(path, columns=["label"])["label"]
 
 
 def join_parts(folder: Path, output: Path) -> None:
