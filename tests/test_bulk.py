@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.corpus import sources
 from pipeline.inference import bulk
 from pipeline.inference.bulk import Request, label_files
 from pipeline.inference.occlusion import MAX_PIECES, words_that_moved
@@ -112,10 +114,25 @@ def test_a_run_that_was_stopped_makes_no_whole_part_again(tmp_path, request_of, 
     assert pl.read_parquet(tmp_path / "out.parquet").equals(pl.read_parquet(tmp_path / "whole.parquet"))
 
 
-def test_memory_holds_one_part(tmp_path, request_of, predictor):
+@pytest.mark.parametrize("batch_rows", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("num_bytes", [1, 8, 10**6])
+def test_memory_holds_a_part_or_less_where_texts_are_long(
+    tmp_path, request_of, predictor, monkeypatch, batch_rows, num_bytes
+):
+    label_files(request_of, tmp_path / "whole.parquet", predictor)
+    monkeypatch.setattr(bulk, "PIECE_BYTES", num_bytes)
+    monkeypatch.setattr(sources, "BATCH_ROWS", batch_rows)
     counting = Counting(predictor)
     label_files(request_of, tmp_path / "out.parquet", counting)  # type: ignore[arg-type]
-    assert [len(documents) for documents in counting.read] == 2 * [5, 5, 2]
+    sizes = [len(documents) for documents in counting.read]
+    assert sum(sizes) == 2 * len(TEXTS)
+    if num_bytes == 10**6:
+        assert sizes == 2 * [5, 5, 2]
+    if num_bytes == 1 and batch_rows == 1:
+        assert max(sizes) <= 3  # rows without text, and one with
+    assert max(sizes) <= 5
+    drawn = [pl.read_parquet(tmp_path / f"{name}.parquet").drop(cs.float()) for name in ("out", "whole")]
+    assert drawn[0].equals(drawn[1])
 
 
 def test_a_run_that_was_stopped_while_it_joined_the_parts_only_joins_them(

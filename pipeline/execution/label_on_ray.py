@@ -24,7 +24,7 @@ from pipeline.inference.bulk import (
     labelled,
     labels_in,
     open_input,
-    read_part,
+    pieces_of,
 )
 from pipeline.inference.predict import Predictor
 
@@ -115,8 +115,9 @@ class Worker:
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
         part = Part(int(batch["file"][0]), int(batch["first_row"][0]))
-        rows = labelled(read_part(self._source, part), self._predictor, self._request)
-        return {"name": [part.name], "content": [as_parquet(rows)]}
+        pieces = pieces_of(self._source, part)
+        made = [labelled(piece.rows, self._predictor, self._request) for piece in pieces]
+        return {"name": [part.name], "content": [as_parquet(made)]}
 
 
 def _content_of(folder: Path) -> dict[str, bytes]:

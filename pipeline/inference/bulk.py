@@ -1,8 +1,8 @@
 """Labels the documents of files, part by part.
 
-The route of a document: a file's batches -> a part, of at most `PART_ROWS` documents of one file -> its
-predictions -> the part's own file, beside the output -> when all parts are whole, the output. Memory holds
-one part. A run that was stopped goes on behind the last whole part.
+The route of a document: a file's batches -> pieces of bounded size -> predictions -> the file of a part, of
+`PART_ROWS` documents of one file, beside the output -> when all parts are whole, the output. A run that was
+stopped goes on behind the last whole part.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from pipeline.inference.predict import Predictor, in_batches
 from pipeline.settings.section import Precision
 
 PART_ROWS = 8192
+PIECE_BYTES = 2**24  # of text that is in memory at once; a piece ends with the batch that reaches it
 _JOB_FILE = "job.json"
 _STANDARD_INPUT = "headstart-standard-input"
 _ENDINGS = (".parquet", ".csv", ".ndjson", ".jsonl")
@@ -84,12 +85,18 @@ def label_files(
     check_output(output)
     source = open_input(request, predictor.num_texts)
     parts = claim_parts(request, source, output)
-    tally = Tally()
-    for part, rows in cut(source):
-        path = parts / part.name
-        made_before = path.exists()
+    tally, made = Tally(), list[pl.DataFrame]()
+    for piece in cut(source):
+        path = parts / piece.part.name
+        if made_before := path.exists():
+            made = []
+        else:
+            made.append(labelled(piece.rows, predictor, request))
+        if not piece.is_last:
+            continue
         if not made_before:
-            atomic_write(path, as_parquet(labelled(rows, predictor, request)))
+            atomic_write(path, as_parquet(made))
+            made = []
         tally.add(labels_in(path), made_before)
         told(tally)
     join_parts(parts, output)
@@ -98,8 +105,8 @@ def label_files(
 
 def label_to_lines(request: Request, predictor: Predictor) -> Iterator[str]:
     """Label all documents of the input, in their order; yield a line with a JSON object for each."""
-    for _, rows in cut(open_input(request, predictor.num_texts)):
-        yield from as_json(labelled(rows, predictor, request)).write_ndjson().splitlines()
+    for piece in cut(open_input(request, predictor.num_texts)):
+        yield from as_json(labelled(piece.rows, predictor, request)).write_ndjson().splitlines()
 
 
 # --------------------------------------------------------------------------------------------- input
@@ -149,35 +156,64 @@ class Part:
     def name(self) -> str:
         return f"{self.file:06d}-{self.first_row:012d}.parquet"
 
+    @property
+    def next(self) -> Part:
+        return Part(self.file, self.first_row + PART_ROWS)
 
-def cut(source: Files) -> Iterator[tuple[Part, pl.DataFrame]]:
-    """Read the files from their beginnings to their ends, in parts."""
+
+@dataclass(frozen=True)
+class Piece:
+    """As many rows of a part as are read at once: all of them, but where documents are long."""
+
+    part: Part
+    rows: pl.DataFrame
+    is_last: bool  # of its part
+
+
+def cut(source: Files) -> Iterator[Piece]:
+    """Read the files from their beginnings to their ends."""
     for number, (name, batches) in enumerate(source.whole_rows("train")):
-        part, held = Part(number, 0), pl.DataFrame()
-        for batch in batches:
-            held = pl.concat([held, batch]) if len(held) else batch
-            while len(held) >= PART_ROWS:
-                yield part, _numbered(held[:PART_ROWS], name, part)
-                part, held = Part(number, part.first_row + PART_ROWS), held[PART_ROWS:]
-        if len(held):
-            yield part, _numbered(held, name, part)
+        yield from _pieces(batches, name, Part(number, 0))
 
 
 def all_parts(source: Files) -> list[Part]:
-    """The parts that `cut` would yield."""
+    """The parts that `cut` would yield pieces of."""
     counts = enumerate(source.num_rows("train"))
     return [Part(number, first) for number, count in counts for first in range(0, count, PART_ROWS)]
 
 
-def read_part(source: Files, part: Part) -> pl.DataFrame:
+def pieces_of(source: Files, part: Part) -> Iterator[Piece]:
     """Read one part alone. All but parquet files are read through up to it."""
-    rows = pl.concat(source.slice_of("train", part.file, part.first_row, PART_ROWS))
-    return _numbered(rows, source.names("train")[part.file], part)
+    batches = source.slice_of("train", part.file, part.first_row, PART_ROWS)
+    yield from _pieces(batches, source.names("train")[part.file], part)
 
 
-def _numbered(rows: pl.DataFrame, name: str, part: Part) -> pl.DataFrame:
+def _pieces(batches: Iterator[pl.DataFrame], name: str, part: Part) -> Iterator[Piece]:
+    """Cut the rows of a file, of which `part` holds the first one."""
+    num_taken, held = 0, pl.DataFrame()  # rows of the part in earlier pieces, and rows of the next piece
+    for batch in batches:
+        if _num_bytes(held) >= PIECE_BYTES:
+            is_full = num_taken + len(held) == PART_ROWS
+            yield Piece(part, _numbered(held, name, part.first_row + num_taken), is_full)
+            part, num_taken = (part.next, 0) if is_full else (part, num_taken + len(held))
+            held = pl.DataFrame()
+        held = pl.concat([held, batch]) if len(held) else batch
+        while num_taken + len(held) > PART_ROWS:
+            room = PART_ROWS - num_taken
+            yield Piece(part, _numbered(held[:room], name, part.first_row + num_taken), is_last=True)
+            part, num_taken, held = part.next, 0, held[room:]
+    if len(held):
+        yield Piece(part, _numbered(held, name, part.first_row + num_taken), is_last=True)
+
+
+def _num_bytes(rows: pl.DataFrame) -> int:
+    texts = [name for name in rows.columns if not name.startswith("kept:")]
+    return sum(int(rows[name].str.len_bytes().sum()) for name in texts)
+
+
+def _numbered(rows: pl.DataFrame, name: str, first: int) -> pl.DataFrame:
     shown = "-" if Path(name).stem == _STANDARD_INPUT else name
-    numbers = pl.int_range(part.first_row + 1, part.first_row + len(rows) + 1, dtype=pl.Int64)
+    numbers = pl.int_range(first + 1, first + len(rows) + 1, dtype=pl.Int64)
     return rows.select(pl.lit(shown).alias("file"), numbers.alias("row"), pl.all())
 
 
@@ -293,9 +329,9 @@ def _identity(request: Request, source: Files) -> dict[str, Any]:
     }
 
 
-def as_parquet(rows: pl.DataFrame) -> bytes:
+def as_parquet(pieces: Sequence[pl.DataFrame]) -> bytes:
     content = io.BytesIO()
-    rows.write_parquet(content)
+    pl.concat(pieces).write_parquet(content)
     return content.getvalue()
 
 
