@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python benchmarks/bulk_predict.py --text FILE.parquet [--model data/classifier ...]
 
-Speed: in one process, by turns, the classifier on texts that lie in memory (`Predictor.probabilities`), and the
-same texts from a file of each format into a parquet file. Loading the classifier is left out of both.
-Memory and whole time: the command in a process of its own, on files of growing size, with the last classifier.
-The documents are drawn with replacement from FILE (column `text`) with a fixed seed.
+Speed: in one process, by turns, the classifier on texts that lie in memory (`Predictor.probabilities`), and
+the same texts from a file of each format into a parquet file. Loading the classifier is left out of both.
+Memory and whole time: the command in a process of its own, on files of growing size, with the last classifier
+that is named. The documents are drawn with replacement from FILE (column `text`) with a fixed seed.
 """
 
 from __future__ import annotations

@@ -122,6 +122,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.rows_each, self.choices, self.delimiter_id = rows_each, choices, delimiter_id
         self.encoder, self.pooling, self.bptt, self.num_classes = encoder, pooling, bptt, num_classes
+        self.stays_frozen = False  # the encoder: then it has no dropout either, and gives what a probe reads
         self.layers, self._indices = layers, layers.indices(len(encoder.layer_widths))
         self.mix = ScalarMix(len(self._indices)) if layers.combine == "mix" else None
         token_width = layers.width(encoder.layer_widths)
@@ -186,8 +187,9 @@ class Classifier(nn.Module):
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
             for start in range(0, ids_BT.shape[1], self.bptt):
                 part = slice(start, start + self.bptt)
+                dropped = None if self.stays_frozen else batch
                 encoded = encode(
-                    self.encoder, ids_BT[:, part], mask_BT[:, part], state, batch, self._indices, more
+                    self.encoder, ids_BT[:, part], mask_BT[:, part], state, dropped, self._indices, more
                 )
                 # Gradients without dropout serve to explain a prediction and flow through the whole text.
                 state = encoded.state if batch is None else tuple(each.detach() for each in encoded.state)

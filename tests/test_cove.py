@@ -74,9 +74,19 @@ def test_the_encoder_is_that_of_torch():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("score", ["general", "additive", "cosine"])
 @pytest.mark.parametrize("focus", ["global", "monotonic"])
-def test_the_decoder_is_that_of_the_equations(focus):
-    model = translator(focus=focus, half_window=1)
+def test_the_decoder_is_that_of_the_equations(focus, score):
+    model = translator(focus=focus, score=score, half_window=1)
+    alignment_of = model.attention.alignment
+
+    def scored(H, h):
+        if score == "general":
+            return H @ (alignment_of.between.weight.T @ h)
+        if score == "cosine":
+            return torch.cosine_similarity(H, h[None]) * alignment_of.log_sharpness.exp()
+        return alignment_of.of_both(torch.tanh(alignment_of.of_query(h) + alignment_of.of_key(H)))[:, 0]
+
     encoder = model.encoder
     source, mask = rows_of([2, 5, 6, 7, 3], [2, 8, 3])
     before, _ = rows_of([2, 9, 10], [2, 11, 12])
@@ -93,7 +103,7 @@ def test_the_decoder_is_that_of_the_equations(focus):
         for place in range(3):
             z = encoder.embedding(before[row, place])
             h, c = cell(torch.cat([z, context])[None], (h, c))
-            scores = H @ (model.attention.alignment.between.weight.T @ h[0])
+            scores = scored(H, h[0])
             if focus == "monotonic":
                 away = (torch.arange(length) - min(place, length - 1)).abs()
                 scores = scores.masked_fill(away > 1, -torch.inf)

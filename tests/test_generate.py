@@ -86,7 +86,8 @@ def test_only_the_likeliest_are_drawn():
     assert torch.allclose(Sampling(top_p=0.8).probabilities(LOGITS), only(0, 3, 1))
     # Of two tokens the first has 0.73 of the probability.
     assert torch.allclose(Sampling(top_k=2, top_p=0.7).probabilities(LOGITS), only(0))
-    assert torch.allclose(Sampling(temperature=0).probabilities(LOGITS), torch.eye(5)[:1])
+    for temperature in (0, 1e-60, 1e-40, 1e-10):
+        assert torch.allclose(Sampling(temperature=temperature).probabilities(LOGITS), torch.eye(5)[:1])
 
 
 def test_draws_have_these_probabilities():
@@ -125,7 +126,8 @@ def test_a_text_ends_where_its_document_does_and_has_no_tokens_that_no_text_has(
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"temperature": -1.0}, r"--temperature is -1.0; it must be at least 0"),
+        ({"temperature": -1.0}, r"--temperature is -1.0; it must be a number of at least 0"),
+        ({"temperature": float("nan")}, r"--temperature is nan; it must be a number of at least 0"),
         ({"top_k": -2}, r"--top-k is -2"),
         ({"top_p": 0.0}, r"--top-p is 0.0; it must be above 0 and at most 1"),
         ({"top_p": 1.5}, r"--top-p is 1.5"),

@@ -684,6 +684,11 @@ def test_a_law_is_told_with_what_it_foretold_and_where_it_ends(figures):
     text = " ".join(summary(told).split())
     assert "it ended at 1.950, outside the interval" in text
     assert "The longest runs read the text 5.0 times. Beyond about 4 passes" in text
+    assert "has no floor E" not in text
+    found["law"]["E"]["value"] = 1e-6
+    text = " ".join(summary(told).split())
+    assert "The best fit has no floor E" in text
+    assert f"| E | none found | up to {found['law']['E']['high']:.3g} |" in text
     drawn = page(told, Provenance())
     assert 'id="chart-scaling-runs"' in drawn
     assert 'id="chart-scaling-isoflop"' in drawn

@@ -23,6 +23,7 @@ from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Law, Runs, Throughput
 from pipeline.execution.plan import answer
 from pipeline.project.params import checked
+from pipeline.report import scaling as say
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import scaling
 from pipeline.stages.scaling import multiplied_parameters
@@ -70,6 +71,7 @@ def test_a_fit_finds_the_law_that_made_the_runs(law):
     found = scaling_law.fit(runs_of(law))
     for name, value in dataclasses.asdict(law).items():
         assert getattr(found, name) == pytest.approx(value, rel=1e-2), name
+    assert found.has_floor(float(runs_of(law).loss.min()))
 
 
 def test_one_run_that_went_wrong_hardly_moves_the_law():
@@ -93,6 +95,8 @@ def test_a_fit_to_runs_that_follow_no_law_is_finite(which):
     }[which]
     fitted = scaling_law.fit_with_interval(dataclasses.replace(runs, loss=loss), Bootstrap(5, 0.9, 1))
     assert np.isfinite(fitted.expected(1e7, 1e7)).all()
+    if which == "no floor":
+        assert not fitted.law.has_floor(float(loss.min()))
     for law in (fitted.law, *fitted.drawn):
         assert np.isfinite(dataclasses.astuple(law)).all()
         assert np.isfinite(law.optimum(1e15)).all()
@@ -319,6 +323,11 @@ def test_a_plan_says_what_the_law_says_and_takes_the_measured_speed(found):
     planned = answer(hours=seconds / 3600 / 4, device="core", count=4, teraflops=None)
     best = TRUTH.optimum(1e6 * seconds)
     assert planned.flop_per_second == pytest.approx(1e6)
+    beyond = dataclasses.replace(planned, best=dataclasses.replace(planned.best, times_the_compute=2.0))
+    without = dataclasses.replace(beyond, has_floor=False)
+    cautious = f"the lowest that they allow; {planned.best.bits_per_byte_high:.3f} is the cautious answer"
+    assert cautious in say.planned(without)[-1]
+    assert not any("cautious" in line for line in say.planned(beyond))
     assert planned.best.parameters == pytest.approx(best.num_parameters, rel=0.1)
     assert planned.best.bits_per_byte == pytest.approx(float(TRUTH.loss(*best)), rel=1e-3)
     assert min(each.bits_per_byte[0] for each in planned.choices) == planned.best.bits_per_byte

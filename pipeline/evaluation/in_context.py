@@ -7,7 +7,9 @@ Brown et al. 2020 (arXiv 2005.14165), section 2; calibration by inputs without c
 Shapes: N texts, C classes, M inputs without content, K examples, V vocabulary.
 
 Departures: each example is a document of its own, as in the text that the model has learned from, where
-Brown et al. divide them by line breaks. Zhao et al. take the softmax of the calibrated numbers, which
+Brown et al. divide them by line breaks. The likelihoods of a label's tokens are multiplied and not
+normalised by their number, as Brown et al. do on some tasks (section 2.4): what a longer label loses, the
+calibration by inputs without content takes out. Zhao et al. take the softmax of the calibrated numbers, which
 flattens them; here they are divided by their sum. The likeliest class is the same.
 """
 

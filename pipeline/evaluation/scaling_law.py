@@ -59,6 +59,10 @@ class Law:
     alpha: float
     beta: float
 
+    def has_floor(self, least_loss: float) -> bool:
+        """Whether E matters at the lowest loss of the runs; else they do not tell where losses end."""
+        return 1e-3 * least_loss < self.E
+
     def loss(self, num_parameters: np.ndarray | float, num_tokens: np.ndarray | float) -> np.ndarray:
         N, D = np.asarray(num_parameters, float), np.asarray(num_tokens, float)
         return np.asarray(self.E + self.A * N**-self.alpha + self.B * D**-self.beta)

@@ -88,7 +88,10 @@ def open_head_start(name: str, which: Which) -> Opened:
     if name not in params.headstarts:
         raise ValueError(f"{name} is no head start; there are {', '.join(params.headstarts)}")
     given = stage_arguments(Path("dvc.yaml"), "finetune_classifier", name)
-    link, start = Path(given["tokens"]), ModelFolder.at(Path(given[which]))
+    link, folder = Path(given["tokens"]), Path(given[which])
+    if not folder.exists():
+        raise ValueError(f"{folder}: no such folder; run `dvc repro` with {name} in run.headstarts first")
+    start = ModelFolder.at(folder)
     card = start.card()
     model = build_language_model(build_encoder(card)[0], card)
     model.load_state_dict(start.tensors())

@@ -43,6 +43,7 @@ def answer(hours: float, device: Device, count: int, teraflops: float | None) ->
         device=device,
         device_hours=hours * count,
         flop_per_second=float(throughput.at(best.parameters)),
+        has_floor=fitted.law.has_floor(float(fitted.runs.loss.min())),
         best=best,
         choices=[_choice(times, best, fitted, throughput, device_seconds) for times in _BESIDE_BEST],
     )

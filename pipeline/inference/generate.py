@@ -8,6 +8,7 @@ Shapes: B texts, T tokens of the prompt, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,8 +29,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Raises ValueError for what cannot be."""
-        if self.temperature < 0:
-            raise ValueError(f"--temperature is {self.temperature}; it must be at least 0")
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f"--temperature is {self.temperature}; it must be a number of at least 0")
         if self.top_k < 0:
             raise ValueError(f"--top-k is {self.top_k}; it must be at least 1, or 0 for all")
         if not 0 < self.top_p <= 1:
@@ -40,9 +41,11 @@ class Sampling:
 
         `top_k` is applied before `top_p`, and the latter to what it leaves.
         """
-        if self.temperature == 0:
+        if self.temperature < torch.finfo(torch.float32).tiny:
             return torch.zeros_like(logits_BV).scatter_(-1, logits_BV.argmax(-1, keepdim=True), 1.0)
-        descending_BV, ids_BV = (logits_BV / self.temperature).sort(dim=-1, descending=True, stable=True)
+        # Below zero before they are divided: a small temperature would make infinities of them.
+        below_BV = logits_BV - logits_BV.amax(-1, keepdim=True)
+        descending_BV, ids_BV = (below_BV / self.temperature).sort(dim=-1, descending=True, stable=True)
         if self.top_k:
             descending_BV[:, self.top_k :] = -torch.inf
         probabilities_BV = descending_BV.softmax(-1)

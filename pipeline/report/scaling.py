@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.evaluation.scaling_law import EXPONENTS, Device, Plan
+from pipeline.evaluation.scaling_law import EXPONENTS, Device, Law, Plan
 from pipeline.report.figures import Figures
 from pipeline.report.tables import Table
 
@@ -34,6 +34,7 @@ class Answer:
     device: Device
     device_hours: float
     flop_per_second: float  # of one device, at the best size
+    has_floor: bool  # the law: else it promises the lowest losses that its runs allow
     best: Plan
     choices: list[Choice]
 
@@ -52,7 +53,13 @@ def sentences(figures: Figures) -> list[str]:
         f"so that the size grows as C^{share['value']:.2f} ({_interval(share, '.2f')}); Hoffmann et al. "
         "found 0.46 to 0.50 for networks of 70 million to 16 billion parameters."
     ]
-    if law["E"]["high"] - law["E"]["low"] > 0.5 * law["E"]["value"]:
+    if not _has_floor(found):
+        said.append(
+            "The best fit has no floor E, the loss of an endless network with endless text, so these runs do "
+            "not tell where losses end. Far beyond them the law promises the lowest losses that they allow; "
+            "the upper ends of its intervals are the cautious answer."
+        )
+    elif law["E"]["high"] - law["E"]["low"] > 0.5 * law["E"]["value"]:
         said.append(
             "The floor E, the loss of an endless network with endless text, is hardly known: these runs end "
             "far above it. What the law says far beyond them is a guess."
@@ -108,11 +115,22 @@ def runs(figures: Figures) -> Table:
 
 
 def law(figures: Figures) -> Table:
+    found = figures["scaling"]
+    unknown = [] if _has_floor(found) else ["E"]
     return [
-        {"constant": name, "value": f"{each['value']:.3g}", "interval": _interval(each, ".3g")}
+        {
+            "constant": name,
+            "value": "none found" if name in unknown else f"{each['value']:.3g}",
+            "interval": f"up to {each['high']:.3g}" if name in unknown else _interval(each, ".3g"),
+        }
         for name in ("E", "A", "B", "alpha", "beta")
-        for each in [figures["scaling"]["law"][name]]
+        for each in [found["law"][name]]
     ]
+
+
+def _has_floor(found: Mapping[str, Any]) -> bool:
+    law = Law(**{name: each["value"] for name, each in found["law"].items()})
+    return law.has_floor(min(row["bits_per_byte"] for row in found["runs"] if not row["failure"]))
 
 
 def budgets(figures: Figures) -> Table:
@@ -176,6 +194,11 @@ def planned(found: Answer, price: float | None = None) -> list[str]:
             "was fitted to"
             + ("; so far beyond it, it is a guess" if best.times_the_compute > _FAR_BEYOND else "")
         )
+        if not found.has_floor:
+            said.append(
+                "the runs do not tell where losses end (the fit has no floor E), so the expectation is the "
+                f"lowest that they allow; {best.bits_per_byte_high:.3f} is the cautious answer"
+            )
     return said
 
 

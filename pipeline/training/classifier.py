@@ -288,6 +288,7 @@ class ClassifierJob:
         encoder, encoder_groups = build_encoder(card, settings.dropout)
         set_up(encoder, context)
         model = build_classifier(encoder, card.head)
+        model.stays_frozen = settings.unfreeze == "head"
         decoder = None
         if self.start is not None:
             tensors = self.start.tensors()

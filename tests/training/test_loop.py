@@ -26,6 +26,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from models.distillation import Distillation
 from models.family import lookup
+from models.layers import GlobalBatch
 from models.transformer import Transformer
 from models.transformer_xl import TransformerXL
 from pipeline.artifacts.checkpoint_store import CheckpointStore
@@ -40,6 +41,7 @@ from pipeline.training.classifier import (
     TAUGHT_FILE,
     ClassifierJob,
     ClassifierLesson,
+    ClassifierTask,
     make_classifier_job,
 )
 from pipeline.training.context import Context
@@ -302,6 +304,11 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "cove-adamw": language_model_job(pairs, "cove"),
         "cove-started": language_model_job(pairs, "cove", start=starts["cove"].pretrained),
         "classifier-cove": classifier_job(tokens, "cove", start=starts["cove"].finetuned, layers=[0, -1]),
+        "elmo-adamw": language_model_job(tokens, "elmo"),
+        "elmo-started": language_model_job(tokens, "elmo", start=starts["elmo"].pretrained),
+        "classifier-elmo": classifier_job(
+            tokens, "elmo", start=starts["elmo"].finetuned, layers=[0, 1, 2], combine="mix"
+        ),
         "ntm-adamw": language_model_job(tokens, "ntm"),
         "ntm-started": language_model_job(tokens, "ntm", start=starts["ntm"].pretrained),
         "classifier-ntm": classifier_job(tokens, "ntm", start=starts["ntm"].finetuned),
@@ -328,6 +335,7 @@ KINDS = ["lm-adamw", "lm-sampled", "lm-sgd", "lm-nt_asgd", "lm-started"]
 KINDS += ["vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-glove", "vectors-started"]
 KINDS += ["lm-taught", "gpt-taught", "gpt-taught-by-bert", "bert-taught"]
 KINDS += ["bert-pairs", "bert-plain", "bert-started", "classifier-bert"]
+KINDS += ["elmo-adamw", "elmo-started", "classifier-elmo"]
 KINDS += ["ntm-adamw", "ntm-started", "classifier-ntm"]
 KINDS += ["cove-adamw", "cove-started", "classifier-cove"]
 KINDS += ["gpt-adamw", "gpt-started", "classifier-gpt", "xl-adamw", "xl-started", "classifier-xl"]
@@ -339,6 +347,15 @@ KINDS += [
     "classifier-taught",
 ]
 KINDS += ["contrastive", "patience", "restarts"]
+
+
+def test_each_family_is_resumed_and_trained_by_several_processes(tokens, starts, tmp_path):
+    (tmp_path / "several").mkdir()
+    for jobs in (jobs_to_resume(tokens, starts), several_jobs(write_several(tmp_path / "several"))):
+        trained = {job.card.family for job in jobs.values() if isinstance(job, LanguageModelJob)}
+        assert trained == {*FAMILIES}
+    assert {*KINDS} == jobs_to_resume(tokens, starts).keys()
+    assert {*SEVERAL} == several_jobs(tmp_path / "several/tokens").keys()
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -703,6 +720,19 @@ def test_an_auxiliary_loss_that_there_is_not_is_refused(tokens, family, changes,
         classifier_job(tokens, family, kind="sgd", language_model_weight=0.5, **changes)
 
 
+@pytest.mark.parametrize("name", ["awd_lstm", "elmo", "cove"])
+def test_an_encoder_that_stays_frozen_gives_in_training_what_a_probe_reads(tokens, starts, name):
+    start = starts[name].finetuned
+    for unfreeze in ("head", "full"):
+        task = classifier_job(tokens, name, start=start, unfreeze=unfreeze, dropout=5.0).task(Context())
+        assert isinstance(task, ClassifierTask)
+        read, num_rows = task.batches.at(0, 0, 1), len(task.batches.at(0, 0, 1).ids_BT)
+        clean = task.model.features(read.ids_BT, read.mask_BT)
+        batch = GlobalBatch(7, 3, num_rows, slice(0, num_rows))
+        trained = task.model.features(read.ids_BT, read.mask_BT, batch)
+        assert torch.equal(trained, clean) == (unfreeze == "head")
+
+
 @pytest.mark.parametrize("family", ["awd_lstm", "gpt"])
 def test_what_reads_from_left_to_right_is_not_judged_by_its_first_token(tokens, family):
     with pytest.raises(
@@ -852,6 +882,7 @@ SEVERAL = [
     "gpt",
     "xl",
     "cove",
+    "elmo",
     "ntm",
     "classifier",
     "classifier-attention",
@@ -881,6 +912,7 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         "gpt": language_model_job(tokens, "gpt", epochs=2.0),
         "xl": language_model_job(tokens, "transformer_xl", epochs=2.0),
         "bert": language_model_job(tokens, "bert", epochs=2.0, next_sentence=True),
+        "elmo": language_model_job(tokens, "elmo", kind="sgd", epochs=2.0, rate={"lr": 0.3}),
         "ntm": language_model_job(tokens, "ntm", kind="sgd", epochs=2.0, rate={"lr": 1.0}),
         "cove": language_model_job(tokens.parent / "pairs", "cove", kind="sgd", epochs=2.0, rate={"lr": 0.3}),
         "classifier": classifier_job(tokens, epochs=2.0),
