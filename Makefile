@@ -35,9 +35,9 @@ PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --n
 test: setup $(TESTLIBS)/.ready
 	$(PYTEST) -m "not long"
 
-# Tests that take minutes: further routes, a whole one with secrets planted, lost nodes.
+# Tests that take minutes: further routes, a whole one with secrets planted, lost nodes. HALF=0 or 1: every other file.
 test-long: setup $(TESTLIBS)/.ready
-	$(PYTEST) -m long
+	$(PYTEST) -m long $(if $(HALF),--half=$(HALF))
 
 # Apart from the environment, whose packages' text is the default corpus: see the file.
 $(TESTLIBS)/.ready: tests/requirements.txt $(VENV)/.ready

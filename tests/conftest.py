@@ -22,8 +22,16 @@ LONG = (
 )  # fmt: skip
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--half", choices=["0", "1"], help="of the long tests: every other file of them")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+    if (half := config.getoption("--half")) is None:
+        return
+    files = [*dict.fromkeys(item.path for item in items if item.get_closest_marker("long"))]
+    items[:] = [item for item in items if item.path in files[int(half) :: 2]]
 
 
 # Ray's processes are niced, and would wait for all other tests.
