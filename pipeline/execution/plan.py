@@ -59,7 +59,7 @@ def _choice(
 
 def _read() -> tuple[dict[str, Any], Fitted]:
     """The metrics of the stage, and its law. Raises ValueError if either is missing or damaged."""
-    advice = "set scaling.sizes, and run `dvc repro scaling`"
+    advice = "run `headstart use scaling`, or set scaling.sizes, and then `dvc repro scaling`"
     if not METRICS.exists():
         raise ValueError(f"{METRICS}: no such file; {advice}")
     try:
