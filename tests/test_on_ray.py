@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.failures import TrialLostError, WorkersError
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
+from pipeline.distributed.spread import spread
 from pipeline.execution.label_on_ray import label_on_ray
 from pipeline.inference.bulk import Request, label_files
 from pipeline.inference.predict import Predictor
@@ -72,6 +74,45 @@ def test_files_are_labelled_by_its_workers_as_in_this_process(tmp_path, cluster)
     for name in here.select(cs.float()).columns:
         np.testing.assert_allclose(there[name].to_numpy(), here[name].to_numpy(), rtol=1e-5)
     assert not (tmp_path / "there.parquet.parts").exists()
+
+
+@dataclasses.dataclass
+class Fragile:
+    """Squares numbers; at the number 3 its process dies, once."""
+
+    folder: Path
+
+    def __call__(self, number: int) -> int:
+        if number == 3 and not (self.folder / "died").exists():
+            (self.folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number**2
+
+
+@dataclasses.dataclass
+class Refuses:
+    reason: str
+
+    def __call__(self, number: int) -> int:
+        raise ValueError(f"{number}: {self.reason}")
+
+
+def refuses_at_once(reason: str) -> Refuses:
+    raise ValueError(reason)
+
+
+def test_an_item_whose_worker_is_killed_is_done_again(tmp_path, cluster):
+    found = spread(cluster, range(6), Fragile, tmp_path)
+    assert sorted(found) == [0, 1, 4, 9, 16, 25]
+    assert (tmp_path / "died").exists()
+
+
+@pytest.mark.parametrize("make", [Refuses, refuses_at_once])
+def test_what_a_worker_refuses_is_told_in_its_own_words(cluster, make):
+    with pytest.raises(ValueError, match="no such file there") as told:
+        list(spread(cluster, range(2), make, "no such file there"))
+    assert "Traceback" not in str(told.value)
+    assert len(str(told.value)) < 100
 
 
 # ----------------------------------------------------------------------------------------- trainings

@@ -239,7 +239,10 @@ def test_the_ledger_holds_each_trick_and_the_report_shows_it(project):
 def test_a_law_is_fitted_checked_and_asked_for_a_plan(project):
     refused = command(project, "headstart", "plan", "--hours", "1", "--cores", "2", check=False)
     assert refused.returncode == 2
-    assert "there is no scaling law here, as scaling.sizes was empty; run `headstart use scaling`" in refused.stderr
+    assert (
+        "there is no scaling law here, as scaling.sizes was empty; run `headstart use scaling`"
+        in refused.stderr
+    )
     widths = {f"of_{width}": width for width in (8, 12, 16)}
     settings = {
         "headstart": "ulmfit",

@@ -1,16 +1,14 @@
-"""`headstart predict --input` spread over a Ray: each node's workers label parts, this process keeps them."""
+"""`headstart predict --input` spread over a Ray: its workers label parts, this process keeps them."""
 
 from __future__ import annotations
 
-import logging
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from pipeline.distributed.cluster import Cluster
+from pipeline.distributed.spread import spread
 from pipeline.files.atomic import atomic_write
 from pipeline.inference.bulk import (
     Part,
@@ -27,9 +25,6 @@ from pipeline.inference.bulk import (
     pieces_of,
 )
 from pipeline.inference.predict import Predictor
-
-# Each worker is one process with one thread and a copy of the classifier.
-_CPUS_OF_A_WORKER = 1
 
 
 def label_on_ray(
@@ -51,8 +46,9 @@ def label_on_ray(
         else:
             missing.append(part)
     if missing:
+        held = Held(request, [_content_of(model) for model in request.models])
         with cluster:
-            for name, content in _labelled_parts(missing, request, cluster):
+            for name, content in spread(cluster, missing, Labeller, held):
                 atomic_write(folder / name, content)
                 tally.add(labels_in(folder / name))
                 told(tally)
@@ -60,68 +56,38 @@ def label_on_ray(
     return tally
 
 
-def _labelled_parts(parts: list[Part], request: Request, cluster: Cluster) -> Any:
-    """Yield the name and the content of each part's file, in the order in which they are made."""
-    num_cpus = int(sum(node.get("CPU", 0) for node in cluster.nodes()))
-    import ray
+@dataclass(frozen=True)
+class Held:
+    """What each worker is sent: the request, and the files of each classifier by their names."""
 
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    models = ray.put([_content_of(folder) for folder in request.models])
-    rows = [{"file": part.file, "first_row": part.first_row} for part in parts]
-    made = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        Worker,
-        fn_constructor_args=(request, models),
-        batch_size=1,
-        num_cpus=_CPUS_OF_A_WORKER,
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=max(1, num_cpus)),
-    )
-    try:
-        for row in made.iter_rows():
-            yield row["name"], row["content"]
-    except ray.exceptions.RayError as error:
-        if refusal := _refusal_in(error):
-            raise ValueError(
-                f"a node cannot label a part: {refusal}; all nodes have to reach the input by the same name"
-            ) from error
-        raise
+    request: Request
+    models: Sequence[Mapping[str, bytes]]
 
 
-def _refusal_in(error: BaseException | None) -> ValueError | None:
-    while error is not None:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, ValueError):
-            return cause
-        error = error.__cause__
-    return None
+class Labeller:
+    """Labels parts in a worker, with a copy of the classifier."""
 
-
-class Worker:
-    """Labels parts in a process of a Ray, with a copy of the classifier."""
-
-    def __init__(self, request: Request, models: Any) -> None:
-        import ray
-        import torch
-
-        torch.set_num_threads(_CPUS_OF_A_WORKER)
-        contents = ray.get(models)
+    def __init__(self, held: Held) -> None:
+        self._request = held.request
         with tempfile.TemporaryDirectory(prefix="headstart-models-") as scratch:
-            folders = [Path(scratch) / str(number) for number in range(len(contents))]
-            for folder, content in zip(folders, contents, strict=True):
+            folders = [Path(scratch) / str(number) for number in range(len(held.models))]
+            for folder, content in zip(folders, held.models, strict=True):
                 _write(folder, content)
-            self._predictor = Predictor.load(*folders, precision=request.precision)
-        self._request = request
-        self._source = open_input(request, self._predictor.num_texts)
+            self._predictor = Predictor.load(*folders, precision=held.request.precision)
+        try:
+            self._source = open_input(self._request, self._predictor.num_texts)
+        except ValueError as error:
+            raise ValueError(f"on a node: {error}; all nodes have to reach the input by that name") from error
 
-    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        part = Part(int(batch["file"][0]), int(batch["first_row"][0]))
+    def __call__(self, part: Part) -> tuple[str, bytes]:
+        """Return the name and the content of the part's file."""
         pieces = pieces_of(self._source, part)
-        made = [labelled(piece.rows, self._predictor, self._request) for piece in pieces]
-        return {"name": [part.name], "content": [as_parquet(made)]}
+        return part.name, as_parquet([labelled(each.rows, self._predictor, self._request) for each in pieces])
 
 
 def _content_of(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    files = (file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def _write(folder: Path, content: Mapping[str, bytes]) -> None:
