@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,14 +12,13 @@ import torch
 from pipeline.distributed.cluster import Cluster
 
 Held = TypeVar("Held")
-Item = TypeVar("Item")
-Found = TypeVar("Found")
+Work = Callable[[str], bytes]
 
 
 def spread(
-    cluster: Cluster, items: Sequence[Item], make: Callable[[Held], Callable[[Item], Found]], held: Held
-) -> Iterator[Found]:
-    """Yield what the workers find for each item, in the order in which they are done.
+    cluster: Cluster, items: Sequence[str], make: Callable[[Held], Work], held: Held
+) -> Iterator[tuple[str, bytes]]:
+    """Yield each item with what a worker found for it, in the order in which they are done.
 
     Args:
         make: called once in each worker with `held`, which is sent to each node once; its result is called
@@ -33,7 +31,7 @@ def spread(
 
     ray.data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
-    rows = [{"item": pickle.dumps(item)} for item in items]
+    rows = [{"item": item} for item in items]
     done = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         _Worker,
         fn_constructor_args=(make, ray.put(held)),
@@ -42,32 +40,34 @@ def spread(
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=max(1, num_cpus)),
     )
     for row in done.iter_rows():
-        refusal, found = pickle.loads(row["answer"])
-        if refusal is not None:
-            raise ValueError(refusal)
-        yield found
+        if row["refusal"]:
+            raise ValueError(row["refusal"])
+        yield row["item"], row["found"]
 
 
 class _Worker:
     """Answers with what it found or why it refused: Ray would wrap what it raised in traces of its own."""
 
-    def __init__(self, make: Callable[[Any], Callable[[Any], Any]], held: Any) -> None:
+    def __init__(self, make: Callable[[Any], Work], held: Any) -> None:
         import ray
 
         torch.set_num_threads(1)
-        self._work, self._refusal = None, None
+        self._work: Work | None = None
+        self._refusal = ""
         try:
             self._work = make(ray.get(held))
         except ValueError as error:
             self._refusal = str(error)
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        return {"answer": [pickle.dumps(self._answer(pickle.loads(batch["item"][0])))]}
+        item = str(batch["item"][0])
+        refusal, found = self._answer(item)
+        return {"item": [item], "refusal": [refusal], "found": [found]}
 
-    def _answer(self, item: Any) -> tuple[str | None, Any]:
+    def _answer(self, item: str) -> tuple[str, bytes]:
         if self._work is None:
-            return self._refusal, None
+            return self._refusal, b""
         try:
-            return None, self._work(item)
+            return "", self._work(item)
         except ValueError as error:
-            return str(error), None
+            return str(error), b""

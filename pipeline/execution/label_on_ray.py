@@ -48,7 +48,7 @@ def label_on_ray(
     if missing:
         held = Held(request, [_content_of(model) for model in request.models])
         with cluster:
-            for name, content in spread(cluster, missing, Labeller, held):
+            for name, content in spread(cluster, [part.name for part in missing], Labeller, held):
                 atomic_write(folder / name, content)
                 tally.add(labels_in(folder / name))
                 told(tally)
@@ -79,10 +79,10 @@ class Labeller:
         except ValueError as error:
             raise ValueError(f"on a node: {error}; all nodes have to reach the input by that name") from error
 
-    def __call__(self, part: Part) -> tuple[str, bytes]:
-        """Return the name and the content of the part's file."""
-        pieces = pieces_of(self._source, part)
-        return part.name, as_parquet([labelled(each.rows, self._predictor, self._request) for each in pieces])
+    def __call__(self, name: str) -> bytes:
+        """Return the content of the file of a part, which the name tells."""
+        pieces = pieces_of(self._source, Part.of_name(name))
+        return as_parquet([labelled(each.rows, self._predictor, self._request) for each in pieces])
 
 
 def _content_of(folder: Path) -> dict[str, bytes]:

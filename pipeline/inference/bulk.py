@@ -156,6 +156,11 @@ class Part:
     def name(self) -> str:
         return f"{self.file:06d}-{self.first_row:012d}.parquet"
 
+    @classmethod
+    def of_name(cls, name: str) -> Part:
+        file, first_row = name.removesuffix(".parquet").split("-")
+        return cls(int(file), int(first_row))
+
     @property
     def next(self) -> Part:
         return Part(self.file, self.first_row + PART_ROWS)
