@@ -18,7 +18,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.corpus import sources
 from pipeline.inference import bulk
-from pipeline.inference.bulk import Request, label_files
+from pipeline.inference.bulk import Request, label_files, label_to_lines
 from pipeline.inference.occlusion import MAX_PIECES, words_that_moved
 from pipeline.inference.predict import Predictor
 from tests.test_predict import export
@@ -216,6 +216,15 @@ def test_the_command_reads_standard_input_and_prints_lines(model, monkeypatch, c
     assert [line["label"] is None for line in lines] == [False, True, False]
     assert [len(line["words"] or []) for line in lines] == [1, 0, 1]
     assert sum(lines[0]["probabilities"].values()) == pytest.approx(1)
+
+
+def test_a_line_of_the_output_is_one_object_whatever_a_text_holds(tmp_path, model, predictor):
+    texts = ["a\u2028b", "c\x85d", "e\x9bf", 'g"\nh']
+    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "in.parquet")
+    request = Request([str(tmp_path / "in.parquet")], ("text",), (model,), with_text=True)
+    lines = [*label_to_lines(request, predictor)]
+    assert [json.loads(line)["text"] for line in lines] == texts
+    assert all(letter.isprintable() for line in lines for letter in line)
 
 
 def test_the_command_refuses_texts_beside_an_input(model, monkeypatch, capsys):

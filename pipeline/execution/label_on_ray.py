@@ -58,7 +58,7 @@ def label_on_ray(
 
 @dataclass(frozen=True)
 class Held:
-    """What each worker is sent: the request, and the files of each classifier by their names."""
+    """The request and the files of each classifier by name, which each worker is sent."""
 
     request: Request
     models: Sequence[Mapping[str, bytes]]

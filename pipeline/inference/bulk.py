@@ -27,7 +27,7 @@ from pipeline.corpus.sources import Files, is_remote
 from pipeline.files.atomic import atomic_write, atomic_write_text, clear_leftovers
 from pipeline.files.manifest import sha256_of
 from pipeline.inference.occlusion import words_that_moved
-from pipeline.inference.predict import Predictor, in_batches
+from pipeline.inference.predict import Predictor, escaped, in_batches
 from pipeline.settings.section import Precision
 
 PART_ROWS = 8192
@@ -47,7 +47,7 @@ InputFormat = Literal["auto", "parquet", "csv", "ndjson", "text"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be labelled, by what, and what to say of each document."""
+    """A person's request: the files to label, the classifiers, and the columns of the output."""
 
     inputs: Sequence[str]  # paths, globs or addresses
     text_columns: Sequence[str]
@@ -88,15 +88,14 @@ def label_files(
     tally, made = Tally(), list[pl.DataFrame]()
     for piece in cut(source):
         path = parts / piece.part.name
-        if made_before := path.exists():
-            made = []
-        else:
+        made_before = path.exists()
+        if not made_before:
             made.append(labelled(piece.rows, predictor, request))
         if not piece.is_last:
             continue
         if not made_before:
             atomic_write(path, as_parquet(made))
-            made = []
+            made.clear()
         tally.add(labels_in(path), made_before)
         told(tally)
     join_parts(parts, output)
@@ -106,7 +105,9 @@ def label_files(
 def label_to_lines(request: Request, predictor: Predictor) -> Iterator[str]:
     """Label all documents of the input, in their order; yield a line with a JSON object for each."""
     for piece in cut(open_input(request, predictor.num_texts)):
-        yield from as_json(labelled(piece.rows, predictor, request)).write_ndjson().splitlines()
+        # A text may hold other line ends than those between the objects.
+        lines = as_json(labelled(piece.rows, predictor, request)).write_ndjson().removesuffix("\n")
+        yield from map(escaped, lines.split("\n"))
 
 
 # --------------------------------------------------------------------------------------------- input
@@ -147,7 +148,7 @@ def standard_input(request: Request) -> Iterator[Request]:
 
 @dataclass(frozen=True)
 class Part:
-    """Where a part begins: which file of the input, and which of its rows, both from 0."""
+    """A part of the output, named by where it begins: a file of the input and a row in it, both from 0."""
 
     file: int
     first_row: int
@@ -168,7 +169,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Piece:
-    """As many rows of a part as are read at once: all of them, but where documents are long."""
+    """Rows of a part that are read at once: the whole part, unless its documents are long."""
 
     part: Part
     rows: pl.DataFrame
@@ -313,7 +314,7 @@ def claim_parts(request: Request, source: Files, output: Path) -> Path:
 
 
 def _identity(request: Request, source: Files) -> dict[str, Any]:
-    """What the answers depend on, by how a message may call it."""
+    """Return everything that the answers depend on, under the names that messages use."""
 
     def state(name: str) -> list[int]:
         if is_remote(name):
@@ -341,7 +342,7 @@ def as_parquet(pieces: Sequence[pl.DataFrame]) -> bytes:
 
 
 def labels_in(path: Path) -> pl.Series:
-    """The labels of a part's documents."""
+    """Return the labels of a part's documents."""
     return pl.read_parquet(path, columns=["label"])["label"]
 
 

@@ -165,8 +165,12 @@ def _one_line(text: str) -> str:
 
 
 def _json_line(content: dict[str, Any]) -> str:
-    """Escape control characters beyond ASCII's first 32, too, which JSON allows but terminals obey."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(content, ensure_ascii=False))
+    return escaped(json.dumps(content, ensure_ascii=False))
+
+
+def escaped(text: str) -> str:
+    """Escape control characters beyond ASCII's first 32 in JSON: it allows them, but terminals obey them."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _valid_unicode(text: str) -> str:
