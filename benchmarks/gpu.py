@@ -12,7 +12,8 @@
   the rate of the fastest bfloat16 product.
 - `ptb`: Penn Treebank by AWD-LSTM (Merity et al. 2017, section 5) with NT-ASGD. FOLDER has train.txt,
   validation.txt and test.txt, a sentence a line. Each call trains for `--minutes`, from where the last was.
-- `imdb`: the three trainings of one head start, and its error on the test documents. FOLDER has the shards in
+- `imdb`: the three trainings of one head start, and those of classifiers with few labels (three seeds);
+  errors on the test documents. FOLDER has the shards in
   `general` and `target`: data/tokens/general/pieces and data/tokens/target/pieces of a project whose stage
   `encode` has run. Settings are params.yaml, presets/imdb.yaml and benchmarks/gpu_imdb.yaml, or what
   `--settings` names in place of the last two.
@@ -30,6 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +45,17 @@ from models.family import Encoder, lookup
 from models.layers import GlobalBatch
 from models.objective import TrainingText
 from pipeline.artifacts.checkpoint_store import CheckpointStore
-from pipeline.artifacts.model_folder import export_model, load_classifier
+from pipeline.artifacts.model_folder import ModelFolder, export_model, load_classifier
 from pipeline.corpus.tokens import TokenShard, open_shard
 from pipeline.objectives.lookup import objective_of
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params, checked
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import finetune_classifier, finetune_lm, pretrain_lm
+from pipeline.stages._points import Place, classifier_settings
 from pipeline.training.cards import form_of
 from pipeline.training.checkpoint import Checkpoint, model_tensors
-from pipeline.training.classifier import ClassifierJob, predict_logits
+from pipeline.training.classifier import ClassifierJob, FewLabels, make_classifier_job, predict_logits
 from pipeline.training.context import Context
 from pipeline.training.language_model import LanguageModelJob, LanguageModelTask
 from pipeline.training.loop import Training, train
@@ -204,26 +208,30 @@ def _stopping_after(stop: int | None) -> Callable[[Any], None]:
 
 def speed(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return tokens a second of training steps by contestant, and the rate of the fastest product."""
-    steps = ["--steps", "1" if arguments.tiny else "20"]
-    lstm = ["--size", "tiny" if arguments.tiny else "a", *steps]
-    size = ["--size", "tiny" if arguments.tiny else "6x384", *steps]
-    contestants = [Contestant("fastai AWD-LSTM", "language_model_fastai.py", lstm, peer=True)]
-    for precision in ("bf16",) if arguments.tiny else ("bf16", "fp32"):
-        given = ["--precision", precision]
-        contestants.append(
-            Contestant(f"AWD-LSTM {precision}", "language_model_headstart.py", [*lstm, *given])
-        )
-        for family in ("gpt", "bert"):
-            named = ["--family", family, *size, *given]
-            contestants += [
-                Contestant(f"{family} {precision}", "transformer_headstart.py", named),
-                Contestant(
-                    f"transformers {family} {precision}", "transformer_hugging_face.py", named, peer=True
-                ),
-            ]
+    bf16 = ["--precision", "bf16", "--steps", "1" if arguments.tiny else "20"]
+    lstm = ["--size", "tiny" if arguments.tiny else "a", *bf16]
+    rows, tokens = ("4", "32") if arguments.tiny else ("32", "512")
+    size = ["--size", "tiny" if arguments.tiny else "12x768", *bf16, "--rows", rows, "--tokens", tokens]
+    contestants = [
+        Contestant("AWD-LSTM bf16", "language_model_headstart.py", lstm),
+        Contestant("fastai AWD-LSTM bf16", "language_model_fastai.py", lstm, peer=True),
+    ]
+    for family in ("gpt", "bert"):
+        named = ["--family", family, *size]
+        contestants += [
+            Contestant(f"{family} bf16", "transformer_headstart.py", named),
+            Contestant(f"transformers {family} bf16", "transformer_hugging_face.py", named, peer=True),
+        ]
+    gpt = ["--family", "gpt", *size]
+    contestants += [
+        Contestant("gpt bf16, recompute_layers", "transformer_headstart.py", [*gpt, "--recompute-layers"]),
+        Contestant("gpt bf16, micro_batch_rows", "transformer_headstart.py", [*gpt, "--micro-rows", "4"]),
+    ]
+    if not arguments.tiny:  # the compiler takes long on a CPU
+        contestants.append(Contestant("gpt bf16, compile", "transformer_headstart.py", [*gpt, "--compile"]))
     present = contestants if arguments.peers else [each for each in contestants if not each.peer]
     fastest = _fastest_product(arguments.device, 256 if arguments.tiny else 8192)
-    found = compare(present, 1 if arguments.tiny else 3)
+    found = compare(present, 1 if arguments.tiny else arguments.rounds)
     rates = {name: each.get("gflop_per_second") for name, each in found.items()}
     return {
         "bf16 product, GFLOP/s": fastest,
@@ -346,6 +354,11 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
             headstart=name,
         ),
     }  # fmt: skip
+    for place in _few(arguments):
+        makers[place.arm] = partial(
+            _with_few_labels, place, params, name, tokens=target, start=models["finetune_lm"]
+        )
+        models[place.arm] = folder / f"{place.arm}-model"
     stop = _stopping_at(time.monotonic() + 60 * arguments.minutes)
     found: dict[str, Any] = {"headstart": name}
     for stage, make in makers.items():
@@ -363,8 +376,24 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
         assert done is not None
         export_model(models[stage], model_tensors(done), job.card)
         found[stage] = _reached(done)
-    found["test error"] = _test_error(models["finetune_classifier"], target, arguments.device)
+        if isinstance(job, ClassifierJob):
+            found[stage]["test error"] = _test_error(models[stage], target, arguments.device)
     return found
+
+
+def _few(arguments: argparse.Namespace) -> list[Place]:
+    return [
+        Place(f"{count} labels, seed {seed}", count, seed) for count in arguments.labels for seed in (1, 2, 3)
+    ]
+
+
+def _with_few_labels(place: Place, params: Params, name: str, *, tokens: Path, start: Path) -> ClassifierJob:
+    """The training of a point of the label curve."""
+    head_start = resolve(params, name)
+    return make_classifier_job(
+        classifier_settings(head_start, "target_lm"), head_start.model, params.corpus.target.normalise,
+        tokens=tokens, start=ModelFolder.at(start), seed=place.seed, few_labels=FewLabels(place.num_labels),
+    )  # fmt: skip
 
 
 _IMDB_STAGES = ("pretrain_lm", "finetune_lm", "finetune_classifier")
@@ -378,7 +407,14 @@ def _imdb_params(arguments: argparse.Namespace) -> Params:
 
 
 def _stopping_at(end: float) -> Callable[[Any], None]:
+    began = said = time.monotonic()
+
     def report(metrics: Any) -> None:
+        nonlocal said
+        if time.monotonic() > said + 15:
+            said = time.monotonic()
+            figures = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+            print(f"{said - began:.0f} s: {figures}", flush=True)
         if time.monotonic() > end:
             raise _StoppedError
 
@@ -414,8 +450,12 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--tokens", type=Path, help="for imdb: see above")
     parser.add_argument("--settings", type=Path, nargs="*", default=_IMDB_SETTINGS, help="for imdb")
     parser.add_argument("--headstart", default="ulmfit", help="for imdb")
+    parser.add_argument(
+        "--labels", type=int, nargs="*", default=[100], help="for imdb: points of the label curve, too"
+    )
     parser.add_argument("--minutes", type=float, default=7.0, help="for ptb and imdb: of this call")
     parser.add_argument("--peers", action="store_true", help="for speed: the other libraries, too")
+    parser.add_argument("--rounds", type=int, default=3, help="for speed")
     parser.add_argument("--tiny", action="store_true", help="to try the script itself")
     arguments = parser.parse_args(given)
     if arguments.device.type == "cuda" and not torch.cuda.is_available():

@@ -61,7 +61,9 @@ def test_penn_treebank_goes_on_from_call_to_call(tmp_path):
 
 def test_speed_measures_each_of_ours(tmp_path):
     found = run(tmp_path, "speed")
-    assert found["contestants"].keys() == {"AWD-LSTM bf16", "gpt bf16", "bert bf16"}
+    assert found["contestants"].keys() == {
+        "AWD-LSTM bf16", "gpt bf16", "bert bf16", "gpt bf16, recompute_layers", "gpt bf16, micro_batch_rows",
+    }  # fmt: skip
     assert all(each["tokens_per_second"]["median"] > 0 for each in found["contestants"].values())
     shares = found["share of the bf16 product"]
     assert shares.keys() == found["contestants"].keys()
@@ -101,10 +103,12 @@ def test_imdb_goes_on_from_call_to_call_to_an_error(tmp_path):
     write_shards(tokens / "general", {"train": 200, "validation": 40}, labelled=False)
     write_shards(tokens / "target", {"train": 200, "validation": 40, "test": 80}, labelled=True)
     settings.write_text(TOY, encoding="utf-8")
-    more = ["--tokens", str(tokens), "--settings", str(settings)]
+    more = ["--tokens", str(tokens), "--settings", str(settings), "--labels", "60"]
     stopped = run(tmp_path / "out", "imdb", *more, "--minutes", "0")
     assert stopped == {"headstart": "ulmfit", "continues with": "pretrain_lm"}
     found = run(tmp_path / "out", "imdb", *more)
     assert found["finetune_lm"]["validation/bits_per_byte"] < found["pretrain_lm"]["validation/bits_per_byte"]
-    assert found["test error"] < 0.1
+    assert found["finetune_classifier"]["test error"] < 0.1
+    for seed in (1, 2, 3):
+        assert found[f"60 labels, seed {seed}"]["test error"] < 0.4
     assert run(tmp_path / "out", "imdb", *more) == found  # nothing is trained twice

@@ -76,7 +76,9 @@ def seconds_of(step: Callable[[], object], repeats: int, warm_up: int = 1) -> fl
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process has held."""
+    """Return the most memory that this process has held, on a GPU if there is one."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

@@ -1,10 +1,12 @@
-"""Sizes of the transformers that are compared. Shapes of a batch: ROWS x TOKENS."""
+"""Sizes of the transformers that are compared. Shapes of a batch: rows x tokens."""
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 
-ROWS, TOKENS = 16, 128
+from benchmarks.contestants._network import PRECISIONS
+
 MASKED_SHARE = 0.15
 DROPOUT = 0.1
 
@@ -20,19 +22,31 @@ class TransformerSize:
         """Weights of the matrix products of all layers, a feed-forward layer four times as wide."""
         return self.num_layers * 12 * self.width * self.width
 
-    def flop_per_step(self, vocab_size: int, decoded_share: float) -> float:
+    def flop_per_step(self, rows: int, tokens: int, vocab_size: int, decoded_share: float) -> float:
         """Operations of a training step's products: two a weight forward, as many for either gradient.
 
-        Attention's own (tokens by tokens) is counted, too: 2 products of TOKENS x width a token and layer.
+        Attention's own (tokens by tokens) is counted, too: 2 products of tokens x width a token and layer.
         """
-        attention = self.num_layers * 2 * TOKENS * self.width
+        attention = self.num_layers * 2 * tokens * self.width
         per_token = self.layer_weights + attention + decoded_share * vocab_size * self.width
-        return 6 * per_token * ROWS * TOKENS
+        return 6 * per_token * rows * tokens
 
 
 SIZES = {
     "4x256": TransformerSize(4, 256, 4),
     "6x384": TransformerSize(6, 384, 12),
+    "12x768": TransformerSize(12, 768, 12),  # GPT-2 small and BERT base
     "tiny": TransformerSize(2, 16, 2),
 }
 VOCAB_SIZES = {"bert": 30_522, "gpt": 50_257}
+
+
+def arguments_of_contestant() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--family", choices=VOCAB_SIZES, required=True)
+    parser.add_argument("--size", choices=SIZES, required=True)
+    parser.add_argument("--precision", choices=PRECISIONS, required=True)
+    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=128)
+    return parser

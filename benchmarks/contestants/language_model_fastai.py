@@ -9,6 +9,7 @@ import time
 import numpy as np
 import torch
 from fastai.callback.core import Callback
+from fastai.callback.fp16 import AMPMode, MixedPrecision
 from fastai.callback.rnn import rnn_cbs
 from fastai.callback.training import GradientClip
 from fastai.data.core import DataLoaders
@@ -23,6 +24,7 @@ from benchmarks.contestants._timing import SIZES, peak_megabytes, prepare, tell
 parser = argparse.ArgumentParser()
 parser.add_argument("--size", choices=SIZES, required=True)
 parser.add_argument("--steps", type=int, required=True)
+parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
 arguments = parser.parse_args()
 
 
@@ -59,11 +61,12 @@ config = awd_lstm_lm_config | {
     "n_layers": size.num_layers,
 }
 stopwatch = Stopwatch()
+in_bf16 = [MixedPrecision(amp_mode=AMPMode.BF16)] if arguments.precision == "bf16" else []
 learner = Learner(
     DataLoaders(loader(tokens), loader(tokens[:one_batch])),
     get_language_model(AWD_LSTM, size.vocab_size, config=config, drop_mult=1.0),
     loss_func=CrossEntropyLossFlat(),
-    cbs=[*rnn_cbs(alpha=2, beta=1), GradientClip(0.4), stopwatch],
+    cbs=[*rnn_cbs(alpha=2, beta=1), GradientClip(0.4), stopwatch, *in_bf16],
 )
 with learner.no_bar(), learner.no_logging():
     learner.fit(1, 0.002)

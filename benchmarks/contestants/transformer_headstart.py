@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import torch
 
 from benchmarks.contestants._network import PRECISIONS, SCHEDULE
 from benchmarks.contestants._timing import peak_megabytes, prepare, seconds_of, tell
-from benchmarks.contestants._transformers import DROPOUT, MASKED_SHARE, ROWS, SIZES, TOKENS, VOCAB_SIZES
+from benchmarks.contestants._transformers import (
+    DROPOUT,
+    MASKED_SHARE,
+    SIZES,
+    VOCAB_SIZES,
+    arguments_of_contestant,
+)
 from models.family import lookup
 from models.objective import TrainingText
 from pipeline.corpus.tokens import TokenShard
 from pipeline.distributed.worker import prepare_torch
 from pipeline.objectives.lookup import objective_of
 from pipeline.training.context import Context
+from pipeline.training.jobs import set_up
 from pipeline.training.language_model import LanguageModelTask
 from pipeline.training.loop import Training
 from pipeline.training.schedules import make_plan
 from pipeline.training.settings import Optimizer
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--family", choices=VOCAB_SIZES, required=True)
-parser.add_argument("--size", choices=SIZES, required=True)
-parser.add_argument("--precision", choices=PRECISIONS, required=True)
-parser.add_argument("--steps", type=int, required=True)
+parser = arguments_of_contestant()
+parser.add_argument("--compile", action="store_true")
+parser.add_argument("--recompute-layers", action="store_true")
+parser.add_argument("--micro-rows", type=int)
 arguments = parser.parse_args()
 
 size, vocab_size = SIZES[arguments.size], VOCAB_SIZES[arguments.family]
 prepare()
 prepare_torch(torch.get_num_threads())
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-precision = PRECISIONS[arguments.precision]
+rows, row_tokens = arguments.rows, arguments.tokens
+context = Context(
+    device=device, precision=PRECISIONS[arguments.precision], micro_rows=arguments.micro_rows,
+    recompute_layers=arguments.recompute_layers, compile=arguments.compile,
+)  # fmt: skip
 
 family = lookup(arguments.family)
 config = family.config(
@@ -40,23 +48,23 @@ config = family.config(
     feedforward_dim=4 * size.width,
     num_layers=size.num_layers,
     num_heads=size.num_heads,
-    context=TOKENS,
+    context=row_tokens,
     embedding_dropout=DROPOUT,
     attention_dropout=DROPOUT,
     residual_dropout=DROPOUT,
 )
 encoder = family.build(config, vocab_size)
-encoder.product_dtype = precision
+set_up(encoder, context)
 objective = objective_of(family)
 model = objective.build(encoder, config)
 groups = objective.layer_groups(model, family.layer_groups(encoder))
 own = (
-    {"row_tokens": TOKENS, "masked_share": MASKED_SHARE, "whole_words": False, "next_sentence": False}
+    {"row_tokens": row_tokens, "masked_share": MASKED_SHARE, "whole_words": False, "next_sentence": False}
     if arguments.family == "bert"
-    else {"bptt": TOKENS, "variable_bptt": False, "ar_alpha": 0.0, "tar_beta": 0.0, "sampled_words": None}
+    else {"bptt": row_tokens, "variable_bptt": False, "ar_alpha": 0.0, "tar_beta": 0.0, "sampled_words": None}
 )
 num_steps = arguments.steps + 2
-num_tokens = ROWS * TOKENS * (num_steps + 1) + 1
+num_tokens = rows * row_tokens * (num_steps + 1) + 1
 shard = TokenShard(
     tokens=(4 + np.random.default_rng(1).zipf(1.2, num_tokens) % (vocab_size - 4)).astype(np.uint16),
     offsets=np.array([0, num_tokens]),
@@ -71,7 +79,7 @@ optimizer = Optimizer(
 )  # fmt: skip
 task = LanguageModelTask(
     model=model,
-    objective=objective(model, objective.Settings(batch_rows=ROWS, **own), text, seed=1),
+    objective=objective(model, objective.Settings(batch_rows=rows, **own), text, seed=1),
     groups=groups,
     plan=make_plan(
         optimizer, SCHEDULE, "full", num_groups=len(groups), num_steps=num_steps, steps_per_unfreezing=1
@@ -80,7 +88,7 @@ task = LanguageModelTask(
     evaluation_steps=frozenset(),
     watched=objective.watched,
 )
-training = Training(task, Context(device=device, precision=precision))
+training = Training(task, context)
 
 
 def step() -> None:
@@ -90,9 +98,9 @@ def step() -> None:
 
 
 seconds = seconds_of(step, arguments.steps)
-flop = size.flop_per_step(vocab_size, MASKED_SHARE if arguments.family == "bert" else 1.0)
+flop = size.flop_per_step(rows, row_tokens, vocab_size, MASKED_SHARE if arguments.family == "bert" else 1.0)
 tell(
-    tokens_per_second=ROWS * TOKENS / seconds,
+    tokens_per_second=rows * row_tokens / seconds,
     gflop_per_second=flop / seconds / 1e9,
     peak_megabytes=peak_megabytes(),
 )

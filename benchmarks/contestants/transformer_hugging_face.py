@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from typing import Any
 
 import torch
 import transformers
 
-from benchmarks.contestants._network import PRECISIONS
 from benchmarks.contestants._timing import peak_megabytes, prepare, seconds_of, tell
-from benchmarks.contestants._transformers import MASKED_SHARE, ROWS, SIZES, TOKENS, VOCAB_SIZES
+from benchmarks.contestants._transformers import MASKED_SHARE, SIZES, VOCAB_SIZES, arguments_of_contestant
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--family", choices=VOCAB_SIZES, required=True)
-parser.add_argument("--size", choices=SIZES, required=True)
-parser.add_argument("--precision", choices=PRECISIONS, required=True)
-parser.add_argument("--steps", type=int, required=True)
-arguments = parser.parse_args()
+arguments = arguments_of_contestant().parse_args()
+rows, row_tokens = arguments.rows, arguments.tokens
 
 size, vocab_size = SIZES[arguments.size], VOCAB_SIZES[arguments.family]
 prepare()
@@ -29,19 +23,19 @@ if arguments.family == "bert":
         transformers.BertConfig(
             vocab_size=vocab_size, hidden_size=size.width, intermediate_size=4 * size.width,
             num_hidden_layers=size.num_layers, num_attention_heads=size.num_heads,
-            max_position_embeddings=TOKENS,
+            max_position_embeddings=row_tokens,
         )
     )  # fmt: skip
 else:
     model = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(
             vocab_size=vocab_size, n_embd=size.width, n_layer=size.num_layers, n_head=size.num_heads,
-            n_positions=TOKENS, use_cache=False,
+            n_positions=row_tokens, use_cache=False,
         )
     )  # fmt: skip
 model.train().to(device)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-ids = torch.randint(vocab_size, (ROWS, TOKENS), device=device)
+ids = torch.randint(vocab_size, (rows, row_tokens), device=device)
 labels = ids
 if arguments.family == "bert":
     labels = ids.masked_fill(torch.rand(ids.shape, device=device) > MASKED_SHARE, -100)
@@ -60,4 +54,4 @@ def step() -> None:
 
 
 seconds = seconds_of(step, arguments.steps)
-tell(tokens_per_second=ROWS * TOKENS / seconds, peak_megabytes=peak_megabytes())
+tell(tokens_per_second=rows * row_tokens / seconds, peak_megabytes=peak_megabytes())

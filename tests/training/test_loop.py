@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shutil
 import subprocess
 import sys
@@ -48,10 +49,13 @@ from pipeline.training.context import Context
 from pipeline.training.jobs import Job
 from pipeline.training.language_model import LanguageModelJob, Lesson, make_language_model_job
 from pipeline.training.loop import Training, train
+from pipeline.training.precision import set_arithmetic
 from pipeline.training.settings import ClassifierTraining
 from tests.families import FAMILIES, OWN, TEXTS, language_model_settings, model_of
 
 VOCAB = 50
+# `HEADSTART_TEST_DEVICE=cuda pytest -k stopped tests/training/test_loop.py` is the same on a GPU.
+DEVICE = torch.device(os.environ.get("HEADSTART_TEST_DEVICE", "cpu"))
 OPTIMIZER: dict[str, Any] = {
     "kind": "adamw", "lr": 0.02, "momentum": 0.8, "beta2": 0.99, "weight_decay": 0.01, "clip_norm": 0.25,
     "nonmonotone_interval": 1, "discriminative_factor": 1.3,
@@ -238,6 +242,7 @@ class Curve:
 
 def context_of(folder: Path, curve: Curve, **where: Any) -> Context:
     return Context(
+        device=DEVICE,
         meter=Cost(),
         store=CheckpointStore(str(folder), keep=2),
         open_recorder=curve.open,
@@ -356,6 +361,12 @@ def test_each_family_is_resumed_and_trained_by_several_processes(tokens, starts,
         assert trained == {*FAMILIES}
     assert {*KINDS} == jobs_to_resume(tokens, starts).keys()
     assert {*SEVERAL} == several_jobs(tmp_path / "several/tokens").keys()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def exact_arithmetic():
+    if DEVICE.type == "cuda":
+        set_arithmetic(None, deterministic=True)
 
 
 @pytest.mark.parametrize("name", KINDS)
