@@ -47,6 +47,7 @@ from models.objective import TrainingText
 from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.artifacts.model_folder import ModelFolder, export_model, load_classifier
 from pipeline.corpus.tokens import TokenShard, open_shard
+from pipeline.machine.cost import Cost
 from pipeline.objectives.lookup import objective_of
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params, checked
@@ -365,7 +366,7 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
         job, store = make(), CheckpointStore(str(folder / stage))
         context = Context(
             device=arguments.device, precision=_precision(arguments.device), store=store, report=stop,
-            checkpoint_minutes=0.5,
+            checkpoint_minutes=0.5, meter=Cost(gpu=arguments.device.type == "cuda"),
         )  # fmt: skip
         try:
             train(job.task(context), context)

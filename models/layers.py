@@ -3,7 +3,9 @@
 The number of workers must not change the result. A mask that all rows share (of weights, of embedding rows)
 is drawn from (seed, step), and is equal on all processes. A mask of one row is drawn from (seed, step, the
 mask's number in the step, row) by the process that holds the row, so no process draws for the rows of
-others: attention's masks grow with the square of a row's tokens. Batch statistics are summed over all rows.
+others: attention's masks grow with the square of a row's tokens. (On a GPU some rows are drawn together, as
+each draw is a launch: a process then draws for a few rows of its neighbours.) Batch statistics are summed
+over all rows.
 
 Shapes: B rows of this process, T tokens, F features, V vocabulary.
 """
@@ -18,6 +20,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+def _rows_of_a_draw(device: torch.device) -> int:
+    """How many rows are drawn together. On a GPU 512 draws of one row took a fifth of an AWD-LSTM's step."""
+    return 1 if device.type == "cpu" else 16
 
 
 def _alone(x: Tensor) -> Tensor:
@@ -84,14 +91,18 @@ class GlobalBatch:
 
         Each number takes 16 random bits, so `p` is rounded to a 65,536th: 2.4 times as fast as `bernoulli_`.
         """
-        rows, numbers = range(self.rows.start, self.rows.stop), math.prod(shape)
-        bits = torch.empty(len(rows), -(-numbers // 4), dtype=torch.int64, device=self.device)
-        for row, bits_of_row in zip(rows, bits, strict=True):
-            self._row_generator.manual_seed(_mixed(self.seed, self.step, self._num_row_masks, row))
-            bits_of_row.random_(-(2**63), None, generator=self._row_generator)
+        together = _rows_of_a_draw(self.device)
+        first, behind, numbers = self.rows.start, self.rows.stop, math.prod(shape)
+        start = first // together * together
+        num_draws = -(-(behind - start) // together)
+        bits = torch.empty(num_draws * together, -(-numbers // 4), dtype=torch.int64, device=self.device)
+        for draw, bits_of_draw in enumerate(bits.split(together), start // together):
+            self._row_generator.manual_seed(_mixed(self.seed, self.step, self._num_row_masks, draw))
+            bits_of_draw.random_(-(2**63), None, generator=self._row_generator)
         self._num_row_masks += 1
         num_dropped = min(round(p * 2**16), 2**16 - 1)
-        kept = bits.view(torch.int16)[:, :numbers].reshape(len(rows), *shape) >= num_dropped - 2**15
+        own = bits[first - start : behind - start]
+        kept = own.view(torch.int16)[:, :numbers].reshape(behind - first, *shape) >= num_dropped - 2**15
         return kept.float().mul_(2**16 / (2**16 - num_dropped))
 
     def uniform(self, shape: Sequence[int]) -> Tensor:

@@ -45,13 +45,16 @@ class Stopwatch(Callback):
 
 
 size = SIZES[arguments.size]
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 prepare()
 num_tokens = size.batch_rows * size.bptt * (arguments.steps + 1) + 1
 tokens = torch.from_numpy(np.random.default_rng(1).zipf(1.2, num_tokens) % size.vocab_size)
 
 
 def loader(tokens: torch.Tensor) -> LMDataLoader:
-    return LMDataLoader([tokens], lens=[len(tokens)], bs=size.batch_rows, seq_len=size.bptt, num_workers=0)
+    return LMDataLoader(
+        [tokens], lens=[len(tokens)], bs=size.batch_rows, seq_len=size.bptt, num_workers=0, device=device
+    )
 
 
 one_batch = size.batch_rows * size.bptt + 1  # to validate on, as fit does
@@ -63,7 +66,7 @@ config = awd_lstm_lm_config | {
 stopwatch = Stopwatch()
 in_bf16 = [MixedPrecision(amp_mode=AMPMode.BF16)] if arguments.precision == "bf16" else []
 learner = Learner(
-    DataLoaders(loader(tokens), loader(tokens[:one_batch])),
+    DataLoaders(loader(tokens), loader(tokens[:one_batch]), device=device),
     get_language_model(AWD_LSTM, size.vocab_size, config=config, drop_mult=1.0),
     loss_func=CrossEntropyLossFlat(),
     cbs=[*rnn_cbs(alpha=2, beta=1), GradientClip(0.4), stopwatch, *in_bf16],

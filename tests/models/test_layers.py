@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -156,6 +157,17 @@ def test_each_row_each_mask_and_each_step_has_draws_of_its_own():
 def test_a_row_has_the_same_mask_however_many_other_rows_there_are():
     few, many = (whole_batch(num_rows).keep_mask_of_rows((7,), 0.5) for num_rows in (2, 9))
     assert torch.equal(few, many[:2])
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_a_row_has_the_same_mask_whichever_process_holds_it(monkeypatch, together):
+    """Also where some rows are drawn together, as on a GPU."""
+    monkeypatch.setattr("models.layers._rows_of_a_draw", lambda device: together)
+    whole = whole_batch(10).keep_mask_of_rows((7, 3), 0.5)
+    assert len({tuple(mask.flatten().tolist()) for mask in whole}) == 10
+    for cuts in ((0, 10), (0, 3, 10), (0, 4, 5, 9, 10)):
+        parts = [whole_batch(10).part(slice(*rows)) for rows in itertools.pairwise(cuts)]
+        assert torch.equal(torch.cat([part.keep_mask_of_rows((7, 3), 0.5) for part in parts]), whole)
 
 
 def test_nothing_is_dropped_without_a_batch_or_with_probability_zero():
