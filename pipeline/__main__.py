@@ -657,6 +657,42 @@ def predict(
         typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 
+@app.command()
+def serve(
+    model: Annotated[
+        list[Path] | None, typer.Option(help="Exported classifier; several are averaged.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine's need a token.")
+    ] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    replicas: Annotated[int, typer.Option(min=1, help="Copies of the classifier, each with a CPU.")] = 1,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the token that each request has to bring; or set HEADSTART_SERVE_TOKEN."
+        ),
+    ] = None,
+    max_waiting: Annotated[
+        int, typer.Option(min=1, help="Requests that may wait; further ones are answered 429.")
+    ] = 256,
+    max_texts: Annotated[int, typer.Option(min=1, help="Of a request; more are answered 413.")] = 256,
+    max_characters: Annotated[
+        int, typer.Option(min=1, help="Of a request's texts; more are answered 413.")
+    ] = 1_000_000,
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16"], typer.Option(help="Of matrix products; auto: the fast one here.")
+    ] = "auto",
+) -> None:
+    """Serve the classifier by HTTP on Ray Serve: JSON, a page to try it, health and Prometheus' metrics."""
+    from pipeline.execution.serve import serve as serve_until_stopped
+    from pipeline.inference.service import Limits
+
+    models = model or [Path("data/classifier")]
+    limits = Limits(texts=max_texts, characters=max_characters)
+    serve_until_stopped(models, host, port, replicas, token_file, max_waiting, limits, precision)
+
+
 def _words_in_dvc(words: list[str]) -> list[str]:
     """The command of the stage that is called, as dvc.yaml has it; none if that has several of it."""
     if not words or words[0] not in stages.names():
@@ -668,7 +704,7 @@ def _words_in_dvc(words: list[str]) -> list[str]:
     return str(stage["cmd"]).split()[1:] if stage and "matrix" not in stage else []
 
 
-_ANYWHERE = ("init", "predict")  # commands that need no project
+_ANYWHERE = ("init", "predict", "serve")  # commands that need no project
 
 
 def _check_is_project(words: list[str]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.spread import spread
 from pipeline.files.atomic import atomic_write
+from pipeline.files.parcel import Parcel, content_of, unpack
 from pipeline.inference.bulk import (
     Part,
     Request,
@@ -46,7 +47,7 @@ def label_on_ray(
         else:
             missing.append(part)
     if missing:
-        held = Held(request, [_content_of(model) for model in request.models])
+        held = Held(request, [content_of(model) for model in request.models])
         with cluster:
             for name, content in spread(cluster, [part.name for part in missing], Labeller, held):
                 atomic_write(folder / name, content)
@@ -61,7 +62,7 @@ class Held:
     """The request and the files of each classifier by name, which each worker is sent."""
 
     request: Request
-    models: Sequence[Mapping[str, bytes]]
+    models: Sequence[Parcel]
 
 
 class Labeller:
@@ -72,7 +73,7 @@ class Labeller:
         with tempfile.TemporaryDirectory(prefix="headstart-models-") as scratch:
             folders = [Path(scratch) / str(number) for number in range(len(held.models))]
             for folder, content in zip(folders, held.models, strict=True):
-                _write(folder, content)
+                unpack(content, folder)
             self._predictor = Predictor.load(*folders, precision=held.request.precision)
         try:
             self._source = open_input(self._request, self._predictor.num_texts)
@@ -83,14 +84,3 @@ class Labeller:
         """Return the content of the file of a part, which the name tells."""
         pieces = pieces_of(self._source, Part.of_name(name))
         return as_parquet([labelled(each.rows, self._predictor, self._request) for each in pieces])
-
-
-def _content_of(folder: Path) -> dict[str, bytes]:
-    files = (file for file in folder.rglob("*") if file.is_file())
-    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
-
-
-def _write(folder: Path, content: Mapping[str, bytes]) -> None:
-    for name, data in content.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)

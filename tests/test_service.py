@@ -1,0 +1,180 @@
+"""What the HTTP service accepts, refuses and answers, without a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+from pipeline.execution import serve
+from pipeline.inference.predict import Predictor
+from pipeline.inference.service import Asked, Limits, RefusedError, answers, asked_in, check_token
+from pipeline.inference.service_page import page
+from tests.test_predict import export
+
+LIMITS = Limits(texts=3, characters=100, texts_with_words=2)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return export(tmp_path_factory.mktemp("model") / "ulmfit")
+
+
+@pytest.fixture(scope="module")
+def predictor(model) -> Predictor:
+    return Predictor.load(model, precision="fp32")
+
+
+def test_a_request_is_read():
+    asked = asked_in(b'{"texts": ["a b", "c"], "words": 2}', 1, LIMITS)
+    assert (asked.texts, asked.words) == (["a b", "c"], 2)
+    assert asked_in('{"texts": [["é", "c"]]}'.encode(), 2, LIMITS).words == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"a b", 400, "Invalid JSON"),
+        (b"[]", 400, "object"),
+        (b'{"texts": []}', 400, "texts: List should have at least 1 item"),
+        (b'{"text": ["a"]}', 400, "texts: Field required"),
+        (b'{"texts": ["a"], "word": 1}', 400, "word: Extra inputs"),
+        (b'{"texts": [1]}', 400, "texts.0"),
+        (b'{"texts": ["a"], "words": -1}', 400, "words: Input should be greater than or equal to 0"),
+        (b'{"texts": ["\xff"]}', 400, "Invalid JSON"),
+        (b'{"texts": [["a", "b"]]}', 400, "document 1 has 2 texts, but the classifier reads 1 of each"),
+        (b'{"texts": ["a", "b", "c", "d"]}', 413, "has 4 texts; at most 3 go"),
+        (b'{"texts": ["a", "b", "c"], "words": 1}', 413, "has 3 texts; at most 2 with `words` go"),
+        (b'{"texts": ["%s"]}' % (101 * b"a"), 413, "have 101 characters; at most 100 go"),
+        (b" " * (LIMITS.body_bytes + 1), 413, "larger than 66,136 bytes"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_with_a_status_and_a_reason(body, status, reason):
+    with pytest.raises(RefusedError) as refused:
+        asked_in(body, 1, LIMITS)
+    assert refused.value.status == status
+    assert reason in refused.value.reason
+
+
+def test_a_refusal_does_not_repeat_what_was_sent():
+    with pytest.raises(RefusedError) as refused:
+        asked_in(b'{"texts": [{"secret": "of a customer"}]}', 1, LIMITS)
+    assert "customer" not in refused.value.reason
+
+
+def test_the_largest_allowed_request_fits_into_a_body():
+    asked = {
+        "texts": ["\u00e9" * 50, "\U0001f600" * 25, "\x01" * 25],
+        "words": 0,
+    }  # escaped: 6, 12 and 6 bytes
+    assert asked_in(json.dumps(asked).encode(), 1, LIMITS).texts == asked["texts"]
+
+
+def test_a_token_is_wanted_if_there_is_one():
+    check_token(None, None)
+    check_token("Bearer secret", "secret")
+    for given in (
+        None,
+        "",
+        "secret",
+        "Bearer",
+        "Bearer secre",
+        "Bearer secret2",
+        "Basic secret",
+        "Bearer sécret",
+    ):
+        with pytest.raises(RefusedError, match="Authorization: Bearer TOKEN") as refused:
+            check_token(given, "secret")
+        assert refused.value.status == 401
+
+
+def test_requests_are_answered_together_as_each_alone(predictor):
+    requests = [Asked(texts=["a b c", " "]), Asked(texts=["d e f"], words=2), Asked(texts=[""], words=1)]
+    together = answers(predictor, requests)
+    assert together[0][0]["label"] == predictor.predict(["a b c"])[0].label
+    assert together[0][1] == {"label": None, "probabilities": None}
+    assert together[2] == [{"label": None, "probabilities": None, "words": []}]
+    moved = together[1][0]["words"]
+    assert abs(moved[0]["by"]) >= abs(moved[1]["by"])
+    assert len(moved) == 2
+    without = predictor.probabilities(["d e f".replace(moved[0]["words"], "")])
+    column = predictor.label_names.index(together[1][0]["label"])
+    whole = together[1][0]["probabilities"][together[1][0]["label"]]
+    assert moved[0]["by"] == pytest.approx(whole - without[0, column], abs=1e-5)
+    for asked, found in zip(requests, together, strict=True):
+        (alone,) = answers(predictor, [asked])
+        for one, other in zip(alone, found, strict=True):
+            assert one["label"] == other["label"]
+            assert one["probabilities"] == pytest.approx(other["probabilities"])
+
+
+def test_the_page_asks_for_each_text_and_for_a_token_where_one_is_wanted():
+    assert page(1, takes_token=False).count("<textarea") == 1
+    assert "id='token'" not in page(1, takes_token=False)
+    assert page(2, takes_token=True).count("<textarea") == 2
+    assert "id='token'" in page(2, takes_token=True)
+    assert "://" not in page(1, takes_token=True)  # nothing from elsewhere
+
+
+# ---------------------------------------------------------------------------------------- the command
+
+
+def refusal(capsys, monkeypatch, *words: str) -> str:
+    monkeypatch.setattr("sys.argv", ["headstart", "serve", *words])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    return " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture(autouse=True)
+def ray_serve_is_installed(monkeypatch):
+    monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: object())
+
+
+def test_others_may_only_reach_it_with_a_token(capsys, monkeypatch, model):
+    monkeypatch.delenv(serve.TOKEN, raising=False)
+    said = refusal(capsys, monkeypatch, "--host", "0.0.0.0", "--model", str(model))
+    assert "others can reach 0.0.0.0; set HEADSTART_SERVE_TOKEN or --token-file" in said
+
+
+@pytest.mark.parametrize(
+    ("host", "found"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False),
+     ("::", False), ("192.168.1.4", False), ("example.org", False)],
+)  # fmt: skip
+def test_which_addresses_only_this_machine_reaches(host, found):
+    assert serve._is_loopback(host) == found
+
+
+def test_a_token_file_has_a_token(tmp_path, capsys, monkeypatch, model):
+    file = tmp_path / "token"
+    file.write_text("\n")
+    assert "is empty; write the token into it" in refusal(
+        capsys, monkeypatch, "--token-file", str(file), "--model", str(model)
+    )
+    file.write_text("secret\n")
+    assert serve._token(file) == "secret"
+    monkeypatch.setenv(serve.TOKEN, "other")
+    assert serve._token(None) == "other"
+
+
+def test_a_port_that_is_taken_is_named(capsys, monkeypatch, model):
+    with serve.socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        said = refusal(capsys, monkeypatch, "--port", str(port), "--model", str(model))
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in said
+
+
+def test_a_folder_without_a_classifier_is_refused_before_ray_starts(tmp_path, capsys, monkeypatch):
+    assert "is no finished checkpoint or model" in refusal(
+        capsys, monkeypatch, "--port", "8765", "--model", str(tmp_path)
+    )
+
+
+def test_without_ray_serve_the_extra_is_named(capsys, monkeypatch, model):
+    monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
+    assert 'run pip install "headstart[serve]"' in refusal(capsys, monkeypatch, "--model", str(model))
