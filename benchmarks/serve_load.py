@@ -1,9 +1,10 @@
 """Requests a second of `headstart serve`, and how long one takes, by clients at once.
 
-    PYTHONPATH=. python benchmarks/serve_load.py --model data/classifier --texts FILE.parquet [--column text]
+    PYTHONPATH=. python benchmarks/serve_load.py --model data/classifier --texts FILE.parquet
 
 The clients run on the same machine as the service, in one process, and each sends its next text when the
-last is answered. In the last phase a replica is killed by SIGKILL; a client repeats what was not answered with 200.
+last is answered. In the last phase a replica is killed by SIGKILL; a client repeats what was not answered
+with 200.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ async def phase(
     cuts = statistics.quantiles(taken, n=100)
     return {
         "clients": clients, "seconds": spent, "requests a second": len(taken) / spent,
-        "p50, ms": 1e3 * cuts[49], "p95, ms": 1e3 * cuts[94], "p99, ms": 1e3 * cuts[98], "longest, ms": 1e3 * max(taken),
+        "p50, ms": 1e3 * cuts[49], "p95, ms": 1e3 * cuts[94], "p99, ms": 1e3 * cuts[98],
+        "longest, ms": 1e3 * max(taken),
         "statuses": dict(statuses), "lost": lost,
     }  # fmt: skip
 

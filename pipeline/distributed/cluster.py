@@ -78,6 +78,8 @@ class Cluster:
         """Join or start it in the background; a no-op if that has begun."""
         if self._joining is not None:
             return
+        # It would say that it handles no SIGTERM, as it is joined in a thread.
+        logging.getLogger("ray._private.worker").setLevel(logging.ERROR)
         for name, value in (_SETTINGS | (_LOCAL_SETTINGS if self.is_here else {})).items():
             os.environ.setdefault(name, value)
         os.environ.update(self.environment)

@@ -3,10 +3,9 @@
 A replica has a process and some threads. Requests that wait while it computes are its next batch. The proxy
 answers 429 where too many wait, and routes around a replica that died; Serve starts another.
 
-Ray Serve needs the extra `serve`. This module imports it, so it is itself imported only to serve.
+Ray Serve needs the extra `serve`. This module imports it, so it is itself imported only to serve. Its
+annotations are evaluated, as FastAPI reads them in a copy of the class that knows no names of this module.
 """
-
-from __future__ import annotations
 
 import asyncio
 import logging
@@ -79,7 +78,13 @@ def start(service: Service, cluster: Cluster) -> None:
         health_check_period_s=2,
         logging_config=quiet,
     )
-    serve.run(replica.bind(service, parcels), name="headstart", logging_config=quiet)
+    try:
+        serve.run(replica.bind(service, parcels), name="headstart", logging_config=quiet)
+    except RuntimeError as error:
+        found = serve.status().applications["headstart"].deployments["classifier"]
+        serve.shutdown()
+        reason = found.message.strip().splitlines()[-1:] or [str(error)]
+        raise ValueError(f"the replicas did not start: {reason[0]}") from error
 
 
 def _is_served() -> bool:
@@ -90,8 +95,47 @@ def _is_served() -> bool:
     return True
 
 
-def stop() -> None:
-    serve.shutdown()
+def stop(cluster: Cluster) -> None:
+    """Finish the requests that are being answered, and end. A Ray of its own ends with `cluster`."""
+    serve.delete("headstart")
+    if cluster.address is not None:
+        serve.shutdown()
+
+
+# Serve copies the class below when it is decorated, with the functions that are there by then.
+
+
+def _load(parcels: Sequence[Parcel], precision: Precision) -> Predictor:
+    with tempfile.TemporaryDirectory(prefix="headstart-models-") as scratch:
+        folders = [Path(scratch) / str(number) for number in range(len(parcels))]
+        for folder, parcel in zip(folders, parcels, strict=True):
+            unpack(parcel, folder)
+        return Predictor.load(*folders, precision=precision)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Read the body, but no more of it than may come."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise RefusedError(413, f"the request is larger than {most:,} bytes; send fewer texts")
+    return bytes(body)
+
+
+def _measures() -> str:
+    """Our measures and Serve's of all replicas, as Prometheus reads them: Ray collects them on each node."""
+    shown: list[str] = []
+    for node in ray.nodes():
+        if not node["Alive"]:
+            continue
+        address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        shown += [
+            line for line in lines if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(_OURS)
+        ]
+    return "\n".join(dict.fromkeys(shown)) + "\n"
 
 
 app = FastAPI(title="headstart", docs_url=None, redoc_url=None)
@@ -142,36 +186,3 @@ class Replica:
     async def _answer(self, requests: list[Asked]) -> list[list[dict[str, Any]]]:
         # In a thread, so that the replica goes on reading requests and telling that it lives.
         return await asyncio.to_thread(answers, self._predictor, requests)
-
-
-def _load(parcels: Sequence[Parcel], precision: Precision) -> Predictor:
-    with tempfile.TemporaryDirectory(prefix="headstart-models-") as scratch:
-        folders = [Path(scratch) / str(number) for number in range(len(parcels))]
-        for folder, parcel in zip(folders, parcels, strict=True):
-            unpack(parcel, folder)
-        return Predictor.load(*folders, precision=precision)
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """Read the body, but no more of it than may come."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise RefusedError(413, f"the request is larger than {most:,} bytes; send fewer texts")
-    return bytes(body)
-
-
-def _measures() -> str:
-    """Our measures and Serve's of all replicas, as Prometheus reads them: Ray collects them on each node."""
-    shown: list[str] = []
-    for node in ray.nodes():
-        if not node["Alive"]:
-            continue
-        address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
-        shown += [
-            line for line in lines if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(_OURS)
-        ]
-    return "\n".join(dict.fromkeys(shown)) + "\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,14 @@ class Terms:
 
     def columns(self, texts: Sequence[str]) -> Any:
         """Return the TF-IDF of texts: a sparse matrix (N, F), each row of length one."""
+        return self._vectorizer.transform(texts)
+
+    @cached_property
+    def _vectorizer(self) -> Any:
+        # Making it takes longer than a few texts do.
         vectorizer = _vectorizer(vocabulary={name: place for place, name in enumerate(self.names)})
         vectorizer.idf_ = self.idf_F
-        return vectorizer.transform(texts)
+        return vectorizer
 
 
 def fit_terms(texts: Sequence[str]) -> tuple[Terms, Any]:

@@ -46,23 +46,26 @@ def serve(
     _check_port(host, port)
     labels = Predictor.load(*models, precision=precision).label_names  # refuses here what a replica would
     cluster = Cluster(os.environ.get("RAY_ADDRESS"))
-    with _until_stopped() as stopped, cluster:
-        from pipeline.distributed import service
+    with cluster:
+        cluster.nodes()  # waits until it is joined, which sets a handler of SIGTERM
+        with _until_stopped() as stopped:
+            from pipeline.distributed import service
 
-        service.start(
-            service.Service(
-                models=models, host=host, port=port, replicas=replicas, threads=_threads(replicas),
-                token=token, most_waiting=most_waiting, limits=limits, precision=precision,
-            ),
-            cluster,
-        )  # fmt: skip
-        try:
-            print(
-                f"http://{host}:{port} labels texts as {', '.join(labels)}; stop it with Ctrl-C", flush=True
-            )
-            stopped.wait()
-        finally:
-            service.stop()
+            service.start(
+                service.Service(
+                    models=models, host=host, port=port, replicas=replicas, threads=_threads(replicas),
+                    token=token, most_waiting=most_waiting, limits=limits, precision=precision,
+                ),
+                cluster,
+            )  # fmt: skip
+            try:
+                print(
+                    f"http://{host}:{port} labels texts as {', '.join(labels)}; stop it with Ctrl-C",
+                    flush=True,
+                )
+                stopped.wait()
+            finally:
+                service.stop(cluster)
 
 
 def _token(file: Path | None) -> str | None:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,12 @@ class LinearClassifier:
         """Return probabilities (N, C) of features (N, F), dense or sparse."""
         from scipy.special import softmax
 
-        found: np.ndarray = softmax(features @ self.weight_CF.T + self.bias_C, axis=1)
+        found: np.ndarray = softmax(features @ self._transposed + self.bias_C, axis=1)
         return found
+
+    @cached_property
+    def _transposed(self) -> np.ndarray:
+        return np.ascontiguousarray(self.weight_CF.T)  # else each product with a sparse matrix copies it
 
 
 def fit_logistic(
