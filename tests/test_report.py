@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 import pipeline.report.page as page_module
+from pipeline.evaluation.settings import Card
 from pipeline.objectives.causal import Causal
 from pipeline.report import charts, sentences, tables
 from pipeline.report import figures as data
 from pipeline.report.figures import Figures
 from pipeline.report.headline import headline_figures
 from pipeline.report.markdown import summary
+from pipeline.report.model_card import model_card
 from pipeline.report.page import Provenance, page
 from pipeline.report.sentences import number_of_labels
 from pipeline.report.verdict import verdict
@@ -517,6 +519,22 @@ def test_without_labels_the_report_shows_the_language_models(figures):
         assert "bits per byte" in said
         assert "Error by number of labels" not in said
     assert 'id="labels"' not in html
+
+
+def test_the_model_card_says_what_ships_how_good_it_is_and_what_nobody_stated(figures):
+    stated = dict.fromkeys(Card.model_fields) | {"purpose": "sorting *mail*", "licence": "Apache-2.0"}
+    card = model_card(figures, Card(**stated), Provenance(facts={"torch": "2.13.0"}))
+    found = figures["evaluate"]
+    assert card.startswith("# Model card: Classifier of texts into 2 classes\n")
+    assert "- Meant for: sorting \\*mail\\*\n" in card
+    assert "- Licence: Apache-2.0\n" in card
+    assert "- Owner: not stated; write it into the section `card` of params.yaml\n" in card
+    assert "Licence of the text: not stated" in card
+    assert f"| {found['error']:.1%} ({found['error_low']:.1%} to {found['error_high']:.1%}) |" in card
+    assert "| torch | 2.13.0 |" in card
+    assert "| b | 1 | 50% |" in card  # the one mistake: half of the documents of its class
+    assert not re.search(r"(?<!\\)<script>", card)
+    assert "(-0.2)" not in card  # no text of a document, whose words have weights on the page
 
 
 def test_the_headline_is_a_dozen_figures(figures):

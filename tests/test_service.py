@@ -1,16 +1,24 @@
-"""What the HTTP service accepts, refuses and answers, without a server."""
+"""What the HTTP service accepts, refuses and answers, without a Ray."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
 
 from pipeline.__main__ import main
 from pipeline.execution import serve
 from pipeline.inference.predict import Predictor
 from pipeline.inference.service import Asked, Limits, RefusedError, answers, asked_in, check_token
+from pipeline.inference.service_app import Front
 from pipeline.inference.service_page import page
 from tests.test_predict import export
 
@@ -178,3 +186,82 @@ def test_a_folder_without_a_classifier_is_refused_before_ray_starts(tmp_path, ca
 def test_without_ray_serve_the_extra_is_named(capsys, monkeypatch, model):
     monkeypatch.setattr(serve.importlib.util, "find_spec", lambda name: None)
     assert 'run pip install "headstart[serve]"' in refusal(capsys, monkeypatch, "--model", str(model))
+
+
+# ---------------------------------------------------------------------------------------- the addresses
+
+
+@contextlib.contextmanager
+def listening(front: Front) -> Iterator[str]:
+    """The application behind a real server."""
+    with serve._listening("127.0.0.1", 0) as listener:
+        server = uvicorn.Server(uvicorn.Config(front.application(), log_level="warning", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def asked_of(address: str, body: bytes | None = None, **headers: str) -> tuple[int, str, Any]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=30) as answer:
+            return answer.status, answer.read().decode(), answer.headers
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(), error.headers
+
+
+async def no_measures() -> str:
+    return "ray_serve_something 1\n"
+
+
+def front_of(label: Callable[[Asked], Awaitable[Any]], token: str | None = None) -> Front:
+    return Front(label, ["no", "yes"], 1, LIMITS, token, no_measures)
+
+
+async def always_yes(asked: Asked) -> list[dict[str, Any]]:
+    return [
+        {"label": "yes" if text else None, "probabilities": {"no": 0.25, "yes": 0.75}} for text in asked.texts
+    ]
+
+
+def test_answers_refusals_and_measures_come_with_their_status():
+    with listening(front_of(always_yes)) as address:
+        status, body, _ = asked_of(f"{address}/predict", b'{"texts": ["a", ""]}')
+        assert (status, [each["label"] for each in json.loads(body)["predictions"]]) == (200, ["yes", None])
+        assert asked_of(f"{address}/predict", b"no JSON")[0] == 400
+        assert asked_of(f"{address}/predict", b" " * 200_000)[0] == 413
+        assert asked_of(f"{address}/predict")[0] == 405
+        assert asked_of(f"{address}/nothing")[0] == 404
+        assert json.loads(asked_of(f"{address}/health")[1]) == {"status": "ok", "labels": ["no", "yes"]}
+        assert "<textarea" in asked_of(f"{address}/")[1]
+        measures = asked_of(f"{address}/metrics")[1]
+    for line in (
+        'headstart_requests_total{status="200"} 1.0', 'headstart_requests_total{status="400"} 1.0',
+        'headstart_requests_total{status="413"} 1.0', 'headstart_documents_total{label="yes"} 1.0',
+        'headstart_documents_total{label=""} 1.0', "headstart_request_seconds_count 1.0",
+        "ray_serve_something 1",
+    ):  # fmt: skip
+        assert f"{line}\n" in measures
+
+
+def test_too_many_are_told_when_to_come_back():
+    async def busy(asked: Asked) -> Any:
+        raise RefusedError(429, "too many requests wait; try again in a second")
+
+    with listening(front_of(busy)) as address:
+        status, body, headers = asked_of(f"{address}/predict", b'{"texts": ["a"]}')
+    assert (status, headers["Retry-After"]) == (429, "1")
+    assert "too many requests" in json.loads(body)["error"]
+
+
+def test_only_holders_of_the_token_are_answered():
+    with listening(front_of(always_yes, token="secret")) as address:
+        for path, body in (("predict", b'{"texts": ["a"]}'), ("metrics", None)):
+            assert asked_of(f"{address}/{path}", body)[0] == 401
+            assert asked_of(f"{address}/{path}", body, Authorization="Bearer guess")[0] == 401
+            assert asked_of(f"{address}/{path}", body, Authorization="Bearer secret")[0] == 200
+        assert asked_of(f"{address}/health")[0] == 200
+        assert "id='token'" in asked_of(f"{address}/")[1]

@@ -128,28 +128,20 @@ def test_many_clients_at_once_each_have_their_own_answer(running, model):
 
 
 def test_what_it_refuses_has_a_status_and_a_reason(running):
-    assert running.label(6 * ["a"]).status == 413
-    assert "at most 5" in running.label(6 * ["a"]).json["error"]
+    refused = running.label(6 * ["a"])
+    assert (refused.status, "at most 5" in refused.json["error"]) == (413, True)
     assert running.ask("predict", b"a b c").status == 400
-    assert running.ask("predict", 7_000_000 * b" ").status == 413
-    assert running.ask("nothing").status == 404
-    assert running.ask("predict").status == 405  # GET
 
 
-def test_it_tells_its_health_and_its_measures(running):
-    health = running.ask("health").json
-    assert health["status"] == "ok"
+def test_it_tells_its_measures_and_those_of_its_replicas(running):
     running.label(["a b c"])
     end = time.monotonic() + 60
-    while "ray_headstart_documents" not in (
+    while "ray_serve_replica_processing" not in (
         said := running.ask("metrics").body
-    ):  # Ray collects them every few s
+    ):  # Ray collects them now and then
         assert time.monotonic() < end, said
         time.sleep(1)
-    counted = re.findall(r'^ray_headstart_documents\w*\{.*label="([^"]+)".*\} ([\d.]+)$', said, re.MULTILINE)
-    assert {label for label, _ in counted} <= {*health["labels"], "(without words)"}
-    assert sum(float(count) for _, count in counted) >= 1
-    assert "ray_serve_num_http_requests" in said
+    assert 'headstart_requests_total{status="200"}' in said
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="there is no Chromium here")
@@ -170,40 +162,25 @@ def test_a_browser_shows_label_probabilities_and_words(running, tmp_path):
     assert shown[1].count("<span") == 3
 
 
-def test_no_request_is_lost_that_a_retry_does_not_cover_when_a_replica_is_killed(running):
+def test_a_replica_that_is_killed_is_replaced_and_no_request_fails(running):
     before = {each.pid for each in running.replicas()}
     assert len(before) == 2
-
-    def patient(number: int) -> int:
-        for attempt in range(60):
-            found = running.label([TEXTS[number % 2]])
-            if found.status == 200:
-                return attempt
-            assert found.status in (429, 500, 503), found
-            time.sleep(0.2)
-        raise AssertionError("not answered in 60 attempts")
-
     with ThreadPoolExecutor(8) as clients:
-        asked = [clients.submit(patient, number) for number in range(100)]
+        asked = [clients.submit(running.label, [TEXTS[number % 2]]) for number in range(100)]
         os.kill(min(before), signal.SIGKILL)
-        asked += [clients.submit(patient, number) for number in range(300)]
-        attempts = [each.result() for each in asked]
-    assert len(attempts) == 400
+        asked += [clients.submit(running.label, [TEXTS[number % 2]]) for number in range(300)]
+        assert {each.result().status for each in asked} == {200}
     end = time.monotonic() + 60
     while len({each.pid for each in running.replicas()} - {min(before)}) < 2:  # another one has begun
         assert time.monotonic() < end
         time.sleep(0.5)
 
 
-def test_with_a_token_only_its_holders_are_answered_and_it_ends_whole(model, tmp_path):
+def test_it_takes_a_token_and_ends_whole(model, tmp_path):
     service = serving(model, tmp_path, token="secret")
     running = next(service)
     assert running.label(["a"]).status == 401
-    assert running.label(["a"], token="guess").status == 401
-    assert running.ask("metrics").status == 401
     assert running.label(["a"], token="secret").status == 200
-    assert running.ask("health").status == 200
-    assert "id='token'" in running.ask("").body
     processes = psutil.Process(running.process.pid).children(recursive=True)
     with pytest.raises(StopIteration):
         next(service)

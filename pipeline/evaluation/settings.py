@@ -24,6 +24,18 @@ class Evaluate(Section):
     ship: str | None  # a candidate; null: the one with the least error on validation documents
 
 
+class Card(Section):
+    """What only people know about a classifier, for its model card; where it is null the card says so."""
+
+    title: str | None
+    purpose: str | None  # what it is for, and for whom
+    not_for: str | None
+    owner: str | None
+    contact: str | None
+    licence: str | None  # of the classifier
+    data_licence: str | None  # of the text that it was trained on
+
+
 class ZeroShot(Section):
     """How a language model is asked for the class of a text: by what it thinks likely behind it."""
 

@@ -8,13 +8,13 @@ import ipaddress
 import os
 import signal
 import socket
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.distributed.cluster import Cluster
 from pipeline.inference.predict import Predictor
 from pipeline.inference.service import Limits
+from pipeline.inference.service_app import Front
 from pipeline.settings.section import Precision
 
 TOKEN = "HEADSTART_SERVE_TOKEN"  # an environment variable
@@ -43,29 +43,44 @@ def serve(
             f"others can reach {host}; set {TOKEN} or --token-file to what each request has to bring, or "
             "listen on 127.0.0.1"
         )
-    _check_port(host, port)
-    labels = Predictor.load(*models, precision=precision).label_names  # refuses here what a replica would
+    listener = _listening(host, port)
+    predictor = Predictor.load(*models, precision=precision)  # refuses here what a replica would
+    names, num_texts = predictor.label_names, predictor.num_texts
+    del predictor
     cluster = Cluster(os.environ.get("RAY_ADDRESS"))
     with cluster:
-        cluster.nodes()  # waits until it is joined, which sets a handler of SIGTERM
-        with _until_stopped() as stopped:
-            from pipeline.distributed import service
+        from pipeline.distributed.service import Replicas, start
 
-            service.start(
-                service.Service(
-                    models=models, host=host, port=port, replicas=replicas, threads=_threads(replicas),
-                    token=token, most_waiting=most_waiting, limits=limits, precision=precision,
-                ),
-                cluster,
-            )  # fmt: skip
-            try:
-                print(
-                    f"http://{host}:{port} labels texts as {', '.join(labels)}; stop it with Ctrl-C",
-                    flush=True,
-                )
-                stopped.wait()
-            finally:
-                service.stop(cluster)
+        labeller = start(Replicas(models, replicas, _threads(replicas), most_waiting, precision), cluster)
+        front = Front(labeller.label, names, num_texts, limits, token, labeller.measures)
+        try:
+            print(f"http://{host}:{port} labels texts as {', '.join(names)}; stop it with Ctrl-C", flush=True)
+            _answer_until_stopped(front, listener)
+        finally:
+            labeller.stop()
+
+
+def _answer_until_stopped(front: Front, listener: socket.socket) -> None:
+    """What is being answered at SIGINT or SIGTERM is finished first."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # uvicorn would send itself the signal once more, and the replicas would not be ended
+
+    settings = uvicorn.Config(
+        front.application(), log_level="warning", access_log=False, server_header=False,
+        timeout_graceful_shutdown=30,
+    )  # fmt: skip
+    server = Server(settings)
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    server.run(sockets=[listener])
 
 
 def _token(file: Path | None) -> str | None:
@@ -84,28 +99,19 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _check_port(host: str, port: int) -> None:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ValueError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
+def _listening(host: str, port: int) -> socket.socket:
+    # With the protocol named asyncio sends an answer at once; else a client waits 40 ms for its second half.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise ValueError(f"cannot listen on {host}, port {port}: {error.strerror}") from error
+    return listener
 
 
 def _threads(replicas: int) -> int:
     return max(1, (os.cpu_count() or 1) // replicas)
-
-
-@contextlib.contextmanager
-def _until_stopped() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set during the block."""
-    stopped = threading.Event()
-    before = {
-        number: signal.signal(number, lambda *_: stopped.set()) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

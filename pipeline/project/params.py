@@ -17,7 +17,7 @@ from pydantic import Field
 
 from pipeline.corpus.settings import Corpora, FilesSource, Leakage, Tokenizer
 from pipeline.distributed.settings import Run, Trials, Tune
-from pipeline.evaluation.settings import Evaluate, Probe, ZeroShot
+from pipeline.evaluation.settings import Card, Evaluate, Probe, ZeroShot
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.settings.section import Distinct, Section
 from pipeline.sweeps.settings import Ablate, DistilClassifier, SampleEfficiency, Scaling
@@ -67,6 +67,7 @@ class Params(Section):
     ablate: Ablate
     scaling: Scaling
     distil_classifier: DistilClassifier
+    card: Card
 
     def trained_ensembles(self) -> dict[str, list[str]]:
         """The ensembles whose members the route trains."""

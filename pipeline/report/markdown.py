@@ -20,32 +20,32 @@ def summary(figures: Figures) -> str:
         *(_of_labels(figures) if figures.has_labels else []),
         (
             "Language models, on validation text",
-            "\n".join(map(_table, tables.language_models(figures)))
-            + _paragraphs([_plain(said) for said in sentences.taught(figures)]),
+            "\n".join(map(table, tables.language_models(figures)))
+            + _paragraphs([plain(said) for said in sentences.taught(figures)]),
         ),
     ]
     if figures.get("distil_classifier") is not None:
-        found = f"{_plain(sentences.distilled(figures))}\n\n{_table(tables.distilled(figures))}"
+        found = f"{plain(sentences.distilled(figures))}\n\n{table(tables.distilled(figures))}"
         sections.insert(1, ("Distilled", found))
     if figures.get("tune") is not None:
-        found = f"{sentences.search(figures)}\n\n{_table(tables.best_settings(figures))}"
+        found = f"{sentences.search(figures)}\n\n{table(tables.best_settings(figures))}"
         sections.append(("Search", found))
     if figures.get("ablate") is not None:
-        found = f"{sentences.ablations(figures)}\n\n{_table(_ablations(figures))}"
+        found = f"{sentences.ablations(figures)}\n\n{table(_ablations(figures))}"
         sections.append(("What each trick is worth", found))
     if figures.get("scaling") is not None:
-        found = _paragraphs([_plain(said) for said in scaling.sentences(figures)]).lstrip()
-        found += f"\n{_table(scaling.law(figures))}\n{_table(scaling.budgets(figures))}"
+        found = _paragraphs([plain(said) for said in scaling.sentences(figures)]).lstrip()
+        found += f"\n{table(scaling.law(figures))}\n{table(scaling.budgets(figures))}"
         sections.append(("What more compute would buy", found))
     sections += [
         ("Test documents that are also in the training text", f"{sentences.leakage(figures)}\n"),
-        ("Vocabulary of each tokenizer", _table(tables.vocabulary(figures))),
-        ("Corpora", f"{_table(tables.corpora(figures))}\n{_plain(sentences.left_out(figures))}\n"),
+        ("Vocabulary of each tokenizer", table(tables.vocabulary(figures))),
+        ("Corpora", f"{table(tables.corpora(figures))}\n{plain(sentences.left_out(figures))}\n"),
     ]
     key_figures = "".join(f"- {line}\n" for line in sentences.key_figures(figures))
     answer, *following = verdict(figures)
-    glance = f"\n{_table(at_a_glance(figures))}" if figures.has_labels else ""
-    remarks = _paragraphs([_plain(remark) for remark in sentences.remarks(figures)])
+    glance = f"\n{table(at_a_glance(figures))}" if figures.has_labels else ""
+    remarks = _paragraphs([plain(remark) for remark in sentences.remarks(figures)])
     parts = [
         f"# Summary\n\n**{answer}**\n{_paragraphs([' '.join(following)])}{glance}{remarks}",
         key_figures,
@@ -59,12 +59,12 @@ def _of_labels(figures: Figures) -> list[tuple[str, str]]:
     return [
         (
             f"Classifier, on {num_documents:,} test documents of {num_classes} classes",
-            _table(tables.classifiers(figures))
-            + _paragraphs([_plain(said) for said in sentences.of_classifiers(figures)]),
+            table(tables.classifiers(figures))
+            + _paragraphs([plain(said) for said in sentences.of_classifiers(figures)]),
         ),
-        ("By class", _table(tables.classes(figures))),
+        ("By class", table(tables.classes(figures))),
         ("Error by number of labels", _label_curve(figures)),
-        ("The cheapest ways to lower errors", _table(tables.prices(figures))),
+        ("The cheapest ways to lower errors", table(tables.prices(figures))),
     ]
 
 
@@ -84,23 +84,23 @@ def _label_curve(figures: Figures) -> str:
     for row in tables.differences(figures):
         differences[row["arm"]][row["labels"]] = f"{row['difference']} ({row['interval']})"
     return (
-        _table(list(errors.values()))
+        table(list(errors.values()))
         + f"\nWith {sentences.bands(figures)}.\n"
-        + "".join(f"\nFailed: {_plain(name)}: {_plain(why)}\n" for name, why in metrics["failed"].items())
+        + "".join(f"\nFailed: {plain(name)}: {plain(why)}\n" for name, why in metrics["failed"].items())
         + _paragraphs(sentences.label_curve(figures))
         + _paragraphs(sentences.comparisons(figures))
         + f"\nError minus that of {base}, on the same seeds, subsets and test documents:\n\n"
-        + (_table(list(differences.values())) or "There is nothing to compare with.\n")
+        + (table(list(differences.values())) or "There is nothing to compare with.\n")
         + _labels_needed(figures)
         + _paragraphs(sentences.in_context(figures))
-        + (f"\n{table}" if (table := _table(tables.in_context(figures))) else "")
+        + (f"\n{asked}" if (asked := table(tables.in_context(figures))) else "")
     )
 
 
 def _labels_needed(figures: Figures) -> str:
     most = max(figures["sample_efficiency"]["labels"])
-    table = _table(tables.labels_needed(figures, most))
-    return table and f"\n{sentences.labels_needed(most)}\n\n{table}"
+    needed = table(tables.labels_needed(figures, most))
+    return needed and f"\n{sentences.labels_needed(most)}\n\n{needed}"
 
 
 def _paragraphs(lines: Sequence[str]) -> str:
@@ -113,14 +113,14 @@ def _ablations(figures: Figures) -> list[dict[str, str]]:
     return [{name: cell for name, cell in row.items() if name != "failure"} for row in rows]
 
 
-def _table(rows: Sequence[Mapping[str, str]]) -> str:
+def table(rows: Sequence[Mapping[str, str]]) -> str:
     if not rows:
         return ""
     ruler = ["---"] + ["---:"] * (len(rows[0]) - 1)
-    cells = ([_plain(cell) for cell in row.values()] for row in rows)
+    cells = ([plain(cell) for cell in row.values()] for row in rows)
     return "".join(f"| {' | '.join(row)} |\n" for row in (list(rows[0]), ruler, *cells))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     one_line = "".join(letter if letter.isprintable() else " " for letter in text)
     return re.sub(r"([\\`*\[\]<|&])", r"\\\1", one_line)

@@ -12,14 +12,15 @@ from pipeline.project.stages import Stage
 from pipeline.report import charts, markdown
 from pipeline.report import figures as say
 from pipeline.report.headline import headline_figures
+from pipeline.report.model_card import model_card
 from pipeline.report.page import Provenance, page
 from pipeline.report.studies import read_studies
 
 STAGE = Stage(
     place=15,
     kind="reports",
-    sections=("run.headstarts", "headstarts", "corpus"),
-    outputs=("out", "summary", "pictures", "headline"),
+    sections=("run.headstarts", "headstarts", "corpus", "card"),
+    outputs=("out", "summary", "pictures", "headline", "card"),
 )
 
 
@@ -34,9 +35,12 @@ def run(
     summary: Path,
     pictures: Path,
     headline: Path,
+    card: Path,
     provenance: Provenance,
 ) -> dict[str, Any]:
     """Write the page to `out`, Markdown to `summary`, PNGs into `pictures`, the main figures to `headline`.
+
+    The model card goes to `card`.
 
     Raises ValueError if the metrics of a stage are missing.
     """
@@ -53,6 +57,10 @@ def run(
     atomic_write_text(out, page(found, provenance))
     atomic_write_text(summary, markdown.summary(found))
     atomic_write_text(headline, json.dumps(headline_figures(found), indent=2) + "\n")
+    about = (
+        model_card(found, params.card, provenance) if found.has_labels else "Nothing ships without labels.\n"
+    )
+    atomic_write_text(card, about)
     return {"num_pictures": len(drawn)}
 
 

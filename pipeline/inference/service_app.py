@@ -1,0 +1,109 @@
+"""The addresses of the HTTP service, as an ASGI application in front of whatever labels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from pipeline.inference.service import Asked, Limits, RefusedError, asked_in, check_token
+from pipeline.inference.service_page import page
+
+Answers = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Front:
+    """What the addresses need.
+
+    Attributes:
+        label: answers a request. May raise RefusedError, such as 429 where too many wait.
+        measures: further measures for Prometheus, of what labels.
+    """
+
+    label: Callable[[Asked], Awaitable[Answers]]
+    label_names: Sequence[str]
+    num_texts: int
+    limits: Limits
+    token: str | None
+    measures: Callable[[], Awaitable[str]]
+
+    def application(self) -> Starlette:
+        addresses = _Addresses(self)
+        return Starlette(
+            routes=[
+                Route("/", addresses.page),
+                Route("/health", addresses.health),
+                Route("/metrics", addresses.metrics),
+                Route("/predict", addresses.predict, methods=["POST"]),
+            ],
+        )
+
+
+class _Addresses:
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "headstart_requests", "Requests to predict, by status.", ["status"], registry=self._registry
+        )
+        self._documents = Counter(
+            "headstart_documents", "Documents that were labelled.", ["label"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "headstart_request_seconds", "Seconds of an answered request.", registry=self._registry
+        )
+
+    async def page(self, _: Request) -> Response:
+        return HTMLResponse(page(self._front.num_texts, takes_token=self._front.token is not None))
+
+    async def health(self, _: Request) -> Response:
+        return JSONResponse({"status": "ok", "labels": [*self._front.label_names]})
+
+    async def metrics(self, request: Request) -> Response:
+        try:
+            check_token(request.headers.get("authorization"), self._front.token)
+        except RefusedError as refused:
+            return _refusal(refused)
+        return PlainTextResponse(generate_latest(self._registry).decode() + await self._front.measures())
+
+    async def predict(self, request: Request) -> Response:
+        begun = time.monotonic()
+        try:
+            response: Response = JSONResponse({"predictions": await self._answers(request)})
+            self._seconds.observe(time.monotonic() - begun)
+        except RefusedError as refused:
+            response = _refusal(refused)
+        self._requests.labels(str(response.status_code)).inc()
+        return response
+
+    async def _answers(self, request: Request) -> Answers:
+        front = self._front
+        check_token(request.headers.get("authorization"), front.token)
+        asked = asked_in(await _body(request, front.limits.body_bytes), front.num_texts, front.limits)
+        found = await front.label(asked)
+        for each in found:
+            self._documents.labels(each["label"] or "").inc()  # none for a document without words
+        return found
+
+
+def _refusal(refused: RefusedError) -> Response:
+    headers = {"Retry-After": "1"} if refused.status in (429, 503) else {}
+    return JSONResponse({"error": refused.reason}, refused.status, headers)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """Read the body, but no more of it than may come."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise RefusedError(413, f"the request is larger than {most:,} bytes; send fewer texts")
+    return bytes(body)

@@ -1,0 +1,112 @@
+"""The model card of what ships: one page of Markdown for whoever is about to use it.
+
+Source: Mitchell et al. 2019, "Model Cards for Model Reporting" (arXiv 1810.03993), section 4. It shows no
+text of a document: the card goes where the classifier goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.evaluation.settings import Card
+from pipeline.report import figures as data
+from pipeline.report import sentences, tables
+from pipeline.report.figures import Figures, name_of
+from pipeline.report.markdown import plain, table
+from pipeline.report.page import Provenance
+
+_NOT_STATED = "not stated; write it into the section `card` of params.yaml"
+_MIX_UPS = 5  # kinds of mistakes that are shown, the most frequent ones
+
+
+def model_card(figures: Figures, card: Card, provenance: Provenance) -> str:
+    """Return the card. It needs labels: without them nothing ships."""
+    ships = figures["evaluate"]["shipped"]
+    sections = [
+        ("What it is", _what(figures, ships)),
+        ("Use", _use(card)),
+        ("Data", _data(figures, card)),
+        ("How good it is", _quality(figures)),
+        ("Known errors", _errors(figures)),
+        ("Versions", table([{"": name, "is": value} for name, value in provenance.facts.items()])),
+    ]
+    title = card.title or f"Classifier of texts into {figures['prepare-target']['num_classes']} classes"
+    return f"# Model card: {plain(title)}\n\n" + "\n".join(f"## {name}\n\n{said}" for name, said in sections)
+
+
+def _what(figures: Figures, ships: str) -> str:
+    found = figures["evaluate"]
+    labels = ", ".join(plain(str(row["class"])) for row in tables.classes(figures))
+    shares = table(
+        [
+            {"part": name_of(part), "share": f"{share:.2f}"}
+            for part, share in sorted(found["candidates"][ships]["parts"].items(), key=lambda each: -each[1])
+        ]
+    )
+    trained = ", ".join(found["candidates"][ships]["head_starts"]) or "none"
+    return (
+        f"{name_of(ships)}, the best of {len(found['candidates'])} candidates on "
+        f"{found['num_validation_documents']:,} validation documents. Head starts: {trained}. It gives "
+        f"each of these labels a probability: {labels}.\n\n{shares}"
+    )
+
+
+def _use(card: Card) -> str:
+    stated: Mapping[str, str | None] = {
+        "Meant for": card.purpose,
+        "Not meant for": card.not_for,
+        "Owner": card.owner,
+        "Contact": card.contact,
+        "Licence": card.licence,
+    }
+    return "".join(f"- {name}: {plain(said) if said else _NOT_STATED}\n" for name, said in stated.items())
+
+
+def _data(figures: Figures, card: Card) -> str:
+    return (
+        f"{table(tables.corpora(figures))}\n{plain(sentences.left_out(figures))}\n\n"
+        f"Licence of the text: {plain(card.data_licence) if card.data_licence else _NOT_STATED}\n"
+    )
+
+
+def _quality(figures: Figures) -> str:
+    found = figures["evaluate"]
+    ships, baselines = found["candidates"][found["shipped"]], found["baselines"]
+    rows = [_row(name_of(found["shipped"]), ships)]
+    if "tfidf" in baselines:
+        rows.append(_row(name_of("tfidf"), baselines["tfidf"]))
+    most = {"error": f"{baselines['majority_class']['error']:.1%}"}
+    rows.append({name: {"": "the most frequent class", **most}.get(name, "") for name in rows[0]})
+    return (
+        f"On {found['num_documents']:,} test documents that nothing was chosen by, with intervals over "
+        f"them:\n\n{table(rows)}\n{plain(sentences.leakage(figures))}\n\n"
+        "Text of another kind, time or language can be labelled far worse; no figure here says how much.\n"
+    )
+
+
+def _row(name: str, found: Mapping[str, float]) -> dict[str, str]:
+    return {
+        "": name,
+        "error": f"{found['error']:.1%} ({found['error_low']:.1%} to {found['error_high']:.1%})",
+        "macro F1": f"{found['macro_f1']:.3f}",
+        "log loss, nats": f"{found['log_loss']:.3f}",
+        "calibration error": f"{found['calibration_error']:.3f}",
+    }
+
+
+def _errors(figures: Figures) -> str:
+    mistakes = [row for row in data.confusion_counts(figures) if row["actual"] != row["predicted"]]
+    worst = sorted(mistakes, key=lambda row: (-row["documents"], row["actual"], row["predicted"]))[:_MIX_UPS]
+    mixed = [
+        {
+            "is": row["actual"],
+            "is taken for": row["predicted"],
+            "documents": f"{row['documents']:,}",
+            "of its class": f"{row['share']:.0%}",
+        }
+        for row in worst
+        if row["documents"]
+    ]
+    said = table(mixed) if mixed else "It made no mistake on the test documents.\n"
+    never = "".join(f"\n{plain(line)}\n" for line in sentences.never_predicted(figures))
+    return f"{said}{never}\n{table(tables.classes(figures))}"
