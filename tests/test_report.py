@@ -606,10 +606,10 @@ def test_arms_that_train_nothing_stand_beside_those_that_do(figures):
     ]
     assert "gets 50.0% wrong" in sentences.in_context(figures)[0]
     needed = "labels that ulmfit needs"
-    assert [(row[""], row[needed]) for row in tables.in_context(figures)] == [
-        (f"{name}, 0 examples", "at most 100"),
-        (f"{name}, 16 examples", ""),
-    ]
+    error, *labels = tables.in_context(figures)
+    assert error[""] == "error (interval)"
+    assert [*error][1:] == [f"{name}, 0 examples", f"{name}, 16 examples"]
+    assert labels == [{"": needed, f"{name}, 0 examples": "at most 100", f"{name}, 16 examples": ""}]
     for said in (summary(figures), page(figures, Provenance())):
         assert f"{name}, 16 examples" in said
         assert "45.0% (44.0%" in said
@@ -670,6 +670,14 @@ def test_no_difference_at_all_is_neither_better_nor_worse(figures):
         "as many wrong on the same labels and documents (by -2.0 to 3.0 points: no clear difference)."
     )
     assert "better" not in first
+
+
+def test_arms_that_are_behind_everywhere_share_a_sentence(figures):
+    ahead = {"100": above(0.1), "1000": above(0.2)}
+    figures["sample_efficiency"]["above"]["ulmfit"] |= {"ulmfit:scratch": ahead, "tfidf": ahead}
+    assert sentences.comparisons(figures) == [
+        "Ulmfit is ahead of ulmfit (from scratch) and TF-IDF + logistic regression with 100 and 1,000 labels."
+    ]
 
 
 def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):

@@ -671,6 +671,15 @@ def test_artifacts_and_a_registered_model_with_alias(root, client):
     version = client.get_model_version_by_alias("clf", "champion")
     assert (version.version, version.run_id) == (2, run.run_id)
     assert version.description == "8 % wrong"
+    client.set_tag(run.parent_id, "headstart.stage.evaluate", run.run_id)
+    with stage_run(info(root)) as reporting:
+        client.set_tag(reporting.parent_id, "headstart.stage.evaluate", run.run_id)
+        tracking.describe_model(reporting, "evaluate", "# Model card\n" + 600 * "a line of it\n")
+    said = client.get_model_version_by_alias("clf", "champion").description
+    assert said.startswith("# Model card\na line of it\n")
+    assert said.endswith("a line of it\n\nThe rest is in model_card.md of the run of `report`.\n")
+    assert 4_900 < len(said) <= 5_000
+    assert "model_card.md" in {item.path for item in client.list_artifacts(reporting.run_id)}
     assert "takes a column of texts" in client.get_registered_model("clf").description
     model = Path(client.get_model_version_download_uri("clf", version.version).removeprefix("file://"))
     assert (model / "MLmodel").exists()

@@ -115,6 +115,8 @@ def run_stage(
             if kind == "reports":
                 headline = arguments["headline"].read_text(encoding="utf-8")
                 tracking.log_headline(run, json.loads(headline))
+                card = arguments["card"].read_text(encoding="utf-8")
+                tracking.describe_model(run, "evaluate", card)
             typer.echo(result_line(info.name, found, time.monotonic() - begun))
             for warning in found.get("warnings", ()):
                 log.warning("%s", warning)

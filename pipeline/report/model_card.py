@@ -79,7 +79,8 @@ def _quality(figures: Figures) -> str:
     rows.append({name: {"": "the most frequent class", **most}.get(name, "") for name in rows[0]})
     return (
         f"On {found['num_documents']:,} test documents that nothing was chosen by, with intervals over "
-        f"them:\n\n{table(rows)}\n{plain(sentences.leakage(figures))}\n\n"
+        f"them:\n\n{table(rows)}\nTest documents that are also in the training text: "
+        f"{plain(sentences.leakage(figures))}\n\n"
         "Text of another kind, time or language can be labelled far worse; no figure here says how much.\n"
     )
 

@@ -201,9 +201,13 @@ def taught(figures: Figures) -> list[str]:
 
 
 def comparisons(figures: Figures) -> list[str]:
-    """Which arm is ahead at which numbers of labels, the base or the other, by their paired interval."""
+    """Which arm is ahead at which numbers of labels, the base or the other, by their paired interval.
+
+    Arms that are behind the base everywhere, at the same numbers of labels, share a sentence.
+    """
     first_arm, wrong = figures["sample_efficiency"]["base"], went_wrong(figures)
     base = name_of(first_arm)
+    behind_everywhere: dict[tuple[int, ...], list[str]] = {}
     said = []
     for arm, at_all_counts in above_base(figures).items():
         by_count = {
@@ -216,6 +220,9 @@ def comparisons(figures: Figures) -> list[str]:
         ahead = [count for count, each in by_count.items() if each["difference_low"] > 0]
         behind = [count for count, each in by_count.items() if each["difference_high"] < 0]
         unclear = [count for count in by_count if count not in (*ahead, *behind)]
+        if len(ahead) == len(by_count):
+            behind_everywhere.setdefault(tuple(ahead), []).append(name_of(arm))
+            continue
         parts = [
             f"{first} is ahead of {second} with {_counts(counts)} labels"
             for first, second, counts in ((base, name_of(arm), ahead), (name_of(arm), base, behind))
@@ -229,7 +236,10 @@ def comparisons(figures: Figures) -> list[str]:
             if max(low) < min(high):
                 parts.append(f"they cross between {max(low):,} and {min(high):,}")
         said.append(_sentence(parts))
-    return said
+    return said + [
+        _sentence([f"{base} is ahead of {listed(names)} with {_counts(counts)} labels"])
+        for counts, names in behind_everywhere.items()
+    ]
 
 
 def label_curve(figures: Figures) -> list[str]:

@@ -258,17 +258,17 @@ def labels_needed(figures: Figures, count: int) -> Table:
 
 
 def in_context(figures: Figures) -> Table:
-    """The arms that train nothing, and the labels that each trained arm needs for their error."""
-    arms = [arm for arm in figures["sample_efficiency"]["arms"] if arm in by_arm(figures, "curve")]
-    rows = []
-    for row in in_context_rows(figures):
-        needed = labels_to_match(figures, row["arm"], row["labels"])
-        rows.append({
-            "": f"{row['arm']}, {row['labels']:,} example{'s' * (row['labels'] != 1)}",
-            "error (interval)": point(row),
-            **{f"labels that {name_of(arm)} needs": number_of_labels(needed[arm]) if arm in needed else ""
-               for arm in arms},
-        })  # fmt: skip
+    """The error of each arm that trains nothing, and the labels that trained arms need for it."""
+    asked = in_context_rows(figures)
+    if not asked:
+        return []
+    titles = [f"{row['arm']}, {row['labels']:,} example{'s' * (row['labels'] != 1)}" for row in asked]
+    needed = [labels_to_match(figures, row["arm"], row["labels"]) for row in asked]
+    arms = [arm for arm in figures["sample_efficiency"]["arms"] if any(arm in each for each in needed)]
+    rows = [{"": "error (interval)"} | dict(zip(titles, map(point, asked), strict=True))]
+    for arm in arms:
+        cells = [number_of_labels(each[arm]) if arm in each else "" for each in needed]
+        rows.append({"": f"labels that {name_of(arm)} needs"} | dict(zip(titles, cells, strict=True)))
     return rows
 
 

@@ -15,7 +15,7 @@ MLflow may be away at any time: nothing waits for it, and nothing is lost.
 
 # ruff: noqa: F401
 from pipeline.tracking.curves import Record, Recorder, RecorderConfig, read_records, sync
-from pipeline.tracking.models import aliased_keys, linked_runs, register_model
+from pipeline.tracking.models import aliased_keys, describe_model, linked_runs, register_model
 from pipeline.tracking.outcomes import Kept, deliver
 from pipeline.tracking.processes import dvc_above, was_adopted, was_asked_by_force
 from pipeline.tracking.runs import (

@@ -26,6 +26,7 @@ _DESCRIPTION = (
     "Labels texts: it takes a column of texts, or a list, and answers with an object for each text, of its "
     "label and the probability of every label. `headstart predict` does the same without MLflow."
 )
+_MOST_DESCRIBED = 5_000  # characters; MLflow's column takes no more
 KEYS_TAG = "headstart.keys"  # of the trainings behind a registered model
 
 
@@ -58,6 +59,26 @@ def register_model(
         mlflow.set_registered_model_alias(name, alias, version.version)
         return f"models:/{name}@{alias}"
     return None
+
+
+def describe_model(run: StageRun, stage: str, card: str) -> None:
+    """Give the model that `stage` registered a model card, Markdown, for its description.
+
+    It is that stage's model of this execution, be it cached. The whole card is an artifact of this run.
+    """
+    with best_effort(run, "the registered model has no model card"), run.breaker.attempt():
+        mlflow = client(run.uri, run.may_send)
+        mlflow.log_text(ensure_open(run), card, "model_card.md")
+        made_by = mlflow.get_run(run.parent_id or "").data.tags.get(f"headstart.stage.{stage}")
+        for version in mlflow.search_model_versions(f"run_id = '{made_by}'") if made_by else ():
+            mlflow.update_model_version(version.name, version.version, description=_cut(card))
+
+
+def _cut(card: str) -> str:
+    if len(card) <= _MOST_DESCRIBED:
+        return card
+    rest = "\n\nThe rest is in model_card.md of the run of `report`.\n"
+    return card[: _MOST_DESCRIBED - len(rest)].rpartition("\n")[0] + rest
 
 
 def _keys_in(folder: Path) -> list[str]:
