@@ -11,21 +11,25 @@ import pickle
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 import types
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from pipeline import tracking
+from pipeline.inference.predict import Predictor
 from pipeline.terminal.redaction import redact
 from pipeline.tracking import RecorderConfig, StageInfo, curves, plans, processes, stage_run, stores
 from tests.mlflow_servers import MlflowServer, assert_never_waited, files_with, wait_for
+from tests.test_predict import export
 
 REPOSITORY = Path(__file__).parents[1]
 STAGES = ["prepare@general", "pretrain_lm", "evaluate"]
@@ -692,6 +696,41 @@ def test_artifacts_and_a_registered_model_with_alias(root, client):
     assert [path.read_bytes() for path in model.rglob("weights.safetensors")] == [b"weights"]
     assert not list(model.rglob("*.pkl"))
     assert (root / ".headstart" / "artifacts") in model.parents
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_mlflow_serves_the_registered_model(root, client):
+    """As docs/tracking.md says, by curl's words."""
+    folder = export(root / "classifier")
+    with stage_run(info(root)) as run:
+        tracking.register_model(run, folder, "clf", "champion")
+    source = client.get_model_version_by_alias("clf", "champion").source
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    words = ["models", "serve", "-m", source, "--env-manager", "local", "-p", address.rpartition(":")[2]]
+    with subprocess.Popen([sys.executable, "-m", "mlflow", *words], start_new_session=True) as server:
+        try:
+            wait_for(lambda: is_up(f"http://{address}/health"))
+            given = json.dumps({"dataframe_split": {"columns": ["text"], "data": [["a b c"], [" "]]}})
+            found = subprocess.run(
+                ["curl", "-s", f"http://{address}/invocations", "-H", "Content-Type: application/json", "-d",
+                 given], capture_output=True, text=True, check=True,
+            ).stdout  # fmt: skip
+        finally:
+            os.killpg(server.pid, signal.SIGKILL)
+    expected = Predictor.load(folder).predict(["a b c"])[0]
+    first, empty = json.loads(found)["predictions"]
+    assert first["label"] == expected.label
+    assert first["probabilities"] == pytest.approx(expected.probabilities, abs=1e-5)
+    assert empty == {"label": None, "probabilities": None}
+
+
+def is_up(address: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=5):
+        return True
+    return False
 
 
 def test_the_registered_model_predicts_from_texts_and_frames(root, client, monkeypatch):
