@@ -323,6 +323,18 @@ def anatomy_study(key: str) -> dict[str, Any]:
     return {"anatomy-ulmfit": study | {"num_documents": 2000, "examples": [example]}}
 
 
+def test_exported_forms_are_on_the_page_if_they_are_of_its_models(figures):
+    row = {"error": 0.1, "documents_per_second": 2_000.0, "megabytes": 9.0, "largest_change": 0.11,
+           "labels_that_differ": 0.01}  # fmt: skip
+    study = {"headstart": "ulmfit", "num_judged": 2_976, "rows": [row | {"name": "ONNX, int8"}]}
+    for key, is_shown in (
+        (figures["finetune_classifier-ulmfit"].get("key"), True),
+        ("of an earlier one", False),
+    ):
+        shown = dataclasses.replace(figures, studies={"onnx_int8-ulmfit": study | {"key": key}})
+        assert ("ONNX, int8" in page(shown, Provenance())) == is_shown
+
+
 def test_the_anatomy_of_layers_is_on_the_page_with_its_example(figures):
     metrics = {**figures.metrics, "finetune_lm-ulmfit": {**figures["finetune_lm-ulmfit"], "key": "abc"}}
     shown, stale = (

@@ -43,7 +43,7 @@ class ModelFolder:
     def card(self) -> ModelCard:
         """Read the card; verify the weights, but do not load them. Raises ValueError as `tensors`."""
         verify_folder(self.path)  # free if this process has hashed the weights before, as for a run's key
-        return _checked_card(self.path, read_state(self.path))
+        return checked_card(self.path, read_state(self.path))
 
     def tensors(self) -> dict[str, Tensor]:
         """Raises ValueError if the folder holds no complete model."""
@@ -53,10 +53,10 @@ class ModelFolder:
 def load_model(folder: Path) -> tuple[dict[str, Tensor], ModelCard]:
     """Read weights and card. Raises ValueError if the folder holds no complete model."""
     tensors, state = read_folder(folder)
-    return tensors, _checked_card(folder, state)
+    return tensors, checked_card(folder, state)
 
 
-def _checked_card(folder: Path, state: dict[str, Any]) -> ModelCard:
+def checked_card(folder: Path, state: dict[str, Any]) -> ModelCard:
     try:
         return _card(state)
     except (KeyError, TypeError, AttributeError, ValueError) as error:

@@ -105,6 +105,10 @@ def load_part(folder: Path) -> TextClassifier:
         return Tfidf(*read_tfidf(folder))
     if kind in ("probe", "with_tfidf"):
         return _load_probe(folder)
+    if kind == "onnx":
+        from pipeline.inference.onnx_network import load_onnx
+
+        return load_onnx(folder)
     model, card, head = load_classifier(folder)
     return Network(model, card, head, _tokenizer_of(folder, card))
 

@@ -96,6 +96,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         *((name, title, draw(figures)) for name, title, draw in of_labels if figures.has_labels),
         ("models", "Language models", _language_models(figures)),
         ("layers", "Which layers serve a probe", _layers(figures)),
+        ("forms", "Exported forms", _forms(figures)),
         ("anatomy", "How contextual each layer is", _anatomy(figures)),
         ("alignments", "Translations, and where the attention looked", _alignments(figures)),
         ("rates", "Learning rates as used", _rates(figures)),
@@ -339,6 +340,15 @@ def _layers(figures: Figures) -> str:
             _table(tables.layers(study)),
         )
         for study in figures.studies_of("layers")
+    )
+
+
+def _forms(figures: Figures) -> str:
+    studies = figures.studies_of("onnx") + figures.studies_of("onnx_int8")
+    return "".join(
+        f"<p>{escape(str(study['headstart']))}, on {study['num_judged']:,} test documents:</p>"
+        + _table(tables.forms(study))
+        for study in studies
     )
 
 

@@ -89,6 +89,21 @@ def layers(study: Mapping[str, Any]) -> Table:
     ]
 
 
+def forms(study: Mapping[str, Any]) -> Table:
+    """The forms of a classifier that `headstart export --format onnx` compares, the original first."""
+    return [
+        {
+            "form": row["name"],
+            "wrong": f"{row['error']:.1%}",
+            "documents a second": f"{row['documents_per_second']:,.0f}",
+            "MB": f"{row['megabytes']:.1f}",
+            "largest change of a probability": f"{row['largest_change']:.2g}",
+            "labels that differ": f"{row['labels_that_differ']:.2%}",
+        }
+        for row in study["rows"]
+    ]
+
+
 def anatomy(study: Mapping[str, Any]) -> Table:
     """The measures of `headstart anatomy` by layer, above those of random words."""
 

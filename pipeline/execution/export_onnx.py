@@ -1,0 +1,118 @@
+"""`headstart export --format onnx`: writes a classifier as ONNX, and judges it beside the original."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipeline.artifacts.model_folder import load_classifier
+from pipeline.corpus.token_links import tokens_at
+from pipeline.corpus.tokens import UNLABELLED, open_shard
+from pipeline.execution.lr_find import stage_arguments
+from pipeline.inference.onnx_network import load_onnx
+from pipeline.project.params import load
+from pipeline.report.studies import write_study
+from pipeline.training.cards import form_of
+from pipeline.training.classifier import predict_logits
+from pipeline.training.precision import dtype_of
+from pipeline.weights.onnx_export import write_onnx
+
+_MOST_JUDGED = 3_000  # test documents
+_SECONDS = 3.0  # of each measurement of speed, at least
+
+
+@dataclass(frozen=True)
+class Form:
+    """One form of a classifier, on test documents."""
+
+    name: str
+    error: float
+    documents_per_second: float
+    megabytes: float
+    largest_change: float  # of a probability, to the first form
+    labels_that_differ: float  # a share
+
+
+@dataclass(frozen=True)
+class Found:
+    forms: list[Form]
+    num_judged: int
+    difference: float  # of probabilities, of made-up documents
+    file: Path
+
+
+def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Found:
+    """Export the fine-tuned classifier of a head start, judge it, and write a study into `out`.
+
+    Raises ValueError for an unknown head start, missing inputs, and what `write_onnx` refuses.
+    """
+    params = load(Path("params.yaml"))
+    if headstart not in params.headstarts:
+        raise ValueError(f"{headstart} is no head start; there are {', '.join(params.headstarts)}")
+    given = stage_arguments(Path("dvc.yaml"), "finetune_classifier", headstart)
+    folder = Path(given["out"])
+    if not folder.exists():
+        raise ValueError(
+            f"{folder}: no such folder; run `dvc repro` with {headstart} in run.headstarts first"
+        )
+    difference = write_onnx(folder, to, int8=int8)
+    test = open_shard(tokens_at(Path(given["tokens"])), "test")
+    chosen = np.flatnonzero(test.labels != UNLABELLED)
+    chosen = np.random.default_rng(0).permutation(chosen)[:_MOST_JUDGED]
+    documents, labels = [test.document(int(k)) for k in chosen], test.labels[chosen]
+    model, card, _ = load_classifier(folder)
+    cpu = torch.device("cpu")
+
+    def by_torch(dtype: torch.dtype) -> np.ndarray:
+        found: np.ndarray = (
+            predict_logits(model, documents, form_of(card), cpu, dtype).double().softmax(1).numpy()
+        )
+        return found
+
+    ways: dict[str, tuple[Callable[[], np.ndarray], Path]] = {
+        "torch, float32": (lambda: by_torch(torch.float32), folder / "tensors.safetensors")
+    }
+    if dtype_of("auto", cpu) != torch.float32:
+        ways["torch, bfloat16"] = (lambda: by_torch(torch.bfloat16), folder / "tensors.safetensors")
+    network = load_onnx(to)
+    name = "ONNX, int8" if int8 else "ONNX, float32"
+    ways[name] = (lambda: network.of_tokens(documents), to / "network.onnx")
+    forms = _judged(ways, labels)
+    content = {
+        "headstart": headstart,
+        "key": card.key,
+        "num_judged": len(labels),
+        "rows": [*map(asdict, forms)],
+    }
+    kind = "onnx_int8" if int8 else "onnx"
+    return Found(forms, len(labels), difference, write_study(out, kind, headstart, content))
+
+
+def _judged(
+    ways: dict[str, tuple[Callable[[], np.ndarray], Path]], labels: Sequence[int] | np.ndarray
+) -> list[Form]:
+    first: np.ndarray | None = None
+    forms = []
+    for name, (predict, file) in ways.items():
+        found = predict()  # not timed: the first call makes what later ones find
+        first = found if first is None else first
+        begun, rounds = time.perf_counter(), 0
+        while time.perf_counter() - begun < _SECONDS:
+            predict()
+            rounds += 1
+        forms.append(
+            Form(
+                name=name,
+                error=float((found.argmax(1) != labels).mean()),
+                documents_per_second=rounds * len(labels) / (time.perf_counter() - begun),
+                megabytes=file.stat().st_size / 1e6,
+                largest_change=float(np.abs(found - first).max()),
+                labels_that_differ=float((found.argmax(1) != first.argmax(1)).mean()),
+            )
+        )
+    return forms
