@@ -690,6 +690,63 @@ def predict(
 
 
 @app.command()
+def suggest(
+    count: Annotated[int, typer.Option(min=1, help="Documents to choose.")] = 100,
+    strategy: Annotated[
+        Literal["random", "uncertainty", "margin", "core_set", "badge", "margin_core_set"],
+        typer.Option(help="docs/labelling.md says what each takes, and what it saved."),
+    ] = "badge",
+    headstart: Annotated[
+        str | None, typer.Option(help="Whose features say how alike documents are; default: the first one.")
+    ] = None,
+    model: Annotated[Path, typer.Option(help="The classifier that is asked.")] = Path("data/classifier"),
+    out: Annotated[Path, typer.Option(help="The CSV to fill in; it must not exist.")] = Path("to_label.csv"),
+    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 1,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Try all strategies on documents whose labels are known.")
+    ] = False,
+    counts: Annotated[
+        list[int] | None, typer.Option(help="For --simulate: numbers of labels, a round each.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="For --simulate: first draws.")] = 5,
+    studies: Annotated[Path, typer.Option(help="For --simulate: folder for its figures.")] = Path(
+        "reports/studies"
+    ),
+) -> None:
+    """Choose the unlabelled documents whose labels would help most; write them to a CSV to fill in."""
+    if simulate:
+        _simulate(headstart, counts or [100, 200, 300, 400, 600, 800], seeds, studies)
+        return
+    from pipeline.execution.suggest import suggest as choose_documents
+
+    found = choose_documents(headstart, count, strategy, model, out, seed)
+    spelling = ", ".join(
+        name if name == written else f"{written} for {name}" for name, written in found.spelling.items()
+    )
+    typer.echo(
+        f"wrote {found.num_chosen:,} of {found.num_unlabelled:,} unlabelled documents to {found.file}; "
+        f"{found.num_known:,} more were passed over, as labelled text has them. Fill in the labels "
+        f"({_shown(spelling)}), and add the file to corpus.target.source.train"
+    )
+
+
+def _simulate(headstart: str | None, counts: list[int], seeds: int, studies: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from pipeline.execution.suggest import try_ways
+    from pipeline.report.tables import choosing
+
+    found = try_ways(headstart, counts, seeds, studies)
+    rows = choosing(found.found)
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*row.values())
+    Console().print(table)
+    typer.echo(f"wrote {found.file}; `dvc repro` puts it on the page")
+
+
+@app.command()
 def serve(
     model: Annotated[
         list[Path] | None, typer.Option(help="Exported classifier; several are averaged.")

@@ -97,6 +97,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         ("models", "Language models", _language_models(figures)),
         ("layers", "Which layers serve a probe", _layers(figures)),
         ("forms", "Exported forms", _forms(figures)),
+        ("choosing", "Which documents to label", _choosing(figures)),
         ("anatomy", "How contextual each layer is", _anatomy(figures)),
         ("alignments", "Translations, and where the attention looked", _alignments(figures)),
         ("rates", "Learning rates as used", _rates(figures)),
@@ -349,6 +350,13 @@ def _forms(figures: Figures) -> str:
         f"<p>{escape(str(study['headstart']))}, on {study['num_judged']:,} test documents:</p>"
         + _table(tables.forms(study))
         for study in studies
+    )
+
+
+def _choosing(figures: Figures) -> str:
+    return "".join(
+        f"<p>{escape(sentences.choosing(study))}</p>" + _table(tables.choosing(study))
+        for study in figures.studies_of("choosing")
     )
 
 

@@ -247,6 +247,26 @@ def label_curve(figures: Figures) -> list[str]:
     return [*labels_left_out(figures), *worse_than_fewer(figures), *restarts(figures)]
 
 
+def choosing(study: Mapping[str, Any]) -> str:
+    """What was tried by `headstart suggest --simulate`, and whether choosing saves labels."""
+    first, *later = study["counts"]
+    better = [
+        name
+        for name, by_count in study["above"].items()
+        if any(by_count[str(count)]["difference_high"] < 0 for count in later)
+    ]
+    verdict = "None is clearly better than random choice: choosing saves nothing."
+    if better:
+        verdict = f"Clearly better than random choice at some number: {listed(better)}."
+    return (
+        f"Labels chosen in rounds among {study['num_documents']:,} documents, the first {first:,} at random "
+        f"and the others by probes on the features of {study['headstart']}; error on "
+        f"{study['num_judged']:,} test documents, "
+        f"mean of {study['num_seeds']} first draws; in brackets the interval of the points above random "
+        f"choice. {verdict}"
+    )
+
+
 def in_context(figures: Figures) -> list[str]:
     """Tell what the arms that train nothing were asked, and what could not be asked; empty without any."""
     if not (rows := in_context_rows(figures)) and not examples_left_out(figures):

@@ -104,6 +104,26 @@ def forms(study: Mapping[str, Any]) -> Table:
     ]
 
 
+def choosing(study: Mapping[str, Any]) -> Table:
+    """Error by number of labels of each way to choose them; in brackets the interval above random choice."""
+    rows, middle = [], study["counts"][len(study["counts"]) // 2]
+    for name, by_count in study["curve"].items():
+        row = {"strategy": name}
+        for count in map(str, study["counts"]):
+            row[f"{int(count):,}"] = f"{by_count[count]['error']:.1%}"
+            if (above := study["above"].get(name, {}).get(count)) is not None and count != str(
+                study["counts"][0]
+            ):
+                low, high = above["difference_low"], above["difference_high"]
+                row[f"{int(count):,}"] += f" ({100 * low:+.1f} to {100 * high:+.1f})"
+        needed = study["needed"].get(name, {}).get(str(middle))
+        row[f"labels that random choice needs for that with {middle:,}"] = (
+            number_of_labels(needed) if needed else ""
+        )
+        rows.append(row)
+    return rows
+
+
 def anatomy(study: Mapping[str, Any]) -> Table:
     """The measures of `headstart anatomy` by layer, above those of random words."""
 

@@ -1,0 +1,171 @@
+"""`headstart suggest`: documents to label next, as a CSV to fill in; and a trial of the ways to choose."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.corpus.document_files import read_texts
+from pipeline.corpus.document_frequencies import inverse_document_frequencies
+from pipeline.corpus.leakage import LeakFinder
+from pipeline.corpus.settings import FilesSource
+from pipeline.corpus.text_parts import SEPARATOR
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
+from pipeline.evaluation.acquisition import STRATEGIES, Strategy, choose
+from pipeline.evaluation.choosing import BASE, try_strategies
+from pipeline.evaluation.label_curve import Bootstrap
+from pipeline.evaluation.probe import pooled_features, side_by_side
+from pipeline.execution.opened import Opened, open_head_start
+from pipeline.files.atomic import atomic_create
+from pipeline.inference.predict import Predictor
+from pipeline.project.params import Params
+from pipeline.report.studies import write_study
+
+_DOCUMENTS = Path("data/documents/target")
+_LABELLED_SPLITS = ("train", "validation", "test")
+_SPARE = 3  # times as many are chosen, for those that turn out to be known
+_MOST_TRIED, _MOST_JUDGED = 8_000, 2_000  # documents of a trial
+
+
+@dataclass(frozen=True)
+class Suggested:
+    num_chosen: int
+    num_unlabelled: int
+    num_known: int  # passed over, as labelled text has them, word for word or nearly
+    file: Path
+    spelling: dict[str, str]  # how a label is written, by its name
+
+
+def suggest(
+    headstart: str | None, count: int, strategy: Strategy, classifier: Path, out: Path, seed: int
+) -> Suggested:
+    """Write the documents to label next to a CSV that does not exist yet.
+
+    Its columns are those of `corpus.target.source`, the labels empty, and what the classifier thinks. The
+    features are those of the head start's probe.
+
+    Raises ValueError without unlabelled documents, an unknown head start, missing inputs, or if `out` exists.
+    """
+    if out.exists():
+        raise ValueError(f"{out} exists, perhaps with labels in it; name another file")
+    opened = open_head_start(headstart or _first_head_start(), "target_lm")
+    texts = _unlabelled(_DOCUMENTS)
+    predictor = Predictor.load(classifier)
+    documents = [tuple(text.split(SEPARATOR)) for text in texts]
+    probs = predictor.probabilities(documents)
+    features = _features(opened, open_shard(opened.folder, "unlabelled"))
+    known = _features(opened, open_shard(opened.folder, "train"), labelled=True)
+    rng = np.random.default_rng(seed)
+    chosen = choose(strategy, _SPARE * count, probs, features, known, rng)
+    fresh, num_known = _without_known([texts[k] for k in chosen], opened.params)
+    kept = chosen[fresh][:count]
+    _write(out, opened.params, [documents[k] for k in kept], probs[kept], predictor.label_names)
+    return Suggested(len(kept), len(texts), num_known, out, _spelling(opened.params, predictor.label_names))
+
+
+def _spelling(params: Params, names: Sequence[str]) -> dict[str, str]:
+    source = params.corpus.target.source
+    by_number = isinstance(source, FilesSource) and source.label_names
+    return {name: str(number) if by_number else name for number, name in enumerate(names)}
+
+
+def _first_head_start() -> str:
+    from pipeline.project.params import load
+
+    return load(Path("params.yaml")).run.headstarts[0]
+
+
+def _unlabelled(folder: Path) -> list[str]:
+    """The texts of the split `unlabelled`; a row without a label in another split has its place there."""
+    try:
+        texts = read_texts(folder, "unlabelled")
+    except (ValueError, OSError):
+        texts = []
+    if not texts:
+        raise ValueError(
+            "the target corpus has no unlabelled documents to choose from; name their files in "
+            "corpus.target.source.unlabelled and run `dvc repro`"
+        )
+    return texts
+
+
+def _features(opened: Opened, shard: TokenShard, *, labelled: bool = False) -> np.ndarray:
+    chosen = np.flatnonzero(shard.labels != UNLABELLED) if labelled else np.arange(len(shard))
+    idf = inverse_document_frequencies([open_shard(opened.folder, "train")], opened.info.vocab_size)
+    documents = [shard.document(int(k)) for k in chosen]
+    found = pooled_features(
+        opened.encoder, documents, opened.settings.probe, opened.reading, idf, opened.device
+    )
+    return side_by_side([found])
+
+
+def _without_known(texts: Sequence[str], params: Params) -> tuple[np.ndarray, int]:
+    """Which of the texts labelled text has neither word for word nor nearly, and how many it has."""
+    finder = LeakFinder(texts, ngram_words=params.leakage.ngram_words, least=params.leakage.containment)
+    labelled = (read_texts(_DOCUMENTS, split) for split in _LABELLED_SPLITS)
+    known = {leak.test for leak in finder.leaks(labelled)}
+    fresh = np.array([place for place in range(len(texts)) if place not in known], dtype=np.int64)
+    return fresh, len(known)
+
+
+def _write(
+    out: Path, params: Params, documents: Sequence[Sequence[str]], probs: np.ndarray, names: Sequence[str]
+) -> None:
+    source = params.corpus.target.source
+    texts, label = ["text"], "label"
+    if isinstance(source, FilesSource):
+        texts, label = [source.text_column, *source.further_columns], source.label_column or "label"
+    file = io.StringIO(newline="")
+    rows = csv.writer(file)
+    rows.writerow([*texts, label, "guess", "probability"])
+    for document, row in zip(documents, probs, strict=True):
+        rows.writerow([*document, "", names[int(row.argmax())], f"{row.max():.3f}"])
+    if not atomic_create(out, file.getvalue().encode("utf-8")):
+        raise ValueError(f"{out} exists, perhaps with labels in it; name another file")
+
+
+@dataclass(frozen=True)
+class Trial:
+    found: dict[str, object]
+    file: Path
+
+
+def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path) -> Trial:
+    """Try all strategies on the labelled training documents, beside random choice; write a study into `out`.
+
+    Raises ValueError where the counts do not rise, or are more than there are labels.
+    """
+    opened = open_head_start(headstart or _first_head_start(), "target_lm")
+    shards = {split: open_shard(opened.folder, split) for split in ("train", "test")}
+    rng = np.random.default_rng(0)
+    chosen = {
+        split: rng.permutation(np.flatnonzero(shard.labels != UNLABELLED))[:most]
+        for (split, shard), most in zip(shards.items(), (_MOST_TRIED, _MOST_JUDGED), strict=True)
+    }
+    if [*counts] != sorted({*counts}) or len(counts) < 2 or counts[-1] > len(chosen["train"]):
+        raise ValueError(
+            f"--counts are {', '.join(map(str, counts))}; give two or more, rising, up to the "
+            f"{len(chosen['train']):,} labelled documents"
+        )
+    idf = inverse_document_frequencies([shards["train"]], read_info(opened.folder).vocab_size)
+    features = {
+        split: pooled_features(
+            opened.encoder, [shards[split].document(int(k)) for k in places], opened.settings.probe,
+            opened.reading, idf, opened.device,
+        )
+        for split, places in chosen.items()
+    }  # fmt: skip
+    labels = {split: shards[split].labels[places].astype(np.int64) for split, places in chosen.items()}
+    found = try_strategies(
+        [each for each in STRATEGIES if each != BASE], features["train"], labels["train"], features["test"],
+        labels["test"], counts=counts, seeds=range(1, num_seeds + 1), bootstrap=Bootstrap(500, 0.95, 0),
+    )  # fmt: skip
+    name = opened.settings.name
+    content = {"headstart": name, "key": opened.card.key, "num_documents": len(labels["train"]),
+               "num_judged": len(labels["test"]), **found}  # fmt: skip
+    return Trial(content, write_study(out, "choosing", name, content))

@@ -1,0 +1,135 @@
+"""`headstart suggest`: what it writes can be filled in and trained on; and the trial of its strategies."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from pipeline.corpus.sources import open_source
+from pipeline.evaluation.acquisition import STRATEGIES
+from pipeline.evaluation.choosing import try_strategies
+from pipeline.evaluation.label_curve import Bootstrap
+from pipeline.execution import suggest as suggesting
+from pipeline.project.params import load
+from pipeline.report import sentences, tables
+from pipeline.settings.loader import overlay
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXTS = [" ".join(f"word{place}of{number}" for place in range(12)) for number in range(30)]
+TEXTS[7] = '=cmd, with "quotes",\nand a second line'
+LABELLED = {"train": [TEXTS[3]], "validation": [TEXTS[4]], "test": [TEXTS[5] + " and one more word"]}
+
+
+class Predictor:
+    label_names, num_texts = ("no", "yes"), 1
+
+    def probabilities(self, documents: Any) -> np.ndarray:
+        yes = np.array([0.5 + 0.01 * TEXTS.index(text) for (text,) in documents])
+        return np.stack([1 - yes, yes], axis=1)
+
+
+@pytest.fixture
+def project(monkeypatch):
+    """A project whose documents, features and classifier are stand-ins."""
+    params = load(ROOT / "params.yaml")
+    opened = SimpleNamespace(params=params, folder=Path())
+    monkeypatch.setattr(suggesting, "open_head_start", lambda name, which: opened)
+    monkeypatch.setattr(suggesting, "_first_head_start", lambda: "vectors")
+    monkeypatch.setattr(suggesting, "open_shard", lambda folder, split: split)
+    rng = np.random.default_rng(0)
+    features = {"unlabelled": rng.normal(size=(30, 4)), "train": rng.normal(size=(2, 4))}
+    monkeypatch.setattr(suggesting, "_features", lambda opened, split, labelled=False: features[split])
+    monkeypatch.setattr(
+        suggesting, "read_texts", lambda folder, split: {**LABELLED, "unlabelled": TEXTS}[split]
+    )
+    monkeypatch.setattr(suggesting.Predictor, "load", lambda folder: Predictor())
+    return opened
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_the_file_has_the_least_sure_documents_but_none_that_labelled_text_has(project, tmp_path):
+    out = tmp_path / "to_label.csv"
+    found = suggesting.suggest(None, 6, "margin", Path("classifier"), out, 1)
+    assert (found.num_chosen, found.num_unlabelled, found.num_known) == (6, 30, 3)
+    rows = rows_of(out)
+    assert [row["text"] for row in rows] == [TEXTS[k] for k in (0, 1, 2, 6, 7, 8)]
+    assert {row["label"] for row in rows} == {""}
+    assert [row["guess"] for row in rows] == ["no", *5 * ["yes"]]
+    assert rows[1]["probability"] == "0.510"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_each_strategy_finds_as_many_as_are_wanted(project, tmp_path, strategy):
+    found = suggesting.suggest(None, 6, strategy, Path("classifier"), tmp_path / "out.csv", 1)
+    assert found.num_chosen == 6
+    assert len({row["text"] for row in rows_of(tmp_path / "out.csv")}) == 6
+
+
+def test_a_file_that_may_hold_labels_stays_as_it_is(project, tmp_path):
+    (tmp_path / "out.csv").write_text("text,label\nmine,yes\n")
+    with pytest.raises(ValueError, match="perhaps with labels in it; name another file"):
+        suggesting.suggest(None, 6, "badge", Path("classifier"), tmp_path / "out.csv", 1)
+    assert (tmp_path / "out.csv").read_text() == "text,label\nmine,yes\n"
+
+
+def test_without_unlabelled_text_the_setting_is_named(project, tmp_path, monkeypatch):
+    monkeypatch.setattr(suggesting, "read_texts", lambda folder, split: [])
+    with pytest.raises(ValueError, match="corpus.target.source.unlabelled"):
+        suggesting.suggest(None, 6, "badge", Path("classifier"), tmp_path / "out.csv", 1)
+
+
+def test_the_filled_in_file_is_read_as_training_text(project, tmp_path):
+    """By the names and the spelling that the source has."""
+    source = {"kind": "files", "format": "csv", "train": [str(tmp_path / "more.csv")], "validation": [],
+              "test": [], "unlabelled": [], "text_column": "body", "label_column": "sentiment",
+              "label_names": ["no", "yes"], "encoding_errors": "refuse"}  # fmt: skip
+    values = overlay(project.params.model_dump(), {"corpus": {"target": {"source": source}}})
+    project.params = type(project.params)(**values)
+    found = suggesting.suggest(None, 6, "margin", Path("classifier"), tmp_path / "more.csv", 1)
+    assert found.spelling == {"no": "0", "yes": "1"}
+    filled = rows_of(tmp_path / "more.csv")
+    with (tmp_path / "more.csv").open("w", newline="", encoding="utf-8") as lines:
+        writer = csv.DictWriter(lines, filled[0].keys())
+        writer.writeheader()
+        writer.writerows(row | {"sentiment": str(place % 2)} for place, row in enumerate(filled[:-1]))
+        writer.writerow(filled[-1])  # nobody got to it
+    read = open_source(project.params.corpus.target.source, "corpus.target.source")
+    rows = pl.concat(read.rows("train"))
+    assert rows["text"].to_list() == [TEXTS[k] for k in (0, 1, 2, 6, 7, 8)]
+    assert rows["label"].to_list() == [0, 1, 0, 1, 0, None]
+
+
+def blobs(num_documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two classes, of which one is rare and lies apart: whoever draws at random seldom meets it."""
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(num_documents) < 0.1).astype(np.int64)
+    features = rng.normal(size=(num_documents, 1, 6)) + 1.5 * labels[:, None, None]
+    return features, labels
+
+
+def test_choosing_is_better_than_chance_where_a_class_is_rare():
+    (features, labels), (test, test_labels) = blobs(1_500, 1), blobs(1_500, 2)
+    found = try_strategies(
+        ["margin"], features, labels, test, test_labels, counts=[40, 80, 120], seeds=range(1, 9),
+        bootstrap=Bootstrap(200, 0.95, 0),
+    )  # fmt: skip
+    assert found["curve"]["margin"]["40"] == found["curve"]["random"]["40"]  # the same first documents
+    assert min(found["above"]["margin"][count]["difference_high"] for count in ("80", "120")) < 0
+    study = {"headstart": "vectors", "num_documents": 1_500, "num_judged": 1_500, **found}
+    assert sentences.choosing(study).endswith("Clearly better than random choice at some number: margin.")
+    row = tables.choosing(study)[1]
+    assert row["strategy"] == "margin"
+    assert row["40"] == f"{found['curve']['margin']['40']['error']:.1%}"
+    worse = {name: {count: each | {"difference_high": 0.01} for count, each in by_count.items()}
+             for name, by_count in found["above"].items()}  # fmt: skip
+    assert sentences.choosing(study | {"above": worse}).endswith("choosing saves nothing.")
