@@ -18,7 +18,7 @@ LONG = (
     "test_route_search", "test_route_texts", "test_route_killed", "test_multinode", "test_doctor",
     "test_tracking_outages", "test_storage_faults", "test_fingerprint", "test_gpu_benchmark",
     "test_tracking_stores", "test_tracking", "test_init", "test_retention", "test_command_line",
-    "test_services", "test_deploy", "test_what_a_head_start_changes", "test_ntm", "test_fuzz",
+    "test_services", "test_serving", "test_deploy", "test_what_a_head_start_changes", "test_ntm", "test_fuzz",
 )  # fmt: skip
 
 

@@ -195,7 +195,9 @@ def test_without_ray_serve_the_extra_is_named(capsys, monkeypatch, model):
 def listening(front: Front) -> Iterator[str]:
     """The application behind a real server."""
     with serve._listening("127.0.0.1", 0) as listener:
-        server = uvicorn.Server(uvicorn.Config(front.application(), log_level="warning", lifespan="off"))
+        server = uvicorn.Server(
+            uvicorn.Config(front.application("127.0.0.1"), log_level="warning", lifespan="off")
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
@@ -235,6 +237,7 @@ def test_answers_refusals_and_measures_come_with_their_status():
         assert asked_of(f"{address}/predict", b" " * 200_000)[0] == 413
         assert asked_of(f"{address}/predict")[0] == 405
         assert asked_of(f"{address}/nothing")[0] == 404
+        assert asked_of(f"{address}/health", Host="elsewhere.example")[0] == 400
         assert json.loads(asked_of(f"{address}/health")[1]) == {"status": "ok", "labels": ["no", "yes"]}
         assert "<textarea" in asked_of(f"{address}/")[1]
         measures = asked_of(f"{address}/metrics")[1]
@@ -263,5 +266,5 @@ def test_only_holders_of_the_token_are_answered():
             assert asked_of(f"{address}/{path}", body)[0] == 401
             assert asked_of(f"{address}/{path}", body, Authorization="Bearer guess")[0] == 401
             assert asked_of(f"{address}/{path}", body, Authorization="Bearer secret")[0] == 200
-        assert asked_of(f"{address}/health")[0] == 200
+        assert asked_of(f"{address}/health", Host="server.example")[0] == 200
         assert "id='token'" in asked_of(f"{address}/")[1]

@@ -84,7 +84,7 @@ def test_a_file_that_may_hold_labels_stays_as_it_is(project, tmp_path):
 
 def test_without_unlabelled_text_the_setting_is_named(project, tmp_path, monkeypatch):
     monkeypatch.setattr(suggesting, "read_texts", lambda folder, split: [])
-    with pytest.raises(ValueError, match="corpus.target.source.unlabelled"):
+    with pytest.raises(ValueError, match=r"corpus\.target\.source\.unlabelled"):
         suggesting.suggest(None, 6, "badge", Path("classifier"), tmp_path / "out.csv", 1)
 
 

@@ -55,12 +55,12 @@ def serve(
         front = Front(labeller.label, names, num_texts, limits, token, labeller.measures)
         try:
             print(f"http://{host}:{port} labels texts as {', '.join(names)}; stop it with Ctrl-C", flush=True)
-            _answer_until_stopped(front, listener)
+            _answer_until_stopped(front, host, listener)
         finally:
             labeller.stop()
 
 
-def _answer_until_stopped(front: Front, listener: socket.socket) -> None:
+def _answer_until_stopped(front: Front, host: str, listener: socket.socket) -> None:
     """What is being answered at SIGINT or SIGTERM is finished first."""
     import uvicorn
 
@@ -70,7 +70,7 @@ def _answer_until_stopped(front: Front, listener: socket.socket) -> None:
             yield  # uvicorn would send itself the signal once more, and the replicas would not be ended
 
     settings = uvicorn.Config(
-        front.application(), log_level="warning", access_log=False, server_header=False,
+        front.application(host), log_level="warning", access_log=False, server_header=False,
         timeout_graceful_shutdown=30,
     )  # fmt: skip
     server = Server(settings)

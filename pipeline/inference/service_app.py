@@ -9,6 +9,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -35,9 +37,16 @@ class Front:
     token: str | None
     measures: Callable[[], Awaitable[str]]
 
-    def application(self) -> Starlette:
-        addresses = _Addresses(self)
+    def application(self, host: str) -> Starlette:
+        """The application, where it listens on `host`.
+
+        Without a token it answers to the names of this machine alone: under another name a page from elsewhere
+        could have it answer through its reader's browser (DNS rebinding).
+        """
+        addresses, own = _Addresses(self), [host, "localhost", "127.0.0.1"]
+        names = ["*"] if self.token is not None or ":" in host else own  # the check knows no IPv6
         return Starlette(
+            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names)],
             routes=[
                 Route("/", addresses.page),
                 Route("/health", addresses.health),
