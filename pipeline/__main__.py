@@ -747,6 +747,36 @@ def _simulate(headstart: str | None, counts: list[int], seeds: int, studies: Pat
 
 
 @app.command()
+def doubt(
+    headstart: Annotated[
+        str, typer.Argument(help="The head start whose frozen features, beside TF-IDF, judge the labels.")
+    ],
+    most: Annotated[int, typer.Option(min=1, help="Documents to list.")] = 200,
+    folds: Annotated[int, typer.Option(min=2, help="A document is judged by the other folds.")] = 5,
+    out: Annotated[Path, typer.Option(help="The CSV.")] = Path("doubtful_labels.csv"),
+    flip: Annotated[
+        float, typer.Option(min=0.0, max=0.9, help="A trial: change this share of labels, and count them.")
+    ] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of folds and of what is flipped.")] = 1,
+) -> None:
+    """List training documents whose label looks wrong, by models that did not see it."""
+    from pipeline.execution.doubt import doubt as list_doubts
+
+    found = list_doubts(headstart, most, folds, flip, out, seed)
+    if found.file is None:
+        precision = "none" if found.precision is None else f"{found.precision:.0%}"
+        typer.echo(
+            f"{found.num_doubted:,} of {found.num_judged:,} labels are in doubt; {precision} of these were "
+            f"flipped, and of all that were flipped {found.recall:.0%} are among them"
+        )
+        return
+    typer.echo(
+        f"{found.num_doubted:,} of {found.num_judged:,} labels are in doubt; wrote the most doubtful to "
+        f"{found.file}"
+    )
+
+
+@app.command()
 def serve(
     model: Annotated[
         list[Path] | None, typer.Option(help="Exported classifier; several are averaged.")

@@ -40,7 +40,7 @@ class Front:
     def application(self, host: str) -> Starlette:
         """The application, where it listens on `host`.
 
-        Without a token it answers to the names of this machine alone: under another name a page from elsewhere
+        Without a token it answers to the names of this machine alone: under another one a page from elsewhere
         could have it answer through its reader's browser (DNS rebinding).
         """
         addresses, own = _Addresses(self), [host, "localhost", "127.0.0.1"]

@@ -1,0 +1,90 @@
+"""`headstart doubt`: labels of training documents that look wrong, as a CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.corpus.document_files import read_texts
+from pipeline.corpus.document_frequencies import inverse_document_frequencies
+from pipeline.corpus.text_parts import SEPARATOR
+from pipeline.corpus.tokens import UNLABELLED, open_shard
+from pipeline.evaluation.doubtful_labels import Doubt, doubts, flipped
+from pipeline.evaluation.probe import pooled_features
+from pipeline.evaluation.with_tfidf import fit_joint
+from pipeline.execution.opened import open_head_start
+from pipeline.files.atomic import atomic_write
+
+_DOCUMENTS = Path("data/documents/target")
+
+
+@dataclass(frozen=True)
+class Doubted:
+    num_doubted: int
+    num_judged: int
+    precision: float | None  # of labels that were flipped for a trial; None: none were
+    recall: float | None
+    file: Path | None
+
+
+def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: int) -> Doubted:
+    """List training documents whose label the others contradict, the most doubtful first.
+
+    Each document is judged by a model of the other folds: logistic regression on the head start's frozen
+    features and TF-IDF. With `flip` that share of the labels is changed at random first, and the list is
+    judged by how many of these it has; nothing is written then.
+
+    Raises ValueError for an unknown head start, missing inputs, and fewer labels than folds.
+    """
+    opened = open_head_start(headstart, "target_lm")
+    if opened.info.label_names is None:
+        raise ValueError(f"{opened.folder} has no labels that could be doubted")
+    shard = open_shard(opened.folder, "train")
+    labelled = np.flatnonzero(shard.labels != UNLABELLED)
+    if len(labelled) < 2 * folds:
+        raise ValueError(f"{len(labelled)} labelled documents are too few for {folds} folds")
+    names, labels = opened.info.label_names, shard.labels[labelled].astype(np.int64)
+    given, changed = flipped(labels, len(names), flip, seed)
+    all_texts = read_texts(_DOCUMENTS, "train")
+    texts = [all_texts[k] for k in labelled]
+    idf = inverse_document_frequencies([shard], opened.info.vocab_size)
+    documents = [shard.document(int(k)) for k in labelled]
+    features = pooled_features(
+        opened.encoder, documents, opened.settings.probe, opened.reading, idf, opened.device
+    )
+    found = doubts(_out_of_fold(texts, features, given, len(names), folds, seed), given)
+    if flip:
+        hits = len({each.document for each in found} & {*changed.tolist()})
+        precision = hits / len(found) if found else None
+        return Doubted(len(found), len(labels), precision, hits / max(1, len(changed)), None)
+    _write(out, found[:most], texts, given, names)
+    return Doubted(len(found), len(labels), None, None, out)
+
+
+def _out_of_fold(
+    texts: list[str], features: np.ndarray, labels: np.ndarray, num_classes: int, folds: int, seed: int
+) -> np.ndarray:
+    from sklearn.model_selection import KFold
+
+    probs = np.zeros((len(labels), num_classes))
+    for training, judged in KFold(folds, shuffle=True, random_state=seed).split(labels):
+        known = [texts[k] for k in training]
+        model = fit_joint(known, [features[training]], labels[training], num_classes, seed)
+        probs[judged] = model.probabilities([texts[k] for k in judged], [features[judged]])
+    return probs
+
+
+def _write(
+    out: Path, found: list[Doubt], texts: list[str], labels: np.ndarray, names: tuple[str, ...]
+) -> None:
+    file = io.StringIO(newline="")
+    rows = csv.writer(file)
+    rows.writerow(["given", "likely", "margin", "text"])
+    for each in found:
+        text = texts[each.document].replace(SEPARATOR, "\n")
+        rows.writerow([names[labels[each.document]], names[each.likely], f"{each.margin:.3f}", text])
+    atomic_write(out, file.getvalue().encode("utf-8"))
