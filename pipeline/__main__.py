@@ -725,7 +725,7 @@ def suggest(
     )
     typer.echo(
         f"wrote {found.num_chosen:,} of {found.num_unlabelled:,} unlabelled documents to {found.file}; "
-        f"{found.num_known:,} more were passed over, as labelled text has them. Fill in the labels "
+        f"{found.num_known:,} were passed over, as labelled text has them. Fill in the labels "
         f"({_shown(spelling)}), and add the file to corpus.target.source.train"
     )
 

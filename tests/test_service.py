@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import threading
 import urllib.error
@@ -37,28 +38,32 @@ def predictor(model) -> Predictor:
 
 def test_a_request_is_read():
     asked = asked_in(b'{"texts": ["a b", "c"], "words": 2}', 1, LIMITS)
-    assert (asked.texts, asked.words) == (["a b", "c"], 2)
+    assert (asked.texts, asked.words) == ([["a b"], ["c"]], 2)
     assert asked_in('{"texts": [["é", "c"]]}'.encode(), 2, LIMITS).words == 0
 
 
 @pytest.mark.parametrize(
     ("body", "status", "reason"),
     [
-        (b"a b", 400, "Invalid JSON"),
-        (b"[]", 400, "object"),
-        (b'{"texts": []}', 400, "texts: List should have at least 1 item"),
-        (b'{"text": ["a"]}', 400, "texts: Field required"),
-        (b'{"texts": ["a"], "word": 1}', 400, "word: Extra inputs"),
-        (b'{"texts": [1]}', 400, "texts.0"),
-        (b'{"texts": ["a"], "words": -1}', 400, "words: Input should be greater than or equal to 0"),
-        (b'{"texts": ["\xff"]}', 400, "Invalid JSON"),
+        (b"a b", 400, "is no JSON"),
+        (b'{"texts": ["\xff"]}', 400, "is no JSON"),
+        (b"[" * 50_000, 400, "is no JSON"),
+        (b"[]", 400, "should be {"),
+        (b'{"text": ["a"]}', 400, "should be {"),
+        (b'{"texts": ["a"], "word": 1}', 400, "should be {"),
+        (b'{"texts": []}', 400, "`texts` should be a list of one text or more"),
+        (b'{"texts": "a"}', 400, "`texts` should be a list of one text or more"),
+        (b'{"texts": [1]}', 400, "document 1 is neither a text nor a list of texts"),
+        (b'{"texts": ["a", [1]]}', 400, "document 2 is neither a text nor a list of texts"),
+        (b'{"texts": ["a"], "words": -1}', 400, "`words` should be a whole number"),
+        (b'{"texts": ["a"], "words": true}', 400, "`words` should be a whole number"),
         (b'{"texts": [["a", "b"]]}', 400, "document 1 has 2 texts, but the classifier reads 1 of each"),
         (b'{"texts": ["a", "b", "c", "d"]}', 413, "has 4 texts; at most 3 go"),
         (b'{"texts": ["a", "b", "c"], "words": 1}', 413, "has 3 texts; at most 2 with `words` go"),
         (b'{"texts": ["%s"]}' % (101 * b"a"), 413, "have 101 characters; at most 100 go"),
-        (b" " * (LIMITS.body_bytes + 1), 413, "larger than 66,136 bytes"),
+        (b" " * (LIMITS.body_bytes + 1), 413, "larger than 66,736 bytes"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_answered_is_refused_with_a_status_and_a_reason(body, status, reason):
     with pytest.raises(RefusedError) as refused:
         asked_in(body, 1, LIMITS)
@@ -72,12 +77,17 @@ def test_a_refusal_does_not_repeat_what_was_sent():
     assert "customer" not in refused.value.reason
 
 
+def test_a_body_of_mistakes_is_refused_at_the_first_one():
+    body = b'{"texts": [' + b"1," * 200 + b"1]}"
+    with pytest.raises(RefusedError, match="document 1 is"):
+        asked_in(body, 1, Limits(texts=1_000))
+
+
 def test_the_largest_allowed_request_fits_into_a_body():
-    asked = {
-        "texts": ["\u00e9" * 50, "\U0001f600" * 25, "\x01" * 25],
-        "words": 0,
-    }  # escaped: 6, 12 and 6 bytes
-    assert asked_in(json.dumps(asked).encode(), 1, LIMITS).texts == asked["texts"]
+    limits = Limits(texts=1, characters=100_000)
+    body = json.dumps({"texts": ["\U0001f600" * 100_000]}).encode()
+    assert len(body) > 1_200_000  # each is escaped as two halves
+    assert asked_in(body, 1, limits).texts == [["\U0001f600" * 100_000]]
 
 
 def test_a_token_is_wanted_if_there_is_one():
@@ -99,7 +109,7 @@ def test_a_token_is_wanted_if_there_is_one():
 
 
 def test_requests_are_answered_together_as_each_alone(predictor):
-    requests = [Asked(texts=["a b c", " "]), Asked(texts=["d e f"], words=2), Asked(texts=[""], words=1)]
+    requests = [Asked([["a b c"], [" "]]), Asked([["d e f"]], words=2), Asked([[""]], words=1)]
     together = answers(predictor, requests)
     assert together[0][0]["label"] == predictor.predict(["a b c"])[0].label
     assert together[0][1] == {"label": None, "probabilities": None}
@@ -162,10 +172,25 @@ def test_a_token_file_has_a_token(tmp_path, capsys, monkeypatch, model):
     assert "is empty; write the token into it" in refusal(
         capsys, monkeypatch, "--token-file", str(file), "--model", str(model)
     )
+    for content in (b"t\xc3\xb6k\xc3\xa9n", b"two\nlines", b"two words"):
+        file.write_bytes(content)
+        assert "other letters than ASCII's, or spaces" in refusal(
+            capsys, monkeypatch, "--token-file", str(file), "--model", str(model)
+        )
+    for place in (tmp_path / "missing", tmp_path):
+        assert "cannot be read as a token" in refusal(
+            capsys, monkeypatch, "--token-file", str(place), "--model", str(model)
+        )
     file.write_text("secret\n")
     assert serve._token(file) == "secret"
     monkeypatch.setenv(serve.TOKEN, "other")
     assert serve._token(None) == "other"
+
+
+def test_a_ray_without_tokens_is_refused(capsys, monkeypatch, model):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert "RAY_AUTH_MODE is not token" in refusal(capsys, monkeypatch, "--model", str(model))
 
 
 def test_a_port_that_is_taken_is_named(capsys, monkeypatch, model):
@@ -220,12 +245,17 @@ async def no_measures() -> str:
 
 
 def front_of(label: Callable[[Asked], Awaitable[Any]], token: str | None = None) -> Front:
-    return Front(label, ["no", "yes"], 1, LIMITS, token, no_measures)
+    return Front(label, ["no", "yes"], 1, LIMITS, token, no_measures, is_up)
+
+
+async def is_up() -> bool:
+    return True
 
 
 async def always_yes(asked: Asked) -> list[dict[str, Any]]:
     return [
-        {"label": "yes" if text else None, "probabilities": {"no": 0.25, "yes": 0.75}} for text in asked.texts
+        {"label": "yes" if text else None, "probabilities": {"no": 0.25, "yes": 0.75}}
+        for (text,) in asked.texts
     ]
 
 
@@ -238,6 +268,7 @@ def test_answers_refusals_and_measures_come_with_their_status():
         assert asked_of(f"{address}/predict")[0] == 405
         assert asked_of(f"{address}/nothing")[0] == 404
         assert asked_of(f"{address}/health", Host="elsewhere.example")[0] == 400
+        assert asked_of(f"{address}/health", Host="[::1]:8000")[0] == 200
         assert json.loads(asked_of(f"{address}/health")[1]) == {"status": "ok", "labels": ["no", "yes"]}
         assert "<textarea" in asked_of(f"{address}/")[1]
         measures = asked_of(f"{address}/metrics")[1]
@@ -248,6 +279,14 @@ def test_answers_refusals_and_measures_come_with_their_status():
         "ray_serve_something 1",
     ):  # fmt: skip
         assert f"{line}\n" in measures
+
+
+def test_health_tells_whether_anything_can_answer():
+    async def is_down() -> bool:
+        return False
+
+    with listening(dataclasses.replace(front_of(always_yes), is_up=is_down)) as address:
+        assert asked_of(f"{address}/health")[0] == 503
 
 
 def test_too_many_are_told_when_to_come_back():

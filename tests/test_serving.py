@@ -118,7 +118,7 @@ def test_it_answers_as_predict_does(running, model):
 
 
 def test_many_clients_at_once_each_have_their_own_answer(running, model):
-    texts = [" ".join("abcdefghjk"[k % 7 : k % 7 + 1 + k % 3]) for k in range(60)]
+    texts = [" ".join(f"{k:06b}".replace("0", "a").replace("1", "c")) for k in range(60)]  # all are different
     expected = Predictor.load(model, precision="fp32").predict(texts)
     with ThreadPoolExecutor(16) as clients:
         found = list(clients.map(lambda text: running.label([text]), texts))
@@ -182,8 +182,13 @@ def test_it_takes_a_token_and_ends_whole(model, tmp_path):
     assert running.label(["a"]).status == 401
     assert running.label(["a"], token="secret").status == 200
     processes = psutil.Process(running.process.pid).children(recursive=True)
-    with pytest.raises(StopIteration):
-        next(service)
+    with ThreadPoolExecutor(4) as clients:
+        long = " ".join("abcdefghjk" * 13)
+        asked = [clients.submit(running.label, [long], 5, "secret") for _ in range(4)]
+        time.sleep(0.05)  # they are on their way
+        with pytest.raises(StopIteration):
+            next(service)
+        assert {each.result().status for each in asked} == {200}
     assert running.process.returncode == 0
     _, alive = psutil.wait_procs(processes, 30)
     assert alive == []

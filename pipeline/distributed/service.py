@@ -8,6 +8,7 @@ Ray Serve needs the extra `serve`. This module imports it, so it is itself impor
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import tempfile
 import urllib.request
@@ -19,7 +20,7 @@ from typing import Any
 import ray
 import torch
 from ray import serve
-from ray.serve.schema import LoggingConfig
+from ray.serve.schema import LoggingConfig, ReplicaState
 
 from pipeline.distributed.cluster import Cluster
 from pipeline.files.parcel import Parcel, content_of, unpack
@@ -27,12 +28,16 @@ from pipeline.inference.predict import Predictor
 from pipeline.inference.service import Asked, RefusedError, answers
 from pipeline.settings.section import Precision
 
+log = logging.getLogger(__name__)
+
 Answers = list[dict[str, Any]]
 
 _BATCH_REQUESTS = 64
 _CALLS_OF_A_REPLICA = 2  # a batch that is computed, and the next one
 _REQUEST_SECONDS = 60.0  # that a request may take
-_ATTEMPTS = 5  # at a request whose replica died
+_ATTEMPTS = 3  # at a request whose replica died
+_SERVES = "ray_serve_"  # Serve's own measures
+_FAILED = "the classifier failed on this request"
 _QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 
 
@@ -87,7 +92,8 @@ class Labeller:
         if len(self._waiting) >= self._most_waiting:
             raise RefusedError(429, "too many requests wait; try again in a second")
         answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asked, answer))
+        entry = (asked, answer)
+        self._waiting.append(entry)
         self._call()
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
@@ -96,6 +102,9 @@ class Labeller:
             raise RefusedError(
                 503, f"not answered within {_REQUEST_SECONDS:.0f} s; try again later"
             ) from error
+        finally:
+            if entry in self._waiting:  # it gave up, and takes nobody's place
+                self._waiting.remove(entry)
 
     def _call(self) -> None:
         while self._waiting and self._free_calls:
@@ -106,19 +115,33 @@ class Labeller:
             call.add_done_callback(self._calls.discard)
 
     async def _answer(self, batch: list[tuple[Asked, asyncio.Future[Answers]]]) -> None:
-        wanted = [(asked, answer) for asked, answer in batch if not answer.done()]  # the others gave up
         try:
-            found = await self._ask([asked for asked, _ in wanted]) if wanted else []
-            for (_, answer), each in zip(wanted, found, strict=True):
-                if not answer.done():
-                    answer.set_result(each)
-        except Exception as error:  # whatever it is, each client is told
-            for _, answer in wanted:
-                if not answer.done():
-                    answer.set_exception(error)
+            await self._answer_or_refuse([each for each in batch if not each[1].done()])  # the others gave up
         finally:
             self._free_calls += 1
             self._call()
+
+    async def _answer_or_refuse(self, batch: list[tuple[Asked, asyncio.Future[Answers]]]) -> None:
+        """A batch that fails is asked again one by one, so that a request fails for itself alone."""
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                found = await self._ask([asked for asked, _ in batch]) if batch else []
+        except Exception as error:  # whatever it is, each client is told
+            if len(batch) > 1 and not isinstance(error, TimeoutError):
+                for each in batch:
+                    await self._answer_or_refuse([each])
+                return
+            log.error("a request failed: %s", type(error).__name__)  # the message may hold its text
+            refused = error if isinstance(error, RefusedError) else RefusedError(500, _FAILED)
+            if isinstance(error, TimeoutError):
+                refused = RefusedError(503, "the replicas do not answer; try again later")
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(refused)
+            return
+        for (_, answer), answered in zip(batch, found, strict=True):
+            if not answer.done():
+                answer.set_result(answered)
 
     async def _ask(self, requests: list[Asked]) -> list[Answers]:
         for _ in range(_ATTEMPTS):
@@ -128,6 +151,12 @@ class Labeller:
             except ray.exceptions.ActorDiedError:
                 continue
         raise RefusedError(503, "each replica that was asked died; try again later")
+
+    async def is_up(self) -> bool:
+        """Whether some replica can answer."""
+        status = await asyncio.to_thread(serve.status)
+        deployment = status.applications["headstart"].deployments["classifier"]
+        return deployment.replica_states.get(ReplicaState.RUNNING, 0) > 0
 
     async def measures(self) -> str:
         """Serve's measures of all replicas, as Prometheus reads them."""
@@ -145,9 +174,10 @@ def start(replicas: Replicas, cluster: Cluster) -> Labeller:
 
     Raises ValueError if the Ray cannot be joined, has no room for them, or serves something else.
     """
-    num_cpus = int(sum(node.get("CPU", 0) for node in cluster.nodes()))
+    cluster.nodes()  # waits until it is joined
+    num_cpus = int(ray.available_resources().get("CPU", 0))
     if num_cpus < replicas.count:
-        raise ValueError(f"{replicas.count} replicas need a CPU each, and the Ray has {num_cpus}")
+        raise ValueError(f"{replicas.count} replicas need a CPU each, and {num_cpus} of the Ray are free")
     if _is_serving():
         raise ValueError(f"Ray Serve runs on the Ray at {cluster.address} already; stop that, or use another")
     _quieten()
@@ -168,6 +198,9 @@ def start(replicas: Replicas, cluster: Cluster) -> Labeller:
         serve.shutdown()
         reason = found.message.strip().splitlines()[-1:] or [str(error)]
         raise ValueError(f"the replicas did not start: {reason[0]}") from error
+    except BaseException:  # Ctrl-C: nothing may stay on a Ray that others use
+        serve.shutdown()
+        raise
     return Labeller(handle, replicas, cluster)
 
 
@@ -186,17 +219,17 @@ def _is_serving() -> bool:
 
 
 def _measures() -> str:
-    """Ray collects them on each node."""
+    """Ray collects them on each node. A node whose collector does not answer has none."""
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     shown: list[str] = []
     for node in ray.nodes():
-        if not node["Alive"]:
-            continue
         address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            lines = answer.read().decode().splitlines()
-        shown += [
-            each
-            for each in lines
-            if each.removeprefix("# HELP ").removeprefix("# TYPE ").startswith("ray_serve_")
-        ]
+        with contextlib.suppress(OSError):
+            with directly.open(address, timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+            shown += [
+                each
+                for each in lines
+                if each.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(_SERVES)
+            ]
     return "".join(f"{line}\n" for line in dict.fromkeys(shown))

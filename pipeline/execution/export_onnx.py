@@ -60,8 +60,8 @@ def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Found:
         raise ValueError(
             f"{folder}: no such folder; run `dvc repro` with {headstart} in run.headstarts first"
         )
-    difference = write_onnx(folder, to, int8=int8)
     test = open_shard(tokens_at(Path(given["tokens"])), "test")
+    difference = write_onnx(folder, to, int8=int8)
     chosen = np.flatnonzero(test.labels != UNLABELLED)
     chosen = np.random.default_rng(0).permutation(chosen)[:_MOST_JUDGED]
     documents, labels = [test.document(int(k)) for k in chosen], test.labels[chosen]

@@ -37,7 +37,14 @@ def serve(
     """
     if importlib.util.find_spec("grpc_reflection") is None:
         raise ValueError('Ray Serve is not installed whole; run pip install "headstart[serve]"')
-    token = _token(token_file)
+    token, address = _token(token_file), os.environ.get("RAY_ADDRESS")
+    if address is None and os.environ.get("RAY_AUTH_MODE", "token") != "token":
+        raise ValueError(
+            "RAY_AUTH_MODE is not token: whoever reaches a replica could run code as you; unset it"
+        )
+    if not host:
+        raise ValueError("--host is empty; name an address, such as 127.0.0.1")
+    host = host.removeprefix("[").removesuffix("]")
     if token is None and not _is_loopback(host):
         raise ValueError(
             f"others can reach {host}; set {TOKEN} or --token-file to what each request has to bring, or "
@@ -47,20 +54,21 @@ def serve(
     predictor = Predictor.load(*models, precision=precision)  # refuses here what a replica would
     names, num_texts = predictor.label_names, predictor.num_texts
     del predictor
-    cluster = Cluster(os.environ.get("RAY_ADDRESS"))
+    cluster = Cluster(address)
     with cluster:
         from pipeline.distributed.service import Replicas, start
 
         labeller = start(Replicas(models, replicas, _threads(replicas), most_waiting, precision), cluster)
-        front = Front(labeller.label, names, num_texts, limits, token, labeller.measures)
+        front = Front(labeller.label, names, num_texts, limits, token, labeller.measures, labeller.is_up)
         try:
-            print(f"http://{host}:{port} labels texts as {', '.join(names)}; stop it with Ctrl-C", flush=True)
-            _answer_until_stopped(front, host, listener)
+            address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            said = f"{address} labels texts as {', '.join(names)}; stop it with Ctrl-C"
+            _answer_until_stopped(front, host, listener, said)
         finally:
             labeller.stop()
 
 
-def _answer_until_stopped(front: Front, host: str, listener: socket.socket) -> None:
+def _answer_until_stopped(front: Front, host: str, listener: socket.socket, said: str) -> None:
     """What is being answered at SIGINT or SIGTERM is finished first."""
     import uvicorn
 
@@ -71,7 +79,7 @@ def _answer_until_stopped(front: Front, host: str, listener: socket.socket) -> N
 
     settings = uvicorn.Config(
         front.application(host), log_level="warning", access_log=False, server_header=False,
-        timeout_graceful_shutdown=30,
+        timeout_graceful_shutdown=65,  # more than a request may take
     )  # fmt: skip
     server = Server(settings)
 
@@ -80,13 +88,20 @@ def _answer_until_stopped(front: Front, host: str, listener: socket.socket) -> N
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+    print(said, flush=True)
     server.run(sockets=[listener])
 
 
 def _token(file: Path | None) -> str | None:
-    token = file.read_text(encoding="utf-8").strip() if file else os.environ.get(TOKEN, "").strip()
+    where = str(file) if file else TOKEN
+    try:
+        token = file.read_text(encoding="utf-8").strip() if file else os.environ.get(TOKEN, "").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} cannot be read as a token: {error}") from error
     if file and not token:
         raise ValueError(f"{file} is empty; write the token into it")
+    if not all("!" <= letter <= "~" for letter in token):
+        raise ValueError(f"the token in {where} has other letters than ASCII's, or spaces; headers take none")
     return token or None
 
 

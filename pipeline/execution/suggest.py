@@ -28,7 +28,6 @@ from pipeline.report.studies import write_study
 
 _DOCUMENTS = Path("data/documents/target")
 _LABELLED_SPLITS = ("train", "validation", "test")
-_SPARE = 3  # times as many are chosen, for those that turn out to be known
 _MOST_TRIED, _MOST_JUDGED = 8_000, 2_000  # documents of a trial
 
 
@@ -60,12 +59,13 @@ def suggest(
     probs = predictor.probabilities(documents)
     features = _features(opened, open_shard(opened.folder, "unlabelled"))
     known = _features(opened, open_shard(opened.folder, "train"), labelled=True)
+    fresh = _without_known(texts, opened.params)
     rng = np.random.default_rng(seed)
-    chosen = choose(strategy, _SPARE * count, probs, features, known, rng)
-    fresh, num_known = _without_known([texts[k] for k in chosen], opened.params)
-    kept = chosen[fresh][:count]
+    kept = fresh[choose(strategy, count, probs[fresh], features[fresh], known, rng)]
     _write(out, opened.params, [documents[k] for k in kept], probs[kept], predictor.label_names)
-    return Suggested(len(kept), len(texts), num_known, out, _spelling(opened.params, predictor.label_names))
+    return Suggested(
+        len(kept), len(texts), len(texts) - len(fresh), out, _spelling(opened.params, predictor.label_names)
+    )
 
 
 def _spelling(params: Params, names: Sequence[str]) -> dict[str, str]:
@@ -104,13 +104,12 @@ def _features(opened: Opened, shard: TokenShard, *, labelled: bool = False) -> n
     return side_by_side([found])
 
 
-def _without_known(texts: Sequence[str], params: Params) -> tuple[np.ndarray, int]:
-    """Which of the texts labelled text has neither word for word nor nearly, and how many it has."""
+def _without_known(texts: Sequence[str], params: Params) -> np.ndarray:
+    """Indices of the texts that labelled text has neither word for word nor nearly."""
     finder = LeakFinder(texts, ngram_words=params.leakage.ngram_words, least=params.leakage.containment)
     labelled = (read_texts(_DOCUMENTS, split) for split in _LABELLED_SPLITS)
     known = {leak.test for leak in finder.leaks(labelled)}
-    fresh = np.array([place for place in range(len(texts)) if place not in known], dtype=np.int64)
-    return fresh, len(known)
+    return np.array([place for place in range(len(texts)) if place not in known], dtype=np.int64)
 
 
 def _write(
@@ -147,7 +146,12 @@ def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: 
         split: rng.permutation(np.flatnonzero(shard.labels != UNLABELLED))[:most]
         for (split, shard), most in zip(shards.items(), (_MOST_TRIED, _MOST_JUDGED), strict=True)
     }
-    if [*counts] != sorted({*counts}) or len(counts) < 2 or counts[-1] > len(chosen["train"]):
+    if (
+        [*counts] != sorted({*counts})
+        or len(counts) < 2
+        or counts[0] < 1
+        or counts[-1] > len(chosen["train"])
+    ):
         raise ValueError(
             f"--counts are {', '.join(map(str, counts))}; give two or more, rising, up to the "
             f"{len(chosen['train']):,} labelled documents"

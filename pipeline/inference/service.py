@@ -6,17 +6,16 @@ moved its label most the answer should name.
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from pipeline.inference.occlusion import words_that_moved
 from pipeline.inference.predict import Predictor
 
-Document = str | list[str]
+_FORM = '{"texts": ["a text", "another"], "words": 3}, where `words` may be left out'
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Limits:
 
     @property
     def body_bytes(self) -> int:
-        return 6 * self.characters + 65_536  # a character is at most six bytes of JSON: \u00e9
+        return 12 * self.characters + 65_536  # a character is at most twelve bytes of JSON: \ud83d\ude00
 
 
 class RefusedError(Exception):
@@ -40,15 +39,16 @@ class RefusedError(Exception):
         self.status, self.reason = status, reason
 
 
-class Asked(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    texts: list[Document] = Field(min_length=1)
-    words: int = Field(default=0, ge=0)
+@dataclass(frozen=True)
+class Asked:
+    texts: Sequence[Sequence[str]]  # of each document
+    words: int = 0
 
 
 def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
     """Read a request. Raises RefusedError: 400 for what cannot be read, 413 for what is too large.
+
+    It ends at the first mistake, and a refusal does not repeat what was sent.
 
     Args:
         num_texts: how many texts of a document the classifier reads.
@@ -56,39 +56,42 @@ def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
     if len(body) > limits.body_bytes:
         raise RefusedError(413, f"the request is larger than {limits.body_bytes:,} bytes; send fewer texts")
     try:
-        asked = Asked.model_validate_json(body)
-    except ValidationError as error:
-        raise RefusedError(400, _reason(error)) from error
-    _check_size(asked, limits)
-    for number, document in enumerate(asked.texts, start=1):
-        given = 1 if isinstance(document, str) else len(document)
-        if given != num_texts:
-            raise RefusedError(
-                400, f"document {number} has {given} texts, but the classifier reads {num_texts} of each"
-            )
-    return asked
-
-
-def _check_size(asked: Asked, limits: Limits) -> None:
-    most = limits.texts_with_words if asked.words else limits.texts
-    if len(asked.texts) > most:
-        beside = " with `words`" if asked.words else ""
-        raise RefusedError(
-            413, f"the request has {len(asked.texts):,} texts; at most {most:,}{beside} go into one"
-        )
-    characters = sum(len(each) if isinstance(each, str) else sum(map(len, each)) for each in asked.texts)
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(400, f"the request is no JSON; it should be {_FORM}") from error
+    if not isinstance(found, dict) or not {"texts"} <= found.keys() <= {"texts", "words"}:
+        raise RefusedError(400, f"the request should be {_FORM}")
+    texts, words = found["texts"], found.get("words", 0)
+    if not isinstance(texts, list) or not texts:
+        raise RefusedError(400, f"`texts` should be a list of one text or more, as in {_FORM}")
+    if not isinstance(words, int) or isinstance(words, bool) or words < 0:
+        raise RefusedError(400, f"`words` should be a whole number, 0 or more, as in {_FORM}")
+    _check_number(len(texts), words, limits)
+    documents = [_document(number, each, num_texts) for number, each in enumerate(texts, start=1)]
+    characters = sum(len(text) for document in documents for text in document)
     if characters > limits.characters:
         raise RefusedError(
             413, f"the texts have {characters:,} characters; at most {limits.characters:,} go into a request"
         )
+    return Asked(documents, words)
 
 
-def _reason(error: ValidationError) -> str:
-    """What is wrong with a request, without repeating what was sent."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(map(str, first["loc"]))
-    said = first["msg"] if not place else f"{place}: {first['msg']}"
-    return f'{said}; a request is {{"texts": ["a text", "another"], "words": 3}}, and `words` may be left out'
+def _check_number(count: int, words: int, limits: Limits) -> None:
+    most = limits.texts_with_words if words else limits.texts
+    if count > most:
+        beside = " with `words`" if words else ""
+        raise RefusedError(413, f"the request has {count:,} texts; at most {most:,}{beside} go into one")
+
+
+def _document(number: int, given: Any, num_texts: int) -> list[str]:
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise RefusedError(400, f"document {number} is neither a text nor a list of texts")
+    if len(texts) != num_texts:
+        raise RefusedError(
+            400, f"document {number} has {len(texts)} texts, but the classifier reads {num_texts} of each"
+        )
+    return texts
 
 
 def check_token(given: str | None, wanted: str | None) -> None:
@@ -104,24 +107,19 @@ def answers(predictor: Predictor, requests: Sequence[Asked]) -> list[list[dict[s
 
     A document without words has `null` for label and probabilities, as in `headstart predict`.
     """
-    documents = [_parts(each) for asked in requests for each in asked.texts]
-    predictions = iter(predictor.predict(documents))
-    found = []
-    for asked in requests:
-        found.append([_answer(predictor, _parts(each), next(predictions), asked) for each in asked.texts])
-    return found
+    predictions = iter(predictor.predict([each for asked in requests for each in asked.texts]))
+    return [
+        [_answer(predictor, document, next(predictions), asked.words) for document in asked.texts]
+        for asked in requests
+    ]
 
 
-def _parts(document: Document) -> list[str]:
-    return [document] if isinstance(document, str) else document
-
-
-def _answer(predictor: Predictor, document: list[str], prediction: Any, asked: Asked) -> dict[str, Any]:
+def _answer(predictor: Predictor, document: Sequence[str], prediction: Any, words: int) -> dict[str, Any]:
     if not all(text.strip() for text in document):
-        return {"label": None, "probabilities": None} | ({"words": []} if asked.words else {})
+        return {"label": None, "probabilities": None} | ({"words": []} if words else {})
     answer = {"label": prediction.label, "probabilities": prediction.probabilities}
-    if asked.words:
-        moved = words_that_moved(predictor, document, prediction.label)[: asked.words]
+    if words:
+        moved = words_that_moved(predictor, document, prediction.label)[:words]
         answer["words"] = [
             {"words": each.words, "text": each.text, "start": each.start, "by": each.by} for each in moved
         ]

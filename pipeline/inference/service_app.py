@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.inference.service import Asked, Limits, RefusedError, asked_in, check_token
 from pipeline.inference.service_page import page
@@ -28,6 +28,7 @@ class Front:
     Attributes:
         label: answers a request. May raise RefusedError, such as 429 where too many wait.
         measures: further measures for Prometheus, of what labels.
+        is_up: whether anything can label now.
     """
 
     label: Callable[[Asked], Awaitable[Answers]]
@@ -36,17 +37,16 @@ class Front:
     limits: Limits
     token: str | None
     measures: Callable[[], Awaitable[str]]
+    is_up: Callable[[], Awaitable[bool]]
 
-    def application(self, host: str) -> Starlette:
+    def application(self, host: str) -> ASGIApp:
         """The application, where it listens on `host`.
 
         Without a token it answers to the names of this machine alone: under another one a page from elsewhere
         could have it answer through its reader's browser (DNS rebinding).
         """
-        addresses, own = _Addresses(self), [host, "localhost", "127.0.0.1"]
-        names = ["*"] if self.token is not None or ":" in host else own  # the check knows no IPv6
-        return Starlette(
-            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=names)],
+        addresses = _Addresses(self)
+        found = Starlette(
             routes=[
                 Route("/", addresses.page),
                 Route("/health", addresses.health),
@@ -54,6 +54,24 @@ class Front:
                 Route("/predict", addresses.predict, methods=["POST"]),
             ],
         )
+        return (
+            found if self.token is not None else _under_names(found, {host, "localhost", "127.0.0.1", "::1"})
+        )
+
+
+def _under_names(application: ASGIApp, names: Collection[str]) -> ASGIApp:
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            given = Headers(scope=scope).get("host", "")
+            name = given[1:].partition("]")[0] if given.startswith("[") else given.partition(":")[0]
+            if name not in names:
+                await _refusal(RefusedError(400, "this service does not go by that name"))(
+                    scope, receive, send
+                )
+                return
+        await application(scope, receive, send)
+
+    return checked
 
 
 class _Addresses:
@@ -74,6 +92,8 @@ class _Addresses:
         return HTMLResponse(page(self._front.num_texts, takes_token=self._front.token is not None))
 
     async def health(self, _: Request) -> Response:
+        if not await self._front.is_up():
+            return _refusal(RefusedError(503, "no replica is up; try again later"))
         return JSONResponse({"status": "ok", "labels": [*self._front.label_names]})
 
     async def metrics(self, request: Request) -> Response:

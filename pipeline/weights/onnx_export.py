@@ -55,7 +55,8 @@ def write_onnx(classifier: Path, folder: Path, *, int8: bool) -> float:
         state = {"kind": "onnx", "int8": int8, "card": asdict(card)}
         (aside / STATE_FILE).write_text(json.dumps(state, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         if _CARD.exists():
-            (aside / _CARD.name).write_bytes(_CARD.read_bytes())
+            about = f"This folder holds the network in {classifier} as ONNX. The card is of what ships.\n\n"
+            (aside / _CARD.name).write_text(about + _CARD.read_text(encoding="utf-8"), encoding="utf-8")
             names.append(_CARD.name)
         write_manifest(aside, names)
     return difference
