@@ -21,8 +21,6 @@ def drawn(
 @pytest.mark.parametrize("strategy", get_args(Strategy))
 @pytest.mark.parametrize("count", [0, 1, 10, 60, 100])
 def test_as_many_as_there_are_and_none_twice(strategy, count):
-    if strategy == "badge" and count == 0:
-        pytest.skip("k-means++ begins with one")
     chosen = choose(strategy, count, *drawn(), np.random.default_rng(0))
     assert len(chosen) == min(count, 60) == len({*chosen.tolist()})
     assert set(chosen.tolist()) <= set(range(60))

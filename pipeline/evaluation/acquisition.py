@@ -39,7 +39,7 @@ def choose(
         known_MF: the features of documents that are labelled.
     """
     count = min(count, len(probs_NC))
-    if strategy == "random":
+    if strategy == "random" or count == 0:
         return rng.permutation(len(probs_NC))[:count]
     if strategy == "uncertainty":
         return _least(probs_NC.max(1), count)

@@ -31,8 +31,12 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
     before = read_yaml(params)
     source = find(name)
     after = overlay(before, _fitting(source, before)[0])
-    settings = checked(after, where=f"{params} with {source.name}")
-    resolve_all(settings)
+    where = f"{params} with {source.name}"
+    settings = checked(after, where=where)
+    try:
+        resolve_all(settings)
+    except ValueError as error:
+        raise ValueError(f"{where}: {str(error).removeprefix('params.yaml: ')}") from error
     changes = _differences(before, after)
     if write and changes:
         yaml = YAML()  # keeps comments
