@@ -1,4 +1,4 @@
-"""What the HTTP service accepts, refuses and answers, without a Ray."""
+"""The HTTP service without a Ray: what it accepts, refuses and answers."""
 
 from __future__ import annotations
 

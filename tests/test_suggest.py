@@ -34,20 +34,44 @@ class Predictor:
         return np.stack([1 - yes, yes], axis=1)
 
 
+class Shard:
+    """A document's tokens are its place among all texts."""
+
+    def __init__(self, texts: list[str], labels: list[int]) -> None:
+        self.labels, self._texts = np.array(labels), texts
+
+    def document(self, k: int) -> np.ndarray:
+        return np.array([ALL.index(self._texts[k])])
+
+
+SPLITS = {**LABELLED, "unlabelled": TEXTS[1:]}
+SPLITS["train"] = [TEXTS[3], TEXTS[0]]  # somebody left the second one without a label
+ALL = [text for texts in SPLITS.values() for text in texts]
+SHARDS = {
+    split: Shard(texts, [-1 if split == "unlabelled" else 0] * len(texts)) for split, texts in SPLITS.items()
+}
+SHARDS["train"].labels[1] = -1
+
+
 @pytest.fixture
 def project(monkeypatch):
     """A project whose documents, features and classifier are stand-ins."""
     params = load(ROOT / "params.yaml")
-    opened = SimpleNamespace(params=params, folder=Path())
+    info = SimpleNamespace(splits=SHARDS, vocab_size=9)
+    opened = SimpleNamespace(
+        params=params, folder=Path(), info=info, encoder=None, settings=SimpleNamespace(probe=None),
+        reading=None, device=None,
+    )  # fmt: skip
+    features = np.random.default_rng(0).normal(size=(len(ALL), 1, 4))
     monkeypatch.setattr(suggesting, "open_head_start", lambda name, which: opened)
     monkeypatch.setattr(suggesting, "_first_head_start", lambda: "vectors")
-    monkeypatch.setattr(suggesting, "open_shard", lambda folder, split: split)
-    rng = np.random.default_rng(0)
-    features = {"unlabelled": rng.normal(size=(30, 4)), "train": rng.normal(size=(2, 4))}
-    monkeypatch.setattr(suggesting, "_features", lambda opened, split, labelled=False: features[split])
+    monkeypatch.setattr(suggesting, "open_shard", lambda folder, split: SHARDS[split])
+    monkeypatch.setattr(suggesting, "read_info", lambda folder: opened.info)
+    monkeypatch.setattr(suggesting, "inverse_document_frequencies", lambda shards, size: None)
     monkeypatch.setattr(
-        suggesting, "read_texts", lambda folder, split: {**LABELLED, "unlabelled": TEXTS}[split]
+        suggesting, "pooled_features", lambda encoder, documents, *more: features[np.concatenate(documents)]
     )
+    monkeypatch.setattr(suggesting, "read_texts", lambda folder, split: SPLITS[split])
     monkeypatch.setattr(suggesting.Predictor, "load", lambda folder: Predictor())
     return opened
 
@@ -83,7 +107,8 @@ def test_a_file_that_may_hold_labels_stays_as_it_is(project, tmp_path):
 
 
 def test_without_unlabelled_text_the_setting_is_named(project, tmp_path, monkeypatch):
-    monkeypatch.setattr(suggesting, "read_texts", lambda folder, split: [])
+    project.info.splits = {"train": Shard([TEXTS[3]], [0])}
+    monkeypatch.setattr(suggesting, "open_shard", lambda folder, split: project.info.splits[split])
     with pytest.raises(ValueError, match=r"corpus\.target\.source\.unlabelled"):
         suggesting.suggest(None, 6, "badge", Path("classifier"), tmp_path / "out.csv", 1)
 

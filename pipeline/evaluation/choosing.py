@@ -5,7 +5,7 @@ Shapes: N documents to choose from, T test documents, P poolings, F features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -72,12 +72,3 @@ def _more(
     probs = probe.probabilities([features_NPF[rest]])
     new = choose(strategy, count - len(chosen), probs, columns_NF[rest], columns_NF[chosen], rng)
     return np.concatenate([chosen, rest[new]])
-
-
-def best_of(found: Mapping[str, Any]) -> str:
-    """The strategy of the lowest mean error over all counts behind the first."""
-    means = {
-        name: float(np.mean([by_count[str(count)]["error"] for count in found["counts"][1:]]))
-        for name, by_count in found["curve"].items()
-    }
-    return min(means, key=lambda name: means[name])

@@ -25,7 +25,7 @@ class Evaluate(Section):
 
 
 class Card(Section):
-    """What only people know about a classifier, for its model card; where it is null the card says so."""
+    """The facts about a classifier that only people know; the model card says which of them are null."""
 
     title: str | None
     purpose: str | None  # what it is for, and for whom

@@ -69,7 +69,7 @@ def serve(
 
 
 def _answer_until_stopped(front: Front, host: str, listener: socket.socket, said: str) -> None:
-    """What is being answered at SIGINT or SIGTERM is finished first."""
+    """Serve until SIGINT or SIGTERM; requests that are being answered then are finished first."""
     import uvicorn
 
     class Server(uvicorn.Server):

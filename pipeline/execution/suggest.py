@@ -15,7 +15,7 @@ from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.leakage import LeakFinder
 from pipeline.corpus.settings import FilesSource
 from pipeline.corpus.text_parts import SEPARATOR
-from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info
+from pipeline.corpus.tokens import UNLABELLED, open_shard, read_info
 from pipeline.evaluation.acquisition import STRATEGIES, Strategy, choose
 from pipeline.evaluation.choosing import BASE, try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
@@ -53,13 +53,14 @@ def suggest(
     if out.exists():
         raise ValueError(f"{out} exists, perhaps with labels in it; name another file")
     opened = open_head_start(headstart or _first_head_start(), "target_lm")
-    texts = _unlabelled(_DOCUMENTS)
+    texts, tokens = _unlabelled(opened)
     predictor = Predictor.load(classifier)
     documents = [tuple(text.split(SEPARATOR)) for text in texts]
     probs = predictor.probabilities(documents)
-    features = _features(opened, open_shard(opened.folder, "unlabelled"))
-    known = _features(opened, open_shard(opened.folder, "train"), labelled=True)
-    fresh = _without_known(texts, opened.params)
+    train = open_shard(opened.folder, "train")
+    labelled = [train.document(int(k)) for k in np.flatnonzero(train.labels != UNLABELLED)]
+    features, known = _features(opened, tokens), _features(opened, labelled)
+    fresh = _without_known(texts, opened)
     rng = np.random.default_rng(seed)
     kept = fresh[choose(strategy, count, probs[fresh], features[fresh], known, rng)]
     _write(out, opened.params, [documents[k] for k in kept], probs[kept], predictor.label_names)
@@ -80,36 +81,43 @@ def _first_head_start() -> str:
     return load(Path("params.yaml")).run.headstarts[0]
 
 
-def _unlabelled(folder: Path) -> list[str]:
-    """The texts of the split `unlabelled`; a row without a label in another split has its place there."""
-    try:
-        texts = read_texts(folder, "unlabelled")
-    except (ValueError, OSError):
-        texts = []
+def _unlabelled(opened: Opened) -> tuple[list[str], list[np.ndarray]]:
+    """Return the texts and tokens of all documents without a label, those of the training split among them."""
+    texts, tokens = [], []
+    for split in read_info(opened.folder).splits:
+        if split not in ("train", "unlabelled"):
+            continue
+        shard, whole = open_shard(opened.folder, split), read_texts(_DOCUMENTS, split)
+        for k in np.flatnonzero(shard.labels == UNLABELLED):
+            texts.append(whole[k])
+            tokens.append(shard.document(int(k)))
     if not texts:
         raise ValueError(
             "the target corpus has no unlabelled documents to choose from; name their files in "
             "corpus.target.source.unlabelled and run `dvc repro`"
         )
-    return texts
+    return texts, tokens
 
 
-def _features(opened: Opened, shard: TokenShard, *, labelled: bool = False) -> np.ndarray:
-    chosen = np.flatnonzero(shard.labels != UNLABELLED) if labelled else np.arange(len(shard))
+def _features(opened: Opened, documents: Sequence[np.ndarray]) -> np.ndarray:
     idf = inverse_document_frequencies([open_shard(opened.folder, "train")], opened.info.vocab_size)
-    documents = [shard.document(int(k)) for k in chosen]
     found = pooled_features(
         opened.encoder, documents, opened.settings.probe, opened.reading, idf, opened.device
     )
     return side_by_side([found])
 
 
-def _without_known(texts: Sequence[str], params: Params) -> np.ndarray:
-    """Indices of the texts that labelled text has neither word for word nor nearly."""
-    finder = LeakFinder(texts, ngram_words=params.leakage.ngram_words, least=params.leakage.containment)
-    labelled = (read_texts(_DOCUMENTS, split) for split in _LABELLED_SPLITS)
-    known = {leak.test for leak in finder.leaks(labelled)}
+def _without_known(texts: Sequence[str], opened: Opened) -> np.ndarray:
+    """Return the indices of the texts that labelled text has neither word for word nor nearly."""
+    limits = opened.params.leakage
+    finder = LeakFinder(texts, ngram_words=limits.ngram_words, least=limits.containment)
+    known = {leak.test for leak in finder.leaks(_labelled_texts(opened, split) for split in _LABELLED_SPLITS)}
     return np.array([place for place in range(len(texts)) if place not in known], dtype=np.int64)
+
+
+def _labelled_texts(opened: Opened, split: str) -> list[str]:
+    whole = read_texts(_DOCUMENTS, split)
+    return [whole[k] for k in np.flatnonzero(open_shard(opened.folder, split).labels != UNLABELLED)]
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""What the HTTP service may be asked, and what it answers; which server carries it is not known here.
+"""The requests of the HTTP service and their answers; this module knows no server.
 
 A request is a JSON object: `texts`, a list of documents, and `words`, how many of each document's words that
 moved its label most the answer should name.
@@ -20,7 +20,7 @@ _FORM = '{"texts": ["a text", "another"], "words": 3}, where `words` may be left
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one request."""
+    """The limits of one request."""
 
     texts: int = 256
     characters: int = 1_000_000  # of all its texts

@@ -23,7 +23,7 @@ Answers = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Front:
-    """What the addresses need.
+    """All that the addresses need.
 
     Attributes:
         label: answers a request. May raise RefusedError, such as 429 where too many wait.

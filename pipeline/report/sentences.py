@@ -248,7 +248,7 @@ def label_curve(figures: Figures) -> list[str]:
 
 
 def choosing(study: Mapping[str, Any]) -> str:
-    """What was tried by `headstart suggest --simulate`, and whether choosing saves labels."""
+    """Tell what `headstart suggest --simulate` tried, and whether choosing saves labels."""
     first, *later = study["counts"]
     better = [
         name

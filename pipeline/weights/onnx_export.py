@@ -129,9 +129,7 @@ def _write_network(model: Classifier, card: ModelCard, file: Path) -> None:
     ids, mask = _made_up(card, [9, 5])
     sizes = {"ids": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "tokens"}, "logits": {0: "rows"}}
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter(
-            "ignore"
-        )  # what it warns of, traced branches and a batch's size, is checked below
+        warnings.simplefilter("ignore")  # of traced branches and a batch's size, which are checked below
         torch.onnx.export(
             _InOneChunk(model).eval(), (ids, mask), str(file), dynamo=False, input_names=["ids", "mask"],
             output_names=["logits"], dynamic_axes=sizes, opset_version=_OPSET,
