@@ -82,7 +82,7 @@ def _first_head_start() -> str:
 
 
 def _unlabelled(opened: Opened) -> tuple[list[str], list[np.ndarray]]:
-    """Return the texts and tokens of all documents without a label, those of the training split among them."""
+    """Return the texts and tokens of all documents without a label, the training split's among them."""
     texts, tokens = [], []
     for split in read_info(opened.folder).splits:
         if split not in ("train", "unlabelled"):
