@@ -666,12 +666,25 @@ def predict(
         bool, typer.Option("--label-only", help="Print the label alone, one a line.")
     ] = False,
     with_text: Annotated[bool, typer.Option("--with-text", help="Repeat each text in its object.")] = False,
+    summary: Annotated[
+        Path | None, typer.Option(help="For --input: file for what was seen, without text; see `drift`.")
+    ] = None,
+    most_wrong: Annotated[
+        float | None,
+        typer.Option(help="Say which labels are sure, so that at most this share of these is wrong."),
+    ] = None,
+    label_sets: Annotated[
+        float | None,
+        typer.Option(help="Say which labels it may be: this share of the sets holds the right one."),
+    ] = None,
 ) -> None:
     """Print label and probabilities of texts, one JSON object a line; an empty text has no label.
 
     With --input, label the documents of files in bulk; a run that was stopped goes on where it was.
     """
-    models = model or [Path("data/classifier")]
+    from pipeline.inference.caution import Caution
+
+    models, caution = model or [Path("data/classifier")], Caution(most_wrong, label_sets)
     if input:
         if text or file or label_only:
             raise ValueError("with --input, give neither texts nor --file nor --label-only")
@@ -680,12 +693,21 @@ def predict(
 
         columns = tuple(text_column or ["text"])
         kept = tuple(keep or [])
-        label_in_bulk(Request(input, columns, models, format, kept, with_text, words, precision), output)
+        is_summarised = summary is not None
+        label_in_bulk(
+            Request(
+                input, columns, models, format, kept, with_text, words, precision, caution, is_summarised
+            ),
+            output,
+            summary,
+        )
         return
+    if summary:
+        raise ValueError("--summary goes with --input")
     from pipeline.inference.predict import Form, predict_lines
 
     form: Form = "labels" if label_only else "json_with_text" if with_text else "json"
-    for line in predict_lines(text or [], file, models, precision, form):
+    for line in predict_lines(text or [], file, models, precision, form, caution):
         typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 
@@ -777,6 +799,40 @@ def doubt(
 
 
 @app.command()
+def drift(
+    summary: Annotated[
+        list[Path],
+        typer.Argument(help="Written by `predict --summary` or `serve --summary`; several, one a day."),
+    ],
+    model: Annotated[Path, typer.Option(help="The classifier that saw it.")] = Path("data/classifier"),
+    out: Annotated[Path, typer.Option(help="The picture: .svg, .png or .html.")] = Path("drift.svg"),
+    level: Annotated[
+        float, typer.Option(min=1e-12, max=0.5, help="Probability of any false alarm, of all comparisons.")
+    ] = 0.01,
+    check: Annotated[bool, typer.Option("--check", help="End with code 1 if anything moved.")] = False,
+) -> None:
+    """Say whether the documents that a classifier sees are still of the kind that it was trained on."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pipeline.execution.drift import drift as compare
+    from pipeline.report.tables import moved
+
+    found = compare(summary, model, out, level)
+    for name, measures in found.moved.items():
+        rows = moved(measures)
+        table = Table(*rows[0], title=f"{_shown(name)}: {found.num_documents[name]:,} documents")
+        for row in rows:
+            table.add_row(*row.values())
+        Console().print(table)
+    typer.echo(
+        f"wrote {found.picture}; if nothing moved, a false alarm has a probability of {level:g} at most"
+    )
+    if check and any(each.moved for measures in found.moved.values() for each in measures):
+        raise typer.Exit(1)
+
+
+@app.command()
 def serve(
     model: Annotated[
         list[Path] | None, typer.Option(help="Exported classifier; several are averaged.")
@@ -802,6 +858,10 @@ def serve(
     precision: Annotated[
         Literal["auto", "fp32", "bf16"], typer.Option(help="Of matrix products; auto: the fast one here.")
     ] = "auto",
+    summary: Annotated[
+        str | None,
+        typer.Option(help="File for what was seen, without text, such as seen-%Y-%m-%d.json: one a day."),
+    ] = None,
 ) -> None:
     """Serve the classifier by HTTP on Ray Serve: JSON, a page to try it, health and Prometheus' metrics."""
     from pipeline.execution.serve import serve as serve_until_stopped
@@ -809,7 +869,7 @@ def serve(
 
     models = model or [Path("data/classifier")]
     limits = Limits(texts=max_texts, characters=max_characters)
-    serve_until_stopped(models, host, port, replicas, token_file, max_waiting, limits, precision)
+    serve_until_stopped(models, host, port, replicas, token_file, max_waiting, limits, precision, summary)
 
 
 def _words_in_dvc(words: list[str]) -> list[str]:
@@ -823,7 +883,7 @@ def _words_in_dvc(words: list[str]) -> list[str]:
     return str(stage["cmd"]).split()[1:] if stage and "matrix" not in stage else []
 
 
-_ANYWHERE = ("init", "predict", "serve")  # commands that need no project
+_ANYWHERE = ("init", "predict", "serve", "drift")  # commands that need no project
 
 
 def _check_is_project(words: list[str]) -> None:

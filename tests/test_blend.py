@@ -26,6 +26,8 @@ SETTINGS = Evaluate(
     baseline_tfidf=True,
     confident_errors=3,
     ship=None,
+    most_wrong=[0.1],
+    label_sets=[0.9],
 )
 
 

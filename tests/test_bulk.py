@@ -19,6 +19,7 @@ from pipeline.__main__ import main
 from pipeline.corpus import sources
 from pipeline.inference import bulk
 from pipeline.inference.bulk import Request, label_files, label_to_lines
+from pipeline.inference.caution import Caution, Thresholds
 from pipeline.inference.occlusion import MAX_PIECES, words_that_moved
 from pipeline.inference.predict import Predictor
 from tests.test_predict import export
@@ -64,6 +65,9 @@ class Counting:
             raise KeyboardInterrupt
         self.read.append([*documents])
         return self._predictor.probabilities(documents)
+
+    def thresholds(self, caution: Caution) -> Thresholds:
+        return self._predictor.thresholds(caution)
 
 
 def expected(predictor: Predictor) -> list[str | None]:

@@ -86,18 +86,19 @@ def of_words(tmp_path_factory):
     return export(tmp_path_factory.mktemp("model") / "vectors", WORDS, seed=1)
 
 
+def copied(source: Path) -> Callable[[Path], None]:
+    def copy(aside: Path) -> None:
+        shutil.copytree(source, aside)
+
+    return copy
+
+
 def shipped(folder: Path, parts: dict[Path, float], temperature: float = 1.0) -> Path:
-    def write(source: Path) -> Callable[[Path], None]:
-        def copy(aside: Path) -> None:
-            shutil.copytree(source, aside)
-
-        return copy
-
     ship(
         folder,
         "blend",
         {source.name: Share(weight, temperature) for source, weight in parts.items()},
-        {source.name: write(source) for source in parts},
+        {source.name: copied(source) for source in parts},
     )
     return folder
 
@@ -255,13 +256,13 @@ def test_input_is_read_ahead_within_bounds_and_each_line_answered_once(model, mo
     monkeypatch.setattr(predict, "_BATCH_TEXTS", 4)
     monkeypatch.setattr(predict, "_BATCH_CHARACTERS", 30)
     sizes = []
-    genuine = predict.Predictor.predict
+    genuine = predict.Predictor.probabilities
 
     def watched(self, texts):
         sizes.append((len(texts), sum(map(len, texts))))
         return genuine(self, texts)
 
-    monkeypatch.setattr(predict.Predictor, "predict", watched)
+    monkeypatch.setattr(predict.Predictor, "probabilities", watched)
     lines = ["ab"] * 9 + ["c" * 100] + ["d" * 20] * 3
     file = tmp_path / "texts.txt"
     file.write_text("".join(f"{line}\n" for line in lines))

@@ -19,7 +19,7 @@ import pytest
 import pipeline.report.page as page_module
 from pipeline.evaluation.settings import Card
 from pipeline.objectives.causal import Causal
-from pipeline.report import charts, sentences, tables
+from pipeline.report import charts, sentences, tables, trust
 from pipeline.report import figures as data
 from pipeline.report.figures import Figures
 from pipeline.report.headline import headline_figures
@@ -56,6 +56,21 @@ VOCABULARY = {"byte_share": 0.0, "bytes_per_token": 4.0, "tokens_per_word": 1.5,
               "vocabulary_used": 0.9}  # fmt: skip
 LM = {"bits_per_byte": 2.0, "perplexity": 100.0, "word_perplexity": 900.0, "loss": 4.6}
 MEASURES = [dataclasses.asdict(measure) for measure in Causal.measures]
+
+
+TRUST: dict[str, Any] = {
+    "certainty": 0.95, "area_under_risk_coverage": 0.03, "least_area_possible": 0.004,
+    "selective": [
+        {"most_wrong": 0.01, "least_confidence": None},
+        {"most_wrong": 0.05, "least_confidence": 0.7, "validation_coverage": 0.8, "coverage": 0.78,
+         "error": 0.04, "error_low": 0.01, "error_high": 0.07},
+    ],
+    "label_sets": [
+        {"wanted": 0.9, "least_probability": 0.3, "coverage": 0.91, "coverage_low": 0.8,
+         "coverage_high": 0.97, "mean_size": 1.2, "share_of_one_label": 0.82,
+         "by_class": {EVIL: 0.85, "b": 0.95}},
+    ],
+}  # fmt: skip
 
 
 def scores(error: float) -> dict[str, float]:
@@ -123,6 +138,7 @@ def figures() -> Figures:
         "evaluate": scores(0.1) | {
             "num_documents": 50, "shipped": "ulmfit",
             "num_validation_documents": 40, "forced": False,
+            "temperature": 0.8, "log_loss_without_temperature": 0.45, "trust": TRUST,
             "candidates": {
                 "ulmfit": candidate_of(0.1, {"ulmfit": 1.0}, milliseconds_per_document=1.234,
                                        tfidf_above={"above_low": 0.02, "above_high": 0.18}),
@@ -168,6 +184,8 @@ def figures() -> Figures:
         calibration=[{"confidence": 0.8, "accuracy": 0.7, "num_documents": 50.0}],
         errors=[{"actual": EVIL, "predicted": "b", "confidence": 0.9, "leaked": False,
                  "tokens": [[EVIL, 0.5], [" &", -0.2]]}],
+        risk=[{"classifier": "ulmfit", "coverage": 0.5, "error": 0.02},
+              {"classifier": "tfidf", "coverage": 1.0, "error": 0.2}],
     )  # fmt: skip
 
 
@@ -743,6 +761,7 @@ def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_pa
         (curves / f"{name}.csv").write_text("step\n1\n", encoding="utf-8")
     (evaluation / "confusion.csv").write_text("actual,predicted\n", encoding="utf-8")
     (evaluation / "calibration.csv").write_text("confidence\n", encoding="utf-8")
+    (evaluation / "risk_coverage.csv").write_text("coverage\n", encoding="utf-8")
     (evaluation / "errors.json").write_text("[]", encoding="utf-8")
     (evaluation / "attention.json").write_text("{}", encoding="utf-8")
 
@@ -974,7 +993,7 @@ def test_a_browser_draws_every_chart_without_a_complaint(figures, tmp_path, widt
     file.write_text(page(with_search(figures), Provenance({"commit": "abc"})), encoding="utf-8")
     done = in_chromium(file, width, tmp_path)
     charts = file.read_text(encoding="utf-8").count("data-chart=")
-    assert charts == 8 + 3 + 2 + 2
+    assert charts == 9 + 3 + 2 + 2
     assert len(re.findall(r"""<div class="chart[^>]*>(?:<[^>]*>)*?<svg""", done.stdout)) == charts
     assert "not drawn" not in re.sub(r"<script.*?</script>", "", done.stdout, flags=re.S)
     assert "<title>headstart: report</title>" in done.stdout
@@ -1005,3 +1024,23 @@ def in_chromium(file: Path, width: int, scratch: Path) -> subprocess.CompletedPr
         "--virtual-time-budget=10000", "--enable-logging=stderr", "--dump-dom", file.as_uri(),
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+
+
+def test_the_page_says_when_to_trust_what_ships(figures):
+    html = page(figures, Provenance())
+    assert "<td>1.0%</td><td>none is known</td><td></td><td></td>" in html
+    assert "<td>5.0%</td><td>0.700</td><td>78%</td><td>4.0% (1.0% to 7.0%)</td>" in html
+    assert "<td>91.0% (80.0% to 97.0%)</td><td>1.20</td><td>82%</td>" in html
+    assert "is 0.400 with it and 0.450 without" in html
+    assert "did not hold" not in html
+
+
+def test_a_threshold_that_does_not_hold_on_test_documents_is_told(figures):
+    found = copy.deepcopy(figures.metrics["evaluate"])
+    found["temperature"] = 1.0
+    found["trust"]["selective"][1] |= {"error": 0.09, "error_low": 0.06, "error_high": 0.12}
+    said = " ".join(
+        trust.sentences(dataclasses.replace(figures, metrics={**figures.metrics, "evaluate": found}))
+    )
+    assert "the threshold for 5.0% did not hold: 9.0% are clearly more" in said
+    assert "the probabilities are shipped as they are" in said

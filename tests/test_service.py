@@ -9,20 +9,25 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import uvicorn
 
 from pipeline.__main__ import main
+from pipeline.evaluation.trust import Judged
 from pipeline.execution import serve
+from pipeline.inference.caution import Caution, thresholds
 from pipeline.inference.predict import Predictor
 from pipeline.inference.service import Asked, Limits, RefusedError, answers, asked_in, check_token
 from pipeline.inference.service_app import Front
 from pipeline.inference.service_page import page
 from tests.test_predict import export
 
+JUDGED = Judged(np.linspace(0.5, 1, 400), np.arange(400) > 30, np.linspace(0.3, 1, 400))
 LIMITS = Limits(texts=3, characters=100, texts_with_words=2)
 
 
@@ -39,6 +44,8 @@ def predictor(model) -> Predictor:
 def test_a_request_is_read():
     asked = asked_in(b'{"texts": ["a b", "c"], "words": 2}', 1, LIMITS)
     assert (asked.texts, asked.words) == ([["a b"], ["c"]], 2)
+    cautious = asked_in(b'{"texts": ["a"], "most_wrong": 0.05, "label_sets": 0.9}', 1, LIMITS)
+    assert cautious.caution == Caution(0.05, 0.9)
     assert asked_in('{"texts": [["é", "c"]]}'.encode(), 2, LIMITS).words == 0
 
 
@@ -57,6 +64,9 @@ def test_a_request_is_read():
         (b'{"texts": ["a", [1]]}', 400, "document 2 is neither a text nor a list of texts"),
         (b'{"texts": ["a"], "words": -1}', 400, "`words` should be a whole number"),
         (b'{"texts": ["a"], "words": true}', 400, "`words` should be a whole number"),
+        (b'{"texts": ["a"], "most_wrong": 1}', 400, "`most_wrong` should be a number between 0 and 1"),
+        (b'{"texts": ["a"], "label_sets": "0.9"}', 400, "`label_sets` should be a number between 0 and 1"),
+        (b'{"texts": ["a"], "label_sets": NaN}', 400, "`label_sets` should be a number between 0 and 1"),
         (b'{"texts": [["a", "b"]]}', 400, "document 1 has 2 texts, but the classifier reads 1 of each"),
         (b'{"texts": ["a", "b", "c", "d"]}', 413, "has 4 texts; at most 3 go"),
         (b'{"texts": ["a", "b", "c"], "words": 1}', 413, "has 3 texts; at most 2 with `words` go"),
@@ -245,7 +255,9 @@ async def no_measures() -> str:
 
 
 def front_of(label: Callable[[Asked], Awaitable[Any]], token: str | None = None) -> Front:
-    return Front(label, ["no", "yes"], 1, LIMITS, token, no_measures, is_up)
+    return Front(
+        label, ["no", "yes"], 1, LIMITS, token, no_measures, is_up, partial(thresholds, judged=JUDGED)
+    )
 
 
 async def is_up() -> bool:

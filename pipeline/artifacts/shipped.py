@@ -1,8 +1,9 @@
 """The classifier that ships: its parts, each in a folder of its own, and their shares in its probabilities.
 
-`classifier.json` names the parts. A part is an exported classifier (see `model_folder`), a probe, TF-IDF, or
-these two together; `kind` in its `state.json` says which. A probe's folder has one for
-each encoder that it reads. All are tensors and text: nothing is pickled.
+`classifier.json` names the parts, and the temperature of their mean. A part is an exported classifier (see
+`model_folder`), a probe, TF-IDF, or these two together; `kind` in its `state.json` says which. A probe's
+folder has one for each encoder that it reads. Beside them, `trust` says how validation documents were judged.
+All are tensors and text: nothing is pickled.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pipeline.evaluation.blend import Share
 from pipeline.evaluation.probe import ProbeClassifier, Reading
 from pipeline.evaluation.settings import Probe
 from pipeline.evaluation.tfidf import Terms, TfidfClassifier
+from pipeline.evaluation.trust import Judged
 from pipeline.evaluation.with_tfidf import JointClassifier
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.settings.loader import typed
@@ -30,6 +32,8 @@ from pipeline.training.logistic import LinearClassifier
 SHIPPED_FILE = "classifier.json"
 NO_LABELS_FILE = "without_labels.txt"  # in place of a classifier
 _TERMS_FILE = "terms.txt"
+_TRUST = "trust"  # a folder beside the parts
+_JUDGED = ("confidence_N", "right_N", "at_label_N")
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,14 @@ class Part:
 
     folder: Path
     share: Share
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The parts of a classifier, and the temperature of the weighted mean of their probabilities."""
+
+    parts: list[Part]
+    temperature: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,19 +81,53 @@ class ShippedProbe:
 
 
 def ship(
-    folder: Path, name: str, parts: Mapping[str, Share], write: Mapping[str, Callable[[Path], None]]
+    folder: Path,
+    name: str,
+    parts: Mapping[str, Share],
+    write: Mapping[str, Callable[[Path], None]],
+    temperature: float = 1.0,
+    judged: Judged | None = None,
+    further: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Write a classifier into `folder`: each part by its function in `write`, and their shares."""
+    """Write a classifier into `folder`: each part by its function in `write`, and their shares.
+
+    Args:
+        temperature: of the mean of the parts' probabilities.
+        judged: validation documents, by probabilities at that temperature.
+        further: adds what needs the whole classifier to its folder.
+    """
     with atomic_folder(folder) as aside:
         folders = {part: part.replace(":", "-") for part in parts}
         for part in parts:
             write[part](aside / folders[part])
-        content = {"name": name, "parts": {folders[part]: asdict(share) for part, share in parts.items()}}
+        shares = {folders[part]: asdict(share) for part, share in parts.items()}
+        content = {"name": name, "temperature": temperature, "parts": shares}
         atomic_write_text(aside / SHIPPED_FILE, json.dumps(content, indent=2) + "\n")
+        if judged is not None:
+            (aside / _TRUST).mkdir()
+            tensors = {each: torch.from_numpy(getattr(judged, each)) for each in _JUDGED}
+            write_folder(aside / _TRUST, tensors, {"kind": "trust"})
+        further(aside)
 
 
-def parts_of(folder: Path) -> list[Part]:
-    """The parts of a shipped classifier; a folder that is none is a single exported one.
+def read_judged(folder: Path) -> Judged | None:
+    """Return how the validation documents were judged; None for a classifier that did not ship.
+
+    Raises ValueError if that is torn or altered.
+    """
+    if not (folder / _TRUST).is_dir():
+        return None
+    tensors, _ = read_folder(folder / _TRUST)
+    try:
+        return Judged(*(tensors[each].numpy() for each in _JUDGED))
+    except KeyError as error:
+        raise ValueError(
+            f"{folder / _TRUST} has no tensor {error}; run the stage `evaluate` again"
+        ) from error
+
+
+def contents_of(folder: Path) -> Contents:
+    """The contents of a shipped classifier; a folder that is none is a single exported one.
 
     Raises ValueError if there is no such folder, or `classifier.json` is damaged.
     """
@@ -94,18 +140,19 @@ def parts_of(folder: Path) -> list[Part]:
     if (folder / NO_LABELS_FILE).exists():
         raise ValueError(f"{folder} holds no classifier, as the target corpus had no labels to train it on")
     if not file.exists():
-        return [Part(folder, Share(1.0))]
+        return Contents([Part(folder, Share(1.0))])
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))["parts"]
+        found = json.loads(file.read_text(encoding="utf-8"))
         parts = [
             Part(folder / Path(name).name, Share(float(share["weight"]), float(share["temperature"])))
-            for name, share in found.items()
+            for name, share in found["parts"].items()
         ]
+        temperature = float(found.get("temperature", 1.0))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is damaged ({error}); run the stage `evaluate` again") from error
     if not parts:
         raise ValueError(f"{file} is damaged (it has no parts); run the stage `evaluate` again")
-    return parts
+    return Contents(parts, temperature)
 
 
 def write_tfidf(folder: Path, classifier: TfidfClassifier, labelling: Labelling) -> None:

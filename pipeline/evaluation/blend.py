@@ -48,6 +48,7 @@ class Choice:
     name: str
     candidates: tuple[Candidate, ...]  # the chosen one, then by error
     shares: dict[str, Share]  # of the blend, fitted on all validation documents; empty without a blend
+    judged: dict[str, np.ndarray]  # the probabilities (N, C) that decided: the blend's are cross-fitted
 
 
 def fit_blend(probs_MNC: np.ndarray, labels_N: np.ndarray) -> list[Share]:
@@ -157,7 +158,7 @@ def choose(
     ]
     close = (each for each in table if each.above_low <= 0)
     chosen = min(close, key=lambda each: (each.log_loss, each.error))
-    return Choice(chosen.name, (chosen, *(each for each in table if each is not chosen)), shares)
+    return Choice(chosen.name, (chosen, *(each for each in table if each is not chosen)), shares, judged)
 
 
 def _error(labels_N: np.ndarray, probs_NC: np.ndarray) -> float:

@@ -12,6 +12,7 @@ from pipeline.settings.section import Count, CountOrZero, Distinct, Layers, Sect
 if TYPE_CHECKING:
     from models.mixing import LayerChoice
 
+Share = Annotated[float, Field(gt=0, lt=1)]
 Pooling = Literal["mean", "idf_mean", "max", "first", "last"]
 
 
@@ -22,6 +23,9 @@ class Evaluate(Section):
     baseline_tfidf: bool
     confident_errors: CountOrZero  # how many to show, with texts and attributions
     ship: str | None  # a candidate; null: the one with the least error on validation documents
+    # Errors for which a threshold of confidence is chosen on validation documents and checked on test ones.
+    most_wrong: Annotated[list[Share], Distinct]
+    label_sets: Annotated[list[Share], Distinct]  # how many of these sets should hold the right label
 
 
 class Card(Section):

@@ -16,12 +16,13 @@ from pipeline.inference.bulk import (
     Request,
     Tally,
     all_parts,
+    answers_in,
     as_parquet,
     check_output,
     claim_parts,
     join_parts,
     labelled,
-    labels_in,
+    new_tally,
     open_input,
     pieces_of,
 )
@@ -39,11 +40,11 @@ def label_on_ray(
     """
     check_output(output)
     source = open_input(request, num_texts)
-    folder, tally = claim_parts(request, source, output), Tally()
+    folder, tally = claim_parts(request, source, output), new_tally(request)
     missing = []
     for part in all_parts(source):
         if (folder / part.name).exists():
-            tally.add(labels_in(folder / part.name), made_before=True)
+            tally.add(answers_in(folder / part.name), made_before=True)
         else:
             missing.append(part)
     if missing:
@@ -51,7 +52,7 @@ def label_on_ray(
         with cluster:
             for name, content in spread(cluster, [part.name for part in missing], Labeller, held):
                 atomic_write(folder / name, content)
-                tally.add(labels_in(folder / name))
+                tally.add(answers_in(folder / name))
                 told(tally)
     join_parts(folder, output)
     return tally

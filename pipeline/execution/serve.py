@@ -9,12 +9,16 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from pipeline.distributed.cluster import Cluster
+from pipeline.inference.caution import thresholds
 from pipeline.inference.predict import Predictor
+from pipeline.inference.seen import classifier_of
 from pipeline.inference.service import Limits
 from pipeline.inference.service_app import Front
+from pipeline.inference.watcher import Watcher
 from pipeline.settings.section import Precision
 
 TOKEN = "HEADSTART_SERVE_TOKEN"  # an environment variable
@@ -29,11 +33,12 @@ def serve(
     most_waiting: int,
     limits: Limits,
     precision: Precision,
+    summary: str | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM, on the Ray that RAY_ADDRESS names or on one of its own.
 
     Raises ValueError for what cannot be served: no classifier, a port that is taken, an address that others
-    reach without a token, or Ray Serve not installed.
+    reach without a token, Ray Serve not installed, or a summary that exists and is of another classifier.
     """
     if importlib.util.find_spec("grpc_reflection") is None:
         raise ValueError('Ray Serve is not installed whole; run pip install "headstart[serve]"')
@@ -53,18 +58,27 @@ def serve(
     listener = _listening(host, port)
     predictor = Predictor.load(*models, precision=precision)  # refuses here what a replica would
     names, num_texts = predictor.label_names, predictor.num_texts
+    check = partial(thresholds, judged=predictor.judged)
+    watcher = None
+    if summary is not None:
+        _ = predictor.known  # refuses here what a replica would
+        watcher = Watcher(summary, classifier_of(models))
     del predictor
     cluster = Cluster(address)
     with cluster:
         from pipeline.distributed.service import Replicas, start
 
         labeller = start(Replicas(models, replicas, _threads(replicas), most_waiting, precision), cluster)
-        front = Front(labeller.label, names, num_texts, limits, token, labeller.measures, labeller.is_up)
+        front = Front(
+            labeller.label, names, num_texts, limits, token, labeller.measures, labeller.is_up, check, watcher
+        )
         try:
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             said = f"{address} labels texts as {', '.join(names)}; stop it with Ctrl-C"
             _answer_until_stopped(front, host, listener, said)
         finally:
+            if watcher is not None:
+                watcher.write()
             labeller.stop()
 
 

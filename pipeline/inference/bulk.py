@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,9 +26,10 @@ import polars as pl
 from pipeline.corpus.settings import FilesSource
 from pipeline.corpus.sources import Files, is_remote
 from pipeline.files.atomic import atomic_write, atomic_write_text, clear_leftovers
-from pipeline.files.manifest import sha256_of
+from pipeline.inference.caution import NOTHING, Caution
 from pipeline.inference.occlusion import words_that_moved
 from pipeline.inference.predict import Predictor, escaped, in_batches
+from pipeline.inference.seen import MEASURES, Summary, classifier_of, may_be_sampled
 from pipeline.settings.section import Precision
 
 PART_ROWS = 8192
@@ -39,8 +41,9 @@ _SPELLING = {
     "train": "--input", "text_column": "--text-column", "text_pair_column": "--text-column",
     "choice_columns": "--text-column", "format": "--format", "kept": "--keep",
 }  # fmt: skip
-_OWN_COLUMNS = ("file", "row", "text", "label", "probabilities", "words")
+_OWN_COLUMNS = ("file", "row", "text", "label", "sure", "labels", "probabilities", "words")
 _PROBABILITY = "probability:"  # before a label's name
+_SEEN = [f"seen:{name}" for name in ("draw", *MEASURES)]  # go into the summary, not into the output
 
 InputFormat = Literal["auto", "parquet", "csv", "ndjson", "text"]
 
@@ -57,6 +60,8 @@ class Request:
     with_text: bool = False
     num_words: int = 0  # that moved the answer most, of each document
     precision: Precision = "auto"
+    caution: Caution = NOTHING
+    is_summarised: bool = False
 
 
 @dataclass
@@ -64,11 +69,22 @@ class Tally:
     num_documents: int = 0
     num_made_before: int = 0  # of these, by a run that was stopped
     labels: Counter[str | None] = field(default_factory=Counter)  # None: a document without words
+    num_sure: int | None = None  # None: it was not asked which labels are
+    summary: Summary | None = None  # None: it was not asked for
 
-    def add(self, labels: pl.Series, made_before: bool = False) -> None:
-        self.num_documents += len(labels)
-        self.num_made_before += len(labels) if made_before else 0
-        self.labels.update(labels)
+    def add(self, answers: pl.DataFrame, made_before: bool = False) -> None:
+        self.num_documents += len(answers)
+        self.num_made_before += len(answers) if made_before else 0
+        self.labels.update(answers["label"])
+        if "sure" in answers.columns:
+            self.num_sure = (self.num_sure or 0) + int(answers["sure"].sum())
+        if self.summary is not None:
+            self.summary.add_labels(answers["label"])
+            self.summary.add_rows(answers.select(_SEEN).drop_nulls(_SEEN[0]).fill_null(np.nan).rows())
+
+
+def new_tally(request: Request) -> Tally:
+    return Tally(summary=Summary(classifier_of(request.models)) if request.is_summarised else None)
 
 
 def label_files(
@@ -85,7 +101,7 @@ def label_files(
     check_output(output)
     source = open_input(request, predictor.num_texts)
     parts = claim_parts(request, source, output)
-    tally, made = Tally(), list[pl.DataFrame]()
+    tally, made = new_tally(request), list[pl.DataFrame]()
     for piece in cut(source):
         path = parts / piece.part.name
         made_before = path.exists()
@@ -96,7 +112,7 @@ def label_files(
         if not made_before:
             atomic_write(path, as_parquet(made))
             made.clear()
-        tally.add(labels_in(path), made_before)
+        tally.add(answers_in(path), made_before)
         told(tally)
     join_parts(parts, output)
     return tally
@@ -243,11 +259,14 @@ def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request) -> pl.D
         answered = answered.with_columns(pl.Series("text", ["\t".join(each) for each in documents]))
     answered = answered.with_columns(
         pl.Series("label", labels, dtype=pl.String),
+        *_said(predictor, request.caution, probabilities, has_words),
         *(
             pl.Series(f"{_PROBABILITY}{name}", np.where(has_words, column, np.nan)).fill_nan(None)
             for name, column in zip(predictor.label_names, probabilities.T, strict=True)
         ),
     )
+    if request.is_summarised:
+        answered = answered.with_columns(_seen(predictor, rows, documents, probabilities, has_words))
     if not request.num_words:
         return answered
     words = [
@@ -256,6 +275,39 @@ def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request) -> pl.D
     ]
     kind = pl.List(pl.Struct({"words": pl.String, "moved": pl.Float64}))
     return answered.with_columns(pl.Series("words", words, dtype=kind))
+
+
+def _said(
+    predictor: Predictor, caution: Caution, probs: np.ndarray, has_words: np.ndarray
+) -> list[pl.Series]:
+    """Return the columns `sure` and `labels`, if they are asked for; null for a document without words."""
+    found = predictor.thresholds(caution).said(probs, predictor.label_names)
+    kinds: dict[str, Any] = {"sure": pl.Boolean, "labels": pl.List(pl.String)}
+    return [
+        pl.Series(
+            name, [each[name] if has else None for each, has in zip(found, has_words, strict=True)], kind
+        )
+        for name, kind in kinds.items()
+        if found and name in found[0]
+    ]
+
+
+def _seen(
+    predictor: Predictor, rows: pl.DataFrame, documents: Sequence[tuple[str, ...]], probs: np.ndarray,
+    has_words: np.ndarray,
+) -> list[pl.Series]:  # fmt: skip
+    """Return the draws and measures of the documents that may be in the summary's sample, null of others."""
+    file, places = rows["file"][0], rows["row"].to_numpy()
+    first = (int(places[0]) - 1) // PART_ROWS  # of the part: a part's draws are its own, whoever labels it
+    drawn = np.random.default_rng((zlib.crc32(file.encode()), first)).random(PART_ROWS)
+    draws = drawn[(places - 1) % PART_ROWS]
+    chosen = np.flatnonzero(may_be_sampled(draws, places) & has_words)
+    found = np.full((len(documents), len(_SEEN)), np.nan)
+    found[chosen, 0] = draws[chosen]
+    if len(chosen):
+        some = [documents[int(k)] for k in chosen]
+        found[chosen, 1:] = predictor.measures(some, probs[chosen], predictor.known)
+    return [pl.Series(name, column).fill_nan(None) for name, column in zip(_SEEN, found.T, strict=True)]
 
 
 def _moved(predictor: Predictor, document: Sequence[str], label: str, most: int) -> list[dict[str, Any]]:
@@ -267,6 +319,7 @@ def _moved(predictor: Predictor, document: Sequence[str], label: str, most: int)
 
 def as_json(frame: pl.DataFrame | pl.LazyFrame) -> Any:
     """Put the probabilities into an object, by label, as `headstart predict` prints them."""
+    frame = frame.drop(_SEEN, strict=False)
     names = [name for name in frame.collect_schema() if name.startswith(_PROBABILITY)]
     by_label = pl.struct(pl.col(name).alias(name.removeprefix(_PROBABILITY)) for name in names)
     has_label = pl.col("label").is_not_null()
@@ -277,7 +330,9 @@ def as_json(frame: pl.DataFrame | pl.LazyFrame) -> Any:
 
 
 def _flat(frame: pl.LazyFrame) -> pl.LazyFrame:
-    """Write the words of a document as one text, for CSV: `price 0.213; poor -0.021`."""
+    """Write the lists of a document as one text, for CSV: `price 0.213; poor -0.021`."""
+    if "labels" in frame.collect_schema():
+        frame = frame.with_columns(pl.col("labels").list.join("; "))
     if "words" not in frame.collect_schema():
         return frame
     moved = pl.element().struct.field("moved").round(4)
@@ -322,7 +377,6 @@ def _identity(request: Request, source: Files) -> dict[str, Any]:
         facts = Path(name).stat()
         return [facts.st_size, facts.st_mtime_ns]
 
-    files = [file for folder in request.models for file in sorted(folder.rglob("*")) if file.is_file()]
     return {
         "input files": [[name, *state(name)] for name in source.names("train")],
         "--text-column": [*request.text_columns],
@@ -330,7 +384,10 @@ def _identity(request: Request, source: Files) -> dict[str, Any]:
         "--with-text": request.with_text,
         "--words": request.num_words,
         "--precision": request.precision,
-        "classifier": [sha256_of(file) for file in files],
+        "--most-wrong": request.caution.most_wrong,
+        "--label-sets": request.caution.coverage,
+        "--summary": request.is_summarised,
+        "classifier": classifier_of(request.models),
         "size of parts": PART_ROWS,
     }
 
@@ -341,9 +398,11 @@ def as_parquet(pieces: Sequence[pl.DataFrame]) -> bytes:
     return content.getvalue()
 
 
-def labels_in(path: Path) -> pl.Series:
-    """Return the labels of a part's documents."""
-    return pl.read_parquet(path, columns=["label"])["label"]
+def answers_in(path: Path) -> pl.DataFrame:
+    """Return what a tally counts of a part's documents."""
+    found = pl.scan_parquet(path)
+    counted = {"label", "sure", *_SEEN} & {*found.collect_schema().names()}
+    return found.select(sorted(counted)).collect()
 
 
 def join_parts(folder: Path, output: Path) -> None:
@@ -353,6 +412,7 @@ def join_parts(folder: Path, output: Path) -> None:
         shutil.rmtree(folder)
         raise ValueError("the input has no document")
     frame, aside = pl.scan_parquet(paths, glob=False), folder / f"all{output.suffix}"
+    frame = frame.drop(_SEEN, strict=False)
     match output.suffix:
         case ".parquet":
             frame.sink_parquet(aside)

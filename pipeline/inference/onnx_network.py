@@ -66,6 +66,9 @@ class OnnxNetwork:
         """Return probabilities (texts, classes); the device is the CPU, the dtype that of the export."""
         return self.of_tokens(ids(self.tokenizer))
 
+    def features(self, ids: Any, device: torch.device, dtype: torch.dtype) -> None:
+        """Return nothing: the file gives logits alone."""
+
     def of_tokens(self, documents: Sequence[np.ndarray]) -> np.ndarray:
         """Return probabilities (documents, classes) of documents of tokens, float64."""
         form, found = form_of(self.card), np.zeros((len(documents), len(self.head.label_names)))

@@ -16,11 +16,11 @@ from pipeline.artifacts.model_folder import load_classifier
 from pipeline.artifacts.shipped import FrozenEncoder, Labelling, encoder_folder, read_probe, read_tfidf
 from pipeline.artifacts.tensor_folder import read_state
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.evaluation.probe import ProbeClassifier, pooled_features
+from pipeline.evaluation.probe import ProbeClassifier, pooled_features, side_by_side
 from pipeline.evaluation.tfidf import TfidfClassifier
 from pipeline.evaluation.with_tfidf import JointClassifier
 from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder, form_of
-from pipeline.training.classifier import predict_logits
+from pipeline.training.classifier import pooled_texts, predict_logits
 
 Ids = Callable[[Tokenizer], list[np.ndarray]]  # the texts' tokens by a tokenizer
 
@@ -33,6 +33,9 @@ class TextClassifier(Protocol):
         self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
     ) -> np.ndarray:
         """Return probabilities (texts, classes) of normalised texts, float64."""
+
+    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
+        """Return the features (texts, F) that its labels are told by; None where it has none to show."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,12 @@ class Network:
     ) -> np.ndarray:
         logits = predict_logits(self.model, ids(self.tokenizer), form_of(self.card), device, dtype)
         found: np.ndarray = logits.double().softmax(1).numpy()
+        return found
+
+    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
+        if self.head.num_choices is not None:  # it has features of each answer, not of the document
+            return None
+        found: np.ndarray = pooled_texts(self.model, ids(self.tokenizer), form_of(self.card), device).numpy()
         return found
 
 
@@ -81,10 +90,16 @@ class FrozenProbe:
     def probabilities(
         self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
     ) -> np.ndarray:
-        features = [each.features(ids, device, dtype) for each in self.readers]
+        features = self._pooled(ids, device, dtype)
         if isinstance(self.classifier, JointClassifier):
             return self.classifier.probabilities(texts, features)
         return self.classifier.probabilities(features)
+
+    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
+        return side_by_side(self._pooled(ids, device, dtype))
+
+    def _pooled(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> list[np.ndarray]:
+        return [each.features(ids, device, dtype) for each in self.readers]
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,9 @@ class Tfidf:
         self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
     ) -> np.ndarray:
         return self.classifier.probabilities(texts)
+
+    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
+        return None
 
 
 def load_part(folder: Path) -> TextClassifier:

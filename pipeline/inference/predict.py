@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -13,15 +13,21 @@ import numpy as np
 import polars as pl
 import torch
 
-from pipeline.artifacts.shipped import Labelling, parts_of
+from pipeline.artifacts.reference import Reference, read_reference
+from pipeline.artifacts.shipped import Labelling, contents_of, read_judged
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.text_parts import SEPARATOR, encoded, joined
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.evaluation.blend import Share, blended
-from pipeline.inference.parts import TextClassifier, load_part
+from pipeline.evaluation.trust import Judged
+from pipeline.evaluation.words import lengths_and_unknown
+from pipeline.inference.caution import NOTHING, Caution, Thresholds, thresholds
+from pipeline.inference.parts import FrozenProbe, Ids, Network, TextClassifier, load_part
+from pipeline.inference.seen import MEASURES
 from pipeline.settings.section import Precision
 from pipeline.training.precision import dtype_of
+from pipeline.training.temperature import tempered
 
 # A batch ends at whichever limit it reaches first. Larger batches, sorted by length, need less padding.
 _BATCH_TEXTS, _BATCH_CHARACTERS = 8192, 2**24
@@ -38,14 +44,28 @@ class Prediction:
     probabilities: dict[str, float]
 
 
-class Predictor:
-    """The weighted mean of the probabilities of one classifier or several."""
+@dataclass(frozen=True)
+class _Member:
+    """A shipped or exported classifier."""
 
-    def __init__(self, parts: Sequence[tuple[TextClassifier, Share]], precision: Precision = "auto") -> None:
-        self._parts = parts
+    parts: Sequence[tuple[TextClassifier, Share]]
+    temperature: float = 1.0  # of the weighted mean of the parts' probabilities
+
+
+class Predictor:
+    """The mean of the probabilities of one classifier or several."""
+
+    def __init__(
+        self,
+        members: Sequence[_Member],
+        precision: Precision = "auto",
+        judged: Judged | None = None,
+        reference: Reference | None = None,
+    ) -> None:
+        self._members, self.judged, self._reference = members, judged, reference
         self._device = torch.device("cpu")
         self._dtype = dtype_of(precision, self._device)
-        labelling = parts[0][0].labelling
+        labelling = members[0].parts[0][0].labelling
         self.label_names, self.num_texts = labelling.label_names, labelling.num_texts
         self._normalise = Normalise(**labelling.normalise)
 
@@ -57,15 +77,18 @@ class Predictor:
         IMDb's 25,000 test reviews. Raises ValueError if a folder holds no complete classifier, or if two of
         them do not match.
         """
-        parts: list[tuple[TextClassifier, Share]] = []
+        members: list[_Member] = []
+        first: Labelling | None = None
         for folder in folders:
-            for part in parts_of(folder):
-                loaded = load_part(part.folder)
-                if parts:
-                    _check_alike(loaded.labelling, parts[0][0].labelling, part.folder, folders[0])
-                weight = part.share.weight / len(folders)
-                parts.append((loaded, replace(part.share, weight=weight)))
-        return cls(parts, precision)
+            contents = contents_of(folder)
+            parts = [(load_part(part.folder), part.share) for part in contents.parts]
+            first = first or parts[0][0].labelling
+            for part, (loaded, _) in zip(contents.parts, parts, strict=True):
+                _check_alike(loaded.labelling, first, part.folder, folders[0])
+            members.append(_Member(parts, contents.temperature))
+        if len(folders) > 1:
+            return cls(members, precision)
+        return cls(members, precision, read_judged(folders[0]), read_reference(folders[0], MEASURES))
 
     def predict(self, documents: Sequence[str | Sequence[str]]) -> list[Prediction]:
         """Return label and probabilities of each document. An empty text counts as one without words.
@@ -74,16 +97,72 @@ class Predictor:
 
         Raises ValueError for a document of another number of texts.
         """
-        return [
-            Prediction(
-                self.label_names[int(row.argmax())],
-                {name: float(p) for name, p in zip(self.label_names, row, strict=True)},
-            )
-            for row in self.probabilities(documents)
-        ]
+        return [self.prediction(row) for row in self.probabilities(documents)]
+
+    def thresholds(self, caution: Caution) -> Thresholds:
+        """Return when a label is sure, and what is in a set. Raises what `caution.thresholds` raises."""
+        return thresholds(caution, self.judged)
+
+    def prediction(self, probs_C: np.ndarray) -> Prediction:
+        """Name the label that is likeliest by a document's probabilities, and these."""
+        by_name = {name: float(p) for name, p in zip(self.label_names, probs_C, strict=True)}
+        return Prediction(self.label_names[int(probs_C.argmax())], by_name)
 
     def probabilities(self, documents: Sequence[str | Sequence[str]]) -> np.ndarray:
         """Return the probability (documents, labels) of each label of each document, as `predict` does."""
+        normalised, ids = self._read(documents)
+
+        def probabilities(member: _Member) -> np.ndarray:
+            found = [
+                part.probabilities(normalised, ids, self._device, self._dtype) for part, _ in member.parts
+            ]
+            mean = blended(found, [share for _, share in member.parts])
+            return mean if member.temperature == 1 else tempered(mean, member.temperature)
+
+        mean: np.ndarray = np.mean([probabilities(each) for each in self._members], axis=0)
+        return mean
+
+    def features(self, documents: Sequence[str | Sequence[str]]) -> np.ndarray | None:
+        """Return the features (documents, F) of the part that shows most of them; None where no part has any.
+
+        That is the probe of the largest weight, as its features are of an encoder that has seen no labels,
+        or without one the network of the largest weight.
+        """
+        _, ids = self._read(documents)
+        parts = sorted(self._members[0].parts, key=lambda each: -each[1].weight)
+        for kind in (FrozenProbe, Network):
+            for part in (each for each, _ in parts if isinstance(each, kind)):
+                found = part.features(ids, self._device, self._dtype)
+                if found is not None:
+                    return found
+        return None
+
+    def measures(
+        self, documents: Sequence[str | Sequence[str]], probs_NC: np.ndarray, reference: Reference
+    ) -> np.ndarray:
+        """Return the `MEASURES` of documents with these probabilities, (documents, 4); NaN: not known."""
+        lengths, unknown = lengths_and_unknown(self._read(documents)[0], reference.words)
+        features = None if reference.space is None else self.features(documents)
+        distances = np.full(len(documents), np.nan)
+        if reference.space is not None and features is not None:
+            distances = reference.space.distances(features)
+        return np.stack([lengths, unknown, probs_NC.max(1), distances], axis=1)
+
+    @property
+    def known(self) -> Reference:
+        """The documents that it was trained and judged on.
+
+        Raises ValueError for a classifier that did not ship, or several that are averaged.
+        """
+        if self._reference is None:
+            raise ValueError(
+                "a summary needs one classifier that the stage `evaluate` shipped: it knows the documents "
+                "that it was trained and judged on"
+            )
+        return self._reference
+
+    def _read(self, documents: Sequence[str | Sequence[str]]) -> tuple[list[str], Ids]:
+        """Return the normalised texts, and what gives their tokens by a tokenizer."""
         texts = [(each,) if isinstance(each, str) else tuple(each) for each in documents]
         self._check_numbers(texts)
         normalised = [joined(each) for each in self._normalised(texts)]
@@ -94,10 +173,7 @@ class Predictor:
                 tokens[tokenizer.sha256] = encoded(normalised, self.num_texts, tokenizer.encode_batch)
             return tokens[tokenizer.sha256]
 
-        probabilities = [
-            part.probabilities(normalised, ids, self._device, self._dtype) for part, _ in self._parts
-        ]
-        return blended(probabilities, [share for _, share in self._parts])
+        return normalised, ids
 
     def _check_numbers(self, documents: Sequence[Sequence[str]]) -> None:
         for number, document in enumerate(documents, start=1):
@@ -131,32 +207,38 @@ def predict_lines(
     models: Sequence[Path],
     precision: Precision,
     form: Form = "json",
+    caution: Caution = NOTHING,
 ) -> Iterator[str]:
     """A line for each text, else for each line of a file, else for each of standard input.
 
     A text without words gets no label: null, or an empty line. For a classifier of several texts a line has
-    them all, with tabs between them.
+    them all, with tabs between them. Of `labels` alone, those that are not sure are left empty, too.
 
-    Raises ValueError where both or neither are given, or the input is not UTF-8.
+    Raises ValueError where both or neither are given, the input is not UTF-8, or `thresholds` raises it.
     """
     if texts and file:
         raise ValueError("give texts or --file, not both")
     predictor = Predictor.load(*models, precision=precision)
+    limits = predictor.thresholds(caution)
     source: Iterable[str] = texts or _read_lines(file)
     for batch in in_batches(source):
         documents = [text.split("\t") if predictor.num_texts > 1 else text for text in batch]
-        for text, document, prediction in zip(batch, documents, predictor.predict(documents), strict=True):
+        probs = predictor.probabilities(documents)
+        beside = limits.said(probs, predictor.label_names)
+        for text, document, row, said in zip(batch, documents, probs, beside, strict=True):
             is_whole = all(part.strip() for part in ([document] if isinstance(document, str) else document))
-            yield _line(text, prediction if is_whole else None, form)
+            yield _line(text, predictor.prediction(row) if is_whole else None, said, form)
 
 
-def _line(text: str, prediction: Prediction | None, form: Form) -> str:
+def _line(text: str, prediction: Prediction | None, beside: dict[str, Any], form: Form) -> str:
     label = prediction.label if prediction else None
     if form == "labels":
-        return _one_line(label or "")
+        return _one_line((label or "") if beside.get("sure", True) else "")
     probabilities = prediction.probabilities if prediction else None
+    if prediction is None:
+        beside = dict.fromkeys(beside)
     read = {"text": _valid_unicode(text)} if form == "json_with_text" else {}
-    return _json_line(read | {"label": label, "probabilities": probabilities})
+    return _json_line(read | {"label": label, **beside, "probabilities": probabilities})
 
 
 def _one_line(text: str) -> str:

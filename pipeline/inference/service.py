@@ -1,7 +1,7 @@
 """The requests of the HTTP service and their answers; this module knows no server.
 
-A request is a JSON object: `texts`, a list of documents, and `words`, how many of each document's words that
-moved its label most the answer should name.
+A request is a JSON object: `texts`, a list of documents; `words`, how many of each document's words that
+moved its label most the answer should name; `most_wrong` and `label_sets`, which docs/serving.md explains.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.inference.occlusion import words_that_moved
-from pipeline.inference.predict import Predictor
+import numpy as np
 
+from pipeline.inference.caution import NOTHING, Caution
+from pipeline.inference.occlusion import words_that_moved
+from pipeline.inference.predict import Prediction, Predictor
+
+MEASURED = "measured"  # in an answer: a row for the summary, which is no client's
+_FIELDS = {"texts", "words", "most_wrong", "label_sets"}
 _FORM = '{"texts": ["a text", "another"], "words": 3}, where `words` may be left out'
 
 
@@ -43,6 +48,8 @@ class RefusedError(Exception):
 class Asked:
     texts: Sequence[Sequence[str]]  # of each document
     words: int = 0
+    caution: Caution = NOTHING
+    draws: Sequence[float | None] = ()  # a number for each document that is to be measured for a summary
 
 
 def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
@@ -59,7 +66,7 @@ def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"the request is no JSON; it should be {_FORM}") from error
-    if not isinstance(found, dict) or not {"texts"} <= found.keys() <= {"texts", "words"}:
+    if not isinstance(found, dict) or not {"texts"} <= found.keys() <= _FIELDS:
         raise RefusedError(400, f"the request should be {_FORM}")
     texts, words = found["texts"], found.get("words", 0)
     if not isinstance(texts, list) or not texts:
@@ -73,7 +80,14 @@ def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
         raise RefusedError(
             413, f"the texts have {characters:,} characters; at most {limits.characters:,} go into a request"
         )
-    return Asked(documents, words)
+    return Asked(documents, words, Caution(_share(found, "most_wrong"), _share(found, "label_sets")))
+
+
+def _share(found: dict[str, Any], name: str) -> float | None:
+    share = found.get(name)
+    if share is not None and (type(share) is not float or not 0 < share < 1):
+        raise RefusedError(400, f"`{name}` should be a number between 0 and 1")
+    return share
 
 
 def _check_number(count: int, words: int, limits: Limits) -> None:
@@ -105,19 +119,39 @@ def check_token(given: str | None, wanted: str | None) -> None:
 def answers(predictor: Predictor, requests: Sequence[Asked]) -> list[list[dict[str, Any]]]:
     """Answer some requests with one pass through the classifier: an object for each document of each.
 
+    A document with a draw has its row for the summary under `MEASURED`.
+
     A document without words has `null` for label and probabilities, as in `headstart predict`.
     """
-    predictions = iter(predictor.predict([each for asked in requests for each in asked.texts]))
+    probs = predictor.probabilities([each for asked in requests for each in asked.texts])
+    ends = np.cumsum([len(asked.texts) for asked in requests])[:-1]
     return [
-        [_answer(predictor, document, next(predictions), asked.words) for document in asked.texts]
-        for asked in requests
+        _of_request(predictor, asked, part)
+        for asked, part in zip(requests, np.split(probs, ends), strict=True)
     ]
 
 
-def _answer(predictor: Predictor, document: Sequence[str], prediction: Any, words: int) -> dict[str, Any]:
+def _of_request(predictor: Predictor, asked: Asked, probs: np.ndarray) -> list[dict[str, Any]]:
+    said = predictor.thresholds(asked.caution).said(probs, predictor.label_names)
+    found = [
+        _answer(predictor, document, predictor.prediction(row), each, asked.words)
+        for document, row, each in zip(asked.texts, probs, said, strict=True)
+    ]
+    drawn = [k for k, draw in enumerate(asked.draws) if draw is not None and found[k]["label"] is not None]
+    if drawn:
+        measures = predictor.measures([asked.texts[k] for k in drawn], probs[drawn], predictor.known)
+        for k, row in zip(drawn, measures, strict=True):
+            found[k][MEASURED] = (asked.draws[k], *map(float, row))
+    return found
+
+
+def _answer(
+    predictor: Predictor, document: Sequence[str], prediction: Prediction, said: dict[str, Any], words: int
+) -> dict[str, Any]:
     if not all(text.strip() for text in document):
-        return {"label": None, "probabilities": None} | ({"words": []} if words else {})
-    answer = {"label": prediction.label, "probabilities": prediction.probabilities}
+        nothing = {"label": None, **dict.fromkeys(said), "probabilities": None}
+        return nothing | ({"words": []} if words else {})
+    answer: dict[str, Any] = {"label": prediction.label, **said, "probabilities": prediction.probabilities}
     if words:
         moved = words_that_moved(predictor, document, prediction.label)[:words]
         answer["words"] = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -15,8 +15,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pipeline.inference.caution import Caution
 from pipeline.inference.service import Asked, Limits, RefusedError, asked_in, check_token
 from pipeline.inference.service_page import page
+from pipeline.inference.watcher import Watcher
 
 Answers = list[dict[str, Any]]
 
@@ -29,6 +31,8 @@ class Front:
         label: answers a request. May raise RefusedError, such as 429 where too many wait.
         measures: further measures for Prometheus, of what labels.
         is_up: whether anything can label now.
+        check: raises ValueError if the classifier cannot say what is asked for.
+        seen: takes notice of all documents; None: nothing does.
     """
 
     label: Callable[[Asked], Awaitable[Answers]]
@@ -38,6 +42,8 @@ class Front:
     token: str | None
     measures: Callable[[], Awaitable[str]]
     is_up: Callable[[], Awaitable[bool]]
+    check: Callable[[Caution], object]
+    seen: Watcher | None = None
 
     def application(self, host: str) -> ASGIApp:
         """The application, where it listens on `host`.
@@ -117,7 +123,15 @@ class _Addresses:
         front = self._front
         check_token(request.headers.get("authorization"), front.token)
         asked = asked_in(await _body(request, front.limits.body_bytes), front.num_texts, front.limits)
-        found = await front.label(asked)
+        try:
+            front.check(asked.caution)
+        except ValueError as error:
+            raise RefusedError(400, str(error)) from error
+        if front.seen is None:
+            found = await front.label(asked)
+        else:
+            found = await front.label(replace(asked, draws=front.seen.draws(len(asked.texts))))
+            front.seen.add(found)
         for each in found:
             self._documents.labels(each["label"] or "").inc()  # none for a document without words
         return found

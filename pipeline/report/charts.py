@@ -23,6 +23,15 @@ SHAPES = [
 ]
 
 
+# Of what `headstart drift` measures.
+_TITLES = {
+    "length": "words in a document",
+    "unknown": "share of words that the training text lacks",
+    "confidence": "probability of the likeliest label",
+    "distance": "distance from the nearest class of training documents",
+}
+
+
 def label_curve(rows: Sequence[Row], confidence: float) -> Any:
     import altair as alt
 
@@ -258,6 +267,61 @@ def confusion(rows: Sequence[Row]) -> Any:
     )
     num_labels = len({row["actual"] for row in rows})
     return _sized(alt.layer(squares, numbers), height=max(160, 26 * num_labels))
+
+
+def risk_coverage(rows: Sequence[Row], thresholds: Sequence[Row]) -> Any:
+    """Error by the share of documents that is labelled, a line a classifier, and where the thresholds lie."""
+    import altair as alt
+
+    x = alt.X("coverage:Q", title="labelled, the most confident first", axis=alt.Axis(format="%"),
+              scale=alt.Scale(domain=[0, 1]))  # fmt: skip
+    y = alt.Y("error:Q", title="error of these", axis=alt.Axis(format="%"))
+    names = list(dict.fromkeys(row["classifier"] for row in rows))
+    lines = (
+        alt.Chart(_data(rows))
+        .mark_line(interpolate="step-after")
+        .encode(x=x, y=y, color=_colour("classifier:N", "", names))
+    )
+    points = (
+        alt.Chart(_data(thresholds))
+        .mark_point(filled=True, size=90, color="#888888", opacity=1)
+        .encode(
+            x=x,
+            y=y,
+            tooltip=[
+                alt.Tooltip("most_wrong:Q", format=".1%", title="wanted"),
+                alt.Tooltip("error:Q", format=".1%"),
+                alt.Tooltip("coverage:Q", format=".1%"),
+            ],
+        )
+    )
+    return _sized(alt.layer(lines, points) if thresholds else lines)
+
+
+def drift(rows: Sequence[Row], label_shares: Sequence[Row], texts: Sequence[str]) -> Any:
+    """A panel for each measure, with the distribution of each text's documents, and one for labels."""
+    import altair as alt
+
+    colour = _colour("text:N", "", texts)
+    share = alt.Y("share:Q", title="documents", axis=alt.Axis(format="%"))
+    panels = [
+        alt.Chart(_data([row for row in rows if row["measure"] == measure]), title=_TITLES[measure])
+        .mark_line(interpolate="step-after")
+        .encode(x=alt.X("value:Q", title=None), y=share, color=colour)
+        .properties(width=380, height=170)
+        for measure in dict.fromkeys(row["measure"] for row in rows)
+    ]
+    labels = (
+        alt.Chart(_data(label_shares), title="labels")
+        .mark_point(filled=True, size=60, opacity=0.8)
+        .encode(
+            x=alt.X("share:Q", title="documents", axis=alt.Axis(format="%")),
+            y=alt.Y("labels:N", title=None),
+            color=colour,
+        )
+        .properties(width=380)
+    )
+    return alt.concat(*panels, labels, columns=2)
 
 
 def calibration(rows: Sequence[Row]) -> Any:

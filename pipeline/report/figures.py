@@ -52,6 +52,7 @@ class Figures:
     corpora: Sequence[str] = CORPORA
     # The weights of attention pooling, for each head start that pools by it.
     attention: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    risk: Sequence[Row] = ()  # classifier, coverage, error
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         return self.metrics[name]
@@ -103,6 +104,7 @@ def read(
         curves={name: _csv(curves / f"{name}.csv") for name in trainings},
         confusion=_csv(evaluation / "confusion.csv") if has_labels else [],
         calibration=_csv(evaluation / "calibration.csv") if has_labels else [],
+        risk=_csv(evaluation / "risk_coverage.csv") if has_labels else [],
         errors=_json(evaluation / "errors.json") if has_labels else [],
         attention=_json(evaluation / "attention.json") if has_labels else {},
         studies=studies,
@@ -155,6 +157,11 @@ def label_curve(figures: Figures) -> list[Row]:
         for arm in metrics["arms"]
         for count in metrics["labels"]
     ]
+
+
+def risk_coverage(figures: Figures) -> list[Row]:
+    """Error by the share of test documents that is labelled, of what ships and of TF-IDF."""
+    return [{**row, "classifier": name_of(str(row["classifier"]))} for row in figures.risk]
 
 
 def in_context(figures: Figures) -> list[Row]:

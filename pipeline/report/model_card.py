@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pipeline.evaluation.settings import Card
 from pipeline.report import figures as data
-from pipeline.report import sentences, tables
+from pipeline.report import sentences, tables, trust
 from pipeline.report.figures import Figures, name_of
 from pipeline.report.markdown import plain, table
 from pipeline.report.page import Provenance
@@ -27,6 +27,7 @@ def model_card(figures: Figures, card: Card, provenance: Provenance) -> str:
         ("Use", _use(card)),
         ("Data", _data(figures, card)),
         ("How good it is", _quality(figures)),
+        ("When to trust it", _trust(figures)),
         ("Known errors", _errors(figures)),
         ("Versions", table([{"": name, "is": value} for name, value in provenance.facts.items()])),
     ]
@@ -83,6 +84,11 @@ def _quality(figures: Figures) -> str:
         f"{plain(sentences.leakage(figures))}\n\n"
         "Text of another kind, time or language can be labelled far worse; no figure here says how much.\n"
     )
+
+
+def _trust(figures: Figures) -> str:
+    said = "".join(f"{plain(line)}\n\n" for line in trust.sentences(figures))
+    return f"{said}{table(trust.selective(figures))}\n{table(trust.label_sets(figures))}"
 
 
 def _row(name: str, found: Mapping[str, float]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from pipeline.report import charts, scaling, sentences, tables
+from pipeline.report import charts, scaling, sentences, tables, trust
 from pipeline.report import figures as data
 from pipeline.report.figures import TRAININGS, Figures, Row, name_of
 from pipeline.report.verdict import at_a_glance, verdict
@@ -88,6 +88,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         ("labels", "How many labels", _labels),
         ("price", "Error against price", _prices),
         ("result", "The classifier", _result),
+        ("trust", "When to trust it", _trust),
         ("distilled", "Distilled", _distilled),
         ("errors", "Most confident errors", _errors),
         ("attention", "What the attention looked at", _attention),
@@ -269,6 +270,27 @@ def _result(figures: Figures) -> str:
             "Calibration: the classifier's accuracy by its confidence. On the dashed line the two are equal.",
             _table(calibration),
         )
+    )
+
+
+def _trust(figures: Figures) -> str:
+    sets = trust.label_sets(figures)
+    chosen = sets and (
+        "<h3>Sets of labels</h3><p>A set holds each label whose probability is high enough, so that the "
+        "wanted share of all sets holds the right one: on the average over documents, not for each class.</p>"
+    )
+    return (
+        _paragraphs(trust.sentences(figures))
+        + _table(trust.selective(figures))
+        + _figure(
+            "risk-coverage",
+            charts.risk_coverage(data.risk_coverage(figures), trust.thresholds(figures)),
+            f"Test error by the share of documents that is labelled; the points are the thresholds. "
+            f"{trust.area(figures)}",
+        )
+        + f"{chosen or ''}{_table(sets)}"
+        "<p class='note'><code>headstart predict</code> takes <code>--most-wrong</code> and "
+        "<code>--label-sets</code>; both hold for texts of this kind alone.</p>"
     )
 
 

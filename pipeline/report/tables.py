@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pipeline.evaluation.drift import Moved
 from pipeline.project.params import FROZEN_STARTS
 from pipeline.report.figures import (
     FROZEN,
@@ -87,6 +88,25 @@ def layers(study: Mapping[str, Any]) -> Table:
         }
         for row in study["rows"]
     ]
+
+
+def moved(measures: Iterable[Moved]) -> Table:
+    """What `headstart drift` compared of one text."""
+    return [
+        {
+            "measure": each.measure,
+            "median, training text": "" if each.before is None else _median(each.measure, each.before),
+            "median, seen": "" if each.now is None else _median(each.measure, each.now),
+            "difference": f"{each.difference:.2f}",
+            "p-value, corrected": f"{each.p_value:.2g}",
+            "moved": "yes" if each.moved else "no",
+        }
+        for each in measures
+    ]
+
+
+def _median(measure: str, value: float) -> str:
+    return f"{value:.1%}" if measure in ("unknown", "confidence") else f"{value:,.4g}"
 
 
 def forms(study: Mapping[str, Any]) -> Table:

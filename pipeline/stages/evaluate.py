@@ -15,6 +15,7 @@ import torch
 
 from models.heads import Classifier
 from pipeline.artifacts.model_folder import ModelFolder, load_classifier
+from pipeline.artifacts.reference import Reference, write_reference
 from pipeline.artifacts.shipped import (
     FrozenEncoder,
     Labelling,
@@ -25,18 +26,24 @@ from pipeline.artifacts.shipped import (
 )
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
-from pipeline.corpus.text_parts import readable
+from pipeline.corpus.text_parts import readable, texts_of
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
 from pipeline.evaluation import metrics as evaluation
+from pipeline.evaluation import trust
 from pipeline.evaluation.attention_weights import attended, most_looked_at
 from pipeline.evaluation.blend import BLEND, Share, blended, choose, fit_blend
+from pipeline.evaluation.drift import Sample
+from pipeline.evaluation.feature_space import fit_space
 from pipeline.evaluation.probe import ProbeClassifier, Reading, fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
+from pipeline.evaluation.words import vocabulary
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
+from pipeline.inference.predict import Predictor
+from pipeline.inference.seen import MEASURES, SAMPLE_SIZE
 from pipeline.machine.cost import Cost
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import PAIR, Params
@@ -44,6 +51,7 @@ from pipeline.project.stages import Stage
 from pipeline.training.cards import ModelCard, form_of
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.classifier import chosen_documents, predict_logits
+from pipeline.training.temperature import tempered
 
 STAGE = Stage(
     place=9,
@@ -66,6 +74,7 @@ STAGE = Stage(
 
 TFIDF = "tfidf"
 _LOOKED_AT, _SHOWN = 500, 6  # test documents whose attention is counted, and those of them that are shown
+_MOST_DRAWN = 200  # points of a curve
 _LEAST_WEIGHT = 0.01  # a part of less is left out of a blend, for it costs as much as any other
 
 
@@ -108,6 +117,9 @@ def run(
     )
     found[BLEND] = _mixture(BLEND, choice.shares, found)
     shipped = found[settings.ship or choice.name]
+    temperature, validation = _calibrated(choice.judged[shipped.name], data.validation.labels, seed)
+    uncalibrated, shipped = shipped, replace(shipped, test=tempered(shipped.test, temperature))
+    found[shipped.name] = shipped
     judged = {each.name: each for each in choice.candidates}
     metrics: dict[str, Any] = {
         "num_documents": len(data.test.labels),
@@ -116,6 +128,8 @@ def run(
         "forced": settings.ship is not None,
         "parts": shipped.weights,
         "temperatures": {part: share.temperature for part, share in shipped.parts.items()},
+        "temperature": temperature,
+        "log_loss_without_temperature": evaluation.log_loss(data.test.labels, uncalibrated.test),
         **evaluation.classification_metrics(data.test.labels, shipped.test, settings, seed),
     }
     metrics["candidates"] = {
@@ -130,6 +144,10 @@ def run(
         }
         for name in judged
     }
+    metrics["trust"] = trust.figures(
+        validation, shipped.test, data.test.labels, data.label_names,
+        most_wrong=settings.most_wrong, coverages=settings.label_sets, certainty=settings.confidence,
+    )  # fmt: skip
     metrics |= _baselines(metrics, found, shipped, data, params)
     metrics["warnings"] = _warnings(metrics["baselines"], shipped.name)
     if shipped.name == BLEND:
@@ -141,11 +159,16 @@ def run(
         write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, data.label_names))
         table = evaluation.calibration_table(labels, probs, settings.calibration_bins)
         write_csv(folder / "calibration.csv", table)
+        write_csv(folder / "risk_coverage.csv", _risk_coverage(found, shipped.name, data))
         np.save(folder / "probabilities.npy", probs.astype(np.float32))
         (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
         attention = {each.name: each.looked_at() for each in candidates if each.looked_at is not None}
         (folder / "attention.json").write_text(json.dumps(attention, ensure_ascii=False), encoding="utf-8")
-    ship(classifier, shipped.name, shipped.parts, {each.name: each.write for each in candidates})
+    write = {each.name: each.write for each in candidates}
+    ship(
+        classifier, shipped.name, shipped.parts, write, temperature, validation,
+        further=lambda folder: write_reference(folder, _reference(folder, data, seed)),
+    )  # fmt: skip
     return metrics
 
 
@@ -178,6 +201,7 @@ class _Data:
     documents: Path
     label_names: tuple[str, ...]
     num_texts: int  # of a document
+    splits: Sequence[str]
     train: _Labelled
     validation: _Labelled
     test: _Labelled
@@ -202,6 +226,7 @@ class _Data:
             documents,
             names,
             info.num_texts,
+            [*info.splits],
             _Labelled("train", chosen, train.labels[chosen].astype(np.int64)),
             _Labelled.of(open_shard(first, "validation"), "validation"),
             test,
@@ -216,6 +241,10 @@ class _Data:
             texts = read_texts(self.documents, each.split)
             found[each.split] = [texts[k] for k in each.documents]
         return found
+
+    def all_texts(self, split: str) -> Sequence[str]:
+        """Return the texts of a split with and without labels; none if there is no such split."""
+        return read_texts(self.documents, split) if split in self.splits else []
 
     @property
     def judged(self) -> tuple[_Labelled, _Labelled]:
@@ -465,7 +494,54 @@ def _labelling(params: Params, data: _Data) -> Labelling:
     return Labelling(data.label_names, params.corpus.target.normalise.model_dump(), data.num_texts)
 
 
+# ----------------------------------------------------------------------------------------- reference
+
+
+def _reference(classifier: Path, data: _Data, seed: int) -> Reference:
+    """What the classifier, which is whole but for this, knows of training and validation documents."""
+    predictor, rng = Predictor.load(classifier), np.random.default_rng(seed)
+    texts = data.texts()
+
+    def some(labelled: _Labelled) -> tuple[list[tuple[str, ...]], np.ndarray]:
+        chosen = rng.permutation(len(labelled.labels))[:SAMPLE_SIZE]
+        return [tuple(texts_of(texts[labelled.split][k])) for k in chosen], labelled.labels[chosen]
+
+    training, labels = some(data.train)
+    features = predictor.features(training)
+    space = None if features is None else fit_space(features, labels)
+    words = vocabulary(text for split in ("train", "unlabelled") for text in data.all_texts(split))
+    known = Reference(words, space, Sample({}, {}))
+    validation, _ = some(data.validation)
+    probs = predictor.probabilities(validation)
+    measures = predictor.measures(validation, probs, known)
+    counts = np.bincount(probs.argmax(1), minlength=len(data.label_names))
+    sample = Sample(
+        dict(zip(MEASURES, measures.T, strict=True)),
+        dict(zip(data.label_names, map(int, counts), strict=True)),
+    )
+    return replace(known, sample=sample)
+
+
 # ------------------------------------------------------------------------------------------- figures
+
+
+def _calibrated(probs: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float, trust.Judged]:
+    """The temperature for probabilities (N, C) of validation documents, and these documents by it."""
+    temperature = trust.useful_temperature(probs, labels, seed)
+    return temperature, trust.Judged.of(tempered(probs, temperature), labels)
+
+
+def _risk_coverage(found: Mapping[str, _Candidate], shipped: str, data: _Data) -> list[dict[str, Any]]:
+    """Error by share of the test documents that are labelled, the most confident first; of TF-IDF, too."""
+    rows = []
+    for name in dict.fromkeys((shipped, *([TFIDF] if TFIDF in found else []))):
+        judged = trust.Judged.of(found[name].test, data.test.labels)
+        coverage, error = trust.risk_coverage(judged)
+        rows += [
+            {"classifier": name, "coverage": coverage[k], "error": error[k]}
+            for k in _evenly(len(coverage), _MOST_DRAWN)
+        ]
+    return rows
 
 
 def _baselines(

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
-from pipeline.report import charts, markdown
+from pipeline.report import charts, markdown, trust
 from pipeline.report import figures as say
 from pipeline.report.headline import headline_figures
 from pipeline.report.model_card import model_card
@@ -72,4 +72,5 @@ def _charts_of_labels(found: say.Figures) -> dict[str, Any]:
         "prices": charts.prices(say.prices(found)),
         "confusion": charts.confusion(say.confusion_counts(found)),
         "calibration": charts.calibration(found.calibration),
+        "risk_coverage": charts.risk_coverage(say.risk_coverage(found), trust.thresholds(found)),
     }

@@ -1,0 +1,76 @@
+"""What a person can be told beside a label: whether it is sure, and which labels it may be instead.
+
+Both thresholds come from how the classifier judged its validation documents, so they hold for documents of
+the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.evaluation.trust import Judged, label_sets, least_confidence, least_probability
+
+CERTAINTY = 0.95  # with which no more than the wanted share of what is sure is wrong
+
+
+@dataclass(frozen=True)
+class Caution:
+    """What is asked for; None: nothing."""
+
+    most_wrong: float | None = None  # of the documents that are called sure
+    coverage: float | None = None  # of the sets of labels: so many hold the right one
+
+
+NOTHING = Caution()
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When a label is sure, and what belongs into a set. Shapes: N documents, C classes."""
+
+    least_confidence: float | None = None
+    least_probability: float | None = None
+
+    def said(self, probs_NC: np.ndarray, label_names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return what was asked for of each document: `sure`, and its `labels`, the likeliest first."""
+        found: list[dict[str, Any]] = [{} for _ in probs_NC]
+        if self.least_confidence is not None:
+            for each, probs_C in zip(found, probs_NC, strict=True):
+                each["sure"] = bool(probs_C.max() >= self.least_confidence)
+        if self.least_probability is not None:
+            sets_NC = label_sets(probs_NC, self.least_probability)
+            for each, inside_C, probs_C in zip(found, sets_NC, probs_NC, strict=True):
+                each["labels"] = [label_names[k] for k in np.argsort(-probs_C) if inside_C[k]]
+        return found
+
+
+def thresholds(caution: Caution, judged: Judged | None) -> Thresholds:
+    """Return the thresholds for what is asked.
+
+    Args:
+        judged: the validation documents; None for a classifier that did not ship, or a mean of several.
+
+    Raises ValueError if these documents are missing, too few or too often wrong to show what is asked for.
+    """
+    if caution == NOTHING:
+        return Thresholds()
+    if judged is None:
+        raise ValueError(
+            "which labels are sure, and sets of labels, need one classifier that the stage `evaluate` "
+            "shipped: it says how validation documents were judged"
+        )
+    confidence = probability = None
+    if caution.most_wrong is not None:
+        confidence = least_confidence(judged, caution.most_wrong, CERTAINTY)
+        if confidence is None:
+            raise ValueError(
+                f"{len(judged.right_N):,} validation documents show no confidence above which at most "
+                f"{caution.most_wrong:g} of the labels are wrong; allow more"
+            )
+    if caution.coverage is not None:
+        probability = least_probability(judged.at_label_N, caution.coverage)
+    return Thresholds(confidence, probability)

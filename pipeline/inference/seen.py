@@ -1,0 +1,121 @@
+"""What a classifier saw: how many documents, which labels it gave, and measures of some of them. No text.
+
+Each document draws a number; those of the lowest numbers are the sample, which is therefore uniform,
+whatever order and however many processes the documents were read in, and samples can be put together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.evaluation.drift import Sample
+from pipeline.files.atomic import atomic_write_text
+from pipeline.files.manifest import sha256_of
+
+MEASURES = ("length", "unknown", "confidence", "distance")
+SAMPLE_SIZE = 2000
+_FORMAT = 1
+
+Row = tuple[float, ...]  # the number that was drawn, then the measures
+
+
+def classifier_of(models: Sequence[Path]) -> str:
+    """Return one hash of all files of the classifiers in these folders."""
+    files = [file for folder in models for file in sorted(folder.rglob("*")) if file.is_file()]
+    return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
+
+
+def may_be_sampled(draws_N: np.ndarray, places_N: np.ndarray) -> np.ndarray:
+    """Return which documents to measure, (N,) bool, by their draws from [0, 1) and places from 1.
+
+    The lowest of `places` draws are below twice their share of all, but for a chance that can be neglected.
+    So of a million documents some 27,000 are measured, and nobody has to know their number before.
+    """
+    return draws_N < 2 * SAMPLE_SIZE / places_N
+
+
+@dataclass
+class Summary:
+    """What was seen so far."""
+
+    classifier: str  # SHA-256 of its files
+    num_documents: int = 0
+    labels: Counter[str] = field(default_factory=Counter)
+    num_without_words: int = 0
+    rows: list[Row] = field(default_factory=list)  # a heap: the highest draw first, negative
+
+    def add_labels(self, labels: Iterable[str | None]) -> None:
+        """Count documents by label; None: one without words."""
+        counts = Counter(labels)
+        self.num_documents += counts.total()
+        self.num_without_words += counts.pop(None, 0)
+        self.labels.update({label: count for label, count in counts.items() if label is not None})
+
+    def add_rows(self, rows: Iterable[Row]) -> None:
+        """Add measured documents to the sample."""
+        for draw, *measures in rows:
+            entry = (-draw, *measures)
+            if len(self.rows) < SAMPLE_SIZE:
+                heapq.heappush(self.rows, entry)
+            else:
+                heapq.heappushpop(self.rows, entry)
+
+    @property
+    def sample(self) -> Sample:
+        columns = np.array([row[1:] for row in self.rows], dtype=float).reshape(-1, len(MEASURES))
+        return Sample(dict(zip(MEASURES, columns.T, strict=True)), self.labels)
+
+
+def write_summary(summary: Summary, file: Path) -> None:
+    content = {
+        "format": _FORMAT,
+        "classifier": summary.classifier,
+        "num_documents": summary.num_documents,
+        "num_without_words": summary.num_without_words,
+        "labels": dict(sorted(summary.labels.items())),
+        "sample": [
+            dict(zip(("draw", *MEASURES), (-draw, *map(_number, measures)), strict=True))
+            for draw, *measures in sorted(summary.rows, reverse=True)
+        ],
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(file, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def read_summary(file: Path) -> Summary:
+    """Raises ValueError if the file is missing, or no such summary."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if found["format"] != _FORMAT:
+            raise ValueError(f"its format is {found['format']}, not {_FORMAT}")
+        summary = Summary(
+            str(found["classifier"]),
+            int(found["num_documents"]),
+            Counter({str(label): int(count) for label, count in found["labels"].items()}),
+            int(found["num_without_words"]),
+        )
+        summary.add_rows(_row(each) for each in found["sample"])
+    except OSError as error:
+        raise ValueError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{file} is no summary of `headstart predict --summary` or `serve --summary`: {error}"
+        ) from error
+    return summary
+
+
+def _number(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _row(found: Mapping[str, float | None]) -> Row:
+    values = (found[name] for name in ("draw", *MEASURES))
+    return tuple(np.nan if value is None else float(value) for value in values)

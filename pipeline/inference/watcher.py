@@ -1,0 +1,64 @@
+"""The summary of what a service saw, in a file that is written now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.inference.seen import Summary, may_be_sampled, read_summary, write_summary
+from pipeline.inference.service import MEASURED
+
+log = logging.getLogger(__name__)
+
+_WRITTEN_EVERY = 60.0  # seconds
+
+
+class Watcher:
+    """Counts and samples the documents of a service.
+
+    The file's name may hold the date, as `strftime` writes it: then each day, or hour, has its summary. One
+    that exists goes on.
+    """
+
+    def __init__(self, name: str, classifier: str) -> None:
+        """Raises ValueError if the file exists and is no summary, or one of another classifier."""
+        self._name, self._classifier, self._rng = name, classifier, np.random.default_rng()
+        self._open()
+
+    def draws(self, count: int) -> list[float | None]:
+        """Return a number for each of the next documents that is to be measured, else None."""
+        if time.strftime(self._name) != str(self._file):
+            self.write()
+            self._open()
+        drawn = self._rng.random(count)
+        chosen = may_be_sampled(drawn, self._num_drawn + np.arange(1, count + 1))
+        self._num_drawn += count
+        return [float(draw) if taken else None for draw, taken in zip(drawn, chosen, strict=True)]
+
+    def add(self, answers: Sequence[dict[str, Any]]) -> None:
+        """Take notice of answers, and what was measured out of them."""
+        self._summary.add_labels(each["label"] for each in answers)
+        self._summary.add_rows(each.pop(MEASURED) for each in answers if MEASURED in each)
+        if time.monotonic() - self._written > _WRITTEN_EVERY:
+            try:
+                self.write()
+            except OSError as error:  # what was asked is answered all the same
+                log.warning("the summary could not be written: %s", error)
+
+    def write(self) -> None:
+        write_summary(self._summary, self._file)
+        self._written = time.monotonic()
+
+    def _open(self) -> None:
+        self._file = Path(time.strftime(self._name))
+        self._summary = read_summary(self._file) if self._file.exists() else Summary(self._classifier)
+        if self._summary.classifier != self._classifier:
+            raise ValueError(
+                f"{self._file} is the summary of another classifier; name another file, or remove it"
+            )
+        self._num_drawn, self._written = self._summary.num_documents, time.monotonic()
