@@ -780,21 +780,22 @@ def doubt(
         float, typer.Option(min=0.0, max=0.9, help="A trial: change this share of labels, and count them.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Of folds and of what is flipped.")] = 1,
+    studies: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("reports/studies"),
 ) -> None:
     """List training documents whose label looks wrong, by models that did not see it."""
     from pipeline.execution.doubt import doubt as list_doubts
 
-    found = list_doubts(headstart, most, folds, flip, out, seed)
+    found = list_doubts(headstart, most, folds, flip, out, seed, studies)
     if found.file is None:
         precision = "none" if found.precision is None else f"{found.precision:.0%}"
         typer.echo(
             f"{found.num_doubted:,} of {found.num_judged:,} labels are in doubt; {precision} of these were "
-            f"flipped, and of all that were flipped {found.recall:.0%} are among them"
+            f"flipped, and of all that were flipped {found.recall:.0%} are among them; {found.study}"
         )
         return
     typer.echo(
         f"{found.num_doubted:,} of {found.num_judged:,} labels are in doubt; wrote the most doubtful to "
-        f"{found.file}"
+        f"{found.file}; {found.study}, which `dvc repro` puts on the page"
     )
 
 

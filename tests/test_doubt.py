@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.evaluation.doubtful_labels import doubts, flipped
 from pipeline.execution import doubt as doubting
+from pipeline.report.studies import read_studies
 
 
 def by_the_paper(probs: np.ndarray, labels: np.ndarray) -> dict[int, int]:
@@ -66,7 +67,7 @@ def project(monkeypatch) -> list[str]:
     info = SimpleNamespace(label_names=("kitchen", "garage"), vocab_size=9)
     opened = SimpleNamespace(
         info=info, folder=Path("tokens"), encoder=None, settings=SimpleNamespace(probe=None), reading=None,
-        device=None,
+        device=None, card=SimpleNamespace(key="k"),
     )  # fmt: skip
     features = (labels[:, None, None] + rng.normal(size=(400, 1, 4))).astype(np.float32)
     monkeypatch.setattr(doubting, "open_head_start", lambda name, which: opened)
@@ -78,12 +79,14 @@ def project(monkeypatch) -> list[str]:
 
 
 def test_most_of_the_planted_mistakes_are_found(project, tmp_path):
-    found = doubting.doubt("vectors", 200, 5, 0.05, tmp_path / "out.csv", 1)
+    found = doubting.doubt("vectors", 200, 5, 0.05, tmp_path / "out.csv", 1, tmp_path)
     assert found.recall is not None
     assert found.precision is not None
     assert found.recall > 0.9
     assert found.precision > 0.6
     assert not (tmp_path / "out.csv").exists()
+    study = read_studies(tmp_path)["doubtful_flipped-vectors"]
+    assert (study["precision"], study["recall"]) == (found.precision, found.recall)
 
 
 def test_the_list_has_texts_and_names(project, tmp_path, monkeypatch):
@@ -93,15 +96,18 @@ def test_the_list_has_texts_and_names(project, tmp_path, monkeypatch):
         return right(labels, num_classes, 0.05, seed)
 
     monkeypatch.setattr(doubting, "flipped", planted)
-    found = doubting.doubt("vectors", 10, 5, 0.0, tmp_path / "out.csv", 1)
+    found = doubting.doubt("vectors", 10, 5, 0.0, tmp_path / "out.csv", 1, tmp_path)
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     assert len(rows) == 10 <= found.num_doubted
     assert {row["text"] for row in rows} <= set(project)
     for row in rows:
         assert {row["given"], row["likely"]} == {"kitchen", "garage"}
+    study = read_studies(tmp_path)["doubtful-vectors"]
+    assert [row["text"] for row in study["labels"][:10]] == [row["text"] for row in rows]
+    assert study["num_doubted"] == found.num_doubted
 
 
 def test_too_few_labels_are_refused(project, tmp_path):
     with pytest.raises(ValueError, match="400 labelled documents are too few for 300 folds"):
-        doubting.doubt("vectors", 10, 300, 0.0, tmp_path / "out.csv", 1)
+        doubting.doubt("vectors", 10, 300, 0.0, tmp_path / "out.csv", 1, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.corpus.tokens import UNLABELLED
 from pipeline.project import params
 from pipeline.project.params import Params
 from pipeline.settings.loader import overlay
+from pipeline.stages import _trials as trials
 from pipeline.stages import sample_efficiency as stage
 from pipeline.stages._points import Place
+from pipeline.stages._trials import LogisticPoint, Rounds
 from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
 
@@ -124,3 +128,51 @@ def test_a_trial_is_known_by_each_of_its_inputs_whatever_they_are_called():
     assert len({key(*each) for each in several}) == 4
     assert key("features/a", "features/b") == key("features/c", "features/b")
     assert key("tokens/a", "features/a") == key("features/a", "tokens/a")
+
+
+# ------------------------------------------------------------------------------- labels that are chosen
+
+
+@pytest.fixture
+def point(tmp_path, monkeypatch) -> LogisticPoint:
+    """A point whose features tell four classes apart, three of them badly."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(4, size=1000).astype(np.int64)
+    features = 3.0 * np.eye(8)[labels] * [3, 0.6, 0.6, 0.6, 1, 1, 1, 1] + rng.normal(size=(1000, 8))
+    np.save(tmp_path / "train.npy", features[:, None].astype(np.float32))
+    monkeypatch.setattr(trials, "read_info", lambda folder: SimpleNamespace(label_names="abcd"))
+    return LogisticPoint("p", "", tmp_path, 100, 1, None, [tmp_path], rounds=Rounds("badge", 40, 20))
+
+
+def shard_of(point: LogisticPoint) -> Any:
+    labels = np.random.default_rng(0).integers(4, size=1000)
+    labels[::10] = UNLABELLED
+    return SimpleNamespace(labels=labels)
+
+
+def test_an_arm_that_chooses_begins_as_one_that_draws_and_adds_in_rounds(point):
+    shard = shard_of(point)
+    drawn = replace(point, rounds=None)
+    chosen = {count: {*replace(point, num_labels=count)._chosen(shard)} for count in (40, 60, 70, 100)}
+    assert chosen[40] == {*replace(drawn, num_labels=40)._chosen(shard)}
+    assert chosen[40] < chosen[60] < chosen[70] < chosen[100]
+    assert [len(each) for each in chosen.values()] == [40, 60, 70, 100]
+    assert chosen[100] != {*replace(drawn, num_labels=100)._chosen(shard)}
+    assert not any(shard.labels[k] == UNLABELLED for k in chosen[100])
+    everything = {*replace(point, num_labels=900)._chosen(shard)}
+    assert everything == {*np.flatnonzero(shard.labels != UNLABELLED)}
+
+
+def test_what_is_chosen_is_of_the_classes_that_are_hard_to_tell(point):
+    shard = shard_of(point)
+    chosen = replace(point, num_labels=200)._chosen(shard)
+    drawn = replace(point, num_labels=200, rounds=None)._chosen(shard)
+    assert (shard.labels[chosen] == 0).sum() < 0.7 * (shard.labels[drawn] == 0).sum()
+
+
+def test_the_choice_is_the_seeds_and_of_no_more_than_the_pool(point, monkeypatch):
+    shard = shard_of(point)
+    again, other = point._chosen(shard), replace(point, seed=2)._chosen(shard)
+    assert {*again} == {*point._chosen(shard)} != {*other}
+    monkeypatch.setattr(trials, "_POOL", 50)
+    assert len(point._chosen(shard)) == 100  # more than the pool: then as many as are wanted

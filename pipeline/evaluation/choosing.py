@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.evaluation.acquisition import Strategy, choose
+from pipeline.evaluation.acquisition import Strategy
 from pipeline.evaluation.label_curve import Bootstrap, Errors, comparisons, curve, labels_needed
 from pipeline.evaluation.probe import fit_probe, side_by_side
+from pipeline.evaluation.rounds import one_round
 
 BASE: Strategy = "random"
 
@@ -35,7 +36,7 @@ def try_strategies(
     judges the others. `above` holds each error minus that of random choice, `needed` how many labels random
     choice needs for the error that a strategy has at a count.
     """
-    num_classes, columns_NF = int(labels_N.max()) + 1, side_by_side([features_NPF])
+    num_classes, features, columns_NF = int(labels_N.max()) + 1, [features_NPF], side_by_side([features_NPF])
     wrong: dict[str, dict[int, dict[int, np.ndarray]]] = {name: {} for name in (BASE, *strategies)}
     for seed in seeds:
         first = np.random.default_rng(seed).permutation(len(labels_N))[: counts[0]]
@@ -43,7 +44,7 @@ def try_strategies(
             rng, chosen = np.random.default_rng((seed, 1)), first
             for count in counts:
                 if len(chosen) < count:
-                    chosen = _more(name, count, chosen, features_NPF, columns_NF, labels_N, num_classes, rng)  # type: ignore[arg-type]
+                    chosen = one_round(name, count, chosen, features, columns_NF, labels_N, num_classes, rng)  # type: ignore[arg-type]
                 probe = fit_probe([features_NPF[chosen]], labels_N[chosen], num_classes, seed)
                 found = probe.probabilities([test_TPF]).argmax(1)
                 wrong[name].setdefault(count, {})[seed] = found != test_labels_T
@@ -55,20 +56,3 @@ def try_strategies(
         "above": comparisons(errors, BASE),
         "needed": {name: labels_needed(errors, BASE, name) for name in strategies},
     }
-
-
-def _more(
-    strategy: Strategy,
-    count: int,
-    chosen: np.ndarray,
-    features_NPF: np.ndarray,
-    columns_NF: np.ndarray,
-    labels_N: np.ndarray,
-    num_classes: int,
-    rng: np.random.Generator,
-) -> np.ndarray:
-    rest = np.setdiff1d(np.arange(len(labels_N)), chosen)
-    probe = fit_probe([features_NPF[chosen]], labels_N[chosen], num_classes, 0)
-    probs = probe.probabilities([features_NPF[rest]])
-    new = choose(strategy, count - len(chosen), probs, columns_NF[rest], columns_NF[chosen], rng)
-    return np.concatenate([chosen, rest[new]])

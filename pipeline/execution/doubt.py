@@ -6,20 +6,24 @@ import csv
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
+from typing import Any
 
 import numpy as np
 
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
-from pipeline.corpus.text_parts import SEPARATOR
+from pipeline.corpus.text_parts import SEPARATOR, readable
 from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.evaluation.doubtful_labels import Doubt, doubts, flipped
 from pipeline.evaluation.probe import pooled_features
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.execution.opened import open_head_start
 from pipeline.files.atomic import atomic_write
+from pipeline.report.studies import write_study
 
 _DOCUMENTS = Path("data/documents/target")
+_SHOWN, _SHOWN_CHARACTERS = 20, 400  # of the list, on the page
 
 
 @dataclass(frozen=True)
@@ -29,14 +33,15 @@ class Doubted:
     precision: float | None  # of labels that were flipped for a trial; None: none were
     recall: float | None
     file: Path | None
+    study: Path
 
 
-def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: int) -> Doubted:
+def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: int, studies: Path) -> Doubted:
     """List training documents whose label the others contradict, the most doubtful first.
 
     Each document is judged by a model of the other folds: logistic regression on the head start's frozen
     features and TF-IDF. With `flip` that share of the labels is changed at random first, and the list is
-    judged by how many of these it has; nothing is written then.
+    judged by how many of these it has; no list is written then. Both leave their figures in `studies`.
 
     Raises ValueError for an unknown head start, missing inputs, and fewer labels than folds.
     """
@@ -57,12 +62,24 @@ def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: i
         opened.encoder, documents, opened.settings.probe, opened.reading, idf, opened.device
     )
     found = doubts(_out_of_fold(texts, features, given, len(names), folds, seed), given)
+    study: dict[str, Any] = {
+        "headstart": headstart, "key": opened.card.key, "num_judged": len(labels), "num_doubted": len(found),
+    }  # fmt: skip
     if flip:
         hits = len({each.document for each in found} & {*changed.tolist()})
-        precision = hits / len(found) if found else None
-        return Doubted(len(found), len(labels), precision, hits / max(1, len(changed)), None)
+        precision, recall = hits / len(found) if found else None, hits / max(1, len(changed))
+        study |= {"flipped": flip, "precision": precision, "recall": recall}
+        file = write_study(studies, "doubtful_flipped", headstart, study)
+        return Doubted(len(found), len(labels), precision, recall, None, file)
     _write(out, found[:most], texts, given, names)
-    return Doubted(len(found), len(labels), None, None, out)
+    study["labels"] = [
+        {"given": names[given[each.document]], "likely": names[each.likely], "margin": each.margin,
+         "text": shorten(readable(texts[each.document]), _SHOWN_CHARACTERS, placeholder=" ...")}
+        for each in found[:_SHOWN]
+    ]  # fmt: skip
+    return Doubted(
+        len(found), len(labels), None, None, out, write_study(studies, "doubtful", headstart, study)
+    )
 
 
 def _out_of_fold(

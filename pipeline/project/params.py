@@ -29,12 +29,15 @@ from pipeline.training.settings import (
 )
 
 FROZEN_STARTS = ("probe", "with_tfidf")  # arms that read features of a frozen network
+# Arms that read these features, too, and choose which documents have labels: what each trains.
+CHOSEN = {"probe_chosen": "probe", "with_tfidf_chosen": "with_tfidf"}
+FROZEN_ARMS = (*FROZEN_STARTS, *CHOSEN)
 IN_CONTEXT = "in_context"  # arms that train nothing: a language model is asked
 STARTS = (
     "general_lm",
     "target_lm_alone",
     "scratch",
-    *FROZEN_STARTS,
+    *FROZEN_ARMS,
     IN_CONTEXT,
 )  # beside the target's language model
 BASELINES = ("tfidf",)  # arms without a head start
@@ -106,12 +109,17 @@ class Params(Section):
         known = {*self.run.headstarts, *self.trained_ensembles(), *BASELINES}
         found = [arm for arm in self.sample_efficiency.arms if arm.partition(":")[0] in known]
         if num_texts > PAIR:
-            found = [arm for arm in found if not ({*BASELINES, *FROZEN_STARTS} & {*arm.split(":")})]
+            found = [arm for arm in found if not ({*BASELINES, *FROZEN_ARMS} & {*arm.split(":")})]
         return found
 
     def trained_arms(self, num_texts: int) -> list[str]:
         """The arms that train something on each number of labels."""
         return [arm for arm in self.arms(num_texts) if not is_in_context(arm)]
+
+
+def is_chosen(arm: str) -> bool:
+    """Whether an arm of the label curve chooses which documents have labels."""
+    return arm.partition(":")[2] in CHOSEN
 
 
 def is_in_context(arm: str) -> bool:
@@ -195,13 +203,13 @@ def _check_names(params: Params) -> None:
             raise ValueError("distil_classifier has no weight above 0: set soft or hard")
     for arm in params.sample_efficiency.arms:
         name, _, start = arm.partition(":")
-        if start not in ("", *FROZEN_STARTS) and name in params.ensembles:
+        if start not in ("", *FROZEN_ARMS) and name in params.ensembles:
             raise ValueError(
                 f"sample_efficiency.arms has {arm}, but {name} is an ensemble, which is an arm by itself or "
-                f"with {' or '.join(f':{way}' for way in FROZEN_STARTS)}"
+                f"with {' or '.join(f':{way}' for way in FROZEN_ARMS)}"
             )
         baselines = () if start else BASELINES
-        ensembles = params.ensembles if start in ("", *FROZEN_STARTS) else ()
+        ensembles = params.ensembles if start in ("", *FROZEN_ARMS) else ()
         _check_known(name, [*params.headstarts, *ensembles, *baselines], "sample_efficiency.arms")
         if start:
             _check_known(start, STARTS, f"sample_efficiency.arms, after {name}:,")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.project import stages
+from pipeline.project.params import FROZEN_ARMS
 from pipeline.report.studies import Study
 
 Row = Mapping[str, Any]
@@ -24,6 +25,8 @@ _STARTS = {
     "scratch": "from scratch",
     "probe": "frozen features",
     "with_tfidf": "frozen features and TF-IDF",
+    "probe_chosen": "frozen features, labels chosen",
+    "with_tfidf_chosen": "frozen features and TF-IDF, labels chosen",
     "general_lm": "general language model only",
     "target_lm_alone": "target language model only",
     "in_context": "asked, not trained",
@@ -235,8 +238,7 @@ def _core_seconds_before(figures: Figures, arm: str) -> float | None:
     """Core time of the language models and features that an arm starts from; None if it was not recorded."""
     stages_of = {
         "": ("pretrain_lm", "finetune_lm"),
-        "probe": FROZEN,
-        "with_tfidf": FROZEN,
+        **dict.fromkeys(FROZEN_ARMS, FROZEN),
         "general_lm": ("pretrain_lm",),
     }
     needed = stages_of.get(arm.partition(":")[2], ())

@@ -89,6 +89,7 @@ def _label_curve(figures: Figures) -> str:
         + "".join(f"\nFailed: {plain(name)}: {plain(why)}\n" for name, why in metrics["failed"].items())
         + _paragraphs(sentences.label_curve(figures))
         + _paragraphs(sentences.comparisons(figures))
+        + _paragraphs(sentences.chosen(figures))
         + f"\nError minus that of {base}, on the same seeds, subsets and test documents:\n\n"
         + (table(list(differences.values())) or "There is nothing to compare with.\n")
         + _labels_needed(figures)

@@ -99,6 +99,7 @@ def page(figures: Figures, provenance: Provenance) -> str:
         ("layers", "Which layers serve a probe", _layers(figures)),
         ("forms", "Exported forms", _forms(figures)),
         ("choosing", "Which documents to label", _choosing(figures)),
+        ("doubtful", "Labels that look wrong", _doubtful(figures)),
         ("anatomy", "How contextual each layer is", _anatomy(figures)),
         ("alignments", "Translations, and where the attention looked", _alignments(figures)),
         ("rates", "Learning rates as used", _rates(figures)),
@@ -185,6 +186,7 @@ def _labels(figures: Figures) -> str:
             [
                 *sentences.label_curve(figures),
                 *sentences.comparisons(figures),
+                *sentences.chosen(figures),
             ]
         )
         + f"<h3>Error compared with {base}</h3>"
@@ -379,6 +381,14 @@ def _choosing(figures: Figures) -> str:
     return "".join(
         f"<p>{escape(sentences.choosing(study))}</p>" + _table(tables.choosing(study))
         for study in figures.studies_of("choosing")
+    )
+
+
+def _doubtful(figures: Figures) -> str:
+    return "".join(
+        f"<p>{escape(sentences.doubtful(study, figures.studies_of('doubtful_flipped')))}</p>"
+        + _details("The most doubtful", _table(tables.doubtful(study), text=("text",)))
+        for study in figures.studies_of("doubtful")
     )
 
 

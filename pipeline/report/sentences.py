@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.project.params import CHOSEN, is_chosen
 from pipeline.report.figures import (
     TRAININGS,
     Figures,
@@ -265,6 +266,52 @@ def choosing(study: Mapping[str, Any]) -> str:
         f"mean of {study['num_seeds']} first draws; in brackets the interval of the points above random "
         f"choice. {verdict}"
     )
+
+
+def chosen(figures: Figures) -> list[str]:
+    """Tell for each arm that chooses its labels what that saved, beside the same arm with labels drawn."""
+    metrics, said = figures["sample_efficiency"], []
+    for arm in filter(is_chosen, metrics["arms"]):
+        name, _, start = arm.partition(":")
+        drawn = f"{name}:{CHOSEN[start]}"
+        above = by_arm(figures, "above", of=arm).get(drawn, {})
+        better = [count for count, each in above.items() if each["difference_low"] > 0]
+        if drawn not in metrics["arms"] or len(metrics["labels"]) < 2:
+            continue
+        if not better:
+            said.append(
+                f"{name_of(drawn)}: choosing labels clearly saves none; at no number of labels are there "
+                "clearly fewer mistakes than with labels drawn at random."
+            )
+            continue
+        needed = by_arm(figures, "labels_needed", of=drawn).get(arm, {})
+        worth = [
+            f"{count:,} chosen labels are worth {number_of_labels(needed[count])} drawn at random"
+            for count in better
+            if count in needed
+        ]
+        said.append(
+            f"{name_of(drawn)}: with chosen labels there are clearly fewer mistakes at "
+            f"{listed([f'{count:,}' for count in better])}" + (f"; {listed(worth)}." if worth else ".")
+        )
+    return said
+
+
+def doubtful(study: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> str:
+    """Tell how many labels `headstart doubt` doubts, and how good its list was in a trial."""
+    said = (
+        f"{study['num_doubted']:,} of {study['num_judged']:,} labels of training documents are in doubt: the "
+        f"frozen features of {study['headstart']} and TF-IDF, learned from the other documents, confidently "
+        "tell another class."
+    )
+    for trial in (each for each in trials if each["headstart"] == study["headstart"]):
+        share = "none" if trial["precision"] is None else f"{trial['precision']:.0%}"
+        said += (
+            f" With {trial['flipped']:.0%} of the labels changed at random, {trial['num_doubted']:,} were in "
+            f"doubt; {share} of these were changed ones, and of all changed ones {trial['recall']:.0%} were "
+            "among them."
+        )
+    return said
 
 
 def in_context(figures: Figures) -> list[str]:

@@ -144,6 +144,14 @@ def choosing(study: Mapping[str, Any]) -> Table:
     return rows
 
 
+def doubtful(study: Mapping[str, Any]) -> Table:
+    """The most doubtful labels that `headstart doubt` found."""
+    return [
+        {"given": shown_label(row["given"]), "likely": shown_label(row["likely"]), "text": row["text"]}
+        for row in study["labels"]
+    ]
+
+
 def anatomy(study: Mapping[str, Any]) -> Table:
     """The measures of `headstart anatomy` by layer, above those of random words."""
 

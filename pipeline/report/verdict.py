@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from pipeline.project.params import is_chosen
 from pipeline.report.figures import Figures, by_arm, core_seconds_of, name_of
 from pipeline.report.sentences import listed, number_without_interval
 from pipeline.report.tables import milliseconds
@@ -201,7 +202,9 @@ def _outcome(low: float, high: float) -> Outcome:
 
 
 def _arms(figures: Figures) -> list[str]:
-    return [arm for arm in figures["sample_efficiency"]["arms"] if arm not in _rivals(figures)]
+    """The arms with a head start; none that chooses its labels, which a rival could do, too."""
+    arms = figures["sample_efficiency"]["arms"]
+    return [arm for arm in arms if arm not in _rivals(figures) and not is_chosen(arm)]
 
 
 def _uses(figures: Figures, name: str) -> list[str]:

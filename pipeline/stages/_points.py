@@ -10,22 +10,32 @@ from typing import Any, Literal, cast
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.corpus.tokens import read_info
+from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.distributed.session import Session
 from pipeline.evaluation.in_context import Prompt, prompt_of, without_content
 from pipeline.machine.cost import total
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
-from pipeline.project.params import FROZEN_STARTS, IN_CONTEXT, Params
+from pipeline.project.params import CHOSEN, FROZEN_ARMS, IN_CONTEXT, Params
 from pipeline.settings.loader import overlay
-from pipeline.stages._trials import ClassifierPoint, InContextPoint, LogisticPoint, ModelPoint
+from pipeline.stages._trials import ClassifierPoint, InContextPoint, LogisticPoint, ModelPoint, Rounds
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
-from pipeline.training.classifier import FewLabels, make_classifier_job
+from pipeline.training.classifier import FewLabels, label_counts, make_classifier_job
 from pipeline.training.language_model import make_language_model_job
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 
 # What a network's weights come from.
-Start = Literal["target_lm", "general_lm", "target_lm_alone", "scratch", "probe", "with_tfidf", "in_context"]
+Start = Literal[
+    "target_lm",
+    "general_lm",
+    "target_lm_alone",
+    "scratch",
+    "probe",
+    "with_tfidf",
+    "probe_chosen",
+    "with_tfidf_chosen",
+    "in_context",
+]
 
 
 @dataclass(frozen=True)
@@ -109,7 +119,7 @@ def train_target_lm_alone(
 def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
     """The trainings of a point: one, or one for each member of an ensemble."""
     names = params.head_starts_of(place.arm)
-    if not names or place.start in FROZEN_STARTS:
+    if not names or place.start in FROZEN_ARMS:
         return [_logistic(place, names, params, inputs)]
     if place.start == IN_CONTEXT:
         return [_in_context(place, resolve(params, names[0]), params, inputs)]
@@ -118,8 +128,10 @@ def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
 
 def _logistic(place: Place, names: Sequence[str], params: Params, inputs: Inputs) -> Spec:
     """Logistic regression on head starts' frozen features, with TF-IDF beside them, or on TF-IDF alone."""
-    kind = place.start if names else "tfidf"
-    trial = " ".join((*names, kind, f"{place.num_labels} labels, seed {place.seed}"))
+    start: str = place.start if names else "tfidf"
+    kind = CHOSEN.get(start, start)
+    rounds = _rounds(params, inputs, place) if start in CHOSEN else None
+    trial = " ".join((*names, start, f"{place.num_labels} labels, seed {place.seed}"))
     test_documents = params.sample_efficiency.test_documents
     labels_of = [*names, *params.run.headstarts][0]  # all head starts have the same documents and labels
     read = [file for name in names for file in (f"tokens/{name}/target.json", f"features/{name}")]
@@ -137,15 +149,25 @@ def _logistic(place: Place, names: Sequence[str], params: Params, inputs: Inputs
             test_documents,
             features,
             inputs.documents.resolve() if kind != "probe" else None,
+            rounds,
         )
 
     identity = {
         "arm": kind,
+        **({} if rounds is None else {"rounds": asdict(rounds)}),
         "labels": place.num_labels,
         "seed": place.seed,
         "test_documents": test_documents,
     }
     return Spec(trial, identity, tuple(read), build)
+
+
+def _rounds(params: Params, inputs: Inputs, place: Place) -> Rounds:
+    """How the labels of a point are chosen: they begin as the curve's fewest labels, which are drawn."""
+    settings = params.sample_efficiency
+    train = open_shard(inputs.tokens_of(params.head_starts_of(place.arm)[0]), "train")
+    fewest = label_counts(settings.labels, train)[0][0]
+    return Rounds(settings.choosing.strategy, fewest, settings.choosing.per_round)
 
 
 def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:

@@ -22,8 +22,10 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import device_of
+from pipeline.evaluation.acquisition import Strategy
 from pipeline.evaluation.in_context import InContext, Prompt
 from pipeline.evaluation.probe import fit_probe
+from pipeline.evaluation.rounds import chosen_in_rounds
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.machine.cost import Cost, total
@@ -32,6 +34,8 @@ from pipeline.training.cards import build_classifier, build_encoder, build_langu
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.classifier import ClassifierJob, chosen_documents, predict_logits
 from pipeline.training.language_model import LanguageModelJob
+
+_POOL = 10_000  # documents to choose from, or as many as are chosen; all, where there are fewer
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,15 @@ class ClassifierPoint:
 
 
 @dataclass(frozen=True)
+class Rounds:
+    """How the documents that have labels are chosen: the first at random, the others in rounds."""
+
+    strategy: Strategy
+    first: int
+    per_round: int
+
+
+@dataclass(frozen=True)
 class LogisticPoint:
     """Logistic regression on frozen features, on TF-IDF, or on both: on what it is given.
 
@@ -84,9 +97,10 @@ class LogisticPoint:
     test_documents: int | None
     features: Sequence[Path] = ()  # a head start's folder, by split
     documents: Path | None = None  # for TF-IDF
+    rounds: Rounds | None = None  # None: all documents are drawn at random
 
     def __post_init__(self) -> None:
-        assert self.features or self.documents
+        assert self.features or (self.documents and not self.rounds)
 
     def recorded(self, session: Session) -> LogisticPoint:
         return self  # it has no curve
@@ -94,7 +108,7 @@ class LogisticPoint:
     def run(self, fence: Fence) -> Checkpoint:
         cost = Cost()
         train, test = open_shard(self.tokens, "train"), open_shard(self.tokens, "test")
-        chosen = chosen_documents(train, self.num_labels, self.seed, "sample_efficiency.labels")
+        chosen = self._chosen(train)
         tested = test_sample(test, self.test_documents)
         fitted_on = (
             train.labels[chosen].astype(np.int64),
@@ -111,6 +125,23 @@ class LogisticPoint:
             joint = fit_joint(self._texts("train", chosen), self._features("train", chosen), *fitted_on)
             probs = joint.probabilities(self._texts("test", tested), self._features("test", tested))
         return _outcome(0, torch.from_numpy(probs), cost.spent(), {})
+
+    def _chosen(self, train: TokenShard) -> np.ndarray:
+        def drawn_at_random(count: int) -> np.ndarray:
+            return chosen_documents(train, count, self.seed, "sample_efficiency.labels")
+
+        labelled = np.flatnonzero(train.labels != UNLABELLED)
+        if self.rounds is None or self.num_labels in (self.rounds.first, len(labelled)):
+            return drawn_at_random(self.num_labels)
+        drawn = drawn_at_random(self.rounds.first)
+        others = np.random.default_rng((self.seed, 2)).permutation(np.setdiff1d(labelled, drawn))
+        pool = np.concatenate([drawn, others[: max(_POOL, self.num_labels) - len(drawn)]])
+        chosen = chosen_in_rounds(
+            self.rounds.strategy, self.num_labels, self.rounds.per_round, np.arange(len(drawn)),
+            self._features("train", pool), train.labels[pool].astype(np.int64),
+            len(read_info(self.tokens).label_names or ()), self.seed,
+        )  # fmt: skip
+        return np.sort(pool[chosen])
 
     def _features(self, split: str, chosen: np.ndarray) -> list[np.ndarray]:
         return [np.load(each / f"{split}.npy", mmap_mode="r")[chosen] for each in self.features]

@@ -6,10 +6,18 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from pipeline.evaluation.acquisition import Strategy
 from pipeline.settings.section import Count, Distinct, NonNegative, NumLabels, Positive, Section, Seed
 
 # A head start, an ensemble, `tfidf`, or a head start with what else it starts from: `ulmfit:scratch`.
 Arm = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z_]+)?$")]
+
+
+class Choosing(Section):
+    """How arms choose the documents that have labels, in place of a random draw."""
+
+    strategy: Strategy
+    per_round: Count  # labels, before the next ones are chosen
 
 
 class SampleEfficiency(Section):
@@ -18,6 +26,7 @@ class SampleEfficiency(Section):
     labels: Annotated[list[NumLabels], Field(min_length=1), Distinct]  # those that cannot be are left out
     seeds: Annotated[list[Seed], Field(min_length=1), Distinct]
     classifier: dict[str, Any]  # laid over finetune_classifier of each head start
+    choosing: Choosing
     test_documents: Count | None  # a seeded sample of this size; null: all
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)]
     confidence: Annotated[float, Field(gt=0, lt=1)]
