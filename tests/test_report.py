@@ -1044,3 +1044,51 @@ def test_a_threshold_that_does_not_hold_on_test_documents_is_told(figures):
     )
     assert "the threshold for 5.0% did not hold: 9.0% are clearly more" in said
     assert "the probabilities are shipped as they are" in said
+
+
+def with_chosen_labels(figures: Figures, difference: float) -> Figures:
+    """An arm that chooses its labels beside one that draws them, which has so much more error at 1,000."""
+    found = copy.deepcopy(figures.metrics["sample_efficiency"])
+    drawn, chosen = "ulmfit:probe", "ulmfit:probe_chosen"
+    for arm, error in ((drawn, 0.4 + difference), (chosen, 0.4)):
+        found["arms"].append(arm)
+        found["head_starts"][arm] = ["ulmfit"]
+        found["curve"][arm] = {"100": point(0.5), "1000": point(error)}
+        found["cost"][arm], found["core_seconds"][arm] = found["cost"]["ulmfit"], {"100": 1.0, "1000": 2.0}
+    found["above"][chosen] = {drawn: {"100": above(0.0), "1000": above(difference)}}
+    found["labels_needed"][drawn] = {
+        chosen: {"1000": {"more_than": 1000, "labels_low": 900, "labels_high_more_than": 1000}}
+    }
+    return dataclasses.replace(figures, metrics={**figures.metrics, "sample_efficiency": found})
+
+
+def test_what_choosing_labels_saves_is_told_and_so_if_it_saves_nothing(figures):
+    assert sentences.chosen(figures) == []
+    assert sentences.chosen(with_chosen_labels(figures, 0.05)) == [
+        "ulmfit (frozen features): with chosen labels there are clearly fewer mistakes at 1,000; 1,000 "
+        "chosen labels are worth more than 1,000 (900 to more than 1,000) drawn at random."
+    ]
+    (said,) = sentences.chosen(with_chosen_labels(figures, 0.005))
+    assert said.startswith("ulmfit (frozen features): choosing labels clearly saves none")
+    html = page(with_chosen_labels(figures, 0.005), Provenance())
+    assert "ulmfit (frozen features, labels chosen)" in html
+    assert said in html
+
+
+def test_an_arm_that_chooses_its_labels_is_no_use_of_a_head_start(figures):
+    best = with_chosen_labels(figures, 0.05)
+    for count in ("100", "1000"):
+        best.metrics["sample_efficiency"]["curve"]["ulmfit:probe_chosen"][count] = point(0.001)
+    assert "labels chosen" not in " ".join(verdict(best))
+
+
+def test_labels_that_look_wrong_are_listed_with_their_texts(figures):
+    study = {"headstart": "ulmfit", "key": None, "num_judged": 1000, "num_doubted": 30,
+             "labels": [{"given": EVIL, "likely": "b", "margin": -0.9, "text": EVIL}]}  # fmt: skip
+    trial = {"headstart": "ulmfit", "key": None, "num_judged": 1000, "num_doubted": 60, "flipped": 0.05,
+             "precision": 0.6, "recall": 0.7}  # fmt: skip
+    studies = {"doubtful-ulmfit": study, "doubtful_flipped-ulmfit": trial}
+    html = page(dataclasses.replace(figures, studies=studies), Provenance())
+    assert "30 of 1,000 labels of training documents are in doubt" in html
+    assert "60 were in doubt; 60% of these were changed ones, and of all changed ones 70% were" in html
+    assert EVIL not in html
