@@ -213,17 +213,18 @@ def test_a_blend_is_compared_with_one_of_all_but_a_head_start():
     """Without a strong head start it is clearly worse, without a useless one it is not."""
     from types import SimpleNamespace
 
-    from pipeline.stages.evaluate import _blends_without, _Candidate
+    from pipeline.stages._candidates import Candidate
+    from pipeline.stages.evaluate import _blends_without
 
     probs, labels = predictions(3, [3.0, 0.0, 1.0], 1000)
     members = {"strong": ["strong"], "useless": ["useless"], "tfidf": []}
     candidates = [
-        _Candidate(name, each[:500], each[500:], 1.0, {name: Share(1.0)}, head_starts, {})
+        Candidate(name, each[:500], each[500:], 1.0, {name: Share(1.0)}, head_starts, {})
         for (name, head_starts), each in zip(members.items(), probs, strict=True)
     ]
     shares = dict(zip(members, fit_blend(probs[:, :500], labels[:500]), strict=True))
     test = blended([each.test for each in candidates], list(shares.values()))
-    blend = _Candidate(BLEND, probs[0, :500], test, 3.0, shares, ["strong", "useless"], {})
+    blend = Candidate(BLEND, probs[0, :500], test, 3.0, shares, ["strong", "useless"], {})
     first, last = SimpleNamespace(labels=labels[:500]), SimpleNamespace(labels=labels[500:])
     data = SimpleNamespace(validation=first, test=last)
     settings = SimpleNamespace(evaluate=SETTINGS, run=SimpleNamespace(seed=1))

@@ -228,17 +228,17 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
 
 def test_an_evaluation_loads_each_classifier_once(project, tmp_path, monkeypatch):
     """Also where it explains answers; here all are right, so two of these are explained."""
-    from pipeline.stages import evaluate
+    from pipeline.stages import _candidates, evaluate
 
     loaded: list[str] = []
-    load = evaluate.load_classifier
+    load = _candidates.load_classifier
 
     def noted(folder):
         loaded.append(folder.name)
         return load(folder)
 
     monkeypatch.chdir(project)
-    monkeypatch.setattr(evaluate, "load_classifier", noted)
+    monkeypatch.setattr(_candidates, "load_classifier", noted)
     monkeypatch.setattr(evaluate.evaluation, "confident_errors", lambda *arguments: [0, 1])
     data, settings = project / "data", params.load(project / "params.yaml")
     quick = settings.evaluate.model_copy(update={"baseline_tfidf": False})

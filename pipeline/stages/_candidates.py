@@ -1,0 +1,368 @@
+"""The candidates of `evaluate`: their probabilities for validation and test documents, and how to ship them.
+
+Not a stage. Shapes: N documents, C classes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from models.heads import Classifier
+from pipeline.artifacts.model_folder import ModelFolder, load_classifier
+from pipeline.artifacts.shipped import (
+    FrozenEncoder,
+    Labelling,
+    ShippedProbe,
+    write_probe,
+    write_tfidf,
+)
+from pipeline.corpus.document_files import read_texts
+from pipeline.corpus.leakage import leaked_documents
+from pipeline.corpus.token_links import read_link, tokens_at
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
+from pipeline.evaluation.attention_weights import attended, most_looked_at
+from pipeline.evaluation.blend import Share, blended
+from pipeline.evaluation.probe import ProbeClassifier, Reading, fit_probe
+from pipeline.evaluation.tfidf import fit_tfidf
+from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
+from pipeline.machine.cost import Cost
+from pipeline.project.headstarts import resolve
+from pipeline.project.params import Params
+from pipeline.training.cards import ModelCard, form_of
+from pipeline.training.checkpoint import tensors_under
+from pipeline.training.classifier import chosen_documents, predict_logits
+
+TFIDF = "tfidf"
+_LOOKED_AT, _SHOWN = 500, 6  # test documents whose attention is counted, and those of them that are shown
+_LEAST_WEIGHT = 0.01  # a part of less is left out of a blend, for it costs as much as any other
+
+
+# ---------------------------------------------------------------------------------------------- data
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The labelled documents of a split."""
+
+    split: str
+    documents: np.ndarray  # indices into the split
+    labels: np.ndarray
+
+    @staticmethod
+    def of(shard: TokenShard, split: str) -> Labelled:
+        chosen = np.flatnonzero(shard.labels != UNLABELLED)
+        return Labelled(split, chosen, shard.labels[chosen].astype(np.int64))
+
+    def without(self, documents: np.ndarray) -> Labelled:
+        kept = ~np.isin(self.documents, documents)
+        return Labelled(self.split, self.documents[kept], self.labels[kept])
+
+
+@dataclass(frozen=True)
+class Data:
+    """The documents to learn from, to choose by and to test on. All head starts have the same."""
+
+    tokens: Path  # links, by head start
+    documents: Path
+    label_names: tuple[str, ...]
+    num_texts: int  # of a document
+    splits: Sequence[str]
+    train: Labelled
+    validation: Labelled
+    test: Labelled
+    leaked: np.ndarray  # test documents that were trained on
+    num_leaked: int
+
+    @staticmethod
+    def of(params: Params, tokens: Path, documents: Path, leaks: Path) -> Data:
+        first = tokens_at(tokens / params.run.headstarts[0] / "target.json")
+        info = read_info(first)
+        names = info.label_names
+        train, test = open_shard(first, "train"), Labelled.of(open_shard(first, "test"), "test")
+        leaked = leaked_documents(leaks)
+        num_leaked = int(np.isin(test.documents, leaked).sum())
+        if params.leakage.action == "drop":
+            test = test.without(leaked)
+        if not len(test.documents) or names is None:
+            raise ValueError(f"{first} has no labelled test documents; set corpus.target.split.test above 0")
+        chosen = chosen_documents(train, params.finetune_classifier.max_labels, params.run.seed)
+        return Data(
+            tokens,
+            documents,
+            names,
+            info.num_texts,
+            [*info.splits],
+            Labelled("train", chosen, train.labels[chosen].astype(np.int64)),
+            Labelled.of(open_shard(first, "validation"), "validation"),
+            test,
+            leaked,
+            num_leaked,
+        )
+
+    def texts(self) -> dict[str, list[str]]:
+        """The documents' texts, by split."""
+        found = {}
+        for each in (self.train, *self.judged):
+            texts = read_texts(self.documents, each.split)
+            found[each.split] = [texts[k] for k in each.documents]
+        return found
+
+    def all_texts(self, split: str) -> Sequence[str]:
+        """Return the texts of a split with and without labels; none if there is no such split."""
+        return read_texts(self.documents, split) if split in self.splits else []
+
+    @property
+    def judged(self) -> tuple[Labelled, Labelled]:
+        return self.validation, self.test
+
+    def tokens_of(self, head_start: str) -> Path:
+        return tokens_at(self.tokens / head_start / "target.json")
+
+    def tokenizer_of(self, head_start: str) -> Path:
+        return Path(read_link(self.tokens / head_start / "target.json").tokenizer)
+
+
+# ---------------------------------------------------------------------------------------- candidates
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Probabilities (N, C) for validation and test documents, and what they cost."""
+
+    name: str
+    validation: np.ndarray
+    test: np.ndarray
+    seconds: float  # that the test documents took
+    parts: dict[str, Share]  # single candidates
+    head_starts: Sequence[str]
+    cost: dict[str, float]  # of its fit, where it was fitted here
+    is_frozen: bool = False  # its head starts were not fine-tuned as classifiers
+    write: Callable[[Path], None] = lambda folder: None
+    explain: Callable[[int, int], list[tuple[str, float]]] | None = None  # (test document, label)
+    looked_at: Callable[[], dict[str, Any]] | None = None  # by its attention pooling
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return {part: share.weight for part, share in self.parts.items()}
+
+
+def mixture(name: str, shares: Mapping[str, Share], found: Mapping[str, Candidate]) -> Candidate:
+    """A weighted mean of single candidates, without those of next to no weight."""
+    used = {part: share for part, share in shares.items() if share.weight > _LEAST_WEIGHT}
+    total = sum(share.weight for share in used.values())
+    parts = {part: replace(share, weight=share.weight / total) for part, share in used.items()}
+    members = [found[part] for part in parts]
+    return Candidate(
+        name,
+        blended([each.validation for each in members], list(parts.values())),
+        blended([each.test for each in members], list(parts.values())),
+        seconds=sum(each.seconds for each in members),
+        parts=parts,
+        head_starts=list(dict.fromkeys(name for each in members for name in each.head_starts)),
+        cost={},
+        is_frozen=all(each.is_frozen for each in members),
+    )
+
+
+def network(params: Params, name: str, data: Data, classifiers: Path) -> Candidate:
+    """A head start's fine-tuned classifier."""
+    folder, tokens = classifiers / name, data.tokens_of(name)
+    model, card, head = load_classifier(folder)
+    if card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
+        raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
+    validation, _ = _predicted(model, card, tokens, data.validation)
+    test, seconds = _predicted(model, card, tokens, data.test)
+
+    def explain(document: int, label: int) -> list[tuple[str, float]]:
+        """Pieces of the text that the classifier read, each with how much it spoke for `label`."""
+        from pipeline.evaluation.attribution import token_attributions
+
+        rows = form_of(card).rows(open_shard(tokens, "test").document(document))
+        shown = label if head.num_choices is not None else 0  # the answer; or the texts as they are given
+        ids, moved = rows[shown], token_attributions(model.cpu(), rows, label)[shown]
+        if card.direction == "backward":
+            ids, moved = ids[::-1], moved[::-1]
+        pieces = Tokenizer.load(data.tokenizer_of(name)).pieces(ids)
+        return [(piece, round(float(value), 4)) for piece, value in zip(pieces, moved, strict=True)]
+
+    def write(aside: Path) -> None:
+        shutil.copytree(folder, aside)
+
+    def looked_at() -> dict[str, Any]:
+        return _looked_at(model, card, tokens, Tokenizer.load(data.tokenizer_of(name)), data, test)
+
+    return Candidate(
+        name,
+        validation,
+        test,
+        seconds,
+        {name: Share(1.0)},
+        [name],
+        {},
+        write=write,
+        explain=explain,
+        looked_at=None if model.attention is None else looked_at,
+    )
+
+
+def _looked_at(
+    model: Classifier, card: ModelCard, tokens: Path, tokenizer: Tokenizer, data: Data, probs: np.ndarray
+) -> dict[str, Any]:
+    """The words that attention pooling looks at most, and some texts with the weights of their tokens."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    places = evenly(len(data.test.documents), _LOOKED_AT)
+    shard = open_shard(tokens, "test")
+    documents = [shard.document(int(data.test.documents[place])) for place in places]
+    assert card.head is not None
+    has_choices = card.head.num_choices is not None
+    shown = [int(probs[place].argmax()) if has_choices else 0 for place in places]
+    begins_V = beginnings_of_words(tokens)
+    found = attended(model, documents, form_of(card), shown, tokenizer, begins_V, device)
+    names, labels = data.label_names, data.test.labels
+    return {
+        "num_documents": len(places),
+        "words": [asdict(each) for each in most_looked_at(found)],
+        "texts": [
+            {
+                "actual": names[labels[places[k]]],
+                "predicted": names[int(probs[places[k]].argmax())],
+                "tokens": [(token.text, round(token.weight, 4)) for token in found[k]],
+            }
+            for k in evenly(len(places), _SHOWN)
+        ],
+    }
+
+
+def evenly(size: int, most: int) -> np.ndarray:
+    """Places of at most `most` things out of `size`, evenly spaced."""
+    return np.unique(np.linspace(0, size - 1, most).round().astype(int))
+
+
+def _predicted(
+    model: Classifier, card: ModelCard, tokens: Path, labelled: Labelled
+) -> tuple[np.ndarray, float]:
+    """Probabilities (N, C), and the seconds that they took."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    shard, before = open_shard(tokens, labelled.split), time.monotonic()
+    texts = [shard.document(int(k)) for k in labelled.documents]
+    logits = predict_logits(model.to(device), texts, form_of(card), device)
+    return logits.double().softmax(1).numpy(), time.monotonic() - before
+
+
+def probe(
+    params: Params, name: str, members: Sequence[str], data: Data, features: Path, target_lm: Path
+) -> Candidate:
+    """Logistic regression on the frozen features of a head start, or of several side by side."""
+    pooled = _pooled(features, members, data)
+    classes = len(data.label_names)
+    cost = Cost()
+    fitted = fit_probe(pooled["train"], data.train.labels, classes, params.run.seed)
+    return _frozen(
+        f"{name}:probe",
+        cost,
+        lambda labelled: fitted.probabilities(pooled[labelled.split]),
+        data,
+        members,
+        write=lambda aside: _write_probe(aside, fitted, params, members, data, features, target_lm),
+    )
+
+
+def with_tfidf(
+    params: Params, name: str, members: Sequence[str], data: Data, features: Path, target_lm: Path
+) -> Candidate:
+    """Logistic regression on the frozen features of head starts and TF-IDF together."""
+    texts, pooled = data.texts(), _pooled(features, members, data)
+    classes = len(data.label_names)
+    cost = Cost()
+    fitted = fit_joint(texts["train"], pooled["train"], data.train.labels, classes, params.run.seed)
+    return _frozen(
+        f"{name}:with_tfidf",
+        cost,
+        lambda labelled: fitted.probabilities(texts[labelled.split], pooled[labelled.split]),
+        data,
+        members,
+        write=lambda aside: _write_probe(aside, fitted, params, members, data, features, target_lm),
+    )
+
+
+def tfidf(params: Params, data: Data) -> Candidate:
+    """The baseline, trained on the same labelled documents as the classifiers."""
+    texts, classes = data.texts(), len(data.label_names)
+    cost = Cost()
+    fitted = fit_tfidf(texts["train"], data.train.labels, classes, params.run.seed)
+    return _frozen(
+        TFIDF,
+        cost,
+        lambda labelled: fitted.probabilities(texts[labelled.split]),
+        data,
+        [],
+        write=lambda aside: write_tfidf(aside, fitted, _labelling(params, data)),
+    )
+
+
+def _frozen(
+    name: str,
+    cost: Cost,
+    probabilities: Callable[[Labelled], np.ndarray],
+    data: Data,
+    head_starts: Sequence[str],
+    write: Callable[[Path], None],
+) -> Candidate:
+    """A candidate whose fit, which `cost` has measured, is done."""
+    spent = dict(cost.spent())
+    validation, before = probabilities(data.validation), time.monotonic()
+    test = probabilities(data.test)
+    seconds = time.monotonic() - before
+    return Candidate(
+        name, validation, test, seconds, {name: Share(1.0)}, head_starts, spent, is_frozen=True, write=write
+    )
+
+
+def _pooled(features: Path, members: Sequence[str], data: Data) -> dict[str, list[np.ndarray]]:
+    """The pooled features of the documents by each head start, by split."""
+    return {
+        each.split: [
+            np.load(features / name / f"{each.split}.npy", mmap_mode="r")[each.documents] for name in members
+        ]
+        for each in (data.train, *data.judged)
+    }
+
+
+def _write_probe(
+    aside: Path,
+    fitted: ProbeClassifier | JointClassifier,
+    params: Params,
+    members: Sequence[str],
+    data: Data,
+    features: Path,
+    target_lm: Path,
+) -> None:
+    encoders = {name: _frozen_encoder(params, name, data, features, target_lm) for name in members}
+    tokenizers = {name: Tokenizer.file_in(data.tokenizer_of(name)) for name in members}
+    write_probe(aside, ShippedProbe(encoders, fitted), _labelling(params, data), tokenizers)
+
+
+def _frozen_encoder(params: Params, name: str, data: Data, features: Path, target_lm: Path) -> FrozenEncoder:
+    settings = resolve(params, name)
+    start, info = ModelFolder.at(target_lm / name), read_info(data.tokens_of(name))
+    card, classifier = start.card(), settings.finetune_classifier
+    return FrozenEncoder(
+        card=card,
+        tensors=tensors_under(start.tensors(), "encoder."),
+        idf_V=torch.from_numpy(np.load(features / name / "idf.npy")),
+        settings=settings.probe,
+        reading=Reading.of(classifier.max_tokens, classifier.bptt, card, info),
+    )
+
+
+def _labelling(params: Params, data: Data) -> Labelling:
+    return Labelling(data.label_names, params.corpus.target.normalise.model_dump(), data.num_texts)
