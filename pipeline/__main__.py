@@ -693,17 +693,13 @@ def predict(
 
         columns = tuple(text_column or ["text"])
         kept = tuple(keep or [])
-        is_summarised = summary is not None
-        label_in_bulk(
-            Request(
-                input, columns, models, format, kept, with_text, words, precision, caution, is_summarised
-            ),
-            output,
-            summary,
-        )
+        asked = Request(input, columns, models, format, kept, with_text, words, precision, caution, summary)
+        label_in_bulk(asked, output)
         return
     if summary:
         raise ValueError("--summary goes with --input")
+    if label_only and label_sets is not None:
+        raise ValueError("--label-only prints no sets of labels; leave one of the two out")
     from pipeline.inference.predict import Form, predict_lines
 
     form: Form = "labels" if label_only else "json_with_text" if with_text else "json"
@@ -810,7 +806,7 @@ def drift(
     level: Annotated[
         float, typer.Option(min=1e-12, max=0.5, help="Probability of any false alarm, of all comparisons.")
     ] = 0.01,
-    check: Annotated[bool, typer.Option("--check", help="End with code 1 if anything moved.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="End with code 3 if anything moved.")] = False,
 ) -> None:
     """Say whether the documents that a classifier sees are still of the kind that it was trained on."""
     from rich.console import Console
@@ -826,11 +822,13 @@ def drift(
         for row in rows:
             table.add_row(*row.values())
         Console().print(table)
+    for name in found.empty:
+        typer.echo(f"{_shown(name)}: no document was seen yet")
     typer.echo(
         f"wrote {found.picture}; if nothing moved, a false alarm has a probability of {level:g} at most"
     )
     if check and any(each.moved for measures in found.moved.values() for each in measures):
-        raise typer.Exit(1)
+        raise typer.Exit(3)
 
 
 @app.command()

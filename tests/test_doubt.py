@@ -25,7 +25,16 @@ def by_the_paper(probs: np.ndarray, labels: np.ndarray) -> dict[int, int]:
             likely = max(confident, key=lambda j: probs[k, j])
             if likely != given:
                 found[k] = likely
-    return found
+    return {k: likely for k, likely in found.items() if probs[k, likely] > probs[k, labels[k]]}
+
+
+def test_a_class_of_one_document_is_not_what_all_others_seem_to_be():
+    rng = np.random.default_rng(0)
+    labels = np.append(rng.integers(0, 2, 399), 2)
+    probs = 0.9 * (0.6 * np.eye(3)[labels] + 0.2) + 0.1 * rng.dirichlet(np.ones(3), 400)
+    probs[-1] = [0.95, 0.05, 0.0]
+    probs /= probs.sum(1, keepdims=True)
+    assert [each.document for each in doubts(probs, labels)] == [399]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -38,6 +47,7 @@ def test_documents_in_doubt_are_those_off_the_diagonal_of_the_confident_joint(se
         probs[each.document, labels[each.document]] - probs[each.document, each.likely] for each in found
     ]
     assert margins == sorted(margins)
+    assert all(margin < 0 for margin in margins)
     assert [each.margin for each in found] == pytest.approx(margins)
 
 

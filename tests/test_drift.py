@@ -17,7 +17,7 @@ from pipeline.__main__ import main
 from pipeline.artifacts.reference import Reference, read_reference, write_reference
 from pipeline.artifacts.shipped import ship
 from pipeline.evaluation.blend import Share
-from pipeline.evaluation.drift import Sample, compare, holm
+from pipeline.evaluation.drift import LABELS, WITHOUT_WORDS, Sample, _counts_differ, compare, holm
 from pipeline.evaluation.feature_space import fit_space
 from pipeline.evaluation.words import lengths_and_unknown, vocabulary
 from pipeline.inference import bulk, seen
@@ -63,17 +63,41 @@ def test_labels_are_compared_by_their_shares():
     measures = {"length": np.arange(50.0)}
     before = Sample(measures, {"a": 500, "b": 500, "never": 0})
     same, other = Sample(measures, {"a": 50_000, "b": 50_000}), Sample(measures, {"a": 80, "b": 20})
-    (_, still), (_, moved) = compare(before, [same, other], 0.01)
+    (_, still, _), (_, moved, _) = compare(before, [same, other], 0.01)
     assert (still.difference, still.moved) == (0, False)
     assert moved.difference == pytest.approx(0.3)
     assert moved.moved
-    (_, only) = compare(Sample(measures, {"a": 5}), [Sample(measures, {"a": 9})], 0.01)[0]
+    (_, only, _) = compare(Sample(measures, {"a": 5}), [Sample(measures, {"a": 9})], 0.01)[0]
     assert not only.moved
+
+
+@pytest.mark.parametrize("size", [3, 5, 10, 50])
+def test_few_documents_raise_no_more_false_alarms_by_their_labels(size):
+    shares = np.array([0.3, 0.25, 0.2, 0.1, 0.08, 0.04, 0.02, 0.01])
+    names, rng = "abcdefgh", np.random.default_rng(size)
+
+    def counts(total: int) -> dict[str, int]:
+        return dict(zip(names, map(int, rng.multinomial(total, shares)), strict=True))
+
+    before = counts(1500)
+    p_values = [_counts_differ(before, counts(size))[1] for _ in range(300)]
+    assert np.mean(np.array(p_values) < 0.05) < 0.05 + 3 * (0.05 * 0.95 / 300) ** 0.5
+    assert _counts_differ(before, {"h": size})[1] < 1e-4
+
+
+def test_documents_without_words_are_compared_too():
+    before, rng = sample(0), np.random.default_rng(1)
+    broken = Sample({name: rng.normal(size=40) for name in MEASURES}, {"a": 13, "b": 14, "c": 13}, 360)
+    nothing = Sample({name: np.array([]) for name in MEASURES}, {}, 50)
+    found = compare(before, [broken, nothing], 0.01)
+    (without,) = [each for each in found[0] if each.moved]
+    assert (without.measure, without.before, without.now) == (WITHOUT_WORDS, 0.0, 0.9)
+    assert [each.measure for each in found[1] if each.moved] == [WITHOUT_WORDS]
 
 
 def test_values_that_are_not_known_are_passed_over():
     nothing = Sample({"length": np.full(9, np.nan)}, {"a": 1})
-    assert [each.measure for each in compare(nothing, [nothing], 0.01)[0]] == ["labels"]
+    assert [each.measure for each in compare(nothing, [nothing], 0.01)[0]] == [LABELS, WITHOUT_WORDS]
 
 
 def test_holm_by_hand():
@@ -206,7 +230,7 @@ def test_files_are_summarised_and_a_run_that_was_stopped_sees_them_all(
     monkeypatch.setattr(bulk, "PART_ROWS", 5)
     pl.DataFrame({"text": TEXTS}).write_parquet(tmp_path / "in.parquet")
     request = Request(
-        [str(tmp_path / "in.parquet")], ("text",), (model,), precision="fp32", is_summarised=True
+        [str(tmp_path / "in.parquet")], ("text",), (model,), precision="fp32", summary=tmp_path / "seen.json"
     )
     if stopped_at is not None:
         with monkeypatch.context() as patch:
@@ -220,6 +244,45 @@ def test_files_are_summarised_and_a_run_that_was_stopped_sees_them_all(
     np.testing.assert_allclose(found, rows_of(predictor, TEXTS), rtol=1e-4)
     assert len({row[0] for row in tally.summary.rows}) == 10
     assert not [name for name in pl.read_csv(tmp_path / "out.csv").columns if name.startswith("seen:")]
+    written = read_summary(tmp_path / "seen.json")
+    assert sorted(written.rows) == sorted(tally.summary.rows)
+    with pytest.raises(ValueError, match=r"seen\.json exists; name another --summary"):
+        label_files(request, tmp_path / "out2.csv", predictor)
+
+
+def test_a_part_is_measured_by_its_place_in_the_whole_input(tmp_path, model, predictor, monkeypatch):
+    """Else of many small files all documents would be measured."""
+    monkeypatch.setattr(seen, "SAMPLE_SIZE", 2)
+    for number in range(8):
+        pl.DataFrame({"text": ["a b", "c d", "e f", "g h"] * 5}).write_parquet(tmp_path / f"{number}.parquet")
+    measured = []
+    genuine = Predictor.measures
+    monkeypatch.setattr(
+        Predictor,
+        "measures",
+        lambda self, texts, *more: measured.extend(texts) or genuine(self, texts, *more),
+    )
+    files = [str(tmp_path / f"{number}.parquet") for number in range(8)]
+    request = Request(files, ("text",), (model,), precision="fp32", summary=tmp_path / "seen.json")
+    tally = label_files(request, tmp_path / "out.csv", predictor)
+    assert tally.summary is not None
+    assert len(tally.summary.rows) == 2
+    assert 4 <= len(measured) < 50  # of 160: the first four, and 4 of n of those behind
+
+
+@pytest.mark.parametrize("name", ["file/seen.json", "out.csv", "folder"])
+def test_a_summary_that_cannot_be_written_is_refused_before_anything_is_labelled(
+    tmp_path, model, monkeypatch, capsys, name
+):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "in.txt").write_text("a\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    words = ("predict", "--input", "in.txt", "--output", "out.csv", "--model", str(model))
+    code, said = run(monkeypatch, capsys, *words, "--summary", name)
+    assert code == 2
+    assert "--summary" in said
+    assert not [*tmp_path.glob("out.csv*")]
 
 
 def test_a_service_counts_its_documents_and_writes_by_date(tmp_path, predictor, monkeypatch):
@@ -244,6 +307,29 @@ def test_a_service_counts_its_documents_and_writes_by_date(tmp_path, predictor, 
     assert read_summary(tmp_path / "seen-11-27.json").labels == {"no": 2}
     with pytest.raises(ValueError, match=r"seen-11-27\.json is the summary of another classifier"):
         Watcher(str(tmp_path / "seen-%m-%d.json"), "y")
+
+
+def test_what_the_file_of_the_next_day_is_hinders_no_request(tmp_path, monkeypatch, caplog):
+    now = ["26", "27"]
+    monkeypatch.setattr(time, "strftime", lambda form: form.replace("%d", now[0]))
+    watcher = Watcher(str(tmp_path / ".." / tmp_path.name / "seen-%d.json"), "x")
+    (tmp_path / "seen-27.json").write_text("{}", encoding="utf-8")
+    now.pop(0)
+    watcher.draws(1)
+    watcher.add([{"label": "no"}])
+    watcher.draws(1)  # it turns over once
+    watcher.write()
+    assert "is no summary" in caplog.text
+    assert (tmp_path / "seen-27.json").read_text() == "{}"
+    (other,) = tmp_path.glob("seen-27-*.json")
+    assert read_summary(other).labels == {"no": 1}
+
+
+def test_documents_of_a_refused_request_take_no_place(tmp_path):
+    watcher = Watcher(str(tmp_path / "seen.json"), "x")
+    for _ in range(50):
+        watcher.withdraw(len(watcher.draws(1000)))
+    assert all(draw is not None for draw in watcher.draws(1000))
 
 
 def test_a_summary_that_cannot_be_written_fails_no_request(tmp_path, monkeypatch, caplog):
@@ -281,7 +367,7 @@ def test_drift_is_told_drawn_and_given_as_a_code(tmp_path, model, monkeypatch, c
         assert run(monkeypatch, capsys, *words, "--summary", f"{name}.json")[0] == 0
     both = ("drift", "same.json", "other.json", "--model", str(model))
     code, said = run(monkeypatch, capsys, *both, "--out", "all.svg", "--check")
-    assert code == 1
+    assert code == 3
     other = said[said.index("other: 128 documents") :]
     assert "│ unknown │ 0.0% │ 50.0% │ 1.00 │" in other
     assert "share of words that the training text lacks" in (tmp_path / "all.svg").read_text()
@@ -298,10 +384,22 @@ def test_what_cannot_be_compared_is_refused(tmp_path, model, monkeypatch, capsys
     )
     write_summary(Summary(seen.classifier_of([model])), Path("x.json"))
     assert (
-        "has no document with words" in run(monkeypatch, capsys, "drift", "x.json", "--model", str(model))[1]
+        "no document was seen yet: x" in run(monkeypatch, capsys, "drift", "x.json", "--model", str(model))[1]
     )
     asked = ("drift", "x.json", "--model", str(model))
     assert "its ending is none of .svg" in run(monkeypatch, capsys, *asked, "--out", "x.pdf")[1]
+    summary = Summary(seen.classifier_of([model]))
+    summary.add_labels([None])
+    write_summary(summary, Path("y.json"))
+    Path("file").write_text("", encoding="utf-8")
+    refused = run(monkeypatch, capsys, "drift", "y.json", "--model", str(model), "--out", "file/x.svg")
+    assert "file/x.svg cannot be written" in refused[1]
+    code, said = run(
+        monkeypatch, capsys, "drift", "x.json", "y.json", "--model", str(model), "--out", "a/b.svg"
+    )
+    assert code == 0
+    assert "x: no document was seen yet" in said
+    assert "no classifier is there" in run(monkeypatch, capsys, "drift", "x.json", "--model", "nowhere")[1]
     plain = str(model / "ulmfit")
     assert "does not know which documents" in run(monkeypatch, capsys, "drift", "x.json", "--model", plain)[1]
     Path("in.txt").write_text("a\n", encoding="utf-8")

@@ -59,7 +59,7 @@ MEASURES = [dataclasses.asdict(measure) for measure in Causal.measures]
 
 
 TRUST: dict[str, Any] = {
-    "certainty": 0.95, "area_under_risk_coverage": 0.03, "least_area_possible": 0.004,
+    "certainty": 0.95, "num_documents": 50, "area_under_risk_coverage": 0.03, "least_area_possible": 0.004,
     "selective": [
         {"most_wrong": 0.01, "least_confidence": None},
         {"most_wrong": 0.05, "least_confidence": 0.7, "validation_coverage": 0.8, "coverage": 0.78,

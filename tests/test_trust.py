@@ -40,6 +40,18 @@ def test_a_temperature_that_only_fits_the_noise_is_not_taken():
     assert useful_temperature(*drawn(1, 0), seed=1) == 1.0
 
 
+def test_few_documents_that_are_all_right_make_nobody_sure():
+    probs = np.array([[0.7, 0.3], [0.4, 0.6], [0.8, 0.2], [0.1, 0.9]])
+    assert useful_temperature(probs, probs.argmax(1), seed=1) > 0.5
+
+
+def test_a_hundred_documents_are_enough_if_most_of_them_are_right():
+    right = Judged(np.linspace(0.5, 1, 100), np.arange(100) >= 20, np.zeros(100))
+    least = least_confidence(right, 0.05, certainty=0.95)
+    assert least is not None
+    assert 0.55 < least < 0.75
+
+
 def test_risk_and_coverage_by_hand():
     judged = Judged(np.array([0.9, 0.5, 0.8, 0.5]), np.array([True, False, False, True]), np.zeros(4))
     coverage, risk = risk_coverage(judged)

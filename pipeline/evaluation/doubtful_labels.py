@@ -27,6 +27,9 @@ def doubts(probs_NC: np.ndarray, labels_N: np.ndarray) -> list[Doubt]:
     over the documents that are labelled so (equation 2). The likeliest confident class is what a document
     seems to be; where that is another one than its label, the label is in doubt. They are ranked by the
     normalised margin (section 3.2).
+
+    Departure: a label that is more probable than what its document seems to be is not in doubt. A class of
+    few documents has a threshold near zero, and so would be what most others seem to be.
     """
     num_classes = probs_NC.shape[1]
     counts_C = np.bincount(labels_N, minlength=num_classes)
@@ -36,7 +39,8 @@ def doubts(probs_NC: np.ndarray, labels_N: np.ndarray) -> list[Doubt]:
     thresholds_C = np.where(counts_C > 0, sums_C / np.maximum(counts_C, 1), np.inf)
     confident_NC = np.where(probs_NC >= thresholds_C, probs_NC, -np.inf)
     likely_N = confident_NC.argmax(1)
-    in_doubt = np.flatnonzero((confident_NC.max(1) > -np.inf) & (likely_N != labels_N))
+    every_N = np.arange(len(labels_N))
+    in_doubt = np.flatnonzero(confident_NC.max(1) > probs_NC[every_N, labels_N])
     found = [
         Doubt(int(k), int(likely_N[k]), float(probs_NC[k, labels_N[k]] - probs_NC[k, likely_N[k]]))
         for k in in_doubt

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LABELS = "labels"
+LABELS, WITHOUT_WORDS = "labels", "without words"
+_LEAST_EXPECTED = 5  # documents in each cell of a table; with fewer chi-square says too much
+_DRAWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -19,14 +21,15 @@ class Sample:
 
     measures: Mapping[str, np.ndarray]  # (N,) each, NaN where it could not be measured
     labels: Mapping[str, int]
+    num_without_words: int = 0
 
 
 @dataclass(frozen=True)
 class Moved:
-    """A measure of two samples, or the shares of their labels."""
+    """A measure of two samples, the shares of their labels, or of their documents without words."""
 
     measure: str
-    before: float | None  # the median; None of labels
+    before: float | None  # the median, or the share; None of labels
     now: float | None
     difference: float  # of the two distributions: 0 if they are equal, 1 if they have nothing in common
     p_value: float  # corrected for all comparisons
@@ -34,14 +37,15 @@ class Moved:
 
 
 def compare(reference: Sample, samples: Sequence[Sample], level: float) -> list[list[Moved]]:
-    """Compare each sample with the reference, measure by measure, and by labels.
+    """Compare each sample with the reference: each measure, the labels, and how many had no words.
 
     If nothing moved, the probability that any of all the comparisons says otherwise is at most `level`.
 
-    Source: two-sample tests of Kolmogorov and Smirnov, and of labels chi-square, as Rabanser et al. 2019,
-    "Failing Loudly" (arXiv 1810.11953), sections 3.2 and 3.3; corrected after Holm 1979, which finds all that
-    their Bonferroni correction finds. The difference of measures is the statistic of the former, that of
-    labels the total variation.
+    Source: two-sample tests of Kolmogorov and Smirnov, and of counts chi-square, as Rabanser et al. 2019,
+    "Failing Loudly" (arXiv 1810.11953), sections 3.2 and 3.3, or where there are few documents Fisher's exact
+    test, and of several labels its Monte Carlo form; corrected after Holm 1979, which finds all that their
+    Bonferroni correction finds. The difference of measures is the statistic of Kolmogorov and Smirnov, that
+    of counts the total variation.
     """
     tests = [_tests(reference, sample) for sample in samples]
     corrected = iter(holm([p_value for found in tests for *_, p_value in found]))
@@ -67,24 +71,49 @@ def _tests(reference: Sample, sample: Sample) -> list[_Test]:
             test = ks_2samp(before, now)
             medians = float(np.median(before)), float(np.median(now))
             found.append((measure, medians, float(test.statistic), float(test.pvalue)))
-    return [*found, (LABELS, (None, None), *_labels_differ(reference.labels, sample.labels))]
+    if any(sample.labels.values()):
+        found.append((LABELS, (None, None), *_counts_differ(reference.labels, sample.labels)))
+    counts = [
+        {"with": sum(each.labels.values()), "without": each.num_without_words} for each in (reference, sample)
+    ]
+    shares = [each["without"] / max(1, sum(each.values())) for each in counts]
+    return [*found, (WITHOUT_WORDS, (shares[0], shares[1]), *_counts_differ(*counts))]
 
 
 def _known(values: np.ndarray) -> np.ndarray:
     return values[~np.isnan(values)]
 
 
-def _labels_differ(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[float, float]:
-    """Return the total variation of the labels' shares, and the p-value."""
-    from scipy.stats import chi2_contingency
+def _counts_differ(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[float, float]:
+    """Return the total variation of two tables of counts, and the p-value."""
+    from scipy.stats import chi2_contingency, fisher_exact
 
-    names = [name for name in before.keys() | now.keys() if before.get(name, 0) + now.get(name, 0)]
-    counts = np.array([[each.get(name, 0) for name in names] for each in (before, now)], dtype=float)
+    names = sorted(name for name in before.keys() | now.keys() if before.get(name, 0) + now.get(name, 0))
+    counts = np.array([[each.get(name, 0) for name in names] for each in (before, now)])
     sums = counts.sum(1, keepdims=True)
     if len(names) < 2 or not sums.all():
         return 0.0, 1.0
-    shares = counts / sums
-    return float(np.abs(shares[0] - shares[1]).sum() / 2), float(chi2_contingency(counts).pvalue)
+    difference = float(np.abs(np.subtract(*(counts / sums))).sum() / 2)
+    expected = sums * counts.sum(0) / counts.sum()
+    if expected.min() >= _LEAST_EXPECTED:
+        return difference, float(chi2_contingency(counts, correction=False).pvalue)
+    if len(names) == 2:
+        return difference, float(fisher_exact(counts).pvalue)
+    return difference, _by_draws(counts, expected)
+
+
+def _by_draws(counts: np.ndarray, expected: np.ndarray) -> float:
+    """Return the p-value of chi-square's statistic among random tables with the same sums."""
+    rng = np.random.default_rng(0)
+    now = rng.multivariate_hypergeometric(counts.sum(0), counts[1].sum(), size=_DRAWS, method="marginals")
+
+    def statistic(row: np.ndarray) -> np.ndarray:
+        both = np.stack([counts.sum(0) - row, row], axis=-2)
+        found: np.ndarray = ((both - expected) ** 2 / expected).sum((-2, -1))
+        return found
+
+    as_far = int((statistic(now) >= statistic(counts[1]) - 1e-9).sum())
+    return (1 + as_far) / (1 + _DRAWS)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,7 +1,7 @@
 """When to trust a classifier: a temperature, a confidence for a wanted error, and sets of labels.
 
-All of it is chosen on validation documents, by probabilities that did not see their labels, and holds for
-documents of the same kind.
+All of it is chosen on validation documents, by probabilities that did not see their labels, but for the one
+temperature and for the choice of what ships. It holds for documents of the same kind.
 
 Shapes: N documents, C classes.
 """
@@ -17,6 +17,7 @@ import numpy as np
 from pipeline.evaluation.metrics import log_loss
 from pipeline.training.temperature import fitted_temperature, tempered
 
+_PRIOR_DOCUMENTS = 20  # as in a blend
 _STEPS = 50  # thresholds that are tried, each of which keeps so much more of the documents
 
 
@@ -38,7 +39,8 @@ class Judged:
 def useful_temperature(probs_NC: np.ndarray, labels_N: np.ndarray, seed: int, num_folds: int = 10) -> float:
     """Return the temperature with the least log loss; 1 where it does not help documents it did not see.
 
-    That is judged in folds: each is read at the temperature of the others.
+    That is judged in folds: each is read at the temperature of the others. Few documents say little, so a
+    temperature is drawn to 1 as much as `_PRIOR_DOCUMENTS` would.
     """
     num_folds = min(num_folds, len(labels_N))
     if num_folds < 2:
@@ -47,11 +49,15 @@ def useful_temperature(probs_NC: np.ndarray, labels_N: np.ndarray, seed: int, nu
     unseen_NC = np.empty(probs_NC.shape)
     for fold in range(num_folds):
         inside = fold_N == fold
-        temperature = fitted_temperature(probs_NC[~inside], labels_N[~inside])
-        unseen_NC[inside] = tempered(probs_NC[inside], temperature)
+        unseen_NC[inside] = tempered(probs_NC[inside], _cautious(probs_NC[~inside], labels_N[~inside]))
     if log_loss(labels_N, unseen_NC) >= log_loss(labels_N, probs_NC):
         return 1.0
-    return fitted_temperature(probs_NC, labels_N)
+    return _cautious(probs_NC, labels_N)
+
+
+def _cautious(probs_NC: np.ndarray, labels_N: np.ndarray) -> float:
+    trust = len(labels_N) / (len(labels_N) + _PRIOR_DOCUMENTS)
+    return float(fitted_temperature(probs_NC, labels_N) ** trust)
 
 
 # ------------------------------------------------------------------------------ selective prediction
@@ -78,8 +84,8 @@ def least_confidence(judged: Judged, most_wrong: float, certainty: float) -> flo
 
     Source: Angelopoulos et al. 2021, "Learn then Test" (arXiv 2110.01052), fixed sequence testing, with the
     exact binomial tail as p-value: thresholds are tried from few documents to many, and the first that fails
-    ends it, so that trying many costs no certainty. The first keeps twice as many documents as would settle
-    it without a mistake among them, or all if there are fewer.
+    ends it, so that trying many costs no certainty. The first keeps a quarter of the documents, but as many
+    as would settle it without a mistake among them, and no more than twice as many.
     """
     from scipy.stats import binom
 
@@ -93,7 +99,7 @@ def least_confidence(judged: Judged, most_wrong: float, certainty: float) -> flo
     wrong_N = np.cumsum(~judged.right_N[np.argsort(-judged.confidence_N, kind="stable")])
     confidence_N = np.sort(judged.confidence_N)[::-1]
     without_mistake = np.log(1 - certainty) / np.log(1 - most_wrong)
-    first = min(size, int(np.ceil(2 * without_mistake)))
+    first = min(size, int(np.ceil(np.clip(size / 4, without_mistake, 2 * without_mistake))))
     found = None
     for kept in np.unique(np.linspace(first, size, max(2, _STEPS)).round().astype(int)):
         least = confidence_N[kept - 1]
@@ -153,6 +159,7 @@ def figures(
     )
     return {
         "certainty": certainty,
+        "num_documents": len(labels_N),
         "area_under_risk_coverage": _area(coverage, risk),
         "least_area_possible": _area(best_coverage, best_risk),
         "selective": [_selective(each, validation, test, certainty) for each in most_wrong],

@@ -45,6 +45,8 @@ def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: i
 
     Raises ValueError for an unknown head start, missing inputs, and fewer labels than folds.
     """
+    if not flip and out.exists():
+        raise ValueError(f"{out} exists; name another --out, or remove it")
     opened = open_head_start(headstart, "target_lm")
     if opened.info.label_names is None:
         raise ValueError(f"{opened.folder} has no labels that could be doubted")

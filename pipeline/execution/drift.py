@@ -11,11 +11,10 @@ import numpy as np
 
 from pipeline.artifacts.reference import Reference, read_reference
 from pipeline.evaluation.drift import LABELS, Moved, Sample, compare
-from pipeline.files.atomic import atomic_write
 from pipeline.inference.seen import MEASURES, Summary, classifier_of, read_summary
 from pipeline.report import charts
 
-TRAINING = "training text"
+REFERENCE = "validation documents"
 _ENDINGS = (".svg", ".png", ".html")
 _BINS = 30
 _CUT = 0.005  # of the values at either end lie outside of the picture's bins
@@ -27,6 +26,7 @@ class Drift:
 
     moved: dict[str, list[Moved]]
     num_documents: dict[str, int]
+    empty: list[str]  # summaries without documents, which are not compared
     picture: Path
 
 
@@ -36,22 +36,28 @@ def drift(summaries: Sequence[Path], classifier: Path, picture: Path, level: flo
     What the classifier has not learned from is compared: its validation documents, which are of the training
     text's kind.
 
-    Raises ValueError for a summary that is none, of another classifier or without documents, a classifier
-    that did not ship, or a picture of another ending.
+    Raises ValueError for a summary that is none or of another classifier, no documents in any, a classifier
+    that did not ship, or a picture that cannot be written.
     """
     if picture.suffix not in _ENDINGS:
         raise ValueError(f"--out {picture}: its ending is none of {', '.join(_ENDINGS)}")
+    if not classifier.is_dir():
+        raise ValueError(f"{classifier}: no classifier is there; --model names the one that saw the texts")
     reference = read_reference(classifier, MEASURES)
     if reference is None:
         raise ValueError(
             f"{classifier} does not know which documents it was trained on; what the stage `evaluate` ships "
             "does"
         )
-    found = _read(summaries, classifier)
+    read = _read(summaries, classifier)
+    found = {name: each for name, each in read.items() if each.num_documents}
+    if not found:
+        raise ValueError(f"no document was seen yet: {', '.join(read)}")
     samples = {name: each.sample for name, each in found.items()}
     moved = dict(zip(found, compare(reference.sample, list(samples.values()), level), strict=True))
-    _draw(picture, reference, samples)
-    return Drift(moved, {name: each.num_documents for name, each in found.items()}, picture)
+    _draw(picture, reference, samples, moved)
+    num_documents = {name: each.num_documents for name, each in found.items()}
+    return Drift(moved, num_documents, [name for name in read if name not in found], picture)
 
 
 def _read(files: Sequence[Path], classifier: Path) -> dict[str, Summary]:
@@ -62,27 +68,31 @@ def _read(files: Sequence[Path], classifier: Path) -> dict[str, Summary]:
             raise ValueError(
                 f"{file} is of another classifier than {classifier}, which was trained again or is another"
             )
-        if not summary.rows:
-            raise ValueError(f"{file} has no document with words")
         found[_name(file, files)] = summary
     return found
 
 
 def _name(file: Path, files: Sequence[Path]) -> str:
     stems = [each.stem for each in files]
-    return str(file) if stems.count(file.stem) > 1 or file.stem == TRAINING else file.stem
+    return str(file) if stems.count(file.stem) > 1 or file.stem == REFERENCE else file.stem
 
 
-def _draw(picture: Path, reference: Reference, samples: dict[str, Sample]) -> None:
-    all_samples = {TRAINING: reference.sample, **samples}
+def _draw(
+    picture: Path, reference: Reference, samples: dict[str, Sample], moved: dict[str, list[Moved]]
+) -> None:
+    all_samples = {REFERENCE: reference.sample, **samples}
     rows = [row for measure in MEASURES for row in _histogram(measure, all_samples)]
-    chart = charts.drift(rows, _label_shares(all_samples), list(all_samples))
-    aside = picture.with_name(f".{picture.name}.part{picture.suffix}")
+    differences = [
+        {"text": name, "measure": each.measure, "difference": each.difference, "moved": each.moved}
+        for name, found in moved.items()
+        for each in found
+    ]
+    chart = charts.drift(rows, _label_shares(all_samples), differences, REFERENCE)
     try:
-        chart.save(str(aside), **({"inline": True} if picture.suffix == ".html" else {}))
-        atomic_write(picture, aside.read_bytes())
-    finally:
-        aside.unlink(missing_ok=True)
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        chart.save(str(picture), **({"inline": True} if picture.suffix == ".html" else {}))
+    except OSError as error:
+        raise ValueError(f"--out {picture} cannot be written: {error.strerror or error}") from error
 
 
 def _histogram(measure: str, samples: dict[str, Sample]) -> list[dict[str, Any]]:
@@ -108,8 +118,10 @@ def _shares(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def _label_shares(samples: dict[str, Sample]) -> list[dict[str, Any]]:
+    labels = sorted({label for sample in samples.values() for label in sample.labels})
+    sums = {name: max(1, sum(sample.labels.values())) for name, sample in samples.items()}
     return [
-        {LABELS: label, "share": count / max(1, sum(sample.labels.values())), "text": name}
+        {LABELS: label, "share": sample.labels.get(label, 0) / sums[name], "text": name}
         for name, sample in samples.items()
-        for label, count in sorted(sample.labels.items())
+        for label in labels
     ]

@@ -9,21 +9,20 @@ from pathlib import Path
 
 from pipeline.inference.bulk import Request, Tally, label_files, label_to_lines, standard_input
 from pipeline.inference.predict import Predictor
-from pipeline.inference.seen import write_summary
 from pipeline.terminal.progress import tallied
 
 
-def label_in_bulk(request: Request, output: Path, summary_file: Path | None = None) -> None:
-    """Label the documents of the input into the output; `-` prints them. Write what was seen, if asked.
+def label_in_bulk(request: Request, output: Path) -> None:
+    """Label the documents of the input into the output; `-` prints them.
 
     RAY_ADDRESS names a Ray that the work is spread over. Raises what `label_files` and `label_on_ray` raise.
     """
     predictor = Predictor.load(*request.models, precision=request.precision)
     predictor.thresholds(request.caution)  # refuses here what each part would
-    if request.is_summarised:
+    if request.summary is not None:
         _ = predictor.known
     if output == Path("-"):
-        if summary_file is not None:
+        if request.summary is not None:
             raise ValueError("--summary needs an --output that is a file")
         with standard_input(request) as read:
             for line in label_to_lines(read, predictor):
@@ -44,8 +43,6 @@ def label_in_bulk(request: Request, output: Path, summary_file: Path | None = No
             tally = label_on_ray(read, output, Cluster(address), predictor.num_texts, told)
         else:
             tally = label_files(read, output, predictor, told)
-    if summary_file is not None and tally.summary is not None:
-        write_summary(tally.summary, summary_file)
     print(summary(tally, output, time.monotonic() - begun))
 
 

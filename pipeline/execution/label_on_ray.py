@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import polars as pl
 
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.spread import spread
@@ -19,8 +21,9 @@ from pipeline.inference.bulk import (
     answers_in,
     as_parquet,
     check_output,
+    check_summary,
     claim_parts,
-    join_parts,
+    finish,
     labelled,
     new_tally,
     open_input,
@@ -39,38 +42,41 @@ def label_on_ray(
     a file.
     """
     check_output(output)
+    check_summary(request.summary, output)
     source = open_input(request, num_texts)
     folder, tally = claim_parts(request, source, output), new_tally(request)
-    missing = []
-    for part in all_parts(source):
+    missing, num_before = [], all_parts(source)
+    for part in num_before:
         if (folder / part.name).exists():
             tally.add(answers_in(folder / part.name), made_before=True)
         else:
             missing.append(part)
     if missing:
-        held = Held(request, [content_of(model) for model in request.models])
+        before = {part.name: num_before[part] for part in missing}
+        held = Held(request, [content_of(model) for model in request.models], before)
         with cluster:
             for name, content in spread(cluster, [part.name for part in missing], Labeller, held):
                 atomic_write(folder / name, content)
                 tally.add(answers_in(folder / name))
                 told(tally)
-    join_parts(folder, output)
+    finish(folder, output, request, tally)
     return tally
 
 
 @dataclass(frozen=True)
 class Held:
-    """The request and the files of each classifier by name, which each worker is sent."""
+    """What each worker is sent: the request, the files of each classifier by name, and the parts' places."""
 
     request: Request
     models: Sequence[Parcel]
+    num_before: Mapping[str, int]  # documents before each part, by its name
 
 
 class Labeller:
     """Labels parts in a worker, with a copy of the classifier."""
 
     def __init__(self, held: Held) -> None:
-        self._request = held.request
+        self._request, self._num_before = held.request, held.num_before
         with tempfile.TemporaryDirectory(prefix="headstart-models-") as scratch:
             folders = [Path(scratch) / str(number) for number in range(len(held.models))]
             for folder, content in zip(folders, held.models, strict=True):
@@ -83,5 +89,8 @@ class Labeller:
 
     def __call__(self, name: str) -> bytes:
         """Return the content of the file of a part, which the name tells."""
-        pieces = pieces_of(self._source, Part.of_name(name))
-        return as_parquet([labelled(each.rows, self._predictor, self._request) for each in pieces])
+        found, num_before = list[pl.DataFrame](), self._num_before[name]
+        for piece in pieces_of(self._source, Part.of_name(name)):
+            found.append(labelled(piece.rows, self._predictor, self._request, num_before))
+            num_before += len(piece.rows)
+        return as_parquet(found)

@@ -29,7 +29,7 @@ from pipeline.files.atomic import atomic_write, atomic_write_text, clear_leftove
 from pipeline.inference.caution import NOTHING, Caution
 from pipeline.inference.occlusion import words_that_moved
 from pipeline.inference.predict import Predictor, escaped, in_batches
-from pipeline.inference.seen import MEASURES, Summary, classifier_of, may_be_sampled
+from pipeline.inference.seen import MEASURES, Summary, classifier_of, may_be_sampled, write_summary
 from pipeline.settings.section import Precision
 
 PART_ROWS = 8192
@@ -61,7 +61,7 @@ class Request:
     num_words: int = 0  # that moved the answer most, of each document
     precision: Precision = "auto"
     caution: Caution = NOTHING
-    is_summarised: bool = False
+    summary: Path | None = None  # a file for what was seen
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Tally:
 
 
 def new_tally(request: Request) -> Tally:
-    return Tally(summary=Summary(classifier_of(request.models)) if request.is_summarised else None)
+    return Tally(summary=None if request.summary is None else Summary(classifier_of(request.models)))
 
 
 def label_files(
@@ -92,21 +92,25 @@ def label_files(
 ) -> Tally:
     """Label all documents of the input into one file, in their order; `told` hears of each part.
 
+    The summary is written before the output, which appears last.
+
     Columns: `file` and `row` (from 1), what is to be kept, `label`, null for a document without words, and
     `probability:NAME` of each label; with words, what `words_that_moved` says.
 
-    Raises ValueError if the output exists or its ending is not known, an input cannot be read, or parts of
-    another request lie beside the output.
+    Raises ValueError if the output exists or its ending is not known, the summary cannot be written, an input
+    cannot be read, or parts of another request lie beside the output.
     """
     check_output(output)
+    check_summary(request.summary, output)
     source = open_input(request, predictor.num_texts)
     parts = claim_parts(request, source, output)
-    tally, made = new_tally(request), list[pl.DataFrame]()
+    tally, made, num_read = new_tally(request), list[pl.DataFrame](), 0
     for piece in cut(source):
         path = parts / piece.part.name
         made_before = path.exists()
         if not made_before:
-            made.append(labelled(piece.rows, predictor, request))
+            made.append(labelled(piece.rows, predictor, request, num_read))
+        num_read += len(piece.rows)
         if not piece.is_last:
             continue
         if not made_before:
@@ -114,7 +118,7 @@ def label_files(
             made.clear()
         tally.add(answers_in(path), made_before)
         told(tally)
-    join_parts(parts, output)
+    finish(parts, output, request, tally)
     return tally
 
 
@@ -122,7 +126,7 @@ def label_to_lines(request: Request, predictor: Predictor) -> Iterator[str]:
     """Label all documents of the input, in their order; yield a line with a JSON object for each."""
     for piece in cut(open_input(request, predictor.num_texts)):
         # A text may hold other line ends than those between the objects.
-        lines = as_json(labelled(piece.rows, predictor, request)).write_ndjson().removesuffix("\n")
+        lines = as_json(labelled(piece.rows, predictor, request, 0)).write_ndjson().removesuffix("\n")
         yield from map(escaped, lines.split("\n"))
 
 
@@ -198,10 +202,13 @@ def cut(source: Files) -> Iterator[Piece]:
         yield from _pieces(batches, name, Part(number, 0))
 
 
-def all_parts(source: Files) -> list[Part]:
-    """The parts that `cut` would yield pieces of."""
-    counts = enumerate(source.num_rows("train"))
-    return [Part(number, first) for number, count in counts for first in range(0, count, PART_ROWS)]
+def all_parts(source: Files) -> dict[Part, int]:
+    """The parts that `cut` would yield pieces of, and how many documents are before each."""
+    found, num_before = dict[Part, int](), 0
+    for number, count in enumerate(source.num_rows("train")):
+        found |= {Part(number, first): num_before + first for first in range(0, count, PART_ROWS)}
+        num_before += count
+    return found
 
 
 def pieces_of(source: Files, part: Part) -> Iterator[Piece]:
@@ -242,8 +249,8 @@ def _numbered(rows: pl.DataFrame, name: str, first: int) -> pl.DataFrame:
 # -------------------------------------------------------------------------------------------- answers
 
 
-def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request) -> pl.DataFrame:
-    """Return the rows of the output for rows of the input."""
+def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request, num_before: int) -> pl.DataFrame:
+    """Return the rows of the output for rows of the input, which has `num_before` documents before them."""
     texts = ["text", *(f"text_{number}" for number in range(1, predictor.num_texts))]
     documents = [tuple(text or "" for text in each) for each in rows.select(texts).rows()]
     has_words = np.array([all(text.strip() for text in each) for each in documents], dtype=bool)
@@ -265,8 +272,9 @@ def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request) -> pl.D
             for name, column in zip(predictor.label_names, probabilities.T, strict=True)
         ),
     )
-    if request.is_summarised:
-        answered = answered.with_columns(_seen(predictor, rows, documents, probabilities, has_words))
+    if request.summary is not None:
+        measured = _seen(predictor, rows, documents, probabilities, has_words, num_before)
+        answered = answered.with_columns(measured)
     if not request.num_words:
         return answered
     words = [
@@ -294,14 +302,14 @@ def _said(
 
 def _seen(
     predictor: Predictor, rows: pl.DataFrame, documents: Sequence[tuple[str, ...]], probs: np.ndarray,
-    has_words: np.ndarray,
+    has_words: np.ndarray, num_before: int,
 ) -> list[pl.Series]:  # fmt: skip
     """Return the draws and measures of the documents that may be in the summary's sample, null of others."""
     file, places = rows["file"][0], rows["row"].to_numpy()
     first = (int(places[0]) - 1) // PART_ROWS  # of the part: a part's draws are its own, whoever labels it
     drawn = np.random.default_rng((zlib.crc32(file.encode()), first)).random(PART_ROWS)
     draws = drawn[(places - 1) % PART_ROWS]
-    chosen = np.flatnonzero(may_be_sampled(draws, places) & has_words)
+    chosen = np.flatnonzero(may_be_sampled(draws, num_before + np.arange(1, len(rows) + 1)) & has_words)
     found = np.full((len(documents), len(_SEEN)), np.nan)
     found[chosen, 0] = draws[chosen]
     if len(chosen):
@@ -350,9 +358,34 @@ def check_output(output: Path) -> None:
         raise ValueError(f"{output} exists; name another --output, or remove it")
 
 
+def check_summary(file: Path | None, output: Path) -> None:
+    """Raise ValueError for a file that cannot be written, or that holds something else."""
+    if file is None:
+        return
+    if file.resolve() == output.resolve():
+        raise ValueError(f"--summary {file} is --output, too; name another file")
+    if file.exists() and not _parts_of(output).exists():
+        raise ValueError(f"{file} exists; name another --summary, or remove it")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--summary {file} cannot be written: {error.strerror}") from error
+
+
+def finish(folder: Path, output: Path, request: Request, tally: Tally) -> None:
+    """Write the summary, if there is one, and then the output of the parts in a folder."""
+    if request.summary is not None and tally.summary is not None:
+        write_summary(tally.summary, request.summary)
+    join_parts(folder, output)
+
+
+def _parts_of(output: Path) -> Path:
+    return output.with_name(f"{output.name}.parts")
+
+
 def claim_parts(request: Request, source: Files, output: Path) -> Path:
     """Return the folder for the parts, which are this request's: a new one, or one that it left."""
-    folder, wanted = output.with_name(f"{output.name}.parts"), _identity(request, source)
+    folder, wanted = _parts_of(output), _identity(request, source)
     folder.mkdir(parents=True, exist_ok=True)
     clear_leftovers(folder)
     file = folder / _JOB_FILE
@@ -386,7 +419,7 @@ def _identity(request: Request, source: Files) -> dict[str, Any]:
         "--precision": request.precision,
         "--most-wrong": request.caution.most_wrong,
         "--label-sets": request.caution.coverage,
-        "--summary": request.is_summarised,
+        "--summary": request.summary is not None,
         "classifier": classifier_of(request.models),
         "size of parts": PART_ROWS,
     }

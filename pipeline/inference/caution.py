@@ -58,6 +58,9 @@ def thresholds(caution: Caution, judged: Judged | None) -> Thresholds:
     """
     if caution == NOTHING:
         return Thresholds()
+    for name, share in (("most wrong", caution.most_wrong), ("label sets", caution.coverage)):
+        if share is not None and not 0 < share < 1:
+            raise ValueError(f"{name}: {share:g} is no share; give a number between 0 and 1")
     if judged is None:
         raise ValueError(
             "which labels are sure, and sets of labels, need one classifier that the stage `evaluate` "
@@ -68,9 +71,15 @@ def thresholds(caution: Caution, judged: Judged | None) -> Thresholds:
         confidence = least_confidence(judged, caution.most_wrong, CERTAINTY)
         if confidence is None:
             raise ValueError(
-                f"{len(judged.right_N):,} validation documents show no confidence above which at most "
-                f"{caution.most_wrong:g} of the labels are wrong; allow more"
+                f"{len(judged.right_N):,} validation documents do not show, with a certainty of "
+                f"{CERTAINTY:.0%}, a confidence above which at most {caution.most_wrong:g} of the labels are "
+                "wrong; allow more, or set more documents aside for validation"
             )
     if caution.coverage is not None:
         probability = least_probability(judged.at_label_N, caution.coverage)
+        if probability == 0:
+            raise ValueError(
+                f"{len(judged.right_N):,} validation documents cannot show which sets hold the right label "
+                f"in {caution.coverage:g} of all cases, so each would have all labels; ask for less"
+            )
     return Thresholds(confidence, probability)

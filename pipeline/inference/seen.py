@@ -71,7 +71,7 @@ class Summary:
     @property
     def sample(self) -> Sample:
         columns = np.array([row[1:] for row in self.rows], dtype=float).reshape(-1, len(MEASURES))
-        return Sample(dict(zip(MEASURES, columns.T, strict=True)), self.labels)
+        return Sample(dict(zip(MEASURES, columns.T, strict=True)), self.labels, self.num_without_words)
 
 
 def write_summary(summary: Summary, file: Path) -> None:

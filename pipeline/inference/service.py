@@ -20,7 +20,10 @@ from pipeline.inference.predict import Prediction, Predictor
 
 MEASURED = "measured"  # in an answer: a row for the summary, which is no client's
 _FIELDS = {"texts", "words", "most_wrong", "label_sets"}
-_FORM = '{"texts": ["a text", "another"], "words": 3}, where `words` may be left out'
+_FORM = (
+    '{"texts": ["a text", "another"], "words": 3}, where `words` may be left out, and `most_wrong` and '
+    "`label_sets` added"
+)
 
 
 @dataclass(frozen=True)

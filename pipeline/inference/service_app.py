@@ -130,7 +130,12 @@ class _Addresses:
         if front.seen is None:
             found = await front.label(asked)
         else:
-            found = await front.label(replace(asked, draws=front.seen.draws(len(asked.texts))))
+            draws = front.seen.draws(len(asked.texts))
+            try:
+                found = await front.label(replace(asked, draws=draws))
+            except RefusedError:
+                front.seen.withdraw(len(draws))
+                raise
             front.seen.add(found)
         for each in found:
             self._documents.labels(each["label"] or "").inc()  # none for a document without words

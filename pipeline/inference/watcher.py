@@ -28,34 +28,53 @@ class Watcher:
     def __init__(self, name: str, classifier: str) -> None:
         """Raises ValueError if the file exists and is no summary, or one of another classifier."""
         self._name, self._classifier, self._rng = name, classifier, np.random.default_rng()
+        self._file = Path(name)
         self._open()
 
     def draws(self, count: int) -> list[float | None]:
         """Return a number for each of the next documents that is to be measured, else None."""
-        if time.strftime(self._name) != str(self._file):
-            self.write()
-            self._open()
+        if time.strftime(self._name) != self._name_now:
+            self._turn_over()
         drawn = self._rng.random(count)
         chosen = may_be_sampled(drawn, self._num_drawn + np.arange(1, count + 1))
         self._num_drawn += count
         return [float(draw) if taken else None for draw, taken in zip(drawn, chosen, strict=True)]
+
+    def withdraw(self, count: int) -> None:
+        """Take back the last draws, as their documents were refused."""
+        self._num_drawn -= count
 
     def add(self, answers: Sequence[dict[str, Any]]) -> None:
         """Take notice of answers, and what was measured out of them."""
         self._summary.add_labels(each["label"] for each in answers)
         self._summary.add_rows(each.pop(MEASURED) for each in answers if MEASURED in each)
         if time.monotonic() - self._written > _WRITTEN_EVERY:
-            try:
-                self.write()
-            except OSError as error:  # what was asked is answered all the same
-                log.warning("the summary could not be written: %s", error)
+            self._try_to_write()
 
     def write(self) -> None:
         write_summary(self._summary, self._file)
         self._written = time.monotonic()
 
+    def _try_to_write(self) -> None:
+        """Write, or say why not: requests are answered all the same."""
+        try:
+            self.write()
+        except OSError as error:
+            self._written = time.monotonic()  # tried again later
+            log.warning("the summary could not be written: %s", error)
+
+    def _turn_over(self) -> None:
+        self._try_to_write()
+        try:
+            self._open()
+        except ValueError as error:
+            self._file = self._file.with_name(f"{self._file.stem}-{time.time_ns()}{self._file.suffix}")
+            self._summary, self._num_drawn = Summary(self._classifier), 0
+            log.warning("%s; what is seen goes to %s", error, self._file)
+
     def _open(self) -> None:
-        self._file = Path(time.strftime(self._name))
+        self._name_now = time.strftime(self._name)
+        self._file = Path(self._name_now)
         self._summary = read_summary(self._file) if self._file.exists() else Summary(self._classifier)
         if self._summary.classifier != self._classifier:
             raise ValueError(

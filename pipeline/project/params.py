@@ -208,6 +208,8 @@ def _check_names(params: Params) -> None:
                 f"sample_efficiency.arms has {arm}, but {name} is an ensemble, which is an arm by itself or "
                 f"with {' or '.join(f':{way}' for way in FROZEN_ARMS)}"
             )
+        if start and name in BASELINES:
+            raise ValueError(f"sample_efficiency.arms has {arm}, but {name} is an arm by itself alone")
         baselines = () if start else BASELINES
         ensembles = params.ensembles if start in ("", *FROZEN_ARMS) else ()
         _check_known(name, [*params.headstarts, *ensembles, *baselines], "sample_efficiency.arms")

@@ -258,7 +258,10 @@ def choosing(study: Mapping[str, Any]) -> str:
     ]
     verdict = "None is clearly better than random choice: choosing saves nothing."
     if better:
-        verdict = f"Clearly better than random choice at some number: {listed(better)}."
+        verdict = (
+            "Clearly better than random choice at some number, each interval taken by itself: "
+            f"{listed(better)}."
+        )
     return (
         f"Labels chosen in rounds among {study['num_documents']:,} documents, the first {first:,} at random "
         f"and the others by probes on the features of {study['headstart']}; error on "

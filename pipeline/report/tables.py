@@ -91,12 +91,12 @@ def layers(study: Mapping[str, Any]) -> Table:
 
 
 def moved(measures: Iterable[Moved]) -> Table:
-    """What `headstart drift` compared of one text."""
+    """What `headstart drift` compared of one text with validation documents."""
     return [
         {
             "measure": each.measure,
-            "median, training text": "" if each.before is None else _median(each.measure, each.before),
-            "median, seen": "" if each.now is None else _median(each.measure, each.now),
+            "median, or share, before": "" if each.before is None else _median(each.measure, each.before),
+            "now": "" if each.now is None else _median(each.measure, each.now),
             "difference": f"{each.difference:.2f}",
             "p-value, corrected": f"{each.p_value:.2g}",
             "moved": "yes" if each.moved else "no",
@@ -106,7 +106,7 @@ def moved(measures: Iterable[Moved]) -> Table:
 
 
 def _median(measure: str, value: float) -> str:
-    return f"{value:.1%}" if measure in ("unknown", "confidence") else f"{value:,.4g}"
+    return f"{value:,.4g}" if measure in ("length", "distance") else f"{value:.1%}"
 
 
 def forms(study: Mapping[str, Any]) -> Table:
@@ -128,7 +128,11 @@ def choosing(study: Mapping[str, Any]) -> Table:
     """Error by number of labels of each way to choose them; in brackets the interval above random choice."""
     rows, middle = [], study["counts"][len(study["counts"]) // 2]
     for name, by_count in study["curve"].items():
-        row = {"strategy": name}
+        needed = study["needed"].get(name, {}).get(str(middle))
+        row = {
+            "strategy": name,
+            f"{middle:,} are worth, at random": number_of_labels(needed) if needed else "",
+        }
         for count in map(str, study["counts"]):
             row[f"{int(count):,}"] = f"{by_count[count]['error']:.1%}"
             if (above := study["above"].get(name, {}).get(count)) is not None and count != str(
@@ -136,10 +140,6 @@ def choosing(study: Mapping[str, Any]) -> Table:
             ):
                 low, high = above["difference_low"], above["difference_high"]
                 row[f"{int(count):,}"] += f" ({100 * low:+.1f} to {100 * high:+.1f})"
-        needed = study["needed"].get(name, {}).get(str(middle))
-        row[f"labels that random choice needs for that with {middle:,}"] = (
-            number_of_labels(needed) if needed else ""
-        )
         rows.append(row)
     return rows
 

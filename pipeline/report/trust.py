@@ -18,7 +18,8 @@ def sentences(figures: Figures) -> list[str]:
         "A classifier that labels only what it is sure of makes fewer mistakes. Each threshold was chosen on "
         f"{found['num_validation_documents']:,} validation documents, so that with a certainty of "
         f"{trust['certainty']:.0%} no more than the wanted share of what it keeps is wrong, and then checked "
-        f"on {found['num_documents']:,} test documents.",
+        f"on {trust['num_documents']:,} test documents"
+        + ("." if trust["num_documents"] == found["num_documents"] else " that were not trained on."),
         "No temperature lowered the log loss of validation documents that it was not fitted to, so the "
         "probabilities are shipped as they are."
         if temperature == 1

@@ -128,8 +128,9 @@ def run(
         }
         for name in judged
     }
+    unseen = _unseen(data)
     metrics["trust"] = trust.figures(
-        validation, shipped.test, data.test.labels, data.label_names,
+        validation, shipped.test[unseen], data.test.labels[unseen], data.label_names,
         most_wrong=settings.most_wrong, coverages=settings.label_sets, certainty=settings.confidence,
     )  # fmt: skip
     metrics |= _baselines(metrics, found, shipped, data, params)
@@ -193,11 +194,17 @@ def _calibrated(probs: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float
     return temperature, trust.Judged.of(tempered(probs, temperature), labels)
 
 
+def _unseen(data: Data) -> np.ndarray:
+    """Which test documents to check thresholds on: those that were not trained on, if there are any."""
+    unseen = ~np.isin(data.test.documents, data.leaked)
+    return unseen if unseen.any() else np.ones(len(unseen), dtype=bool)
+
+
 def _risk_coverage(found: Mapping[str, Candidate], shipped: str, data: Data) -> list[dict[str, Any]]:
-    """Error by share of the test documents that are labelled, the most confident first; of TF-IDF, too."""
-    rows = []
+    """Error by share of the unseen test documents that is labelled; of TF-IDF, too."""
+    rows, unseen = [], _unseen(data)
     for name in dict.fromkeys((shipped, *([TFIDF] if TFIDF in found else []))):
-        judged = trust.Judged.of(found[name].test, data.test.labels)
+        judged = trust.Judged.of(found[name].test[unseen], data.test.labels[unseen])
         coverage, error = trust.risk_coverage(judged)
         rows += [
             {"classifier": name, "coverage": coverage[k], "error": error[k]}
