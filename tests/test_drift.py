@@ -255,13 +255,14 @@ def test_a_part_is_measured_by_its_place_in_the_whole_input(tmp_path, model, pre
     monkeypatch.setattr(seen, "SAMPLE_SIZE", 2)
     for number in range(8):
         pl.DataFrame({"text": ["a b", "c d", "e f", "g h"] * 5}).write_parquet(tmp_path / f"{number}.parquet")
-    measured = []
+    measured: list[str] = []
     genuine = Predictor.measures
-    monkeypatch.setattr(
-        Predictor,
-        "measures",
-        lambda self, texts, *more: measured.extend(texts) or genuine(self, texts, *more),
-    )
+
+    def noted(self, texts, *more):
+        measured.extend(texts)
+        return genuine(self, texts, *more)
+
+    monkeypatch.setattr(Predictor, "measures", noted)
     files = [str(tmp_path / f"{number}.parquet") for number in range(8)]
     request = Request(files, ("text",), (model,), precision="fp32", summary=tmp_path / "seen.json")
     tally = label_files(request, tmp_path / "out.csv", predictor)
