@@ -178,10 +178,13 @@ def test_what_is_no_summary_is_named(tmp_path, content):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory) -> Path:
     """A classifier that knows its training text."""
-    source = export(tmp_path_factory.mktemp("model") / "ulmfit")
-    folder = source.parent / "shipped"
-    ship(folder, "ulmfit", {"ulmfit": Share(1.0)}, {"ulmfit": copied(source)}, 40.0, further=with_reference)
-    return folder
+    return shipped_with_reference(tmp_path_factory.mktemp("model"))
+
+
+def shipped_with_reference(folder: Path) -> Path:
+    source, shipped = export(folder / "ulmfit"), folder / "shipped"
+    ship(shipped, "ulmfit", {"ulmfit": Share(1.0)}, {"ulmfit": copied(source)}, 40.0, further=with_reference)
+    return shipped
 
 
 def with_reference(folder: Path) -> None:

@@ -22,12 +22,13 @@ from pipeline.distributed.spread import spread
 from pipeline.execution.label_on_ray import label_on_ray
 from pipeline.inference.bulk import Request, label_files
 from pipeline.inference.predict import Predictor
+from pipeline.inference.seen import read_summary
 from pipeline.stages._trials import ModelPoint
 from pipeline.tracking import RecorderConfig, read_records
 from tests.conftest import s3_variables
 from tests.killed import Killing
+from tests.test_drift import shipped_with_reference
 from tests.test_launch import assert_near, make_job, run_of, session_of
-from tests.test_predict import export
 from tests.test_search import RATES, curves_in, rounded, run_search
 from tests.test_trained_embedding import params_with, pretrain, write_tokens
 from tests.test_trials import Square, Trial, assert_each_ends_once, outcome, run_all, run_squares
@@ -56,17 +57,21 @@ def on(cluster: Cluster, session: Session) -> Session:
 
 
 def test_files_are_labelled_by_its_workers_as_in_this_process(tmp_path, cluster):
-    model = export(tmp_path / "ulmfit")
+    model = shipped_with_reference(tmp_path)
     texts = [None if number % 7 == 0 else f"a b {'c d ' * (number % 5)}" for number in range(40)]
     pl.DataFrame({"text": texts[:30]}).write_parquet(tmp_path / "one.parquet")
     pl.DataFrame({"text": texts[30:]}).write_csv(tmp_path / "two.csv")
     files = [str(tmp_path / name) for name in ("one.parquet", "two.csv")]
-    request = Request(files, ("text",), (model,), precision="fp32")
+    request = Request(files, ("text",), (model,), precision="fp32", summary=tmp_path / "here.json")
     predictor = Predictor.load(model, precision="fp32")
     sizes: list[int] = []
     label_files(request, tmp_path / "here.parquet", predictor)
     tally = label_on_ray(
-        request, tmp_path / "there.parquet", cluster, 1, lambda tally: sizes.append(tally.num_documents)
+        dataclasses.replace(request, summary=tmp_path / "there.json"),
+        tmp_path / "there.parquet",
+        cluster,
+        1,
+        lambda tally: sizes.append(tally.num_documents),
     )
     assert tally.num_documents == sizes[-1] == 40
     here, there = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("here", "there"))
@@ -74,6 +79,10 @@ def test_files_are_labelled_by_its_workers_as_in_this_process(tmp_path, cluster)
     for name in here.select(cs.float()).columns:
         np.testing.assert_allclose(there[name].to_numpy(), here[name].to_numpy(), rtol=1e-5)
     assert not (tmp_path / "there.parquet.parts").exists()
+    summaries = [read_summary(tmp_path / f"{name}.json") for name in ("here", "there")]
+    assert summaries[0].labels == summaries[1].labels
+    rows = [np.array(sorted(each.rows)) for each in summaries]
+    np.testing.assert_allclose(rows[1], rows[0], rtol=1e-4)
 
 
 @dataclasses.dataclass
