@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -16,11 +17,12 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.artifacts.reference import Reference, read_reference, write_reference
 from pipeline.artifacts.shipped import ship
+from pipeline.corpus.tokens import UNLABELLED
 from pipeline.evaluation.blend import Share
 from pipeline.evaluation.drift import LABELS, WITHOUT_WORDS, Sample, _counts_differ, compare, holm
 from pipeline.evaluation.feature_space import fit_space
 from pipeline.evaluation.words import lengths_and_unknown, vocabulary
-from pipeline.inference import bulk, seen
+from pipeline.inference import bulk, known, seen
 from pipeline.inference.bulk import Request, label_files
 from pipeline.inference.predict import Predictor
 from pipeline.inference.seen import MEASURES, Summary, may_be_sampled, read_summary, write_summary
@@ -410,6 +412,32 @@ def test_what_cannot_be_compared_is_refused(tmp_path, model, monkeypatch, capsys
     words = ("predict", "--input", "in.txt", "--summary", "s.json")
     assert "needs an --output" in run(monkeypatch, capsys, *words, "--model", str(model))[1]
     unknown = run(monkeypatch, capsys, *words, "--output", "o.csv", "--model", plain)[1]
-    assert "one classifier that the stage `evaluate` shipped" in unknown
+    assert "one classifier that knows its" in unknown
     assert "--summary goes with --input" in run(monkeypatch, capsys, "predict", "a", "--summary", "s.json")[1]
     assert json.loads(Path("x.json").read_text())["num_documents"] == 0
+
+
+def test_a_classifier_that_does_not_ship_is_told_of_its_documents(tmp_path, monkeypatch):
+    """As an ONNX export and a distilled classifier are."""
+    model = export(tmp_path / "ulmfit")
+    texts = {
+        "train": ["a b", "c d", "e f", "zebra"],
+        "unlabelled": ["owl"],
+        "validation": ["g h", "j", "k l m"],
+    }
+    labels = {"train": [0, 1, 0, UNLABELLED], "validation": [1, UNLABELLED, 0]}
+    monkeypatch.setattr(
+        known, "open_shard", lambda folder, split: SimpleNamespace(labels=np.array(labels[split]))
+    )
+    splits = [*texts, "test"]
+    monkeypatch.setattr(known, "read_info", lambda folder: SimpleNamespace(splits=splits))
+    monkeypatch.setattr(known, "read_texts", lambda folder, split: texts[split])
+    known.write_known(model, Path("tokens"), Path("documents"), np.array([0, 1, 2]), seed=1)
+    predictor = Predictor.load(model)
+    assert predictor.judged is not None
+    probs = predictor.probabilities(["g h", "k l m"])
+    np.testing.assert_allclose(predictor.judged.at_label_N, probs[[0, 1], [1, 0]], rtol=1e-5)
+    assert predictor.known.words == vocabulary(["a b c d e f zebra owl"])
+    assert predictor.known.space is not None
+    assert sorted(predictor.known.sample.measures["length"]) == [2, 3]
+    assert sum(predictor.known.sample.labels.values()) == 2

@@ -40,7 +40,7 @@ def write_reference(folder: Path, reference: Reference) -> None:
 
 
 def read_reference(folder: Path, measures: Sequence[str]) -> Reference | None:
-    """Read it; None for a classifier that did not ship.
+    """Read it; None for a classifier that was not told.
 
     Raises ValueError if it is torn or altered.
     """

@@ -104,14 +104,19 @@ def ship(
         content = {"name": name, "temperature": temperature, "parts": shares}
         atomic_write_text(aside / SHIPPED_FILE, json.dumps(content, indent=2) + "\n")
         if judged is not None:
-            (aside / _TRUST).mkdir()
-            tensors = {each: torch.from_numpy(getattr(judged, each)) for each in _JUDGED}
-            write_folder(aside / _TRUST, tensors, {"kind": "trust"})
+            write_judged(aside, judged)
         further(aside)
 
 
+def write_judged(folder: Path, judged: Judged) -> None:
+    """Write into a classifier's folder how it judged validation documents."""
+    (folder / _TRUST).mkdir()
+    tensors = {each: torch.from_numpy(getattr(judged, each)) for each in _JUDGED}
+    write_folder(folder / _TRUST, tensors, {"kind": "trust"})
+
+
 def read_judged(folder: Path) -> Judged | None:
-    """Return how the validation documents were judged; None for a classifier that did not ship.
+    """Return how the validation documents were judged; None for a classifier that was not told.
 
     Raises ValueError if that is torn or altered.
     """

@@ -46,8 +46,8 @@ def drift(summaries: Sequence[Path], classifier: Path, picture: Path, level: flo
     reference = read_reference(classifier, MEASURES)
     if reference is None:
         raise ValueError(
-            f"{classifier} does not know which documents it was trained on; what the stage `evaluate` ships "
-            "does"
+            f"{classifier} does not know which documents it was trained on; those in data/classifier and in "
+            "data/distilled do, and ONNX exports"
         )
     read = _read(summaries, classifier)
     found = {name: each for name, each in read.items() if each.num_documents}

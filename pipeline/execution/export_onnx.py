@@ -14,14 +14,17 @@ from pipeline.artifacts.model_folder import load_classifier
 from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.execution.lr_find import stage_arguments
+from pipeline.inference.known import write_known
 from pipeline.inference.onnx_network import load_onnx
+from pipeline.project.headstarts import resolve
 from pipeline.project.params import load
 from pipeline.report.studies import write_study
 from pipeline.training.cards import form_of
-from pipeline.training.classifier import predict_logits
+from pipeline.training.classifier import chosen_documents, predict_logits
 from pipeline.training.precision import dtype_of
 from pipeline.weights.onnx_export import write_onnx
 
+_DOCUMENTS = Path("data/documents/target")
 _MOST_JUDGED = 3_000  # test documents
 _SECONDS = 3.0  # of each measurement of speed, at least
 
@@ -60,8 +63,15 @@ def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Found:
         raise ValueError(
             f"{folder}: no such folder; run `dvc repro` with {headstart} in run.headstarts first"
         )
-    test = open_shard(tokens_at(Path(given["tokens"])), "test")
+    tokens = tokens_at(Path(given["tokens"]))
+    test = open_shard(tokens, "test")
     difference = write_onnx(folder, to, int8=int8)
+    training = chosen_documents(
+        open_shard(tokens, "train"),
+        resolve(params, headstart).finetune_classifier.max_labels,
+        params.run.seed,
+    )
+    write_known(to, tokens, _DOCUMENTS, training, params.run.seed)
     chosen = np.flatnonzero(test.labels != UNLABELLED)
     chosen = np.random.default_rng(0).permutation(chosen)[:_MOST_JUDGED]
     documents, labels = [test.document(int(k)) for k in chosen], test.labels[chosen]

@@ -63,8 +63,8 @@ def thresholds(caution: Caution, judged: Judged | None) -> Thresholds:
             raise ValueError(f"{name}: {share:g} is no share; give a number between 0 and 1")
     if judged is None:
         raise ValueError(
-            "which labels are sure, and sets of labels, need one classifier that the stage `evaluate` "
-            "shipped: it says how validation documents were judged"
+            "which labels are sure, and sets of labels, need one classifier that knows its validation "
+            "documents: that in data/classifier, in data/distilled, or an ONNX export"
         )
     confidence = probability = None
     if caution.most_wrong is not None:

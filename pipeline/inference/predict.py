@@ -152,12 +152,12 @@ class Predictor:
     def known(self) -> Reference:
         """The documents that it was trained and judged on.
 
-        Raises ValueError for a classifier that did not ship, or several that are averaged.
+        Raises ValueError for a classifier that was not told, or several that are averaged.
         """
         if self._reference is None:
             raise ValueError(
-                "a summary needs one classifier that the stage `evaluate` shipped: it knows the documents "
-                "that it was trained and judged on"
+                "a summary needs one classifier that knows its documents: that in data/classifier, in "
+                "data/distilled, or an ONNX export"
             )
         return self._reference
 

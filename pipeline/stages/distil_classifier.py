@@ -31,6 +31,7 @@ from pipeline.distributed.session import Session
 from pipeline.evaluation.metrics import classification_metrics
 from pipeline.files.atomic import atomic_folder
 from pipeline.identity.fingerprint import fingerprint_of
+from pipeline.inference.known import write_known
 from pipeline.inference.predict import Predictor
 from pipeline.machine.cost import Cost, total
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
@@ -124,6 +125,7 @@ def run(
     tokenizer = Tokenizer.file_in(Path(read_link(link).tokenizer))
     build(keys.session({})).export(outcome, out, [tokenizer])
     shutil.rmtree(folder, ignore_errors=True)
+    write_known(out, tokens_at(link), documents, labelled, params.run.seed)
     return {
         "key": sweep.key,
         "num_trials": 1,

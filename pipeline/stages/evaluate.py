@@ -13,24 +13,20 @@ import numpy as np
 from pipeline.artifacts.reference import Reference, write_reference
 from pipeline.artifacts.shipped import ship
 from pipeline.corpus.document_files import read_texts
-from pipeline.corpus.text_parts import readable, texts_of
+from pipeline.corpus.text_parts import readable
 from pipeline.evaluation import metrics as evaluation
 from pipeline.evaluation import trust
 from pipeline.evaluation.blend import BLEND, Share, blended, choose, fit_blend
-from pipeline.evaluation.drift import Sample
-from pipeline.evaluation.feature_space import fit_space
-from pipeline.evaluation.words import vocabulary
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
+from pipeline.inference.known import reference_of
 from pipeline.inference.predict import Predictor
-from pipeline.inference.seen import MEASURES, SAMPLE_SIZE
 from pipeline.project.params import PAIR, Params
 from pipeline.project.stages import Stage
 from pipeline.stages._candidates import (
     TFIDF,
     Candidate,
     Data,
-    Labelled,
     evenly,
     mixture,
     network,
@@ -162,27 +158,11 @@ def run(
 
 def _reference(classifier: Path, data: Data, seed: int) -> Reference:
     """What the classifier, which is whole but for this, knows of training and validation documents."""
-    predictor, rng = Predictor.load(classifier), np.random.default_rng(seed)
     texts = data.texts()
-
-    def some(labelled: Labelled) -> tuple[list[tuple[str, ...]], np.ndarray]:
-        chosen = rng.permutation(len(labelled.labels))[:SAMPLE_SIZE]
-        return [tuple(texts_of(texts[labelled.split][k])) for k in chosen], labelled.labels[chosen]
-
-    training, labels = some(data.train)
-    features = predictor.features(training)
-    space = None if features is None else fit_space(features, labels)
-    words = vocabulary(text for split in ("train", "unlabelled") for text in data.all_texts(split))
-    known = Reference(words, space, Sample({}, {}))
-    validation, _ = some(data.validation)
-    probs = predictor.probabilities(validation)
-    measures = predictor.measures(validation, probs, known)
-    counts = np.bincount(probs.argmax(1), minlength=len(data.label_names))
-    sample = Sample(
-        dict(zip(MEASURES, measures.T, strict=True)),
-        dict(zip(data.label_names, map(int, counts), strict=True)),
+    words = (text for split in ("train", "unlabelled") for text in data.all_texts(split))
+    return reference_of(
+        Predictor.load(classifier), texts["train"], data.train.labels, texts["validation"], words, seed
     )
-    return replace(known, sample=sample)
 
 
 # ------------------------------------------------------------------------------------------- figures
