@@ -52,7 +52,7 @@ def thresholds(caution: Caution, judged: Judged | None) -> Thresholds:
     """Return the thresholds for what is asked.
 
     Args:
-        judged: the validation documents; None for a classifier that did not ship, or a mean of several.
+        judged: the validation documents; None for a classifier that was not told of them, or a mean.
 
     Raises ValueError if these documents are missing, too few or too often wrong to show what is asked for.
     """
