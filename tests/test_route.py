@@ -202,7 +202,7 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     assert figures["began_anew"] == {}  # finetune_classifier.restarts is 0
     # ulmfit is shared by its arm and bidirectional, and the arm of the target text has a model of its own.
     # The arm that is asked has one trial without examples, and one a seed with three.
-    assert len(outcomes(project)) == 7 * 2 * 2 + 1 + 3
+    assert len(outcomes(project)) == 8 * 2 * 2 + 1 + 3
     asked = figures["in_context"]
     assert asked["curve"].keys() == {"ulmfit:in_context"}
     assert asked["curve"]["ulmfit:in_context"].keys() == {"0", "3"}
@@ -272,7 +272,7 @@ def test_a_longer_label_curve_trains_only_what_is_new(project):
     command(project, "dvc", "repro", "--single-item", "sample_efficiency")
     after = outcomes(project)
     assert {path: after[path] for path in before} == before
-    assert len(after) == len(before) + 7 * 2
+    assert len(after) == len(before) + 8 * 2
     curve = metrics(project, "sample_efficiency")
     assert curve["curve"]["tfidf"].keys() == {"30", "60", "120"}
     num_labels = metrics(project, "prepare-target")["splits"]["train"]["num_documents"]
