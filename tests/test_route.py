@@ -218,7 +218,7 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     steps = [point.step for point in client.get_metric_history(stage.info.run_id, "error/ulmfit:scratch")]
     assert steps == [30, 120]
     trials = client.search_runs(everywhere, f"tags.`mlflow.parentRunId` = '{stage.info.run_id}'")
-    assert len(trials) == 32
+    assert len(trials) == 36
     assert {run.info.status for run in trials} == {"FINISHED"}
     (scratch,) = [run for run in trials if run.info.run_name == "ulmfit scratch 120 labels, seed 1"]
     history = [point.step for point in client.get_metric_history(scratch.info.run_id, "train/loss")]
