@@ -1,6 +1,6 @@
-"""What a shipped classifier knows of the documents that it was trained and judged on, to compare others with.
+"""A classifier carries what its training and validation documents were like; later ones are compared with it.
 
-It holds no text: words are known by a number of 32 bits.
+There is no text in it: a word is known by a number of 32 bits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Reference:
 
 
 def write_reference(folder: Path, reference: Reference) -> None:
-    """Write it into a classifier's folder."""
+    """Write the reference into a classifier's folder."""
     sample, space = reference.sample, reference.space
     tensors = {"words": torch.tensor(sorted(reference.words), dtype=torch.int64)}
     tensors |= {f"sample.{name}": torch.from_numpy(values) for name, values in sample.measures.items()}
@@ -40,7 +40,7 @@ def write_reference(folder: Path, reference: Reference) -> None:
 
 
 def read_reference(folder: Path, measures: Sequence[str]) -> Reference | None:
-    """Read it; None for a classifier that was not told.
+    """Return the reference in a classifier's folder, or None where there is none.
 
     Raises ValueError if it is torn or altered.
     """

@@ -116,7 +116,7 @@ def write_judged(folder: Path, judged: Judged) -> None:
 
 
 def read_judged(folder: Path) -> Judged | None:
-    """Return how the validation documents were judged; None for a classifier that was not told.
+    """Return how the validation documents were judged; None where the folder does not say.
 
     Raises ValueError if that is torn or altered.
     """

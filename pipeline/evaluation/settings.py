@@ -12,7 +12,7 @@ from pipeline.settings.section import Count, CountOrZero, Distinct, Layers, Sect
 if TYPE_CHECKING:
     from models.mixing import LayerChoice
 
-Share = Annotated[float, Field(gt=0, lt=1)]
+ProperFraction = Annotated[float, Field(gt=0, lt=1)]
 Pooling = Literal["mean", "idf_mean", "max", "first", "last"]
 
 
@@ -24,8 +24,10 @@ class Evaluate(Section):
     confident_errors: CountOrZero  # how many to show, with texts and attributions
     ship: str | None  # a candidate; null: the one with the least error on validation documents
     # Errors for which a threshold of confidence is chosen on validation documents and checked on test ones.
-    most_wrong: Annotated[list[Share], Distinct]
-    label_sets: Annotated[list[Share], Distinct]  # how many of these sets should hold the right label
+    most_wrong: Annotated[list[ProperFraction], Distinct]
+    label_sets: Annotated[
+        list[ProperFraction], Distinct
+    ]  # how many of these sets should hold the right label
 
 
 class Card(Section):

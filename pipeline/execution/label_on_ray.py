@@ -65,7 +65,7 @@ def label_on_ray(
 
 @dataclass(frozen=True)
 class Held:
-    """What each worker is sent: the request, the files of each classifier by name, and the parts' places."""
+    """Each worker is sent the request, the files of each classifier by name, and the places of the parts."""
 
     request: Request
     models: Sequence[Parcel]

@@ -1,4 +1,4 @@
-"""What a person can be told beside a label: whether it is sure, and which labels it may be instead.
+"""Beside a label a person can be told whether it is sure, and which other labels are possible.
 
 Both thresholds come from how the classifier judged its validation documents, so they hold for documents of
 the same kind.
@@ -19,7 +19,7 @@ CERTAINTY = 0.95  # with which no more than the wanted share of what is sure is 
 
 @dataclass(frozen=True)
 class Caution:
-    """What is asked for; None: nothing."""
+    """A person may ask for either, for both, or for nothing (None)."""
 
     most_wrong: float | None = None  # of the documents that are called sure
     coverage: float | None = None  # of the sets of labels: so many hold the right one
@@ -52,7 +52,8 @@ def thresholds(caution: Caution, judged: Judged | None) -> Thresholds:
     """Return the thresholds for what is asked.
 
     Args:
-        judged: the validation documents; None for a classifier that was not told of them, or a mean.
+        judged: the validation documents; None where the classifier does not carry them, or several are
+            averaged.
 
     Raises ValueError if these documents are missing, too few or too often wrong to show what is asked for.
     """

@@ -1,4 +1,4 @@
-"""What a finished classifier is told of its documents: how it judges them, and what they are like.
+"""A finished classifier is given its verdict on its validation documents, and a description of its documents.
 
 Shapes: N documents.
 """
@@ -33,7 +33,7 @@ def reference_of(
     texts: Iterable[str],
     seed: int,
 ) -> Reference:
-    """Return what later documents are compared with.
+    """Return the reference that later documents are compared with.
 
     Args:
         training: documents of `labels_N`, whose features are learned; a sample of them is.
@@ -54,7 +54,7 @@ def reference_of(
 
 
 def write_known(classifier: Path, tokens: Path, documents: Path, training: np.ndarray, seed: int) -> None:
-    """Write into the folder of a classifier that does not ship what one that ships knows.
+    """Write both into the folder of a classifier, as `evaluate` does for the one that ships.
 
     Args:
         training: indices of the labelled documents that it learned from.

@@ -152,7 +152,7 @@ class Predictor:
     def known(self) -> Reference:
         """The documents that it was trained and judged on.
 
-        Raises ValueError for a classifier that was not told, or several that are averaged.
+        Raises ValueError where the classifier does not carry them, or several are averaged.
         """
         if self._reference is None:
             raise ValueError(

@@ -1,4 +1,6 @@
-"""What a classifier saw: how many documents, which labels it gave, and measures of some of them. No text.
+"""A summary counts the documents that a classifier saw and the labels that it gave, and measures a sample.
+
+There is no text in it.
 
 Each document draws a number; those of the lowest numbers are the sample, which is therefore uniform,
 whatever order and however many processes the documents were read in, and samples can be put together.
@@ -44,7 +46,7 @@ def may_be_sampled(draws_N: np.ndarray, places_N: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Summary:
-    """What was seen so far."""
+    """The counts and the sample of the documents that were seen so far."""
 
     classifier: str  # SHA-256 of its files
     num_documents: int = 0

@@ -60,7 +60,7 @@ class Watcher:
         try:
             self.write()
         except OSError as error:
-            self._written = time.monotonic()  # tried again later
+            self._written = time.monotonic()  # so that the next attempt is a minute away
             log.warning("the summary could not be written: %s", error)
 
     def _turn_over(self) -> None:

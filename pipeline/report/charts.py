@@ -23,7 +23,7 @@ SHAPES = [
 ]
 
 
-# Of what `headstart drift` measures.
+# The panels of `headstart drift` have these titles.
 _TITLES = {
     "length": "words in a document",
     "unknown": "share of words that the training text lacks",

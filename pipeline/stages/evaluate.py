@@ -17,6 +17,7 @@ from pipeline.corpus.text_parts import readable
 from pipeline.evaluation import metrics as evaluation
 from pipeline.evaluation import trust
 from pipeline.evaluation.blend import BLEND, Share, blended, choose, fit_blend
+from pipeline.evaluation.settings import Evaluate
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.inference.known import reference_of
@@ -76,14 +77,7 @@ def run(
         ValueError: there is no test split, or a classifier does not match its tokens.
     """
     data = Data.of(params, tokens, documents, leaks)
-    candidates = [network(params, name, data, classifiers) for name in params.run.headstarts]
-    has_answers = data.num_texts > PAIR
-    read_frozen = [*((name, [name]) for name in params.run.headstarts), *params.trained_ensembles().items()]
-    if not has_answers:
-        candidates += [probe(params, *each, data, features, target_lm) for each in read_frozen]
-    if params.evaluate.baseline_tfidf and not has_answers:
-        candidates.append(tfidf(params, data))
-        candidates += [with_tfidf(params, *each, data, features, target_lm) for each in read_frozen]
+    candidates = _single_candidates(params, data, classifiers, features, target_lm)
     found = {each.name: each for each in candidates}
     for name, members in params.trained_ensembles().items():
         found[name] = mixture(name, {member: Share(1 / len(members)) for member in members}, found)
@@ -133,24 +127,46 @@ def run(
     metrics["warnings"] = _warnings(metrics["baselines"], shipped.name)
     if shipped.name == BLEND:
         metrics["blend_without"] = _blends_without(shipped, candidates, data, params)
-    wrong = evaluation.confident_errors(data.test.labels, shipped.test, settings.confident_errors)
-    errors = [_error(place, shipped, found, data) for place in wrong]
-    with atomic_folder(out) as folder:
-        labels, probs = data.test.labels, shipped.test
-        write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, data.label_names))
-        table = evaluation.calibration_table(labels, probs, settings.calibration_bins)
-        write_csv(folder / "calibration.csv", table)
-        write_csv(folder / "risk_coverage.csv", _risk_coverage(found, shipped.name, data))
-        np.save(folder / "probabilities.npy", probs.astype(np.float32))
-        (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
-        attention = {each.name: each.looked_at() for each in candidates if each.looked_at is not None}
-        (folder / "attention.json").write_text(json.dumps(attention, ensure_ascii=False), encoding="utf-8")
+    _write_tables(out, shipped, found, data, settings)
     write = {each.name: each.write for each in candidates}
     ship(
         classifier, shipped.name, shipped.parts, write, temperature, validation,
         further=lambda folder: write_reference(folder, _reference(folder, data, seed)),
     )  # fmt: skip
     return metrics
+
+
+def _single_candidates(
+    params: Params, data: Data, classifiers: Path, features: Path, target_lm: Path
+) -> list[Candidate]:
+    """All candidates but mixtures of them; with answers to choose from, the networks alone."""
+    candidates = [network(params, name, data, classifiers) for name in params.run.headstarts]
+    if data.num_texts > PAIR:
+        return candidates
+    read_frozen = [*((name, [name]) for name in params.run.headstarts), *params.trained_ensembles().items()]
+    candidates += [probe(params, *each, data, features, target_lm) for each in read_frozen]
+    if params.evaluate.baseline_tfidf:
+        candidates.append(tfidf(params, data))
+        candidates += [with_tfidf(params, *each, data, features, target_lm) for each in read_frozen]
+    return candidates
+
+
+def _write_tables(
+    out: Path, shipped: Candidate, found: Mapping[str, Candidate], data: Data, settings: Evaluate
+) -> None:
+    """Write the tables that the report and DVC draw, and the probabilities for test documents."""
+    labels, probs = data.test.labels, shipped.test
+    wrong = evaluation.confident_errors(labels, probs, settings.confident_errors)
+    errors = [_error(place, shipped, found, data) for place in wrong]
+    attention = {name: each.looked_at() for name, each in found.items() if each.looked_at is not None}
+    with atomic_folder(out) as folder:
+        write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, data.label_names))
+        table = evaluation.calibration_table(labels, probs, settings.calibration_bins)
+        write_csv(folder / "calibration.csv", table)
+        write_csv(folder / "risk_coverage.csv", _risk_coverage(found, shipped.name, data))
+        np.save(folder / "probabilities.npy", probs.astype(np.float32))
+        (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
+        (folder / "attention.json").write_text(json.dumps(attention, ensure_ascii=False), encoding="utf-8")
 
 
 # ----------------------------------------------------------------------------------------- reference
