@@ -50,4 +50,7 @@ class _Killer:
         if self._settings.title is None:
             return os.getpid()
         siblings = psutil.Process(os.getppid()).children()
-        return next(each.pid for each in siblings if self._settings.title in " ".join(each.cmdline()))
+        found = [each for each in siblings if self._settings.title in " ".join(each.cmdline())]
+        return max(
+            found, key=lambda each: each.create_time()
+        ).pid  # that of an earlier test may still be ending
