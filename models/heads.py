@@ -97,7 +97,13 @@ class Classifier(nn.Module):
     the highest score (Radford et al. 2018, section 3.3). An encoder that knows texts by segments is told
     them if `delimiter_id` says what stands behind each text.
 
-    Shapes: D documents, R rows each, B = D * R.
+    The head may read `beside_width` other features of each document beside the pooled ones: word vectors
+    beside ELMo's or CoVe's layers (Peters et al. 2018, section 3.3; McCann et al. 2017, section 4).
+    Departure: the papers join both at each word. Here each network reads the text by its own tokens, and
+    what they make of it is joined when it is pooled; for a mean or a maximum over the same tokens that is
+    the same.
+
+    Shapes: D documents, R rows each, B = D * R, G features beside.
     """
 
     idf_V: Tensor | None
@@ -118,6 +124,7 @@ class Classifier(nn.Module):
         delimiter_id: int | None = None,
         attention_score: Score = "additive",
         max_tokens: int = 1,
+        beside_width: int = 0,
     ) -> None:
         super().__init__()
         self.rows_each, self.choices, self.delimiter_id = rows_each, choices, delimiter_id
@@ -126,8 +133,9 @@ class Classifier(nn.Module):
         self.layers, self._indices = layers, layers.indices(len(encoder.layer_widths))
         self.mix = ScalarMix(len(self._indices)) if layers.combine == "mix" else None
         token_width = layers.width(encoder.layer_widths)
-        width = token_width * _POOLED_PARTS[pooling]
-        self.pooled_width = width
+        self.pooled_width = token_width * _POOLED_PARTS[pooling]
+        self.beside_width = beside_width
+        width = self.pooled_width + beside_width
         self.attention = (
             AttentionPooling(attention_score, token_width, head_hidden, max_tokens)
             if pooling == "attention"
@@ -148,23 +156,30 @@ class Classifier(nn.Module):
         mask_BT: Tensor,
         batch: GlobalBatch | None = None,
         segments_BT: Tensor | None = None,
+        beside_DG: Tensor | None = None,
     ) -> Tensor:
         """Return the logits (D, C) of rows padded at their end; `mask_BT` is True at real tokens.
 
-        `segments_BT` are those that the delimiters tell, for ids without any.
+        `segments_BT` are those that the delimiters tell, for ids without any; `beside_DG` are the features
+        beside the network's own.
         """
         features_BTF = self.features(ids_BT, mask_BT, batch, segments_BT)
-        return self.scored(self.pool(features_BTF, ids_BT, mask_BT), batch)
+        return self.scored(self.pool(features_BTF, ids_BT, mask_BT), batch, beside_DG)
 
-    def scored(self, pooled_BF: Tensor, batch: GlobalBatch | None = None) -> Tensor:
+    def scored(
+        self, pooled_BF: Tensor, batch: GlobalBatch | None = None, beside_DG: Tensor | None = None
+    ) -> Tensor:
         """Return the logits (D, C) of what was pooled: for choices of B rows, else of D."""
+        if self.beside_width:
+            assert beside_DG is not None
+            pooled_BF = torch.cat([pooled_BF, beside_DG], dim=1)
         if not self.choices and self.rows_each > 1 and batch is not None:
             batch = batch.of_documents(self.rows_each)
         logits: Tensor = self.head(pooled_BF, batch)
         return logits.view(-1, self.rows_each) if self.choices else logits
 
     def pooled(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
-        """Return what the head reads: pooled features (D, F), for choices (B, F)."""
+        """Return the pooled features (D, F), for choices (B, F)."""
         return self.pool(self.features(ids_BT, mask_BT, batch), ids_BT, mask_BT)
 
     def features(
@@ -204,7 +219,7 @@ class Classifier(nn.Module):
         return weights_BT
 
     def pool(self, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        """Return what the head reads, of the features of tokens: (D, F), for choices (B, F)."""
+        """Pool the features of tokens into (D, F), for choices (B, F)."""
         if self.pooling == "first" and self.layers.is_top:
             pooled_BF = self.encoder.pooled_first(features_BTF[:, 0])
         elif self.attention is not None:

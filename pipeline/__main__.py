@@ -180,6 +180,21 @@ def choose_tokens(
     command.choose_tokens(load(params), tokens, tokenizers, weights, out)
 
 
+@app.command("choose_features", rich_help_panel="Stages (run by dvc repro)")
+def choose_features(
+    features: Annotated[Path, typer.Option(help="Folder of features, by head start.")],
+    target_lm: Annotated[Path, typer.Option("--target-lm", help="Folder of the models that made them.")],
+    tokens: Annotated[Path, typer.Option(help="Folder of links to tokens, by head start.")],
+    out: Annotated[Path, typer.Option(help="Folder; it gets a link per head start.")],
+    params: ParamsFile = Path("params.yaml"),
+) -> None:
+    """Write down which features of another head start each classifier reads beside its own."""
+    from pipeline.execution import choose_features as command
+    from pipeline.project.params import load
+
+    command.choose_features(load(params), features, target_lm, tokens, out)
+
+
 @app.command()
 def init(folder: Annotated[Path, typer.Argument(help="Folder of the new project.")]) -> None:
     """Lay out a project of your own: settings, stages, presets, DVC and git."""

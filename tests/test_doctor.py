@@ -195,6 +195,7 @@ import torch
 from pipeline.corpus.tokens import ShardWriter, TokensInfo, write_info
 from pipeline.doctor.needs import need_of
 from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.artifacts.feature_links import write_feature_link
 from pipeline.distributed.worker import prepare_torch
 from pipeline.execution.lr_find import job_of
 from pipeline.project.params import load
@@ -216,7 +217,10 @@ write_info(folder, TokensInfo(
     4000, "abc", unk_id=3, bos_id=1, eos_id=2, pad_id=0, label_names=("a", "b", "c", "d"), splits=splits
 ), np.arange(4000) >= 3300)
 params = load(folder / "params.yaml")
+alone = folder / "beside.json"
+write_feature_link(alone, None)
 given = {"tokens": str(folder), "target_lm": "not read", "general_lm": "not read", "out": "not written"}
+given["beside"] = str(alone)
 job = job_of(stage, params, given, sys.argv[3])
 prepare_torch(1)
 before = peak()
@@ -687,6 +691,7 @@ def test_unusable_settings_are_refused(tmp_path, run, message):
 @pytest.mark.slow
 def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_path, monkeypatch):
     from pipeline.corpus.word_tokenizer import WordTokenizer
+    from pipeline.execution.choose_features import choose_features
     from pipeline.execution.choose_tokens import choose_tokens
     from tests.test_launch import make_job
 
@@ -701,6 +706,7 @@ def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_pat
     changes = {"run": {"headstarts": ["ulmfit"]}, "finetune_classifier": {"start": "scratch"}}
     params = typed(Params, overlay(PARAMS, changes), where="test")
     choose_tokens(params, data / "tokens", data / "tokenizers", Path("weights"), data / "inputs")
+    choose_features(params, *(data / each for each in ("features", "target_lm", "inputs", "beside")))
     found = project.inputs(params, ROOT / "dvc.yaml")
     assert [each.state for each in found] == ["warning", "ok"]
     assert "finetune_classifier@ulmfit would refuse" in found[0].found

@@ -313,6 +313,47 @@ def test_a_teacher_that_cannot_be_is_refused_before_anything_is_trained(top, mes
     ("top", "message"),
     [
         (
+            {"headstarts": {"ulmfit": {"finetune_classifier": {"beside": "ulmfit"}}}},
+            r"headstarts\.ulmfit\.finetune_classifier\.beside is ulmfit itself; name another",
+        ),
+        (
+            {"headstarts": {"ulmfit": {"few_labels": {"beside": "gpt"}}}},
+            r"headstarts\.ulmfit\.few_labels\.beside is gpt, which run\.headstarts does not train; name it",
+        ),
+        (
+            {
+                "headstarts": {
+                    "ulmfit": {"finetune_classifier": {"beside": "vectors", "method": "contrastive"}}
+                }
+            },
+            r"headstarts\.ulmfit: finetune_classifier\.beside is vectors, but .* is contrastive",
+        ),
+        (
+            {
+                "headstarts": {"ulmfit": {"finetune_classifier": {"beside": "vectors"}}},
+                "distil_classifier": {"student": "ulmfit"},
+            },
+            r"finetune_classifier\.beside of ulmfit is vectors, but a student learns from text",
+        ),
+    ],
+)
+def test_features_of_another_head_start_that_cannot_be_read_are_refused(top, message):
+    with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
+        resolve_all(params_with(top))
+
+
+def test_a_network_from_scratch_has_no_features_of_another_head_start_beside_it():
+    top = {"headstarts": {"ulmfit": {"finetune_classifier": {"beside": "vectors"}}}}
+    found = resolve(params_with(top), "ulmfit")
+    assert (found.finetune_classifier.beside, found.few_labels.beside) == ("vectors", "vectors")
+    assert found.scratch.beside is None
+    resolve_all(params_with(top))
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        (
             {"distillation": {"soft": 0.0, "hard": 0.0, "cosine": 0.0}},
             r"distillation has no weight above 0, so",
         ),

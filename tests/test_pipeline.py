@@ -275,7 +275,7 @@ def test_where_a_run_takes_place_does_not_make_it_another():
 
 
 def test_dvc_knows_every_stage():
-    assert sorted(DVC) == sorted(["fingerprint", "choose_tokens", *STAGES])
+    assert sorted(DVC) == sorted(["fingerprint", "choose_tokens", "choose_features", *STAGES])
 
 
 def test_the_stages_are_in_the_order_of_the_route():

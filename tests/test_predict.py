@@ -13,20 +13,30 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.artifacts.model_folder import export_model
-from pipeline.artifacts.shipped import FrozenEncoder, Labelling, ShippedProbe, ship, write_probe, write_tfidf
+from pipeline.artifacts.model_folder import export_model, load_classifier
+from pipeline.artifacts.shipped import (
+    FrozenEncoder,
+    Labelling,
+    ShippedProbe,
+    ship,
+    write_encoder,
+    write_probe,
+    write_tfidf,
+)
 from pipeline.corpus import sentencepiece_tokenizer, word_tokenizer
 from pipeline.corpus.settings import Normalise, SentencepieceTokenizer, WordTokenizer
 from pipeline.corpus.settings import TrainedTokenizer as TokenizerSettings
-from pipeline.corpus.tokenizer import train
+from pipeline.corpus.tokenizer import Tokenizer, train
 from pipeline.evaluation.blend import Share
-from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
+from pipeline.evaluation.probe import Reading, fit_probe, num_features, pooled_features
 from pipeline.evaluation.settings import Probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.inference import predict
 from pipeline.training import precision
-from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder
+from pipeline.training.beside import flat
+from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder, form_of
+from pipeline.training.classifier import predict_logits
 
 CONFIG = {
     "embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.0,
@@ -59,7 +69,7 @@ def export(
     pieces = train([f"{ALPHABET} {ALPHABET[::-1]} {' '.join(ALPHABET)}"] * 20, tokenizer)
     file = folder.parent / pieces.FILE
     file.write_bytes(pieces.content)
-    if head_of_texts:
+    if "pair_order" in head_of_texts or "num_choices" in head_of_texts:
         head_of_texts["delimiter_id"] = pieces.eos_id
     head = HeadCard(labels, "concat", 5, (0.0, 0.0), 7, 40, normalise.model_dump(), **head_of_texts)
     card = ModelCard(
@@ -193,6 +203,41 @@ def test_a_shipped_probe_gives_the_probabilities_of_the_fitted_one(tmp_path, wit
     shutil.rmtree(tmp_path / "probe" / names[-1])
     with pytest.raises(ValueError, match=f"{names[-1]}.*missing"):
         predict.Predictor.load(tmp_path / "probe")
+
+
+def test_a_classifier_with_features_of_another_head_start_reads_both_texts_by_their_own_tokenizer(tmp_path):
+    device, tokenizer = torch.device("cpu"), train(PAIRS, WORDS)
+    file = tmp_path / "words" / tokenizer.FILE
+    file.parent.mkdir()
+    file.write_bytes(tokenizer.content)
+    card = ModelCard(
+        "language_model", "awd_lstm", CONFIG, tokenizer.vocab_size, tokenizer.pad_id, "forward",
+        tokenizer.sha256, "finetune_lm", "key", None,
+    )  # fmt: skip
+    encoder = build_encoder(card)[0].eval()
+    with torch.no_grad():
+        encoder.embedding.weight.mul_(20)
+    settings = Probe(layers=[-1], combine="concat", pooling=["mean", "idf_mean"])
+    reading = Reading("forward", 40, 7, tokenizer.pad_id, frozenset({tokenizer.pad_id}))
+    idf_V = np.linspace(1, 3, tokenizer.vocab_size).astype(np.float32)
+    pooled = pooled_features(encoder, tokenizer.encode_batch(PAIRS), settings, reading, idf_V, device)
+    assert num_features(encoder, settings, reading) == pooled[0].size
+    folder = export(tmp_path / "model", beside="vectors", beside_width=pooled[0].size)
+    with pytest.raises(ValueError, match=r"beside.*missing"):
+        predict.Predictor.load(folder)
+    frozen = FrozenEncoder(card, encoder.state_dict(), torch.from_numpy(idf_V), settings, reading)
+    write_encoder(folder / "beside", frozen, file)
+    found = predict.Predictor.load(folder, precision="fp32").probabilities(PAIRS)
+    model, its_card, _ = load_classifier(folder)
+    ids = Tokenizer.load(folder).encode_batch(PAIRS)
+    wanted = predict_logits(model, ids, form_of(its_card), device, beside_NG=flat(pooled)).double().softmax(1)
+    assert found == pytest.approx(wanted.numpy(), abs=1e-6)
+    without = predict_logits(model, ids, form_of(its_card), device, beside_NG=flat(pooled * 0)).softmax(1)
+    assert np.abs(np.log(without.numpy() / found)).max() > 0.1
+    wider = export(tmp_path / "wider", beside="vectors", beside_width=7)
+    write_encoder(wider / "beside", frozen, file)
+    with pytest.raises(ValueError, match=f"gives {pooled[0].size} features, but the classifier reads 7"):
+        predict.Predictor.load(wider)
 
 
 def test_shipped_tf_idf_gives_the_probabilities_of_the_fitted_one_and_is_refused_if_torn(tmp_path):

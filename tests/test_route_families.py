@@ -22,7 +22,7 @@ headstarts:
   cove:
     config: {embedding_dim: 24, hidden_dim: 16, num_layers: 1}
     pretrain_lm: {epochs: 6.0, optimizer: {lr: 0.01}}
-    finetune_classifier: {epochs: 4.0, pooling: attention}
+    finetune_classifier: {epochs: 4.0, pooling: attention, beside: vectors}
 evaluate: {ship: "cove_and_vectors:with_tfidf"}
 """
 BAG = """
@@ -104,6 +104,9 @@ def test_a_translator_serves_a_classifier(project):
     shipped = evaluation["candidates"]["cove_and_vectors:probe"]
     assert shipped["head_starts"] == ["cove", "vectors"]
     assert evaluation["shipped"] == "cove_and_vectors:with_tfidf"
+    assert evaluation["candidates"]["cove"]["head_starts"] == ["cove", "vectors"]  # whose features it reads
+    assert metrics(project, "finetune_classifier-cove")["beside"] == "vectors"
+    assert metrics(project, "sample_efficiency")["beside"] == {"cove": ["vectors"]}
     said = in_own_code(project, "headstart", "align", "cove", "--pairs", "2").stdout
     assert said.count("became") == 2
     refused = in_own_code(project, "headstart", "align", "vectors", check=False)
@@ -114,6 +117,7 @@ def test_a_translator_serves_a_classifier(project):
     assert "Translations, and where the attention looked" in page
     assert "What the attention looked at" in page
     assert_it_predicts(project, [])
+    assert_it_predicts(project, ["--model", "data/classifiers/cove"])
 
 
 def test_nothing_is_left_to_run(project):

@@ -193,7 +193,8 @@ def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start,
     }
     monkeypatch.chdir(project)
     data = project / "data"
-    job = Jobs(settings, data / "inputs", data / "general_lm", data / "target_lm").make({})
+    folders = (data / each for each in ("inputs", "general_lm", "target_lm", "features"))
+    job = Jobs(settings, *folders).make({})
     # As a point of the curve is trained.
     wanted = classifier_settings(headstarts.resolve(settings, "ulmfit"), start)
     assert isinstance(job, ClassifierJob)

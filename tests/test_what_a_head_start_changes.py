@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.artifacts.feature_links import read_feature_link
 from pipeline.execution import run_stage
+from pipeline.execution.choose_features import choose_features
 from pipeline.execution.choose_tokens import choose_tokens
 from pipeline.execution.run_stage import _identity, selected
 from pipeline.project import stages
@@ -27,7 +30,7 @@ DRAWN: dict[str, Any] = {
     "headstarts": {"ulmfit": {"embedding_from": None}, "ulmfit_backward": {"embedding_from": None}}
 }
 SWEEPS = {"distil_classifier", "tune", "sample_efficiency", "ablate", "scaling"}
-OF_ALL = {"fingerprint", "choose_tokens", "evaluate", *SWEEPS, "report"}
+OF_ALL = {"fingerprint", "choose_tokens", "choose_features", "evaluate", *SWEEPS, "report"}
 
 
 def dvc(folder: Path, *words: str) -> str:
@@ -199,6 +202,39 @@ def test_the_links_of_a_student_change_with_the_settings_of_its_teacher(links_of
         changed = {name for name in first if first[name] != after[name]}
         assert changed == {"ulmfit/general.json", "ulmfit/target.json"}
     assert links_of(overlay(taken, {"vectors": {"few_labels": {"epochs": 9.0}}})) == first
+
+
+def test_a_classifier_depends_on_the_features_beside_its_own_and_on_no_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = Path("data")
+    for name in ("vectors", "ulmfit"):
+        for kind in ("features", "target_lm"):
+            (data / kind / name).mkdir(parents=True)
+            (data / kind / name / "made_up").write_text(name, encoding="utf-8")
+
+    def links(beside: str | None) -> dict[str, str]:
+        top = {"headstarts": {"ulmfit": {"finetune_classifier": {"beside": beside}}}}
+        params = checked(overlay(read_yaml(ROOT / "params.yaml"), top), where="params.yaml")
+        folders = (data / each for each in ("features", "target_lm", "inputs", "beside"))
+        choose_features(params, *folders)
+        return {file.name: file.read_text(encoding="utf-8") for file in (data / "beside").iterdir()}
+
+    alone, first = links(None), links("vectors")
+    assert alone["vectors.json"] == alone["ulmfit.json"] == first["vectors.json"] == "null\n"
+    found = read_feature_link(data / "beside/ulmfit.json")
+    assert found is not None
+    assert found.features == "data/features/vectors"
+    (data / "features/ulmfit/made_up").write_text("others", encoding="utf-8")
+    assert links("vectors") == first
+    for kind in ("features", "target_lm"):
+        file = data / kind / "vectors/made_up"
+        file.write_text("others", encoding="utf-8")
+        assert links("vectors")["ulmfit.json"] != first["ulmfit.json"]
+        file.write_text("vectors", encoding="utf-8")
+    assert links("vectors") == first
+    shutil.rmtree(data / "features/vectors")
+    with pytest.raises(ValueError, match="beside is vectors, but data/features/vectors is not there"):
+        links("vectors")
 
 
 def test_a_teachers_model_is_in_the_key_of_its_student_by_its_content(tmp_path, monkeypatch):

@@ -1,12 +1,13 @@
 """Exported models: folders with all that is needed to rebuild and use one.
 
 `tensors.safetensors` holds the weights, `state.json` the card: family and its settings, tokenizer hash,
-direction, kind. A classifier's folder also holds its tokenizer.
+direction, kind. A classifier's folder also holds its tokenizer, and in `beside` the encoder of another head
+start, with its own, if the classifier reads one's features beside its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,23 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.settings.loader import typed
 from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_classifier, build_encoder
 
+BESIDE = "beside"  # a folder in that of a classifier
+
 
 def export_model(
-    folder: Path, tensors: Mapping[str, Tensor], card: ModelCard, extra_files: Sequence[Path] = ()
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    card: ModelCard,
+    extra_files: Sequence[Path] = (),
+    further: Callable[[Path], None] = lambda folder: None,
 ) -> None:
-    """Write a model folder atomically: if it fails, what was there before stays."""
+    """Write a model folder atomically: if it fails, what was there before stays.
+
+    `further` adds folders to it.
+    """
     with atomic_folder(folder) as aside:
         write_folder(aside, tensors, asdict(card), {path.name: path.read_bytes() for path in extra_files})
+        further(aside)
 
 
 @dataclass(frozen=True)

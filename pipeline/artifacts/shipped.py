@@ -196,10 +196,11 @@ def write_probe(
     }
     write_folder(folder, tensors, state, files)
     for name, encoder in probe.encoders.items():
-        _write_encoder(folder / name, encoder, tokenizers[name])
+        write_encoder(folder / name, encoder, tokenizers[name])
 
 
-def _write_encoder(folder: Path, encoder: FrozenEncoder, tokenizer: Path) -> None:
+def write_encoder(folder: Path, encoder: FrozenEncoder, tokenizer: Path) -> None:
+    """Write an encoder and its tokenizer into a new folder."""
     folder.mkdir()
     tensors = {f"encoder.{name}": tensor for name, tensor in encoder.tensors.items()}
     state = {
@@ -221,7 +222,7 @@ def read_probe(folder: Path) -> tuple[ShippedProbe, Labelling]:
             if state["kind"] == "with_tfidf"
             else ProbeClassifier(linear)
         )
-        encoders = {name: _read_encoder(encoder_folder(folder, name)) for name in state["encoders"]}
+        encoders = {name: read_encoder(encoder_folder(folder, name)) for name in state["encoders"]}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder} holds no probe ({error}); run the stage `evaluate` again") from error
     return ShippedProbe(encoders, classifier), _labelling(state)
@@ -232,7 +233,8 @@ def encoder_folder(folder: Path, name: str) -> Path:
     return folder / Path(name).name
 
 
-def _read_encoder(folder: Path) -> FrozenEncoder:
+def read_encoder(folder: Path) -> FrozenEncoder:
+    """Raises one of several errors if the folder is missing, torn, altered, or holds something else."""
     tensors, state = read_folder(folder)
     reading = state["reading"]
     return FrozenEncoder(

@@ -72,8 +72,8 @@ def _read_by(stage: str, params: Params, name: str, given: Mapping[str, str]) ->
     if stage == "finetune_classifier":
         start = resolve(params, name).finetune_classifier.start
         teacher = None
-    beside = [] if teacher is None else [str(Path(given["out"]).parent / teacher)]
-    return [*(given[flag] for flag in ("tokens", start) if flag in given), *beside]
+    of_teacher = [] if teacher is None else [str(Path(given["out"]).parent / teacher)]
+    return [*(given[flag] for flag in ("tokens", start, "beside") if flag in given), *of_teacher]
 
 
 def _mismatch(stage: str, name: str, params: Params, given: dict[str, str]) -> str:

@@ -19,13 +19,19 @@ _EMBEDDING, _IDF = "encoder.embedding.weight", "idf_V"
 
 
 def token_attributions(
-    model: Classifier, rows: Sequence[np.ndarray], label: int, *, num_steps: int = 32
+    model: Classifier,
+    rows: Sequence[np.ndarray],
+    label: int,
+    beside_1G: Tensor | None = None,
+    *,
+    num_steps: int = 32,
 ) -> list[np.ndarray]:
     """Return by how much each token of a document's rows raised the logit of `label`, row by row.
 
     Source: integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) over the token embeddings, from
     an all-zero baseline, summed over each embedding. The attributions add up to the logit minus the
-    baseline's logit, to the error of a path of `num_steps` points.
+    baseline's logit, to the error of a path of `num_steps` points. Features of another head start beside the
+    network's own, `beside_1G`, stay as they are.
     """
     from captum.attr import IntegratedGradients
 
@@ -42,7 +48,9 @@ def token_attributions(
             replaced[_IDF] = model.idf_V[ids_RT.flatten()].repeat(size)
         ids = torch.arange(len(vectors), device=vectors.device).reshape(-1, ids_RT.shape[1])
         segments = None if segments_RT is None else segments_RT.repeat(size, 1)
-        found: Tensor = functional_call(model, replaced, (ids, mask_RT.repeat(size, 1), None, segments))
+        beside = None if beside_1G is None else beside_1G.to(weight.device).repeat(size, 1)
+        inputs = (ids, mask_RT.repeat(size, 1), None, segments, beside)
+        found: Tensor = functional_call(model, replaced, inputs)
         return found
 
     gradients = IntegratedGradients(logits).attribute(

@@ -121,6 +121,11 @@ def pooled_features(
     return features
 
 
+def num_features(encoder: Encoder, settings: Probe, reading: Reading) -> int:
+    """Return P * F, the features that `pooled_features` gives of a document."""
+    return _num_vectors(settings, reading) * settings.layer_choice.width(encoder.layer_widths, "probe")
+
+
 def _num_vectors(settings: Probe, reading: Reading) -> int:
     """Return P."""
     if reading.delimiter_id is None:

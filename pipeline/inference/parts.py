@@ -12,13 +12,21 @@ import torch
 
 from models.family import Encoder
 from models.heads import Classifier
-from pipeline.artifacts.model_folder import load_classifier
-from pipeline.artifacts.shipped import FrozenEncoder, Labelling, encoder_folder, read_probe, read_tfidf
+from pipeline.artifacts.model_folder import BESIDE, load_classifier
+from pipeline.artifacts.shipped import (
+    FrozenEncoder,
+    Labelling,
+    encoder_folder,
+    read_encoder,
+    read_probe,
+    read_tfidf,
+)
 from pipeline.artifacts.tensor_folder import read_state
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.evaluation.probe import ProbeClassifier, pooled_features, side_by_side
+from pipeline.evaluation.probe import ProbeClassifier, num_features, pooled_features, side_by_side
 from pipeline.evaluation.tfidf import TfidfClassifier
 from pipeline.evaluation.with_tfidf import JointClassifier
+from pipeline.training.beside import flat
 from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder, form_of
 from pipeline.training.classifier import pooled_texts, predict_logits
 
@@ -46,6 +54,7 @@ class Network:
     card: ModelCard
     head: HeadCard
     tokenizer: Tokenizer
+    beside: Reader | None = None  # of another head start, whose features the head reads, too
 
     @property
     def labelling(self) -> Labelling:
@@ -54,7 +63,8 @@ class Network:
     def probabilities(
         self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
     ) -> np.ndarray:
-        logits = predict_logits(self.model, ids(self.tokenizer), form_of(self.card), device, dtype)
+        others = None if self.beside is None else flat(self.beside.features(ids, device, dtype))
+        logits = predict_logits(self.model, ids(self.tokenizer), form_of(self.card), device, dtype, others)
         found: np.ndarray = logits.double().softmax(1).numpy()
         return found
 
@@ -72,6 +82,11 @@ class Reader:
     encoder: Encoder
     frozen: FrozenEncoder
     tokenizer: Tokenizer
+
+    @property
+    def num_features(self) -> int:
+        """P * F."""
+        return num_features(self.encoder, self.frozen.settings, self.frozen.reading)
 
     def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray:
         """Return the texts' pooled features (N, P, F)."""
@@ -128,7 +143,24 @@ def load_part(folder: Path) -> TextClassifier:
 
         return load_onnx(folder)
     model, card, head = load_classifier(folder)
-    return Network(model, card, head, _tokenizer_of(folder, card))
+    return Network(model, card, head, _tokenizer_of(folder, card), _beside(folder, head))
+
+
+def _beside(folder: Path, head: HeadCard) -> Reader | None:
+    if head.beside is None:
+        return None
+    try:
+        found = _reader(folder / BESIDE, read_encoder(folder / BESIDE))
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{folder / BESIDE} holds no encoder ({error}); train the classifier again"
+        ) from error
+    if found.num_features != head.beside_width:
+        raise ValueError(
+            f"{folder / BESIDE} gives {found.num_features:,} features, but the classifier reads "
+            f"{head.beside_width:,}; train the classifier again"
+        )
+    return found
 
 
 def _load_probe(folder: Path) -> FrozenProbe:

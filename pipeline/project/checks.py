@@ -54,6 +54,7 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
     for each in trained:
         _check_chunks(each)
         _check_lesson(each)
+        _check_beside(params, each)
     if tune.num_trials and tune.stage == "finetune_lm" and searched.teacher is not None:
         raise ValueError(
             f"tune.stage is finetune_lm of {searched.name}, whose trials would learn from no teacher; set "
@@ -68,6 +69,26 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
     if params.distil_classifier.student is not None:
         _check_distilled(params, found[params.distil_classifier.student])
     return trained
+
+
+def _check_beside(params: Params, head_start: ResolvedHeadStart) -> None:
+    """Raise ValueError for features of another head start that there are not, or that do not go with this."""
+    from pipeline.training.classifier import check_beside
+
+    name = head_start.name
+    for section in _CLASSIFIERS:
+        settings = getattr(head_start, section)
+        if (other := settings.beside) is None:
+            continue
+        key = f"params.yaml: headstarts.{name}.{section}.beside is {other}"
+        if other == name:
+            raise ValueError(f"{key} itself; name another head start, or set it to null")
+        if other not in params.run.headstarts:
+            raise ValueError(f"{key}, which run.headstarts does not train; name it there")
+        try:
+            check_beside(settings, params.num_texts)
+        except ValueError as error:
+            raise ValueError(f"params.yaml: headstarts.{name}: {error}") from error
 
 
 def _check_scaling(params: Params, head_start: ResolvedHeadStart) -> None:
@@ -101,6 +122,12 @@ def _check_distilled(params: Params, student: ResolvedHeadStart) -> None:
         raise ValueError(
             f"params.yaml: finetune_classifier.method of {student.name} is contrastive, which learns from "
             "pairs of texts and not from a teacher; set distil_classifier.classifier to {method: plain}"
+        )
+    if (other := {**student.finetune_classifier.model_dump(), **top}["beside"]) is not None:
+        raise ValueError(
+            f"params.yaml: finetune_classifier.beside of {student.name} is {other}, but a student learns "
+            "from text without labels too, of which no features are kept; set distil_classifier.classifier "
+            "to {beside: null}"
         )
 
 

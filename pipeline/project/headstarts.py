@@ -131,7 +131,10 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         finetune_lm=language_model("finetune_lm"),
         finetune_classifier=classifier("finetune_classifier", *finished),
         few_labels=classifier("few_labels", *few),
-        scratch=classifier("scratch", *few, family.defaults.get("scratch", {}), section.scratch),
+        # Features of another head start would be one, too.
+        scratch=classifier(
+            "scratch", *few, {"beside": None}, family.defaults.get("scratch", {}), section.scratch
+        ),
         probe=typed(Probe, probe, where="params.yaml", prefix=f"{key}.probe."),
     )
 

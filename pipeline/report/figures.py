@@ -241,12 +241,17 @@ def _core_seconds_before(figures: Figures, arm: str) -> float | None:
         **dict.fromkeys(FROZEN_ARMS, FROZEN),
         "general_lm": ("pretrain_lm",),
     }
-    needed = stages_of.get(arm.partition(":")[2], ())
-    return core_seconds_of(figures, figures["sample_efficiency"]["head_starts"][arm], needed)
+    needed, metrics = stages_of.get(arm.partition(":")[2], ()), figures["sample_efficiency"]
+    trainings = with_teachers(figures, metrics["head_starts"][arm], needed)
+    trainings += with_teachers(figures, metrics["beside"].get(arm, []), FROZEN)
+    return _recorded(figures, dict.fromkeys(trainings))
 
 
 def with_teachers(figures: Figures, names: Iterable[str], needed: Iterable[str]) -> list[str]:
-    """These stages of these head starts, and for language models those of their teachers, each once."""
+    """These stages of these head starts, and those that they needed of others, each once.
+
+    A language model needed that of its teacher, a classifier the features beside its own.
+    """
     found: dict[str, None] = {}
     for stage in needed:
         for name in names:
@@ -254,7 +259,14 @@ def with_teachers(figures: Figures, names: Iterable[str], needed: Iterable[str])
             teacher = figures[f"pretrain_lm-{name}"].get("teacher", {}).get("headstart")
             if teacher is not None and stage in ("pretrain_lm", "finetune_lm"):
                 found[f"{stage}-{teacher}"] = None
+            if stage == "finetune_classifier" and (other := beside(figures, name)):
+                found |= dict.fromkeys(with_teachers(figures, [other], FROZEN))
     return list(found)
+
+
+def beside(figures: Figures, name: str) -> str | None:
+    """The head start whose features a head start's classifier reads beside its own."""
+    return figures[f"finetune_classifier-{name}"].get("beside")
 
 
 def core_seconds_of(figures: Figures, names: Sequence[str], needed: Sequence[str]) -> float | None:
@@ -262,7 +274,11 @@ def core_seconds_of(figures: Figures, names: Sequence[str], needed: Sequence[str
 
     None if it was not recorded.
     """
-    trainings = [figures[each] for each in with_teachers(figures, names, needed)]
+    return _recorded(figures, with_teachers(figures, names, needed))
+
+
+def _recorded(figures: Figures, names: Iterable[str]) -> float | None:
+    trainings = [figures[each] for each in names]
     if not all("core_seconds" in training for training in trainings):
         return None
     return float(sum(training["core_seconds"] for training in trainings))

@@ -12,6 +12,7 @@ from pipeline.report.figures import (
     TRAININGS,
     Figures,
     above_base,
+    beside,
     by_arm,
     by_importance,
     confusion_counts,
@@ -208,6 +209,8 @@ def milliseconds(figures: Figures, row: Mapping[str, Any]) -> str:
         if taken is not None and part.partition(":")[2] in FROZEN_STARTS:
             for name in _head_starts_of(figures, part):
                 taken += figures[f"read_features-{name}"]["milliseconds_per_document"]
+        elif taken is not None and part in figures.head_starts and (other := beside(figures, part)):
+            taken += figures[f"read_features-{other}"]["milliseconds_per_document"]
     return "" if taken is None else f"{taken:.2f}"
 
 
@@ -227,6 +230,9 @@ def _spent(figures: Figures, parts: Iterable[str]) -> dict[str, float | None]:
 
 
 def _head_starts_of(figures: Figures, part: str) -> Sequence[str]:
+    """Those that a single candidate's own trainings are of."""
+    if part in figures.head_starts:
+        return [part]
     found: Sequence[str] = figures["evaluate"]["candidates"][part]["head_starts"]
     return found
 

@@ -84,6 +84,7 @@ TRICKS = (
           paper=(5.0, 5.39), source=ULMFIT),
     Trick("concat pooling, not the last state", "classifier", {"pooling": "last"}, _CONCAT),
     Trick("concat pooling, not the mean", "classifier", {"pooling": "mean"}, _CONCAT),
+    Trick("features of another head start", "classifier", {"beside": None}),
     Trick("language-model fine-tuning", "classifier", start="general_lm", paper=(5.0, 6.99), source=ULMFIT),
     Trick("general pretraining", "classifier", start="target_lm_alone", paper=(5.0, 5.63), source=ULMFIT),
     Trick("any pretraining", "classifier", start="scratch", paper=(5.0, 9.93), source=ULMFIT),

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 from models.heads import Classifier
-from pipeline.artifacts.model_folder import ModelFolder, load_classifier
+from pipeline.artifacts.model_folder import load_classifier
 from pipeline.artifacts.shipped import (
-    FrozenEncoder,
     Labelling,
     ShippedProbe,
     write_probe,
@@ -31,14 +30,14 @@ from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
 from pipeline.evaluation.attention_weights import attended, most_looked_at
 from pipeline.evaluation.blend import Share, blended
-from pipeline.evaluation.probe import ProbeClassifier, Reading, fit_probe
+from pipeline.evaluation.probe import ProbeClassifier, fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
 from pipeline.machine.cost import Cost
-from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
+from pipeline.stages._frozen_encoder import frozen_encoder
+from pipeline.training.beside import Beside
 from pipeline.training.cards import ModelCard, form_of
-from pipeline.training.checkpoint import tensors_under
 from pipeline.training.classifier import chosen_documents, predict_logits
 
 TFIDF = "tfidf"
@@ -173,14 +172,15 @@ def mixture(name: str, shares: Mapping[str, Share], found: Mapping[str, Candidat
     )
 
 
-def network(params: Params, name: str, data: Data, classifiers: Path) -> Candidate:
+def network(params: Params, name: str, data: Data, classifiers: Path, features: Path) -> Candidate:
     """A head start's fine-tuned classifier."""
     folder, tokens = classifiers / name, data.tokens_of(name)
     model, card, head = load_classifier(folder)
     if card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
         raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
-    validation, _ = _predicted(model, card, tokens, data.validation)
-    test, seconds = _predicted(model, card, tokens, data.test)
+    beside = None if head.beside is None else Beside(head.beside, features / head.beside)
+    validation, _ = _predicted(model, card, tokens, data.validation, beside)
+    test, seconds = _predicted(model, card, tokens, data.test, beside)
 
     def explain(document: int, label: int) -> list[tuple[str, float]]:
         """Pieces of the text that the classifier read, each with how much it spoke for `label`."""
@@ -188,7 +188,8 @@ def network(params: Params, name: str, data: Data, classifiers: Path) -> Candida
 
         rows = form_of(card).rows(open_shard(tokens, "test").document(document))
         shown = label if head.num_choices is not None else 0  # the answer; or the texts as they are given
-        ids, moved = rows[shown], token_attributions(model.cpu(), rows, label)[shown]
+        others = None if beside is None else beside.rows("test", [document])
+        ids, moved = rows[shown], token_attributions(model.cpu(), rows, label, others)[shown]
         if card.direction == "backward":
             ids, moved = ids[::-1], moved[::-1]
         pieces = Tokenizer.load(data.tokenizer_of(name)).pieces(ids)
@@ -206,7 +207,7 @@ def network(params: Params, name: str, data: Data, classifiers: Path) -> Candida
         test,
         seconds,
         {name: Share(1.0)},
-        [name],
+        [name] if head.beside is None else [name, head.beside],
         {},
         write=write,
         explain=explain,
@@ -248,13 +249,14 @@ def evenly(size: int, most: int) -> np.ndarray:
 
 
 def _predicted(
-    model: Classifier, card: ModelCard, tokens: Path, labelled: Labelled
+    model: Classifier, card: ModelCard, tokens: Path, labelled: Labelled, beside: Beside | None
 ) -> tuple[np.ndarray, float]:
     """Probabilities (N, C), and the seconds that they took."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     shard, before = open_shard(tokens, labelled.split), time.monotonic()
     texts = [shard.document(int(k)) for k in labelled.documents]
-    logits = predict_logits(model.to(device), texts, form_of(card), device)
+    others = None if beside is None else beside.rows(labelled.split, labelled.documents)
+    logits = predict_logits(model.to(device), texts, form_of(card), device, beside_NG=others)
     return logits.double().softmax(1).numpy(), time.monotonic() - before
 
 
@@ -346,22 +348,12 @@ def _write_probe(
     features: Path,
     target_lm: Path,
 ) -> None:
-    encoders = {name: _frozen_encoder(params, name, data, features, target_lm) for name in members}
+    encoders = {
+        name: frozen_encoder(params, name, data.tokens_of(name), features / name, target_lm / name)
+        for name in members
+    }
     tokenizers = {name: Tokenizer.file_in(data.tokenizer_of(name)) for name in members}
     write_probe(aside, ShippedProbe(encoders, fitted), _labelling(params, data), tokenizers)
-
-
-def _frozen_encoder(params: Params, name: str, data: Data, features: Path, target_lm: Path) -> FrozenEncoder:
-    settings = resolve(params, name)
-    start, info = ModelFolder.at(target_lm / name), read_info(data.tokens_of(name))
-    card, classifier = start.card(), settings.finetune_classifier
-    return FrozenEncoder(
-        card=card,
-        tensors=tensors_under(start.tensors(), "encoder."),
-        idf_V=torch.from_numpy(np.load(features / name / "idf.npy")),
-        settings=settings.probe,
-        reading=Reading.of(classifier.max_tokens, classifier.bptt, card, info),
-    )
 
 
 def _labelling(params: Params, data: Data) -> Labelling:

@@ -174,6 +174,7 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
     settings, start = params.sample_efficiency, place.start
     few = FewLabels(place.num_labels, key=place.key)
     classifier = classifier_settings(head_start, start)
+    assert classifier.beside is None or inputs.features is not None
     name = f"{head_start.name} {start} {place.num_labels} labels, seed {place.seed}"
 
     def build(session: Session) -> SweepTrial:
@@ -185,6 +186,7 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
             start=inputs.start(start, head_start.name),
             seed=place.seed,
             few_labels=few,
+            features=inputs.features,
         )
         return ClassifierPoint(name, session.folder, job, params.run, session, settings.test_documents)
 
@@ -203,6 +205,8 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
     elif start == "target_lm_alone":
         identity["lm"] = settings_alone(head_start).dump()
         identity["lm_seed"] = params.run.seed
+    if classifier.beside is not None:
+        read.append(f"features/{classifier.beside}")
     return Spec(name, identity, tuple(read), build, head_start.family.name)
 
 

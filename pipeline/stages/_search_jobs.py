@@ -27,11 +27,14 @@ def space_of(params: Params) -> dict[str, Range]:
 class Jobs:
     """Makes the training job of a trial from its values. Picklable: trials run in other processes."""
 
-    def __init__(self, params: Params, tokens: Path, general_lm: Path, target_lm: Path) -> None:
+    def __init__(
+        self, params: Params, tokens: Path, general_lm: Path, target_lm: Path, features: Path
+    ) -> None:
         self._params, self._name = params, params.tune.headstart
         self._tokens = tokens_at(tokens / self._name / "target.json").resolve()
         self._general_lm = (general_lm / self._name).resolve()
         self._target_lm = (target_lm / self._name).resolve()
+        self._features = features.resolve()
 
     def check(self) -> None:
         """Raises ValueError if there is nothing to search, or if a range ends at an impossible value."""
@@ -89,7 +92,18 @@ class Jobs:
             start=ModelFolder.at(starts[classifier.start]) if classifier.start in starts else None,
             seed=params.run.seed,
             few_labels=self._few_labels(),
+            features=self._features,
         )
+
+    @property
+    def beside(self) -> list[str]:
+        """The other head starts whose features a trial may read."""
+        if self._params.tune.stage == "finetune_lm":
+            return []
+        settings = getattr(headstarts.resolve(self._with({}), self._name), self._section)
+        searched = space_of(self._params).get("finetune_classifier.beside")
+        found = [settings.beside, *(searched.choices or () if searched else ())]
+        return sorted({str(other) for other in found if other is not None})
 
     def _few_labels(self) -> FewLabels | None:
         tune = self._params.tune

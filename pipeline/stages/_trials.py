@@ -61,11 +61,13 @@ class ClassifierPoint:
         model = build_classifier(build_encoder(card)[0], card.head)
         model.load_state_dict(model_tensors(done))
         test = open_shard(self.job.tokens, "test")
+        tested, beside = test_sample(test, self.test_documents), self.job.beside
         logits = predict_logits(
             model.to(device).eval(),
-            [test.document(int(index)) for index in test_sample(test, self.test_documents)],
+            [test.document(int(index)) for index in tested],
             form_of(card),
             device,
+            beside_NG=None if beside is None else beside.rows("test", tested),
         )
         spent = total(done.state["spent"], cost.spent())
         outcome = _outcome(done.step, logits.double().softmax(1), spent, done.state["kept_metrics"])

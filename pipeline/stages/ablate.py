@@ -64,6 +64,7 @@ def run(
     documents: Path,
     general_lm: Path,
     target_lm: Path,
+    features: Path,
     leaks: Path,
     out: Path,
     sweep: Sweep,
@@ -81,7 +82,7 @@ def run(
             write_csv(folder / "ledger.csv", [], ["trick"])
         return {"key": sweep.key, "num_trials": 0}
     name = params.ablate.headstart
-    inputs = Inputs(tokens, documents, general_lm, target_lm)
+    inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(name)
     train = open_shard(labelled, "train")
     num_labels = num_labels_of(params.ablate.labels, train)

@@ -140,7 +140,7 @@ def _single_candidates(
     params: Params, data: Data, classifiers: Path, features: Path, target_lm: Path
 ) -> list[Candidate]:
     """All candidates but mixtures of them; with answers to choose from, the networks alone."""
-    candidates = [network(params, name, data, classifiers) for name in params.run.headstarts]
+    candidates = [network(params, name, data, classifiers, features) for name in params.run.headstarts]
     if data.num_texts > PAIR:
         return candidates
     read_frozen = [*((name, [name]) for name in params.run.headstarts), *params.trained_ensembles().items()]

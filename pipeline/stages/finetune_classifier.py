@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from pipeline.artifacts.feature_links import read_feature_link
 from pipeline.artifacts.model_folder import ModelFolder, export_model
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
@@ -42,15 +44,25 @@ def run(
     tokens: Path,
     target_lm: Path,
     general_lm: Path,
+    beside: Path,
     headstart: str,
     out: Path,
     session: Session,
 ) -> dict[str, Any]:
     """Fine-tune on the labelled training documents; export the classifier with its tokenizer.
 
+    `beside` is the link to the features of another head start, if its head reads any.
+
     Source: Howard & Ruder 2018, section 3.3. Raises ValueError where the inputs do not match.
     """
-    made = job(params, tokens=tokens, target_lm=target_lm, general_lm=general_lm, headstart=headstart)
+    made = job(
+        params,
+        tokens=tokens,
+        target_lm=target_lm,
+        general_lm=general_lm,
+        beside=beside,
+        headstart=headstart,
+    )
     tokenizer = Path(read_link(tokens).tokenizer)
     if Tokenizer.load(tokenizer).sha256 != made.card.tokenizer_sha256:
         raise ValueError(
@@ -59,7 +71,14 @@ def run(
         )
     done = fit(made, params.run, session)
     card = replace(made.card, key=session.key)
-    export_model(out, model_tensors(done), card, [Tokenizer.file_in(tokenizer)])
+
+    def further(folder: Path) -> None:
+        if (link := read_feature_link(beside)) is not None:
+            # By name: classifiers without do not depend on this code.
+            frozen = importlib.import_module("pipeline.stages._frozen_encoder")
+            frozen.write_beside(folder, params, link)
+
+    export_model(out, model_tensors(done), card, [Tokenizer.file_in(tokenizer)], further)
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
     begun = {name: done.state[name] for name in ("restarts", "took_off")}
     return {
@@ -67,6 +86,7 @@ def run(
         "steps": done.step,
         "padding_share": made.padding_share,
         "cut_share": made.cut_share,
+        **({} if made.beside is None else {"beside": made.beside.headstart}),
         **_mix(model_tensors(done)),
         **begun,
         **kept,
@@ -82,8 +102,23 @@ def _mix(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     return {"mix": {"weights": weights, "factor": float(tensors["mix.factor"])}}
 
 
-def job(params: Params, *, tokens: Path, target_lm: Path, general_lm: Path, headstart: str) -> ClassifierJob:
+def job(
+    params: Params,
+    *,
+    tokens: Path,
+    target_lm: Path,
+    general_lm: Path,
+    beside: Path | None = None,
+    headstart: str,
+) -> ClassifierJob:
     settings = resolve(params, headstart)
+    link = None if beside is None else read_feature_link(beside)
+    found, wanted = link and link.headstart, settings.finetune_classifier.beside
+    if found != wanted:
+        raise ValueError(
+            f"{beside} names the features of {found or 'no head start'}, but finetune_classifier.beside of "
+            f"{headstart} is {wanted or 'null'}; run the stage `choose_features` again"
+        )
     starts = {
         "target_lm": ModelFolder.at(target_lm),
         "general_lm": ModelFolder.at(general_lm),
@@ -96,4 +131,5 @@ def job(params: Params, *, tokens: Path, target_lm: Path, general_lm: Path, head
         tokens=tokens_at(tokens),
         start=starts[settings.finetune_classifier.start],
         seed=params.run.seed,
+        features=None if link is None else Path(link.features).parent,
     )

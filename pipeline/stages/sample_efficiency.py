@@ -16,11 +16,13 @@ from pipeline.evaluation.in_context import why_too_many
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.machine.cost import total
-from pipeline.project.params import Params, is_in_context
+from pipeline.project.headstarts import resolve
+from pipeline.project.params import FROZEN_ARMS, Params, is_in_context
 from pipeline.project.stages import Stage
 from pipeline.stages._points import (
     Inputs,
     Place,
+    classifier_settings,
     prompt_for,
     specs_of,
     train_target_lm_alone,
@@ -221,6 +223,7 @@ def _metrics(
         "base": trained[0],
         "arms": trained,
         "head_starts": {arm: params.head_starts_of(arm) for arm in arms},
+        "beside": {arm: others for arm in arms if (others := _beside(params, arm))},
         "labels": list(counts),
         "num_seeds": len(settings.seeds),
         "confidence": settings.confidence,
@@ -243,6 +246,15 @@ def _metrics(
             if point.failure
         },
     }
+
+
+def _beside(params: Params, arm: str) -> list[str]:
+    """The head starts whose features an arm's networks read beside their own."""
+    start = Place(arm, 0, 0).start
+    if start in FROZEN_ARMS or is_in_context(arm):
+        return []
+    settings = [classifier_settings(resolve(params, name), start) for name in params.head_starts_of(arm)]
+    return list(dict.fromkeys(each.beside for each in settings if each.beside is not None))
 
 
 def _labels_needed(

@@ -38,7 +38,14 @@ STAGE = Stage(
 
 
 def run(
-    params: Params, *, tokens: Path, general_lm: Path, target_lm: Path, out: Path, sweep: Sweep
+    params: Params,
+    *,
+    tokens: Path,
+    general_lm: Path,
+    target_lm: Path,
+    features: Path,
+    out: Path,
+    sweep: Sweep,
 ) -> dict[str, Any]:
     """Search; write `best.yaml`, for `headstart use`, and all trials into the folder `out`.
 
@@ -56,10 +63,11 @@ def run(
         "finetune_classifier": ("validation/accuracy", "validation error", _error),
     }
     metric, measure, of_metric = measures[settings.stage]
-    jobs = Jobs(params, tokens, general_lm, target_lm)
+    jobs = Jobs(params, tokens, general_lm, target_lm, features)
     jobs.check()
     name = settings.headstart
-    read = (f"tokens/{name}/target.json", f"general_lm/{name}", f"target_lm/{name}")
+    read = [f"tokens/{name}/target.json", f"general_lm/{name}", f"target_lm/{name}"]
+    read += [f"features/{other}" for other in jobs.beside]
     keys = sweep.keys(jobs.settings(), read, head_start.family.name)
     objective = Objective(jobs.make, keys.session, sweep.run, metric, of_metric)
     # Only what the search itself depends on: adopting its best settings must not start another search.

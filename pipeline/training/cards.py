@@ -40,6 +40,8 @@ class HeadCard:
     pair_order: PairOrder = "given"
     num_choices: int | None = None  # answers to choose from
     attention_score: Score = "additive"  # of the pooling `attention`
+    beside: str | None = None  # the head start whose frozen features the head reads beside the network's own
+    beside_width: int = 0  # how many they are
 
     @property
     def num_texts(self) -> int:
@@ -101,6 +103,7 @@ def build_classifier(encoder: Encoder, card: HeadCard) -> Classifier:
         delimiter_id=card.delimiter_id,
         attention_score=card.attention_score,
         max_tokens=card.max_tokens,
+        beside_width=card.beside_width,
     )
 
 

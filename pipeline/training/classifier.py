@@ -34,6 +34,7 @@ from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS, TextForm
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
+from pipeline.training.beside import Beside
 from pipeline.training.cards import (
     HeadCard,
     ModelCard,
@@ -135,6 +136,7 @@ class ClassifierTask:
     language_model_weight: float = 0.0  # of its loss, beside the classifier's
     lesson: ClassifierLesson | None = None
     taught_NC: np.ndarray | None = None  # log probabilities of the lesson
+    beside: Beside | None = None  # features of another head start
 
     @property
     def least_rows(self) -> int:
@@ -155,7 +157,10 @@ class ClassifierTask:
             part = pair_loss(self.model.pooled(ids, mask, whole), labels, whole.of_documents(each))
             return StepLoss(part, part.detach() * num_documents, num_documents, num_tokens)
         features = self.model.features(ids, mask, whole)
-        logits = self.model.scored(self.model.pool(features, ids, mask), whole)
+        beside = None
+        if self.beside is not None:
+            (beside,) = context.to_device(self.beside.rows("train", batch.documents_D))
+        logits = self.model.scored(self.model.pool(features, ids, mask), whole, beside)
         smoothed = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
         with torch.no_grad():
             nats = F.cross_entropy(logits, labels, reduction="sum")
@@ -174,7 +179,7 @@ class ClassifierTask:
         if not len(self.validation_documents):
             return {}
         self.finish(context)
-        loss, accuracy = self._judged(self.validation, self.validation_documents, context)
+        loss, accuracy = self._judged("validation", self.validation_documents, context)
         return {"validation/loss": loss, "validation/accuracy": accuracy}
 
     def finish(self, context: Context) -> None:
@@ -193,18 +198,22 @@ class ClassifierTask:
         labels = self.batches.labels
         frequencies = np.bincount(labels) / len(labels)
         chosen = rng_of(self.seed, 7).permutation(len(labels))[:_DOCUMENTS_TO_JUDGE_BY]
-        loss, _ = self._judged(self.batches.shard, self.batches.documents[chosen], context)
+        loss, _ = self._judged("train", self.batches.documents[chosen], context)
         return loss < -float(np.log(frequencies[labels[chosen]]).mean())
 
-    def _judged(self, shard: TokenShard, documents: np.ndarray, context: Context) -> tuple[float, float]:
+    def _judged(
+        self, split: Literal["train", "validation"], documents: np.ndarray, context: Context
+    ) -> tuple[float, float]:
         """Mean log loss in nats, and accuracy."""
         self.model.eval()
+        shard = self.batches.shard if split == "train" else self.validation
         mine = documents[context.rank :: context.world]
         logits = predict_logits(
             self.model,
             [shard.document(int(k)) for k in mine],
             self.form,
             context.device,
+            beside_NG=None if self.beside is None else self.beside.rows(split, mine),
         )
         labels = torch.from_numpy(shard.labels[mine].astype(np.int64))
         nats, right, count = context.sum_numbers(
@@ -222,12 +231,17 @@ def predict_logits(
     form: TextForm,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
+    beside_NG: Tensor | None = None,
 ) -> Tensor:
-    """Return logits (N, C) on the CPU, in the order of the documents; matrix products in `dtype`."""
+    """Return logits (N, C) on the CPU, in the order of the documents; matrix products in `dtype`.
+
+    `beside_NG` are the features that a model reads beside its own, if it does.
+    """
     found = torch.zeros(len(documents), model.num_classes)
     with products_in(dtype, model.encoder):
         for chosen, ids, mask in _padded(documents, form, device):
-            found[chosen] = model(ids.to(device), mask.to(device)).cpu()
+            beside = None if beside_NG is None else beside_NG[chosen].to(device)
+            found[chosen] = model(ids.to(device), mask.to(device), beside_DG=beside).cpu()
     return found
 
 
@@ -238,7 +252,7 @@ def pooled_texts(
     form: TextForm,
     device: torch.device,
 ) -> Tensor:
-    """Return what the head reads, (N, features), on the CPU, in the order of the documents, in float32."""
+    """Return the network's pooled features (N, F) on the CPU, in the order of the documents, in float32."""
     found = torch.zeros(len(documents), model.pooled_width)
     with products_in(torch.float32, model.encoder):
         for chosen, ids, mask in _padded(documents, form, device):
@@ -280,6 +294,7 @@ class ClassifierJob:
     seed: int
     few_labels: FewLabels | None = None
     lesson: ClassifierLesson | None = None  # of a teacher
+    beside: Beside | None = None  # features of another head start
 
     def task(self, context: Context) -> ClassifierTask:
         settings, card = self.settings, self.card
@@ -334,6 +349,7 @@ class ClassifierJob:
             language_model_weight=settings.language_model_weight,
             lesson=self.lesson,
             taught_NC=None if self.lesson is None else self.lesson.log_probs(),
+            beside=self.beside,
         )
 
     def batches(self, train: TokenShard, documents: np.ndarray) -> ClassifierBatches:
@@ -375,8 +391,12 @@ def make_classifier_job(
     start: StartingModel | None,
     seed: int,
     few_labels: FewLabels | None = None,
+    features: Path | None = None,
 ) -> ClassifierJob:
-    """Make a job; raise ValueError if data, settings and starting model do not fit together."""
+    """Make a job; raise ValueError if data, settings and starting model do not fit together.
+
+    `features` has those of each head start in a folder of its name; `settings.beside` may name one.
+    """
     info = read_info(tokens)
     if info.label_names is None:
         raise ValueError(f"{tokens} has no labels: set corpus.target.source.label_column")
@@ -387,6 +407,8 @@ def make_classifier_job(
         chosen_documents(shard, settings.max_labels, seed)
     if settings.method == "contrastive":
         _check_contrastive(settings)
+    if settings.beside is not None:
+        check_beside(settings, info.num_texts)
     if settings.language_model_weight and lookup(model.family).objective != "causal":
         raise ValueError(
             f"finetune_classifier.language_model_weight is {settings.language_model_weight}, but "
@@ -404,6 +426,10 @@ def make_classifier_job(
         )
     if _validates(few_labels) and not (open_shard(tokens, "validation").labels != UNLABELLED).any():
         raise ValueError(f"{tokens} has no labelled validation documents; label some, or split some off")
+    beside = None
+    if settings.beside is not None:
+        assert features is not None
+        beside = Beside(settings.beside, (features / settings.beside).resolve())
     card = card_of(model, info, "classifier", "finetune_classifier")
     chunk = tokens_at_once(card, settings.bptt, settings.max_tokens)
     head = HeadCard(
@@ -421,6 +447,8 @@ def make_classifier_job(
         pair_order=settings.pair_order if info.num_texts == 2 else "given",
         num_choices=info.num_texts - 1 if info.num_texts > 2 else None,
         attention_score=settings.attention_score,
+        beside=settings.beside,
+        beside_width=0 if beside is None else beside.width,
     )
     card = replace(card, head=head)
     if start is not None:
@@ -434,7 +462,7 @@ def make_classifier_job(
             f"finetune_classifier.pooling is first, but {model.family} reads a text's first token before the "
             "rest, so it would see nothing of the text; choose last, mean or concat"
         )
-    return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels)
+    return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels, beside=beside)
 
 
 def chosen_documents(
@@ -523,6 +551,21 @@ def _check_contrastive(settings: ClassifierTraining) -> None:
         raise ValueError(
             "finetune_classifier.method is contrastive, which has no loss beside that of pairs, but "
             f"language_model_weight is {settings.language_model_weight}; set it to 0, or method to plain"
+        )
+
+
+def check_beside(settings: ClassifierTraining, num_texts: int) -> None:
+    """Raise ValueError for settings and documents that other features do not go with."""
+    key = f"finetune_classifier.beside is {settings.beside}"
+    if settings.method == "contrastive":
+        raise ValueError(
+            f"{key}, but finetune_classifier.method is contrastive, which trains the network's own features "
+            "alone; set beside to null, or method to plain"
+        )
+    if num_texts > 2:
+        raise ValueError(
+            f"{key}, but the documents have answers to choose from, of which frozen features tell nothing; "
+            "set it to null"
         )
 
 

@@ -130,6 +130,8 @@ class ClassifierTraining(Section):
     pooling: Literal["concat", "last", "first", "mean", "mean_max", "idf", "attention"]
     # How the pooling `attention` compares a token with what it looks for.
     attention_score: Literal["cosine", "additive", "location", "general", "dot", "scaled_dot"]
+    # A head start whose frozen features, as its probe reads them, the head has beside the network's own.
+    beside: str | None
     pair_order: Literal["given", "both"]  # of a pair of texts; both: the features of both orders are added
     label_smoothing: Fraction
     language_model_weight: NonNegative  # of the causal language model's loss beside the classifier's

@@ -46,7 +46,12 @@ def write_onnx(classifier: Path, folder: Path, *, int8: bool) -> float:
     check_installed()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is not empty; name a folder that does not exist yet")
-    model, card, _ = load_classifier(classifier)
+    model, card, head = load_classifier(classifier)
+    if head.beside is not None:
+        raise ValueError(
+            f"{classifier} reads the features of {head.beside} beside its own, which has no ONNX form; train "
+            "one with finetune_classifier.beside null"
+        )
     with atomic_folder(folder) as aside:
         difference = _checked_network(model, card, aside / NETWORK_FILE, int8)
         tokenizer = Tokenizer.file_in(classifier)

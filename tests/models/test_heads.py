@@ -120,6 +120,19 @@ def test_classifier_against_a_plain_reference():
     assert torch.allclose(model(ids, mask), plain(torch.stack(rows)), atol=1e-5)
 
 
+def test_the_head_reads_other_features_behind_the_pooled_ones():
+    ids, mask = texts([3, 7], 7)
+    torch.manual_seed(0)
+    model = Classifier(
+        AWDLSTM(CONFIG, 20), 3, pooling="mean", head_hidden=5, head_dropout=(0.0, 0.0), bptt=7, beside_width=4
+    )
+    others = torch.randn(2, 4)
+    wanted = blocks(model)(torch.cat([model.pooled(ids, mask), others], 1))
+    torch.testing.assert_close(model(ids, mask, beside_DG=others), wanted)
+    assert (model(ids, mask, beside_DG=others + 1) - wanted).abs().max() > 0.01
+    assert blocks(model).linear_in.in_features == model.pooled_width + 4
+
+
 def test_only_idf_pooling_saves_weights_of_tokens():
     with_idf, *others = (set(classifier_of(4, pooling).state_dict()) for pooling in POOLINGS[::-1])
     assert all(with_idf - names == {"idf_V"} and names <= with_idf for names in others)

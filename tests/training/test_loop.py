@@ -71,7 +71,7 @@ LANGUAGE_MODEL: dict[str, Any] = {"epochs": 2.5, "evaluations_per_epoch": 3}
 CLASSIFIER: dict[str, Any] = {
     "start": "scratch", "method": "plain", "max_labels": None, "epochs": 3.0, "batch_rows": 7, "bptt": 6,
     "max_tokens": 14, "min_steps": 1, "head_hidden": 5, "head_dropout": [0.4, 0.1], "pooling": "concat",
-    "attention_score": "additive", "layers": [-1], "combine": "concat", "pair_order": "given",
+    "attention_score": "additive", "layers": [-1], "combine": "concat", "beside": None, "pair_order": "given",
     "label_smoothing": 0.1, "language_model_weight": 0.0, "evaluations_per_epoch": 2, "patience": None,
     "restarts": 0,
 }  # fmt: skip
@@ -154,8 +154,25 @@ def taught_classifier(job: Job, folder: Path) -> Job:
     return dataclasses.replace(job, lesson=ClassifierLesson(folder, temperature=2.0, soft=1.0, hard=0.5))
 
 
+def features_beside(tokens: Path) -> dict[str, Any]:
+    """Made-up features of another head start, and the setting that names it."""
+    folder = tokens.parent / "features" / "vectors"
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(5)
+    for split in ("train", "validation"):
+        features = rng.normal(size=(len(open_shard(tokens, split)), 2, 3)).astype(np.float32)
+        np.save(folder / f"{split}.npy", features)
+    return {"beside": "vectors", "features": folder.parent}
+
+
 def classifier_job(
-    tokens: Path, family: str = "awd_lstm", *, kind: str = "adamw", start: Path | None = None, **changes: Any
+    tokens: Path,
+    family: str = "awd_lstm",
+    *,
+    kind: str = "adamw",
+    start: Path | None = None,
+    features: Path | None = None,
+    **changes: Any,
 ) -> Job:
     values = {**TRAINING, **CLASSIFIER, "optimizer": {**OPTIMIZER, "kind": kind}, **changes}
     reads = {} if start or family != "awd_lstm" else {"direction": "backward"}
@@ -166,6 +183,7 @@ def classifier_job(
         tokens=tokens,
         start=ModelFolder.at(start) if start else None,
         seed=7,
+        features=features,
     )
 
 
@@ -328,6 +346,7 @@ def jobs_to_resume(tokens: Path, starts: Mapping[str, Starts]) -> dict[str, Job]
         "classifier-vectors": classifier_job(tokens, "word_vectors", start=vectors.finetuned, pooling="mean"),
         "classifier-attention": classifier_job(tokens, pooling="attention", unfreeze="chain_thaw"),
         "classifier-taught": taught_classifier(classifier_job(tokens), tokens.parent / "lesson"),
+        "classifier-beside": classifier_job(tokens, **features_beside(tokens)),
         "contrastive": classifier_job(
             tokens, "gpt", start=starts["gpt"].finetuned, method="contrastive", epochs=4.0
         ),
@@ -350,6 +369,7 @@ KINDS += [
     "classifier-vectors",
     "classifier-attention",
     "classifier-taught",
+    "classifier-beside",
 ]
 KINDS += ["contrastive", "patience", "restarts"]
 
@@ -679,6 +699,21 @@ def test_a_classifier_learns_a_learnable_difference(tokens):
     assert curve.records[steps[-1]]["train/loss"] < 0.4 * np.log(2)
 
 
+def test_what_the_features_of_another_head_start_tell_is_learned(tokens):
+    settings = features_beside(tokens)
+    for split in ("train", "validation"):
+        labels = np.array(open_shard(tokens, split).labels)
+        told = np.random.default_rng(6).normal(size=(len(labels), 1, 4)) + 4 * labels[:, None, None]
+        np.save(settings["features"] / "vectors" / f"{split}.npy", told.astype(np.float32))
+    loss = {}
+    for name, features in {"alone": {}, "beside": settings}.items():
+        job = classifier_job(tokens, epochs=20.0, unfreeze="head", head_dropout=[0.0, 0.0], **features)
+        task = job.task(Context())
+        train(task, Context())
+        loss[name] = task.evaluate(Context())["validation/loss"]
+    assert loss["beside"] < 0.2 * np.log(2) < 0.8 * np.log(2) < loss["alone"]
+
+
 def test_with_unfreeze_head_the_head_trains_and_the_encoder_stays_as_it_was(tokens, starts, tmp_path):
     job = classifier_job(tokens, start=starts["awd_lstm"].finetuned, unfreeze="head", epochs=1.0)
     before, after = job.task(context_of(tmp_path / "x", Curve())).model, run(job, tmp_path / "run").tensors
@@ -898,6 +933,7 @@ SEVERAL = [
     "classifier",
     "classifier-attention",
     "classifier-taught",
+    "classifier-beside",
     "classifier-gpt",
     "contrastive",
     "pairs",
@@ -931,6 +967,7 @@ def several_jobs(tokens: Path) -> dict[str, Job]:
         "classifier-taught": taught_classifier(
             classifier_job(tokens, kind="sgd", epochs=2.0), tokens.parent / "lesson"
         ),
+        "classifier-beside": classifier_job(tokens, kind="sgd", epochs=2.0, **features_beside(tokens)),
         "contrastive": classifier_job(tokens, kind="sgd", method="contrastive", epochs=2.0),
         # The head's batch normalisation takes out what the last bias adds, so that its gradient is rounding
         # alone, of which Adam would make whole steps.
