@@ -15,7 +15,8 @@ from torch.func import functional_call
 from models.heads import Classifier, segments_of
 from pipeline.corpus.classifier_batches import pad
 
-_EMBEDDING, _IDF = "encoder.embedding.weight", "idf_V"
+_EMBEDDING = "encoder.embedding.weight"
+_BY_TOKEN = "idf_V", "encoder.begins_V"  # buffers of a model that may have them, with a value for each token
 
 
 def token_attributions(
@@ -37,15 +38,15 @@ def token_attributions(
 
     weight = model.encoder.embedding.weight.detach()
     ids_RT, mask_RT = (each.to(weight.device) for each in pad(rows, max(map(len, rows)), 0))
+    by_token = {name: each for name, each in model.named_buffers() if name in _BY_TOKEN}
     segments_RT = None if model.delimiter_id is None else segments_of(ids_RT, model.delimiter_id)
 
     def logits(embedded_SRTE: Tensor) -> Tensor:
-        # The embeddings replace the embedding matrix, and the ids number its rows and their weights.
+        # The embeddings replace the embedding matrix, and the ids number its rows and what tokens have.
         size = len(embedded_SRTE)
         vectors = embedded_SRTE.reshape(-1, embedded_SRTE.shape[-1])
         replaced = {_EMBEDDING: vectors}
-        if model.idf_V is not None:
-            replaced[_IDF] = model.idf_V[ids_RT.flatten()].repeat(size)
+        replaced |= {name: each[ids_RT.flatten()].repeat(size) for name, each in by_token.items()}
         ids = torch.arange(len(vectors), device=vectors.device).reshape(-1, ids_RT.shape[1])
         segments = None if segments_RT is None else segments_RT.repeat(size, 1)
         beside = None if beside_1G is None else beside_1G.to(weight.device).repeat(size, 1)
