@@ -406,6 +406,32 @@ def test_the_price_of_a_probe_includes_reading_the_document(figures):
     assert said["TF-IDF + logistic regression"] == "0.12"
 
 
+def test_a_classifier_that_reads_other_features_costs_what_both_head_starts_do(figures):
+    before = tables.classifiers(figures)
+    metrics = {name: {**each} for name, each in figures.metrics.items()}
+    metrics["finetune_classifier-ulmfit"]["beside"] = "vectors"
+    for stage in ("pretrain_lm", "finetune_lm", "read_features"):
+        metrics[f"{stage}-vectors"] = {"core_seconds": 60.0, "seconds": 60.0, "gpu_seconds": 0.0}
+    metrics["read_features-vectors"]["milliseconds_per_document"] = 2.0
+    metrics["sample_efficiency"]["beside"] = {"ulmfit": ["vectors"]}
+    found = dataclasses.replace(figures, metrics=metrics)
+    (was,), (now,) = (
+        [row for row in rows if row[""] == "ulmfit (ships)"] for rows in (before, tables.classifiers(found))
+    )
+    assert float(now["ms a document"]) == float(was["ms a document"]) + 2
+    assert float(now["core minutes"]) == pytest.approx(float(was["core minutes"]) + 3, abs=0.11)
+    prices = [
+        {row["labels"]: row["core_minutes"] for row in data.prices(each) if row["arm"] == "ulmfit"}
+        for each in (figures, found)
+    ]
+    assert prices[0]
+    assert prices[1] == pytest.approx({labels: minutes + 3 for labels, minutes in prices[0].items()})
+    said = "The classifier of ulmfit also reads the frozen features of vectors."
+    assert said in page(found, Provenance())
+    assert said in summary(found)
+    assert "also reads" not in page(figures, Provenance())
+
+
 def test_the_coverage_of_imported_vectors_is_said(figures):
     assert "imported" not in summary(figures)
     coverage = {"share_of_words": 0.985, "share_of_running_words": 0.952, "num_words": 14_857}

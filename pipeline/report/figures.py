@@ -243,8 +243,14 @@ def _core_seconds_before(figures: Figures, arm: str) -> float | None:
     }
     needed, metrics = stages_of.get(arm.partition(":")[2], ()), figures["sample_efficiency"]
     trainings = with_teachers(figures, metrics["head_starts"][arm], needed)
-    trainings += with_teachers(figures, metrics["beside"].get(arm, []), FROZEN)
+    trainings += with_teachers(figures, beside_arm(figures, arm), FROZEN)
     return _recorded(figures, dict.fromkeys(trainings))
+
+
+def beside_arm(figures: Figures, arm: str) -> list[str]:
+    """The head starts whose features an arm's networks read beside their own."""
+    found: list[str] = figures["sample_efficiency"].get("beside", {}).get(arm, [])
+    return found
 
 
 def with_teachers(figures: Figures, names: Iterable[str], needed: Iterable[str]) -> list[str]:
@@ -266,7 +272,7 @@ def with_teachers(figures: Figures, names: Iterable[str], needed: Iterable[str])
 
 def beside(figures: Figures, name: str) -> str | None:
     """The head start whose features a head start's classifier reads beside its own."""
-    return figures[f"finetune_classifier-{name}"].get("beside")
+    return (figures.get(f"finetune_classifier-{name}") or {}).get("beside")
 
 
 def core_seconds_of(figures: Figures, names: Sequence[str], needed: Sequence[str]) -> float | None:

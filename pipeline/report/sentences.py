@@ -10,6 +10,7 @@ from pipeline.report.figures import (
     TRAININGS,
     Figures,
     above_base,
+    beside,
     by_arm,
     examples_left_out,
     name_of,
@@ -412,7 +413,13 @@ def classifier_restarts(figures: Figures) -> list[str]:
 
 def of_classifiers(figures: Figures) -> list[str]:
     """Return the remarks below the table of classifiers."""
-    return [*never_predicted(figures), *classifier_restarts(figures), *cuts(figures), *mixes(figures)]
+    return [
+        *never_predicted(figures),
+        *classifier_restarts(figures),
+        *cuts(figures),
+        *mixes(figures),
+        *features_beside(figures),
+    ]
 
 
 def cuts(figures: Figures) -> list[str]:
@@ -446,6 +453,16 @@ def mixes(figures: Figures) -> list[str]:
         f"{listed([f'{weight:.2f}' for weight in mix['weights']])}, times {mix['factor']:.2f}."
         for name, mix in found.items()
         if mix is not None
+    ]
+
+
+def features_beside(figures: Figures) -> list[str]:
+    """Which classifiers read features of another head start."""
+    found = {name: beside(figures, name) for name in figures.head_starts}
+    return [
+        f"The classifier of {name} also reads the frozen features of {other}."
+        for name, other in found.items()
+        if other is not None
     ]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pipeline.project.params import is_chosen
-from pipeline.report.figures import Figures, by_arm, core_seconds_of, name_of
+from pipeline.report.figures import Figures, beside_arm, by_arm, core_seconds_of, name_of
 from pipeline.report.sentences import listed, number_without_interval
 from pipeline.report.tables import milliseconds
 
@@ -209,7 +209,7 @@ def _arms(figures: Figures) -> list[str]:
 
 def _uses(figures: Figures, name: str) -> list[str]:
     """The arms of this head start alone."""
-    return [arm for arm in _arms(figures) if arm.partition(":")[0] == name]
+    return [arm for arm in _arms(figures) if arm.partition(":")[0] == name and not beside_arm(figures, arm)]
 
 
 def _rivals(figures: Figures) -> list[str]:
@@ -382,7 +382,8 @@ def _few_labels(figures: Figures) -> str:
 
 def _minutes_of(figures: Figures, arm: str) -> str:
     """The core minutes of the language models that an arm starts from; empty if they were not recorded."""
-    return _minutes(figures, figures["sample_efficiency"]["head_starts"][arm])
+    names = figures["sample_efficiency"]["head_starts"][arm]
+    return _minutes(figures, [*names, *beside_arm(figures, arm)])
 
 
 def _roughly(needed: Mapping[str, float]) -> str:
