@@ -236,6 +236,7 @@ _FINETUNE_CLASSIFIER: dict[str, Any] = {
     "layers": [-1],
     "combine": "concat",
     "pooling": "idf",
+    "beside": None,
     "pair_order": "given",
     "label_smoothing": 0.1,
     "language_model_weight": 0.0,

@@ -796,6 +796,7 @@ def may_unshare() -> bool:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_node_with_other_code_and_another_storage_is_found(project_folder, tmp_path):
     if not may_unshare():
         pytest.skip("a node with other mounts needs the right to unshare them")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from models import awd_lstm
 from pipeline.objectives.causal import Causal
+from pipeline.project import presets
 from pipeline.project.checks import check_numbers_of_labels, check_words_of_classes, resolve_all
 from pipeline.project.headstarts import ResolvedHeadStart, resolve, space_of, stage_space
 from pipeline.project.params import Params, checked, load
@@ -188,7 +190,7 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
         ),
         (
             {"sample_efficiency": {"arms": ["ulmfit:in_context"]}},
-            r"sample_efficiency\.arms is \['ulmfit:in_context'\]; run\.headstarts trains none of them",
+            r"sample_efficiency\.arms has ulmfit:in_context alone, which train nothing; name one more",
         ),
         (
             {"sample_efficiency": {"arms": ["bidirectional:in_context", "tfidf"]}},
@@ -348,6 +350,65 @@ def test_a_network_from_scratch_has_no_features_of_another_head_start_beside_it(
     assert (found.finetune_classifier.beside, found.few_labels.beside) == ("vectors", "vectors")
     assert found.scratch.beside is None
     resolve_all(params_with(top))
+
+
+def test_a_network_from_scratch_trains_whole_where_a_head_start_stays_frozen():
+    top = {
+        "headstarts": {
+            "ulmfit": {"finetune_classifier": {"unfreeze": "head"}, "few_labels": {"unfreeze": "head"}}
+        }
+    }
+    found = resolve(params_with(top), "ulmfit")
+    assert (found.few_labels.unfreeze, found.scratch.unfreeze) == ("head", "full")
+    gradual = resolve(
+        params_with({"headstarts": {"ulmfit": {"few_labels": {"unfreeze": "gradual"}}}}), "ulmfit"
+    )
+    assert gradual.scratch.unfreeze == "gradual"
+
+
+def test_features_beside_all_classifiers_are_not_those_of_the_word_vectors_beside_themselves():
+    resolve_all(params_with({"finetune_classifier": {"beside": "vectors"}}))
+
+
+@pytest.mark.parametrize(
+    ("top", "message"),
+    [
+        (
+            {"tune": {"overrides": {"finetune_classifier": {"beside": "vektors"}}}},
+            r"tune\.overrides\.finetune_classifier\.beside is 'vektors', but .*; there is vectors",
+        ),
+        (
+            {"tune": {"space": {"finetune_classifier.beside": {"choices": ["vectors", "ulmfit"]}}}},
+            r"tune\.space, finetune_classifier\.beside, is 'ulmfit', but .* beside ulmfit; there is vectors",
+        ),
+        (
+            {"ablate": {"classifier": {"beside": "gpt"}}},
+            r"ablate\.classifier\.beside is 'gpt', but run\.headstarts trains no such head start",
+        ),
+    ],
+)
+def test_features_that_a_trial_would_miss_are_refused(top, message):
+    with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
+        resolve_all(params_with(top))
+
+
+@pytest.mark.parametrize("section", ["finetune_classifier", "few_labels", "pretrain_lm"])
+def test_a_training_that_ends_before_its_last_layers_join_is_refused_before_any(section):
+    settings = {"unfreeze": "gradual", "epochs": 0.5, "epochs_per_unfreezing": 0.3}
+    message = rf"headstarts\.ulmfit\.{section}\.epochs is 0\.5, but .* the last group would join only after"
+    with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
+        resolve_all(params_with({"headstarts": {"ulmfit": {section: settings}}}))
+
+
+@pytest.mark.parametrize("emptied", ["ablate: {seeds: []}", "sample_efficiency: {seeds: [7]}"])
+def test_a_list_in_a_block_is_laid_over(tmp_path, emptied):
+    file, top = tmp_path / "params.yaml", tmp_path / "top.yaml"
+    shutil.copy("params.yaml", file)
+    for settings in ("ablate:\n  seeds:\n  - 1\n  - 2\n", "sample_efficiency:\n  seeds:\n  - 1\n", emptied):
+        top.write_text(settings, encoding="utf-8")
+        presets.use(str(top), file, write=True)
+    assert read_yaml(file)["ablate"]["labels"] == 400
+    assert presets.use(str(top), file, write=False) == []
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,9 @@ def test_a_classifier_with_features_of_another_head_start_reads_both_texts_by_th
     ids = Tokenizer.load(folder).encode_batch(PAIRS)
     wanted = predict_logits(model, ids, form_of(its_card), device, beside_NG=flat(pooled)).double().softmax(1)
     assert found == pytest.approx(wanted.numpy(), abs=1e-6)
+    seen = predict.Predictor.load(folder, precision="fp32").features(PAIRS)
+    assert seen is not None
+    assert seen[:, model.pooled_width :] == pytest.approx(flat(pooled).numpy(), abs=1e-6)  # for drift, both
     without = predict_logits(model, ids, form_of(its_card), device, beside_NG=flat(pooled * 0)).softmax(1)
     assert np.abs(np.log(without.numpy() / found)).max() > 0.1
     wider = export(tmp_path / "wider", beside="vectors", beside_width=7)

@@ -426,7 +426,7 @@ def test_a_classifier_that_reads_other_features_costs_what_both_head_starts_do(f
     ]
     assert prices[0]
     assert prices[1] == pytest.approx({labels: minutes + 3 for labels, minutes in prices[0].items()})
-    said = "The classifier of ulmfit also reads the frozen features of vectors."
+    said = "The classifier of ulmfit also reads the frozen features of vectors, which"
     assert said in page(found, Provenance())
     assert said in summary(found)
     assert "also reads" not in page(figures, Provenance())

@@ -345,6 +345,7 @@ def grpc_codes(port):
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_real_services_beside_those_of_another_checkout(root, tmp_path_factory):
     """Both run at once; stopping one leaves the other; no process remains."""
     other = tmp_path_factory.mktemp("other")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts.feature_links import read_feature_link
+from pipeline.artifacts.feature_links import check_content, read_feature_link
 from pipeline.execution import run_stage
 from pipeline.execution.choose_features import choose_features
 from pipeline.execution.choose_tokens import choose_tokens
@@ -232,9 +232,25 @@ def test_a_classifier_depends_on_the_features_beside_its_own_and_on_no_others(tm
         assert links("vectors")["ulmfit.json"] != first["ulmfit.json"]
         file.write_text("vectors", encoding="utf-8")
     assert links("vectors") == first
+    check_content(found)
+    (data / "target_lm/vectors/made_up").write_text("others", encoding="utf-8")
+    with pytest.raises(ValueError, match="of vectors, in data/features/vectors, are others than when"):
+        check_content(found)
     shutil.rmtree(data / "features/vectors")
     with pytest.raises(ValueError, match="beside is vectors, but data/features/vectors is not there"):
         links("vectors")
+    with pytest.raises(ValueError, match="data/features/vectors: no such folder, but vectors is read from"):
+        check_content(found)
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", '{"headstart": "vectors"}', '{"features": 5}'])
+def test_a_damaged_link_to_features_is_named(tmp_path, content):
+    file = tmp_path / "ulmfit.json"
+    with pytest.raises(ValueError, match=r"ulmfit\.json: no such file; run `dvc repro` first"):
+        read_feature_link(file)
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"ulmfit\.json: damaged .*; run the stage `choose_features` again"):
+        read_feature_link(file)
 
 
 def test_a_teachers_model_is_in_the_key_of_its_student_by_its_content(tmp_path, monkeypatch):

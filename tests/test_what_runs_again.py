@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BIN = Path(sys.executable).parent
 LAST = "finetune_classifier@ulmfit"
-TRAININGS = {"pretrain_lm@ulmfit", "finetune_lm@ulmfit", LAST}
+# And what lies between them: the features that a classifier may read beside its own.
+TRAININGS = {"pretrain_lm@ulmfit", "finetune_lm@ulmfit", "read_features@ulmfit", "choose_features", LAST}
 
 
 def environment(project: Path, *more: Path) -> dict[str, str]:

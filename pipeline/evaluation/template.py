@@ -14,9 +14,7 @@ def checked_template(template: str) -> str:
     before_label = template.removesuffix(LABEL)
     once = template.count(TEXT) == template.count(LABEL) == 1
     if not once or before_label == template or before_label.rstrip() + " " != before_label:
-        raise ValueError(
-            f"is {template!r}; it has to have {TEXT} once, and to end with one blank and {LABEL}"
-        )
+        raise ValueError(f"it has to have {TEXT} once, and to end with one blank and {LABEL}")
     return template
 
 

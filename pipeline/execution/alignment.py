@@ -40,6 +40,8 @@ def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Fo
             f"{headstart} is of the family {opened.card.family}, which does not translate; name one of the "
             "family cove"
         )
+    if not all(text.strip() for text in texts):
+        raise ValueError("--text is empty; give some words to translate")
     pairs = [_of_text(opened, text) for text in texts] or _of_validation(opened, headstart, num_pairs)
     content = {
         "headstart": headstart,

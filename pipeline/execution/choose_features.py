@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
-from pipeline.artifacts.feature_links import FeatureLink, write_feature_link
+from pipeline.artifacts.feature_links import FeatureLink, digest_of, write_feature_link
 from pipeline.files.atomic import atomic_folder
-from pipeline.files.manifest import content_hash
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 
@@ -29,11 +27,10 @@ def _link(other: str, features: Path, target_lm: Path, tokens: Path) -> FeatureL
                 f"finetune_classifier.beside is {other}, but {folder} is not there; name {other} in "
                 "run.headstarts and run `dvc repro`"
             )
-    content = "\n".join(map(content_hash, folders))
     return FeatureLink(
         headstart=other,
         features=folders[0].as_posix(),
         target_lm=folders[1].as_posix(),
         tokens=(tokens / other / "target.json").as_posix(),
-        sha256=hashlib.sha256(content.encode()).hexdigest(),
+        sha256=digest_of(*folders),
     )

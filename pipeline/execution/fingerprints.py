@@ -12,6 +12,8 @@ from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
 from pipeline.project import stages
 from pipeline.project.params import Params
 
+_LAST = "finetune_classifier"
+
 
 def write_fingerprints(params: Params, out: Path) -> list[Path]:
     """Write a file for each stage, or for each of its corpora or head starts, into `out`.
@@ -63,11 +65,18 @@ def stage_fingerprint(
         *(_importers(params, names) if stage == "pretrain_lm" else []),
         *(["pipeline.stages._trained_embedding"] if embeddings else []),
         *(["pipeline.stages._teacher"] if teachers else []),
+        *(["pipeline.stages._frozen_encoder"] if stage == _LAST and _has_beside(params, names) else []),
         *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(params) else []),
         families=families,
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",
     )
+
+
+def _has_beside(params: Params, names: Sequence[str]) -> bool:
+    """Whether a classifier's folder holds the encoder of another head start."""
+    shared = params.finetune_classifier.beside
+    return any(params.headstarts[name].finetune_classifier.get("beside", shared) for name in names)
 
 
 def _importers(params: Params, names: Sequence[str]) -> list[str]:

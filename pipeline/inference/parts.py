@@ -71,8 +71,10 @@ class Network:
     def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
         if self.head.num_choices is not None:  # it has features of each answer, not of the document
             return None
-        found: np.ndarray = pooled_texts(self.model, ids(self.tokenizer), form_of(self.card), device).numpy()
-        return found
+        own: np.ndarray = pooled_texts(self.model, ids(self.tokenizer), form_of(self.card), device).numpy()
+        if self.beside is None:
+            return own
+        return np.hstack([own, flat(self.beside.features(ids, device, dtype)).numpy()])
 
 
 @dataclass(frozen=True)

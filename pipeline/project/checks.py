@@ -13,7 +13,9 @@ from pipeline.project.headstarts import ResolvedHeadStart, language_model_settin
 from pipeline.project.params import Params, is_in_context
 from pipeline.project.sizes import CHECK, sizes_of
 from pipeline.training.cards import family_and_config
+from pipeline.training.schedules import check_unfreezing
 
+_BESIDE = "finetune_classifier.beside"
 _CLASSIFIERS = ("finetune_classifier", "few_labels", "scratch")
 
 if TYPE_CHECKING:
@@ -53,8 +55,10 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
     trained = [found[name] for name in params.run.headstarts]
     for each in trained:
         _check_chunks(each)
+        _check_unfreezing(each)
         _check_lesson(each)
         _check_beside(params, each)
+    _check_beside_in_sweeps(params)
     if tune.num_trials and tune.stage == "finetune_lm" and searched.teacher is not None:
         raise ValueError(
             f"tune.stage is finetune_lm of {searched.name}, whose trials would learn from no teacher; set "
@@ -82,13 +86,56 @@ def _check_beside(params: Params, head_start: ResolvedHeadStart) -> None:
             continue
         key = f"params.yaml: headstarts.{name}.{section}.beside is {other}"
         if other == name:
-            raise ValueError(f"{key} itself; name another head start, or set it to null")
+            raise ValueError(
+                f"{key} itself; name another head start, or set headstarts.{name}.{section}.beside to null"
+            )
         if other not in params.run.headstarts:
             raise ValueError(f"{key}, which run.headstarts does not train; name it there")
         try:
             check_beside(settings, params.num_texts)
         except ValueError as error:
             raise ValueError(f"params.yaml: headstarts.{name}: {error}") from error
+
+
+def _check_beside_in_sweeps(params: Params) -> None:
+    """Raise ValueError for features of another head start that a trial would miss."""
+    tune, ablate = params.tune, params.ablate
+    overridden, searched = tune.overrides.get("finetune_classifier", {}), tune.space.get(_BESIDE)
+    asked: dict[str, tuple[str, list[Any]]] = {
+        f"tune.overrides.{_BESIDE}": (tune.headstart, [overridden.get("beside")]),
+        f"tune.space, {_BESIDE},": (tune.headstart, [*(searched.choices or [])] if searched else []),
+        "ablate.classifier.beside": (ablate.headstart, [ablate.classifier.get("beside")]),
+    }
+    for where, (name, others) in asked.items():
+        for other in others:
+            if other is not None and (other == name or other not in params.run.headstarts):
+                known = ", ".join(each for each in params.run.headstarts if each != name) or "none"
+                raise ValueError(
+                    f"params.yaml: {where} is {other!r}, but run.headstarts trains no such head start beside "
+                    f"{name}; there is {known}"
+                )
+
+
+def _check_unfreezing(head_start: ResolvedHeadStart) -> None:
+    """Raise ValueError for a training that ends before its last layer group joins."""
+    encoder = _on_meta(head_start)
+    of_encoder = head_start.family.layer_groups(encoder)
+    _, config = family_and_config(head_start.model)
+    language_model = head_start.objective.build(encoder, config)
+    of_language_model = len(head_start.objective.layer_groups(language_model, of_encoder))
+    for section in ("pretrain_lm", "finetune_lm", *_CLASSIFIERS):
+        found = getattr(head_start, section)
+        settings = found if section in _CLASSIFIERS else found.training
+        num_groups = of_language_model
+        if section in _CLASSIFIERS:  # a fitted head is no group of its own
+            num_groups = len(of_encoder) + (settings.method == "plain")
+        check_unfreezing(
+            settings.unfreeze,
+            num_groups,
+            epochs=settings.epochs,
+            epochs_per_unfreezing=settings.epochs_per_unfreezing,
+            section=f"params.yaml: headstarts.{head_start.name}.{section}",
+        )
 
 
 def _check_scaling(params: Params, head_start: ResolvedHeadStart) -> None:

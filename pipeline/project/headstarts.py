@@ -115,6 +115,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         family.defaults.get("few_labels", {}),
         section.few_labels,
     )
+    few_labels = classifier("few_labels", *few)
     probe = overlay(params.probe.model_dump(), family.defaults.get("probe", {}))
     probe = overlay(probe, section.probe)
     return ResolvedHeadStart(
@@ -130,13 +131,21 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         pretrain_lm=language_model("pretrain_lm"),
         finetune_lm=language_model("finetune_lm"),
         finetune_classifier=classifier("finetune_classifier", *finished),
-        few_labels=classifier("few_labels", *few),
-        # Features of another head start would be one, too.
+        few_labels=few_labels,
         scratch=classifier(
-            "scratch", *few, {"beside": None}, family.defaults.get("scratch", {}), section.scratch
+            "scratch",
+            *few,
+            _from_nothing(few_labels),
+            family.defaults.get("scratch", {}),
+            section.scratch,
         ),
         probe=typed(Probe, probe, where="params.yaml", prefix=f"{key}.probe."),
     )
+
+
+def _from_nothing(few_labels: ClassifierTraining) -> dict[str, Any]:
+    """What a network from scratch changes: it reads no head start, and nothing in it can stay as it is."""
+    return {"beside": None} | ({"unfreeze": "full"} if few_labels.unfreeze == "head" else {})
 
 
 def _embedding_from(params: Params, name: str, family: Family, config: Any) -> ResolvedHeadStart | None:

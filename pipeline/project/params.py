@@ -216,6 +216,11 @@ def _check_names(params: Params) -> None:
         if start:
             _check_known(start, STARTS, f"sample_efficiency.arms, after {name}:,")
     if not params.trained_arms(params.num_texts):
+        if asked := params.arms(params.num_texts):
+            raise ValueError(
+                f"sample_efficiency.arms has {', '.join(asked)} alone, which train nothing; name one more "
+                "that is trained, such as tfidf"
+            )
         raise ValueError(
             f"sample_efficiency.arms is {params.sample_efficiency.arms}; run.headstarts trains none of them: "
             + ("name one of them" if params.num_texts > PAIR else "name one of them, or tfidf")

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.files.atomic import atomic_write_text
 from pipeline.project.params import BASELINES, checked
 from pipeline.project.templates import template_folder
-from pipeline.settings.loader import flatten, overlay, read_yaml
+from pipeline.settings.loader import flatten, overlay, parsed, read_yaml
 
 _FOLDER = "presets"  # of the project; those of the installation count, too
 
@@ -46,6 +46,7 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
         _lay(tree, after)
         text = StringIO()
         yaml.dump(tree, text)
+        assert parsed(text.getvalue()) == after
         atomic_write_text(params, text.getvalue())
     return changes
 
@@ -138,4 +139,18 @@ def _lay(tree: Any, values: Mapping[str, Any]) -> None:
         if value and isinstance(value, Mapping) and isinstance(tree.get(key), Mapping):
             _lay(tree[key], value)
         elif key not in tree or tree[key] != value:
-            tree[key] = value
+            tree[key] = _on_one_line(value) if _has_numbers_alone(value) else value
+
+
+def _has_numbers_alone(value: Any) -> bool:
+    """Whether a value is a list without text; DVC does not read `[vectors:probe]`, which has a colon."""
+    return isinstance(value, list) and not any(isinstance(each, str) for each in value)
+
+
+def _on_one_line(values: list[Any]) -> Any:
+    """Return a list that stays on its line; one in a block, when emptied, would take a line break with it."""
+    from ruamel.yaml.comments import CommentedSeq
+
+    found = CommentedSeq(values)
+    found.fa.set_flow_style()
+    return found

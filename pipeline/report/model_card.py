@@ -49,6 +49,7 @@ def _what(figures: Figures, ships: str) -> str:
         f"{name_of(ships)}, the best of {len(found['candidates'])} candidates on "
         f"{found['num_validation_documents']:,} validation documents. Head starts: {trained}. It gives "
         f"each of these labels a probability: {labels}.\n\n{shares}"
+        + "".join(f"\n{plain(said)}\n" for said in sentences.features_beside(figures))
     )
 
 

@@ -460,7 +460,8 @@ def features_beside(figures: Figures) -> list[str]:
     """Which classifiers read features of another head start."""
     found = {name: beside(figures, name) for name in figures.head_starts}
     return [
-        f"The classifier of {name} also reads the frozen features of {other}."
+        f"The classifier of {name} also reads the frozen features of {other}, which stay as they are where "
+        "words are said to have moved its answer."
         for name, other in found.items()
         if other is not None
     ]

@@ -23,7 +23,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     from ruamel.yaml.error import YAMLError
 
     try:
-        content = _parsed(path.read_text(encoding="utf-8"))
+        content = parsed(path.read_text(encoding="utf-8"))
         if isinstance(content, dict):
             _check_no_nul(content)
             return content
@@ -36,7 +36,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     raise ValueError(f"{path}: holds {type(content).__name__}; expected a mapping")
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
+    """Parse YAML 1.2. Raises one of several errors if it is none."""
     from ruamel.yaml import YAML
     from ruamel.yaml.scanner import ScannerError
 

@@ -21,13 +21,15 @@ ULMFIT = "Howard & Ruder 2018, validation error on IMDb, %"
 class Trick:
     """`without` is laid over the head start (for a language model) or over its `few_labels`.
 
-    `needs` are values, by key, of the settings that it is switched off from.
+    `needs` are values, by key, of the settings that it is switched off from; with those of `unless` there is
+    nothing to switch off.
     """
 
     name: str
     level: Literal["language_model", "classifier"]
     without: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, Any] = field(default_factory=dict)
+    unless: Mapping[str, Any] = field(default_factory=dict)
     start: Literal["", "general_lm", "target_lm_alone", "scratch"] = ""  # of the classifier
     paper: tuple[float, float] | None = None
     source: str = ""
@@ -40,7 +42,8 @@ class Trick:
             **head_start.few_labels.model_dump(),
         }))  # fmt: skip
         is_known = all(key in values for key, _ in flatten(self.without))
-        return is_known and all(values.get(key) == value for key, value in self.needs.items())
+        is_off = any(values.get(key) == value for key, value in self.unless.items())
+        return is_known and not is_off and all(values.get(key) == value for key, value in self.needs.items())
 
 
 def _config(name: str, value: Any) -> dict[str, Any]:
@@ -84,7 +87,7 @@ TRICKS = (
           paper=(5.0, 5.39), source=ULMFIT),
     Trick("concat pooling, not the last state", "classifier", {"pooling": "last"}, _CONCAT),
     Trick("concat pooling, not the mean", "classifier", {"pooling": "mean"}, _CONCAT),
-    Trick("features of another head start", "classifier", {"beside": None}),
+    Trick("features of another head start", "classifier", {"beside": None}, unless={"beside": None}),
     Trick("language-model fine-tuning", "classifier", start="general_lm", paper=(5.0, 6.99), source=ULMFIT),
     Trick("general pretraining", "classifier", start="target_lm_alone", paper=(5.0, 5.63), source=ULMFIT),
     Trick("any pretraining", "classifier", start="scratch", paper=(5.0, 9.93), source=ULMFIT),

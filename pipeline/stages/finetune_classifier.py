@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pipeline.artifacts.feature_links import read_feature_link
+from pipeline.artifacts.feature_links import check_content, read_feature_link
 from pipeline.artifacts.model_folder import ModelFolder, export_model
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
@@ -119,6 +119,9 @@ def job(
             f"{beside} names the features of {found or 'no head start'}, but finetune_classifier.beside of "
             f"{headstart} is {wanted or 'null'}; run the stage `choose_features` again"
         )
+    if link is not None:
+        check_content(link)
+        read_link(Path(link.tokens))  # refuses here what the export would
     starts = {
         "target_lm": ModelFolder.at(target_lm),
         "general_lm": ModelFolder.at(general_lm),

@@ -26,6 +26,14 @@ class Beside:
         """G. Raises ValueError if the features are not there."""
         return int(np.prod(self._of("train").shape[1:]))
 
+    def check(self, split: str, num_documents: int) -> None:
+        """Raise ValueError if a split has features of another number of documents."""
+        if (found := len(self._of(split))) != num_documents:
+            raise ValueError(
+                f"{self.folder} has features of {found:,} documents of {split}, where there are "
+                f"{num_documents:,}; run `dvc repro` for {self.headstart} first"
+            )
+
     def rows(self, split: str, documents: Sequence[int] | np.ndarray) -> Tensor:
         """Return the features (N, G) of these documents of a split, given by their indices into it."""
         return flat(self._of(split)[np.asarray(documents, dtype=np.int64)])

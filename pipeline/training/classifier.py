@@ -430,6 +430,7 @@ def make_classifier_job(
     if settings.beside is not None:
         assert features is not None
         beside = Beside(settings.beside, (features / settings.beside).resolve())
+        beside.check("train", len(shard))
     card = card_of(model, info, "classifier", "finetune_classifier")
     chunk = tokens_at_once(card, settings.bptt, settings.max_tokens)
     head = HeadCard(

@@ -699,6 +699,17 @@ def test_a_classifier_learns_a_learnable_difference(tokens):
     assert curve.records[steps[-1]]["train/loss"] < 0.4 * np.log(2)
 
 
+def test_features_of_other_documents_are_refused(tokens):
+    settings = features_beside(tokens)
+    file = settings["features"] / "vectors" / "train.npy"
+    np.save(file, np.load(file)[:-1])
+    with pytest.raises(ValueError, match=r"vectors has features of \d+ documents of train, where there are"):
+        classifier_job(tokens, **settings)
+    file.unlink()
+    with pytest.raises(ValueError, match="the features of vectors cannot be read"):
+        classifier_job(tokens, **settings)
+
+
 def test_what_the_features_of_another_head_start_tell_is_learned(tokens):
     settings = features_beside(tokens)
     for split in ("train", "validation"):
