@@ -6,6 +6,8 @@ them longer.
 
     PYTHONPATH=. python benchmarks/copy_task.py --minutes 15
 
+Beside the figures in `--out`, a picture shows them; `--draw` alone draws those that are there again.
+
 Shapes: B sequences, T vectors, K bits of a vector.
 """
 
@@ -16,6 +18,7 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +104,33 @@ def train(model: nn.Module, minutes: float, seed: int, lr: float, name: str) -> 
     }
 
 
+def draw(found: dict[str, Any], file: Path) -> None:
+    """Draw the cost of 20 vectors over the minutes, and at the end that of sequences by their length."""
+    import altair as alt
+
+    names = {"machine": "Neural Turing Machine", "lstm": "LSTM of as many parameters"}
+    learned = [
+        {"network": names[name], "minutes": each["minutes"], "bits": each["cost_bits"]}
+        for name, figures in found.items()
+        for each in figures["curve"]
+    ]
+    by_length = [
+        {"network": names[name], "vectors": int(length), "bits": each["cost_bits"]}
+        for name, figures in found.items()
+        for length, each in figures["by_length"].items()
+    ]
+    cost = alt.Y("bits:Q", scale=alt.Scale(type="log"), title="cost, bits a sequence")
+    network = alt.Color("network:N", title=None, legend=alt.Legend(orient="top"))
+    over_time = alt.Chart(alt.Data(values=learned), title="20 vectors, while it trains").mark_line()
+    lengths = alt.Chart(alt.Data(values=by_length), title="at the end, trained on up to 20 vectors")
+    goal = alt.Chart(alt.Data(values=[{"bits": 0.1}])).mark_rule(strokeDash=[4, 4]).encode(y="bits:Q")
+    panels = (
+        over_time.encode(x=alt.X("minutes:Q"), y=cost, color=network) + goal,
+        lengths.mark_line(point=True).encode(x=alt.X("vectors:Q"), y=cost, color=network) + goal,
+    )
+    alt.hconcat(*(each.properties(width=380, height=260) for each in panels)).save(str(file), scale_factor=2)
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--minutes", type=float, default=15.0)
@@ -109,7 +139,11 @@ def main() -> None:
     arguments.add_argument("--threads", type=int, default=1)
     arguments.add_argument("--only", choices=["machine", "lstm"])
     arguments.add_argument("--out", type=Path, default=Path("reports/benchmarks/copy_task.json"))
+    arguments.add_argument("--draw", action="store_true")
     given = arguments.parse_args()
+    if given.draw:
+        draw(json.loads(given.out.read_text(encoding="utf-8")), given.out.with_suffix(".png"))
+        return
     torch.set_num_threads(given.threads)
     torch.manual_seed(given.seed)
     machine = MachineCopier()
@@ -120,6 +154,7 @@ def main() -> None:
     chosen = {name: model for name, model in models.items() if given.only in (None, name)}
     found = {name: train(model, given.minutes, given.seed, given.lr, name) for name, model in chosen.items()}
     given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    draw(found, given.out.with_suffix(".png"))
     for name, each in found.items():
         print(name, each["parameters"], "parameters,", each["steps"], "steps:", each["by_length"])
 
