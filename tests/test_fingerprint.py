@@ -13,7 +13,8 @@ import pytest
 from pipeline.execution.fingerprints import stage_fingerprint, trials_digest, write_fingerprints
 from pipeline.identity import fingerprint
 from pipeline.project import stages
-from pipeline.project.params import Params, load
+from pipeline.project.params import Params, checked, load
+from pipeline.settings.loader import overlay
 from tests.test_rooms import modules as every_module
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -278,6 +279,16 @@ def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_a
     (source / "pipeline/objectives/guess.py").write_text("OBJECTIVE = 2\n")
     forget()
     assert trials_digest("awd_lstm") == before
+
+
+def test_what_writes_the_encoder_beside_a_classifier_is_in_its_fingerprint_alone(params):
+    stage, writes = "finetune_classifier", "pipeline.stages._frozen_encoder"
+    assert writes not in stage_fingerprint(stage, params, headstart="ulmfit").code
+    top = {"headstarts": {"ulmfit": {"finetune_classifier": {"beside": "vectors"}}}}
+    beside = checked(overlay(params.model_dump(), top), where="params.yaml")
+    assert writes in stage_fingerprint(stage, beside, headstart="ulmfit").code
+    assert writes not in stage_fingerprint(stage, beside, headstart="vectors").code
+    assert writes not in stage_fingerprint("finetune_lm", beside, headstart="ulmfit").code
 
 
 @pytest.mark.parametrize("family", ["layers", "awd_lsm"])

@@ -106,6 +106,11 @@ def test_a_pair_of_texts_is_read_in_both_orders(tmp_path):
             {"pooling": "attention", "bptt": 5, "max_tokens": 40},
             "with the pooling attention cannot",
         ),
+        (
+            "awd_lstm",
+            {"pooling": "last", "bptt": 5, "max_tokens": 40, "beside": "vectors", "beside_width": 3},
+            "reads the features of vectors beside its own, which has no ONNX form",
+        ),
     ],
 )
 def test_what_has_no_counterpart_is_refused_and_leaves_nothing(tmp_path, family, head, reason):
