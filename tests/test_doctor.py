@@ -257,6 +257,7 @@ def test_the_estimate_is_near_the_measured_peak_of_a_training(tmp_path, stage, h
     from ruamel.yaml import YAML
 
     classifier = {"start": "scratch", "batch_rows": 64, "max_tokens": 120, "patience": 3, "unfreeze": "full"}
+    classifier["beside"] = None
     changes = {**changes, "finetune_classifier": classifier}
     declared = overlay(PARAMS, read_yaml(ROOT / "presets/elmo.yaml")) if headstart == "elmo" else PARAMS
     with (tmp_path / "params.yaml").open("w") as file:

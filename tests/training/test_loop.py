@@ -1084,7 +1084,7 @@ def test_what_only_both_texts_tell_is_learned(tmp_path, num_texts, family, chang
     job = classifier_job(tokens, family, epochs=60.0, bptt=14, unfreeze="full", dropout=0.0, **changes)
     task = job.task(Context())
     train(task, Context())
-    loss, accuracy = task._judged(task.batches.shard, task.batches.documents, Context())  # type: ignore[attr-defined]
+    loss, accuracy = task._judged("train", task.batches.documents, Context())  # type: ignore[attr-defined]
     assert accuracy > 0.9, loss
 
 
