@@ -367,7 +367,11 @@ def test_a_network_from_scratch_trains_whole_where_a_head_start_stays_frozen():
 
 
 def test_features_beside_all_classifiers_are_not_those_of_the_word_vectors_beside_themselves():
-    resolve_all(params_with({"finetune_classifier": {"beside": "vectors"}}))
+    trained = resolve_all(params_with({"finetune_classifier": {"beside": "vectors"}}))
+    assert {each.name: each.finetune_classifier.beside for each in trained} == {
+        "vectors": None,
+        "ulmfit": "vectors",
+    }
 
 
 @pytest.mark.parametrize(

@@ -429,6 +429,11 @@ def test_a_classifier_that_reads_other_features_costs_what_both_head_starts_do(f
     said = "The classifier of ulmfit also reads the frozen features of vectors, which"
     assert said in page(found, Provenance())
     assert said in summary(found)
+    card = Card(**dict.fromkeys(Card.model_fields))
+    assert said in model_card(found, card, Provenance())
+    assert "ulmfit, the best of" in model_card(found, card, Provenance())
+    metrics["evaluate"]["forced"] = True
+    assert "ulmfit, named by evaluate.ship among" in model_card(found, card, Provenance())
     assert "also reads" not in page(figures, Provenance())
 
 

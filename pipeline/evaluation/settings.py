@@ -25,9 +25,8 @@ class Evaluate(Section):
     ship: str | None  # a candidate; null: the one with the least error on validation documents
     # Errors for which a threshold of confidence is chosen on validation documents and checked on test ones.
     most_wrong: Annotated[list[ProperFraction], Distinct]
-    label_sets: Annotated[
-        list[ProperFraction], Distinct
-    ]  # how many of these sets should hold the right label
+    # Of sets of labels so many should hold the right one.
+    label_sets: Annotated[list[ProperFraction], Distinct]
 
 
 class Card(Section):

@@ -12,8 +12,6 @@ from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
 from pipeline.project import stages
 from pipeline.project.params import Params
 
-_LAST = "finetune_classifier"
-
 
 def write_fingerprints(params: Params, out: Path) -> list[Path]:
     """Write a file for each stage, or for each of its corpora or head starts, into `out`.
@@ -55,6 +53,7 @@ def stage_fingerprint(
     teachers = _teachers(params, names) if stage in ("pretrain_lm", "finetune_lm") else []
     names = list(dict.fromkeys([*names, *teachers]))
     embeddings = _embeddings(params, names) if stage == "pretrain_lm" else []
+    has_beside = stage == "finetune_classifier" and _has_beside(params, names)
     families = sorted({params.headstarts[name].family for name in [*names, *embeddings]})
     if not all(map(is_family, families)):
         from pipeline.project.checks import resolve_all
@@ -65,7 +64,7 @@ def stage_fingerprint(
         *(_importers(params, names) if stage == "pretrain_lm" else []),
         *(["pipeline.stages._trained_embedding"] if embeddings else []),
         *(["pipeline.stages._teacher"] if teachers else []),
-        *(["pipeline.stages._frozen_encoder"] if stage == _LAST and _has_beside(params, names) else []),
+        *(["pipeline.stages._frozen_encoder"] if has_beside else []),
         *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(params) else []),
         families=families,
         trains=stages.describe(stage).is_training,

@@ -144,7 +144,7 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
 
 
 def _from_nothing(few_labels: ClassifierTraining) -> dict[str, Any]:
-    """What a network from scratch changes: it reads no head start, and nothing in it can stay as it is."""
+    """Return the settings of a network from scratch: it reads no head start, and all of it trains."""
     return {"beside": None} | ({"unfreeze": "full"} if few_labels.unfreeze == "head" else {})
 
 

@@ -45,11 +45,15 @@ def _what(figures: Figures, ships: str) -> str:
         ]
     )
     trained = ", ".join(found["candidates"][ships]["head_starts"]) or "none"
+    why = "named by evaluate.ship among" if found["forced"] else "the best of"
     return (
-        f"{name_of(ships)}, the best of {len(found['candidates'])} candidates on "
+        f"{name_of(ships)}, {why} {len(found['candidates'])} candidates on "
         f"{found['num_validation_documents']:,} validation documents. Head starts: {trained}. It gives "
         f"each of these labels a probability: {labels}.\n\n{shares}"
-        + "".join(f"\n{plain(said)}\n" for said in sentences.features_beside(figures))
+        + "".join(
+            f"\n{plain(said)}\n"
+            for said in sentences.features_beside(figures, found["candidates"][ships]["parts"])
+        )
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.project.params import CHOSEN, is_chosen
@@ -418,7 +418,7 @@ def of_classifiers(figures: Figures) -> list[str]:
         *classifier_restarts(figures),
         *cuts(figures),
         *mixes(figures),
-        *features_beside(figures),
+        *features_beside(figures, figures.head_starts),
     ]
 
 
@@ -456,9 +456,9 @@ def mixes(figures: Figures) -> list[str]:
     ]
 
 
-def features_beside(figures: Figures) -> list[str]:
-    """Which classifiers read features of another head start."""
-    found = {name: beside(figures, name) for name in figures.head_starts}
+def features_beside(figures: Figures, classifiers: Iterable[str]) -> list[str]:
+    """Name those of these classifiers that read features of another head start."""
+    found = {name: beside(figures, name) for name in classifiers}
     return [
         f"The classifier of {name} also reads the frozen features of {other}, which stay as they are where "
         "words are said to have moved its answer."

@@ -107,17 +107,18 @@ def run(
         },
         "importance": importances(settings.ranges, tried),
         "logarithmic": [key for key, each in settings.ranges.items() if each.log],
-        "trials": [
-            {
-                "trial": trial.number,
-                "value": trial.value,
-                "percent": trial.percent,
-                "state": trial.state,
-                "failure": trial.failure,
-                "settings": dict(trial.values),
-            }
-            for trial in tried
-        ],
+        "trials": [_figures(trial) for trial in tried],
+    }
+
+
+def _figures(trial: TrialResult) -> dict[str, Any]:
+    return {
+        "trial": trial.number,
+        "value": trial.value,
+        "percent": trial.percent,
+        "state": trial.state,
+        "failure": trial.failure,
+        "settings": dict(trial.values),
     }
 
 

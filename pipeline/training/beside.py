@@ -16,7 +16,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Beside:
-    """What the stage `read_features` has made of the documents, by another head start."""
+    """The stage `read_features` has written the features of each document, by another head start."""
 
     headstart: str
     folder: Path  # SPLIT.npy: (N, P, F), float32

@@ -426,11 +426,7 @@ def make_classifier_job(
         )
     if _validates(few_labels) and not (open_shard(tokens, "validation").labels != UNLABELLED).any():
         raise ValueError(f"{tokens} has no labelled validation documents; label some, or split some off")
-    beside = None
-    if settings.beside is not None:
-        assert features is not None
-        beside = Beside(settings.beside, (features / settings.beside).resolve())
-        beside.check("train", len(shard))
+    beside = _beside(settings, features, len(shard))
     card = card_of(model, info, "classifier", "finetune_classifier")
     chunk = tokens_at_once(card, settings.bptt, settings.max_tokens)
     head = HeadCard(
@@ -464,6 +460,16 @@ def make_classifier_job(
             "rest, so it would see nothing of the text; choose last, mean or concat"
         )
     return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels, beside=beside)
+
+
+def _beside(settings: ClassifierTraining, features: Path | None, num_documents: int) -> Beside | None:
+    """Return the features of the head start that `settings.beside` names, of the training documents."""
+    if settings.beside is None:
+        return None
+    assert features is not None
+    found = Beside(settings.beside, (features / settings.beside).resolve())
+    found.check("train", num_documents)
+    return found
 
 
 def chosen_documents(
