@@ -4,10 +4,11 @@ Source: Peters et al. 2018, "Deep contextualized word representations" (arXiv 18
 characters after Jozefowicz et al. 2016 (arXiv 1602.02410) and Kim et al. 2015 (arXiv 1508.06615),
 highway layers after Srivastava et al. 2015 (arXiv 1505.00387). Reference code: allenai/bilm-tf.
 
-The tokens are characters, of a tokenizer of the kind `char`. A word is a token that begins one and those that
-follow it until the next begins; special tokens are words of their own. So every word has a vector, whether
-or not it was ever seen. The features of a character are those of its word: a mean over a text weighs each
-word by its length.
+The tokens are characters, of a tokenizer of the kind `char`. Words are parted by spaces, and marks such as a
+comma are words of their own, as are special tokens: "(a word)." is the words "(", "a", "word", ")" and ".".
+The space before a word is none of its characters, so a word is the same one wherever it stands, and every
+word has a vector, whether or not it was ever seen. The features of a character are those of its word, and
+those of a space are those of the word behind it: a mean over a text weighs each word by its length.
 
 The route of a row: token ids (B, T) -> its words (`Words`) -> for each distinct word of the batch once:
 convolutions of several widths over its characters, the maximum of each filter, highway layers, a projection
@@ -38,6 +39,7 @@ from models import kernels
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, locked_dropout, reversed_rows
 from models.sampling import Candidates, cross_entropy
+from models.word_parts import WordPart
 
 _HASH_BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that powers of it are never zero
 _NO_WORD = 2**63 - 1  # fills up a softmax that has more places than the text has words
@@ -93,20 +95,27 @@ class Words(NamedTuple):
     characters_UC: Tensor  # of each distinct word, int64; -1 behind its end
 
     @staticmethod
-    def of(ids_BT: Tensor, begins_V: Tensor, mask_BT: Tensor | None, max_characters: int) -> Words:
+    def of(ids_BT: Tensor, parts_V: Tensor, mask_BT: Tensor | None, max_characters: int) -> Words:
+        """Part the rows into words; `parts_V` holds a `WordPart` for each token."""
         num_rows, num_tokens = ids_BT.shape
         place_T = torch.arange(num_tokens, device=ids_BT.device)
         # A row that ended in an earlier chunk has one word of padding.
         real_BT = (place_T == 0) | (torch.ones_like(ids_BT) > 0 if mask_BT is None else mask_BT)
-        begins_BT = (begins_V[ids_BT] | (place_T == 0)) & real_BT
+        parts_BT = parts_V[ids_BT]
+        begins_BT = _begins(parts_BT) & real_BT
         word_BT = begins_BT.cumsum(1) - 1
-        within_BT = place_T - torch.where(begins_BT, place_T, 0).cummax(1).values
+        goes_on_BT = F.pad(
+            (real_BT & ~begins_BT)[:, 1:], (0, 1)
+        )  # whether the next token is of the same word
+        silent_BT = (parts_BT == WordPart.BLANK) & goes_on_BT
+        spelled_BT = real_BT & ~silent_BT
+        within_BT = place_T - torch.where(begins_BT, place_T + silent_BT, 0).cummax(1).values
         counts_B = word_BT[:, -1] + 1
         num_words, most = int(counts_B.sum()), int(counts_B.max())
         real_BW = torch.arange(most, device=ids_BT.device) < counts_B[:, None]
         # All words of all rows, one behind the other.
-        word_N = ((counts_B.cumsum(0) - counts_B)[:, None] + word_BT)[real_BT]
-        ids_N, within_N = ids_BT[real_BT], within_BT[real_BT]
+        word_N = ((counts_B.cumsum(0) - counts_B)[:, None] + word_BT)[spelled_BT]
+        ids_N, within_N = ids_BT[spelled_BT], within_BT[spelled_BT]
         powers_T = torch.tensor(_powers(num_tokens), device=ids_BT.device)
         hashes = torch.zeros(num_words, dtype=torch.int64, device=ids_BT.device)
         hashes.index_add_(0, word_N, (ids_N + 1) * powers_T[within_N])
@@ -130,6 +139,14 @@ class Words(NamedTuple):
     def for_tokens(self, x_BWF: Tensor) -> Tensor:
         """Return for each token what its word has, (B, T, F)."""
         return x_BWF.gather(1, self.of_token_BT[..., None].expand(-1, -1, x_BWF.shape[-1]))
+
+
+def _begins(parts_BT: Tensor) -> Tensor:
+    """Return which tokens begin a word, given their parts: the first of a row does."""
+    before_BT = F.pad(parts_BT[:, :-1], (1, 0), value=WordPart.ALONE)
+    is_new_BT = (parts_BT == WordPart.BEGINS) | (parts_BT == WordPart.BLANK)
+    stands_apart_BT = (parts_BT == WordPart.ALONE) & (before_BT != WordPart.BLANK)
+    return is_new_BT | stands_apart_BT | (before_BT == WordPart.ALONE)
 
 
 @lru_cache(maxsize=64)
@@ -208,7 +225,7 @@ class ELMo(Encoder):
     reads_ahead = True
     can_be_sharded = False  # the objective reads words, not `forward`
 
-    begins_V: Tensor
+    parts_V: Tensor
 
     def __init__(self, config: Config, vocab_size: int) -> None:
         super().__init__()
@@ -221,10 +238,10 @@ class ELMo(Encoder):
         self.forwards = nn.ModuleList(ProjectedLSTM(*sizes) for _ in range(config.num_layers))
         self.backwards = nn.ModuleList(ProjectedLSTM(*sizes) for _ in range(config.num_layers))
         # Until `know_words` each token is a word.
-        self.register_buffer("begins_V", torch.ones(vocab_size, dtype=torch.bool))
+        self.register_buffer("parts_V", torch.full((vocab_size,), WordPart.ALONE, dtype=torch.uint8))
 
-    def know_words(self, begins_V: Tensor) -> None:
-        self.begins_V.copy_(begins_V)
+    def know_words(self, parts_V: Tensor) -> None:
+        self.parts_V.copy_(parts_V)
 
     @property
     def layer_widths(self) -> list[int]:
@@ -253,7 +270,7 @@ class ELMo(Encoder):
         return Encoded([words.for_tokens(layer) for layer in layers], words.for_tokens(features), ())
 
     def words(self, ids_BT: Tensor, mask_BT: Tensor | None = None) -> Words:
-        return Words.of(ids_BT, self.begins_V, mask_BT, self.config.max_characters)
+        return Words.of(ids_BT, self.parts_V, mask_BT, self.config.max_characters)
 
     def read(self, words: Words, batch: GlobalBatch | None = None) -> tuple[list[Tensor], Tensor]:
         """Return each layer before its dropout, and the top one after it, all (B, W, 2P).

@@ -106,8 +106,8 @@ class Encoder(nn.Module):
         """
         return None
 
-    def know_words(self, begins_V: Tensor) -> None:
-        """Take which tokens begin a word, bool (V,), special ones included, before a training from scratch.
+    def know_words(self, parts_V: Tensor) -> None:
+        """Take the `WordPart` of each token, uint8 (V,), before a training from scratch.
 
         An encoder that reads words of several tokens keeps it in a buffer; others have no use for it.
         """

@@ -81,7 +81,8 @@ class Classifier(nn.Module):
     """An encoder, pooling over the text, and the two-block head of ULMFiT.
 
     The features of a token are those of the top layer, after its dropout, or what `layers` makes of several
-    layers, which have no dropout of their own (BERT's table 7, ELMo's mix).
+    layers, which have no dropout of their own (BERT's table 7, ELMo's mix). Departure: the factor of a mix
+    multiplies what the head makes of its first norm, which would undo it if it came before.
 
     Source: Howard & Ruder 2018, section 3.3: concat pooling `[h_T, maxpool(H), meanpool(H)]`, blocks
     of batch normalisation, dropout and a linear layer, ReLU between them, and BPT3C, which reads a
@@ -170,12 +171,17 @@ class Classifier(nn.Module):
         self, pooled_BF: Tensor, batch: GlobalBatch | None = None, beside_DG: Tensor | None = None
     ) -> Tensor:
         """Return the logits (D, C) of what was pooled: for choices of B rows, else of D."""
+        factors_F = None
+        if self.mix is not None:
+            factors_F = torch.cat(
+                [self.mix.factor.expand(self.pooled_width), pooled_BF.new_ones(self.beside_width)]
+            )
         if self.beside_width:
             assert beside_DG is not None
             pooled_BF = torch.cat([pooled_BF, beside_DG], dim=1)
         if not self.choices and self.rows_each > 1 and batch is not None:
             batch = batch.of_documents(self.rows_each)
-        logits: Tensor = self.head(pooled_BF, batch)
+        logits: Tensor = self.head(pooled_BF, batch, factors_F)
         return logits.view(-1, self.rows_each) if self.choices else logits
 
     def pooled(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
@@ -241,8 +247,12 @@ class Head(nn.Module):
         self.norm_in, self.linear_in = GlobalBatchNorm(width), nn.Linear(width, hidden)
         self.norm_out, self.linear_out = GlobalBatchNorm(hidden), nn.Linear(hidden, num_classes)
 
-    def forward(self, x_BF: Tensor, batch: GlobalBatch | None = None) -> Tensor:
-        x = dropout_rows(self.norm_in(x_BF, batch), self.dropout[0], batch)
+    def forward(
+        self, x_BF: Tensor, batch: GlobalBatch | None = None, factors_F: Tensor | None = None
+    ) -> Tensor:
+        """Return the logits; `factors_F` multiply the normalised features."""
+        x = _times(self.norm_in(x_BF, batch), factors_F)
+        x = dropout_rows(x, self.dropout[0], batch)
         x = self.linear_in(x).relu()
         x = dropout_rows(self.norm_out(x, batch), self.dropout[1], batch)
         logits: Tensor = self.linear_out(x)
@@ -258,9 +268,16 @@ class LinearHead(nn.Module):
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
-    def forward(self, x_BF: Tensor, batch: GlobalBatch | None = None) -> Tensor:
-        logits: Tensor = self.linear(nn.functional.normalize(x_BF, dim=1))
+    def forward(
+        self, x_BF: Tensor, batch: GlobalBatch | None = None, factors_F: Tensor | None = None
+    ) -> Tensor:
+        """Return the logits; `factors_F` multiply the features at length one."""
+        logits: Tensor = self.linear(_times(nn.functional.normalize(x_BF, dim=1), factors_F))
         return logits
+
+
+def _times(x_BF: Tensor, factors_F: Tensor | None) -> Tensor:
+    return x_BF if factors_F is None else x_BF * factors_F
 
 
 def segments_of(ids_BT: Tensor, delimiter_id: int) -> Tensor:

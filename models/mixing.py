@@ -73,7 +73,7 @@ class LayerChoice:
 
 
 class ScalarMix(nn.Module):
-    """A weighted mean of layers times a factor: gamma * sum_l softmax(s)_l h_l. It learns s and gamma."""
+    """gamma * sum_l softmax(s)_l h_l, of which it learns s and gamma."""
 
     def __init__(self, num_layers: int) -> None:
         super().__init__()
@@ -86,5 +86,6 @@ class ScalarMix(nn.Module):
         return self.scores.softmax(0)
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """Return the mean without its factor, which `Classifier.scored` applies."""
         pairs = zip(self.weights, layers, strict=True)
-        return self.factor * torch.stack([weight * layer for weight, layer in pairs]).sum(0)
+        return torch.stack([weight * layer for weight, layer in pairs]).sum(0)

@@ -107,6 +107,7 @@ class TrainingText:
     end_id: int = 3
     mask_id: int = 1  # hides a token
     word_starts_V: np.ndarray | None = None  # bool; the tokens that begin a word; None: it is not known
+    word_parts_V: np.ndarray | None = None  # `WordPart`, uint8; None: it is not known
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ import typer
 from pipeline.machine.openmp import limit_spinning
 from pipeline.project import stages
 
+_LARGEST_SEED = 2**63 - 1  # that torch and numpy both take
+
 app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -392,6 +394,13 @@ def layers(
         f"probes of {found.num_labels:,} labels, judged on {found.num_judged:,} validation documents; the "
         f"best: headstarts.{headstart}.probe: {{layers: {best.layers}, combine: {best.combine}}}"
     )
+    near = [
+        each.name
+        for each in of_a_probe
+        if each is not best and each.error <= best.error + best.standard_error
+    ]
+    if near:
+        typer.echo(f"within its standard error, so as good as it: {', '.join(near)}")
     for mixed in (each for each in found.figures if each.weights is not None):
         weights = ", ".join(f"{weight:.2f}" for weight in mixed.weights or ())
         typer.echo(
@@ -406,7 +415,7 @@ def align(
     headstart: Annotated[str, typer.Argument(help="A name in `headstarts`, of a translator.")],
     text: Annotated[
         list[str] | None,
-        typer.Option(help="A text to translate, repeatable; default: some validation texts."),
+        typer.Option(help="A text to translate, repeatable; for the page only some validation texts are."),
     ] = None,
     pairs: Annotated[int, typer.Option(min=1, help="Validation texts to translate.")] = 4,
     out: Annotated[Path, typer.Option(help="Folder for the alignments.")] = Path("reports/studies"),
@@ -420,7 +429,8 @@ def align(
         found = align_texts(headstart, text or (), pairs, out)
     for pair in found.study["pairs"]:
         typer.echo(sentences.translation(pair))
-    typer.echo(f"{found.file}; `dvc repro` puts it on the page")
+    if found.file is not None:
+        typer.echo(f"{found.file}; `dvc repro` puts it on the page")
 
 
 @app.command()
@@ -467,7 +477,9 @@ def zero_shot(
     general: Annotated[bool, typer.Option("--general", help="The model before its fine-tuning.")] = False,
     template: Annotated[str | None, typer.Option(help="In place of zero_shot.template.")] = None,
     examples: Annotated[int, typer.Option(min=0, help="Labelled texts to show before it.")] = 0,
-    seed: Annotated[int, typer.Option(help="The same seed shows the same examples.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, max=_LARGEST_SEED, help="The same seed shows the same examples.")
+    ] = 1,
 ) -> None:
     """Ask a language model for the class of a text, by how likely it finds words behind it."""
     from pipeline.execution.opened import Which
@@ -488,7 +500,9 @@ def generate(
     temperature: Annotated[float, typer.Option(help="Below 1: likelier words; 0: the likeliest.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Draw from this many words at most; 0: from all.")] = 0,
     top_p: Annotated[float, typer.Option(help="Draw from the words that make up this probability.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same text.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, max=_LARGEST_SEED, help="The same seed draws the same text.")
+    ] = 1,
 ) -> None:
     """Continue a text by the language model of a head start that predicts the next token."""
     from pipeline.execution.continue_text import continue_text
@@ -512,6 +526,10 @@ def plan(
     price: Annotated[
         float | None, typer.Option(min=0.0, help="Of one device for an hour, in your currency.")
     ] = None,
+    most_passes: Annotated[
+        float | None,
+        typer.Option(min=1e-3, help="Over the general text that there is; default: as the time allows."),
+    ] = None,
 ) -> None:
     """Say what size and how many tokens a budget should have, and what loss, by `headstart scaling`."""
     from rich.console import Console
@@ -522,7 +540,7 @@ def plan(
 
     if bool(gpus) == bool(cores):
         raise ValueError("say what the hours are of: --gpus NUMBER, or --cores NUMBER")
-    found = answer(hours, "gpu" if gpus else "core", gpus or cores, teraflops)
+    found = answer(hours, "gpu" if gpus else "core", gpus or cores, teraflops, most_passes)
     rows = scaling.choices(found.choices)
     table = Table(*rows[0])
     for number, row in enumerate(rows):
@@ -734,7 +752,7 @@ def suggest(
     ] = None,
     model: Annotated[Path, typer.Option(help="The classifier that is asked.")] = Path("data/classifier"),
     out: Annotated[Path, typer.Option(help="The CSV to fill in; it must not exist.")] = Path("to_label.csv"),
-    seed: Annotated[int, typer.Option(help="Of what is drawn.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=_LARGEST_SEED, help="Of what is drawn.")] = 1,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Try all strategies on documents whose labels are known.")
     ] = False,
@@ -790,7 +808,7 @@ def doubt(
     flip: Annotated[
         float, typer.Option(min=0.0, max=0.9, help="A trial: change this share of labels, and count them.")
     ] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of folds and of what is flipped.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=_LARGEST_SEED, help="Of folds and of what is flipped.")] = 1,
     studies: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("reports/studies"),
 ) -> None:
     """List training documents whose label looks wrong, by models that did not see it."""

@@ -8,6 +8,7 @@ import torch
 
 from models import awd_lstm, elmo
 from models.heads import Classifier, Pooling
+from models.word_parts import WordPart
 from pipeline.evaluation.attribution import token_attributions
 
 
@@ -45,7 +46,7 @@ def test_attributions_add_up_to_the_logit_minus_the_baselines(label, pooling):
 def test_the_characters_of_words_are_explained():
     torch.manual_seed(0)
     encoder = elmo.ELMo(elmo.Config(embedding_dim=6, filters=[4, 4], projection_dim=6, hidden_dim=8), 20)
-    encoder.know_words(torch.arange(20) < 3)
+    encoder.know_words(torch.where(torch.arange(20) < 3, WordPart.BEGINS, WordPart.GOES_ON))
     with torch.no_grad():
         encoder.embedding.weight.mul_(5)
     model = Classifier(encoder, 3, pooling="mean", head_hidden=5, head_dropout=[0.1, 0.1], bptt=9).eval()

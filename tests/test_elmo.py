@@ -24,17 +24,19 @@ from models.elmo import (
 )
 from models.layers import GlobalBatch
 from models.objective import TrainingText
+from models.word_parts import WordPart
 from pipeline.objectives import bidirectional
-from pipeline.objectives.bidirectional import Bidirectional, beginnings, frequent_words
+from pipeline.objectives.bidirectional import Bidirectional, frequent_words, word_parts
 from pipeline.objectives.settings import BidirectionalSettings
 from pipeline.training.context import Context
 
-# Ids: 0 padding, 1 unknown, 2 start, 3 end, 4 a space, then the letters.
+# Ids: 0 padding, 1 unknown, 2 start, 3 end, 4 a space, then letters and marks.
 SPACE = 4
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LETTERS = "abcdefghijklmnopqrstuvwxyz(),."
 VOCABULARY = 5 + len(LETTERS)
-BEGINS = torch.zeros(VOCABULARY, dtype=torch.bool)
-BEGINS[:5] = True
+PARTS = torch.full((VOCABULARY,), WordPart.GOES_ON, dtype=torch.uint8)
+PARTS[:4] = PARTS[-4:] = WordPart.ALONE
+PARTS[SPACE] = WordPart.BLANK
 CONFIG = Config(
     embedding_dim=4, filters=[3, 0, 5], num_highway=1, projection_dim=6, hidden_dim=7, num_layers=2,
     max_characters=8, softmax_words=10, input_dropout=0.2, hidden_dropout=0.2, output_dropout=0.2,
@@ -57,13 +59,13 @@ def rows_of(*texts: str) -> tuple[Tensor, Tensor]:
 def elmo() -> ELMo:
     torch.manual_seed(1)
     encoder = ELMo(CONFIG, VOCABULARY)
-    encoder.know_words(BEGINS)
+    encoder.know_words(PARTS)
     return encoder.eval()
 
 
 def test_words_are_those_of_the_text():
     ids, mask = rows_of("to be or not", "a bee or bee")
-    words = Words.of(ids, BEGINS, mask, max_characters=3)
+    words = Words.of(ids, PARTS, mask, max_characters=3)
     # Start and end are words of their own.
     assert words.real_BW.sum(1).tolist() == [6, 6]
     assert words.of_token_BT[0].tolist() == [0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 4, 5]
@@ -75,20 +77,53 @@ def test_words_are_those_of_the_text():
     assert len({*first, *second}) == 8  # start, to, be, or, not, end, a, bee
     assert len(words.characters_UC) == 8
     spelled = words.characters_UC[words.distinct_BW[1, 2]]
-    assert spelled.tolist() == ids_of("bee")[1:4]  # cut to three
+    assert spelled.tolist() == ids_of("bee")[2:5]  # without its space
     assert words.characters_UC[words.distinct_BW[0, 0]].tolist() == [2, -1, -1]
+
+
+def test_marks_are_words_of_their_own():
+    ids, mask = rows_of("to (be), or be.", "(be", "be )(")
+    words = Words.of(ids, PARTS, mask, 8)
+
+    def spelled(row: int) -> list[str]:
+        letters = words.characters_UC[words.distinct_BW[row]][words.real_BW[row]]
+        return ["".join(LETTERS[k - 5] for k in word if k >= 5) for word in letters.tolist()]
+
+    assert spelled(0) == ["", "to", "(", "be", ")", ",", "or", "be", ".", ""]
+    assert spelled(1) == ["", "(", "be", ""]
+    assert spelled(2) == ["", "be", ")", "(", ""]
+    assert words.of_token_BT[1].tolist()[:7] == [0, 1, 1, 2, 2, 3, 3]  # a space belongs to what follows it
+
+
+def test_below_the_lstms_a_word_is_the_same_wherever_it_stands():
+    encoder = elmo()
+    ids, mask = rows_of("be", "to be or", "(be)", "not to be.", "to,be")
+    lowest_BTF, *_, top_BTF = encoder(ids, mask).layers
+    bee = ids == 5 + LETTERS.index("b")
+    assert bee.sum() == 5
+    alike = lowest_BTF[bee]
+    torch.testing.assert_close(alike, alike[:1].expand_as(alike))
+    assert (top_BTF[bee] - top_BTF[bee][:1]).abs().amax(1)[1:].min() > 1e-3  # above them it is not
+
+
+def test_a_space_with_no_word_behind_it_is_one():
+    ids, mask = rows_of("to  be ")
+    words = Words.of(ids, PARTS, mask, 8)
+    spelled = words.characters_UC[words.distinct_BW[0]]
+    # Start, "to", the first of two spaces, "be", the end with the space before it.
+    assert spelled[:, 0].tolist() == [2, 5 + LETTERS.index("t"), SPACE, 5 + LETTERS.index("b"), 3]
 
 
 def test_rows_of_other_lengths_and_without_a_mask():
     ids, mask = rows_of("to be", "to")
-    words = Words.of(ids, BEGINS, mask, 8)
+    words = Words.of(ids, PARTS, mask, 8)
     assert words.real_BW.tolist() == [[True] * 4, [True] * 3 + [False]]
     x_BWF = torch.arange(8.0).view(2, 4, 1)
     assert words.backwards(x_BWF)[0, :, 0].tolist() == [3, 2, 1, 0]
     assert words.backwards(x_BWF)[1, :3, 0].tolist() == [6, 5, 4]
     assert words.for_tokens(x_BWF)[1, :, 0].tolist() == [4, 5, 5, 5, 6, 6, 6, 6]
     # A stretch of a text may begin within a word.
-    cut = Words.of(ids[:1, 3:], BEGINS, None, 8)
+    cut = Words.of(ids[:1, 3:], PARTS, None, 8)
     assert cut.real_BW.tolist() == [[True] * 3]
 
 
@@ -212,8 +247,7 @@ def shard(texts: list[str]) -> Shard:
 
 def training_text() -> TrainingText:
     made = shard(TEXTS)
-    starts = BEGINS.numpy().copy()
-    starts[:4] = False
+    starts = np.arange(VOCABULARY) == SPACE
     return TrainingText(
         training=[made],
         validation=[made],
@@ -221,6 +255,7 @@ def training_text() -> TrainingText:
         direction="forward",
         special_ids=frozenset(range(4)),
         word_starts_V=starts,
+        word_parts_V=PARTS.numpy(),
     )
 
 
@@ -239,7 +274,7 @@ def encoder_of(model: BidirectionalLanguageModel) -> ELMo:
 
 def test_the_softmax_holds_the_most_frequent_words_and_one_place_for_all_others():
     text, model = training_text(), language_model()
-    counts = frequent_words(text.training, beginnings(text))
+    counts = frequent_words(text.training, word_parts(text))
     wanted = Counter(word for each in TEXTS for word in each.split()) + Counter({"<s>": 24, "</s>": 24})
     assert sorted(counts.values()) == sorted(wanted.values())
     Bidirectional(model, settings(), text, seed=1)
@@ -253,12 +288,12 @@ def test_the_softmax_holds_the_most_frequent_words_and_one_place_for_all_others(
 @pytest.mark.parametrize("at_once", [3, 40, 100])
 def test_words_are_counted_in_stretches_that_cut_no_document(monkeypatch, at_once):
     text = training_text()
-    whole = frequent_words(text.training, beginnings(text))
+    whole = frequent_words(text.training, word_parts(text))
     monkeypatch.setattr(bidirectional, "_COUNTED_AT_ONCE", at_once)
     monkeypatch.setattr(bidirectional, "_COUNTS", 1000)
-    assert frequent_words(text.training, beginnings(text)) == whole
+    assert frequent_words(text.training, word_parts(text)) == whole
     monkeypatch.setattr(bidirectional, "_COUNTS", 4)
-    sampled = frequent_words(text.training, beginnings(text))
+    sampled = frequent_words(text.training, word_parts(text))
     assert 0 < sum(sampled.values()) <= sum(whole.values())
     assert set(sampled) <= set(whole)
 

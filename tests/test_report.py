@@ -757,19 +757,19 @@ def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
     assert "there is one seed, so they do not cover its spread" in text
 
 
-def test_a_law_is_told_with_what_it_foretold_and_where_it_ends(figures):
+def test_a_law_is_told_with_what_it_predicted_and_where_it_ends(figures):
     told = with_search(figures)
     text = " ".join(summary(told).split())
     assert "gpt, 2 runs of 300 thousand to 900 thousand parameters" in text
     assert "the size grows as C^0.50 (0.45 to 0.55)" in text
-    made = "the law foretold 1.800 bits per byte (1.700 to 1.900); it ended at 1.850, inside the interval"
+    made = "the law predicted 1.800 bits per byte (1.700 to 1.900); it finished at 1.850, inside the interval"
     assert made in text
     assert "| 10 | 2 million | 1.6 million to 2.4 million | 9 million |" in text
     assert "Beyond about" not in text  # no run read the text four times
     found = told["scaling"]
     found["check"]["bits_per_byte"], found["runs"][0]["tokens"] = 1.95, 5_000_000
     text = " ".join(summary(told).split())
-    assert "it ended at 1.950, outside the interval" in text
+    assert "it finished at 1.950, outside the interval" in text
     assert "The longest runs read the text 5.0 times. Beyond about 4 passes" in text
     assert "has no floor E" not in text
     found["law"]["E"]["value"] = 1e-6

@@ -219,7 +219,9 @@ def test_the_ledger_holds_each_trick_and_the_report_shows_it(project):
     command(project, "headstart", "use", "ledger.yaml")
     command(project, "headstart", "ablate")  # with the flags that dvc.yaml has
     rows = metrics(project, "ablate")["rows"]
-    tricks = [trick.name for trick in TRICKS if trick.name != "features of another head start"]  # it reads none
+    tricks = [
+        trick.name for trick in TRICKS if trick.name != "features of another head start"
+    ]  # it reads none
     assert [row["trick"] for row in rows] == tricks
     # With a factor of 1 there is nothing to switch off.
     unused = {row["trick"] for row in rows if row["failure"]}

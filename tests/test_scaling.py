@@ -246,7 +246,7 @@ def found(tmp_path, monkeypatch) -> dict[str, Any]:
     return figures
 
 
-def test_the_stage_finds_the_law_of_its_runs_and_foretells_a_larger_one(found):
+def test_the_stage_finds_the_law_of_its_runs_and_predicts_a_larger_one(found):
     assert len(found["runs"]) == 12
     (failed,) = (run for run in found["runs"] if run["failure"])
     assert failed["failure"] == "the training loss is nan"

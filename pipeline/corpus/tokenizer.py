@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -21,6 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from models.word_parts import WordPart
 from pipeline.corpus.settings import TrainedTokenizer
 from pipeline.corpus.settings import WordTokenizer as WordSettings
 
@@ -127,6 +129,18 @@ class Tokenizer(ABC):
         found[self.special_ids] = False
         return found
 
+    @cached_property
+    def word_parts(self) -> np.ndarray | None:
+        """The `WordPart` of each token id, uint8 (V,), of a tokenizer of characters; None for others."""
+        parts = np.full(self.vocab_size, WordPart.GOES_ON, dtype=np.uint8)  # as the bytes are
+        parts[self.special_ids] = WordPart.ALONE
+        for token in np.flatnonzero((parts == WordPart.GOES_ON) & ~self.byte_mask):
+            piece = self.raw_piece(int(token))
+            if len(piece) > 1:
+                return None
+            parts[token] = _part(piece)
+        return parts
+
     def is_byte(self, token: int) -> bool:
         """Return whether a token stands for one byte of a character that the vocabulary lacks."""
         return bool(self.byte_mask[token])
@@ -135,6 +149,17 @@ class Tokenizer(ABC):
     def byte_mask(self) -> np.ndarray:
         """Whether each token id is a byte, as a boolean array."""
         return np.zeros(self.vocab_size, dtype=bool)
+
+
+def is_mark(character: str) -> bool:
+    """Return whether a character belongs to no word: punctuation, a symbol, white space or a control one."""
+    return unicodedata.category(character)[0] in "PSZC"
+
+
+def _part(character: str) -> WordPart:
+    if character == SPACE:
+        return WordPart.BLANK
+    return WordPart.ALONE if is_mark(character) else WordPart.GOES_ON
 
 
 def train(texts: Iterable[str], settings: TrainedTokenizer, key: str = "tokenizers") -> Tokenizer:

@@ -7,10 +7,10 @@ A folder holds for each split
 - `<split>.offsets.npy`: int64, one more than documents; document i is `tokens[offsets[i]:offsets[i + 1]]`;
 - `<split>.labels.npy`: int32, -1 for unlabelled;
 
-`tokens.json` with their sizes, and `word_starts.npy`, which tells the tokens that begin a word. Each
-document is stored as start, pieces, end. `manifest.json`, written last, has the SHA-256 of every file.
-Opening a shard verifies the files that it maps, because a flipped bit would train a model on another text or
-look up a token that does not exist.
+`tokens.json` with their sizes, and `word_starts.npy`, which tells the tokens that begin a word. A tokenizer
+of characters adds `word_parts.npy`, the `WordPart` of each token. Each document is stored as start, pieces,
+end. `manifest.json`, written last, has the SHA-256 of every file. Opening a shard verifies the files that it
+maps, because a flipped bit would train a model on another text or look up a token that does not exist.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from types import TracebackType
 
 import numpy as np
 
+from models.word_parts import WordPart
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.manifest import verify, write_manifest
 
-INFO_FILE, WORD_STARTS_FILE = "tokens.json", "word_starts.npy"
+INFO_FILE, WORD_STARTS_FILE, WORD_PARTS_FILE = "tokens.json", "word_starts.npy", "word_parts.npy"
 UNLABELLED = -1
 _COUNTED_AT_ONCE, _COUNTS = 10_000, 1_000  # tokens in a row, and how often of a shard
 
@@ -128,17 +129,26 @@ class ShardWriter:
         return SplitInfo(len(self._labels), self._offsets[-1], num_words, num_bytes)
 
 
-def write_info(folder: Path, info: TokensInfo, word_starts: np.ndarray | None = None) -> None:
-    """Write `tokens.json`, `word_starts` (V,) and the manifest, which make the folder's shards whole.
+def write_info(
+    folder: Path,
+    info: TokensInfo,
+    word_starts: np.ndarray | None = None,
+    word_parts: np.ndarray | None = None,
+) -> None:
+    """Write `tokens.json`, `word_starts` (V,), `word_parts` (V,) if given, and the manifest.
 
-    Without `word_starts` each token is a word.
+    They make the folder's shards whole. Without `word_starts` each token is a word.
     """
     content = {"dtype": info.dtype.name, **asdict(info)}
     atomic_write_text(folder / INFO_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     starts = np.ones(info.vocab_size, dtype=bool) if word_starts is None else word_starts
     np.save(folder / WORD_STARTS_FILE, starts)
-    files = [file.name for split in info.splits for file in _files(folder, split)]
-    write_manifest(folder, [INFO_FILE, WORD_STARTS_FILE, *files])
+    files = [INFO_FILE, WORD_STARTS_FILE]
+    if word_parts is not None:
+        np.save(folder / WORD_PARTS_FILE, word_parts)
+        files.append(WORD_PARTS_FILE)
+    files += [file.name for split in info.splits for file in _files(folder, split)]
+    write_manifest(folder, files)
 
 
 def read_info(folder: Path) -> TokensInfo:
@@ -166,6 +176,21 @@ def beginnings_of_words(folder: Path) -> np.ndarray:
     info, begins = read_info(folder), read_word_starts(folder)
     begins[[info.pad_id, info.unk_id, info.bos_id, info.eos_id]] = True
     return begins
+
+
+def read_word_parts(folder: Path) -> np.ndarray:
+    """Return the `WordPart` of each token, uint8 (V,); only those of characters are words by being marks.
+
+    Raises ValueError if a file is missing or damaged.
+    """
+    if (folder / WORD_PARTS_FILE).exists():
+        _verify(folder, [folder / WORD_PARTS_FILE])
+        found: np.ndarray = np.load(folder / WORD_PARTS_FILE, allow_pickle=False)
+        return found
+    info = read_info(folder)
+    parts = np.where(read_word_starts(folder), WordPart.BEGINS, WordPart.GOES_ON).astype(np.uint8)
+    parts[[info.pad_id, info.unk_id, info.bos_id, info.eos_id]] = WordPart.ALONE
+    return parts
 
 
 def open_shard(folder: Path, split: str) -> TokenShard:

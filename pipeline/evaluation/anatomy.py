@@ -26,7 +26,7 @@ import torch
 from models.family import Encoder, State, products_in
 from models.heads import segments_of
 from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer import Tokenizer, is_mark
 from pipeline.evaluation.probe import Reading
 
 _MOST_WORDS, _LEAST_CONTEXTS, _MOST_CONTEXTS = 300, 5, 30
@@ -34,6 +34,7 @@ _MOST_RANDOM = 1_000  # occurrences, as in the paper
 _MOST_SENTENCE_DOCUMENTS = 500
 _MOST_POINTS = 60  # occurrences of an example
 _LEAST_POINTS, _LEAST_GROUP = 6, 3  # so that two senses could be seen
+_LEAST_APART = 0.02  # in mean cosine: features that are all alike fall into no groups
 _SENTENCE_ENDS = (".", "!", "?", "。", "\uff01", "\uff1f")  # the latter as ! and ? are written in Chinese
 
 Word = tuple[int, ...]  # its pieces, which tell it from others
@@ -57,13 +58,13 @@ class Vocabulary:
     """The part that each token plays in a text, bool (V,)."""
 
     begins_V: np.ndarray  # a word
-    spoken_V: np.ndarray  # belongs to one: it has a letter or digit
+    spoken_V: np.ndarray  # belongs to one: it is more than marks
     ends_V: np.ndarray  # a sentence
 
     @staticmethod
     def of(tokenizer: Tokenizer) -> Vocabulary:
         pieces = [tokenizer.raw_piece(token) for token in range(tokenizer.vocab_size)]
-        spoken = np.array([any(map(str.isalnum, piece)) for piece in pieces])
+        spoken = np.array([not all(map(is_mark, piece)) for piece in pieces])
         spoken[tokenizer.special_ids] = False
         ends = np.array([piece.endswith(_SENTENCE_ENDS) for piece in pieces])
         return Vocabulary(tokenizer.word_starts, spoken, ends)
@@ -381,7 +382,7 @@ def _parted(by_layer: Sequence[np.ndarray]) -> tuple[int, np.ndarray, float]:
     The lowest of several layers is left out: a transformer's knows places in the text, and no context.
     Groups are those of k-means on features of length one; the measure is the silhouette (Rousseeuw 1987).
     Groups of fewer than three different features are none: a word has the same ones wherever a text begins
-    with it, if nothing behind it is seen.
+    with it, if nothing behind it is seen. Nor are groups that are hardly less alike than each is in itself.
     """
     from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_score
@@ -395,9 +396,21 @@ def _parted(by_layer: Sequence[np.ndarray]) -> tuple[int, np.ndarray, float]:
             continue
         groups = KMeans(2, n_init=4, random_state=0).fit_predict(units_NF)
         if min(_num_different(units_NF[groups == group]) for group in (0, 1)) >= _LEAST_GROUP:
+            within, between = _mean_cosines(units_NF, groups)
+            if within - between < _LEAST_APART:
+                continue
             clearness = float(silhouette_score(units_NF, groups))
             best = (layer, groups, clearness) if clearness > best[2] else best
     return best
+
+
+def _mean_cosines(units_NF: np.ndarray, groups_N: np.ndarray) -> tuple[float, float]:
+    """Return the mean cosine within groups, and between them: NaN if there is one."""
+    cosines_NN = units_NF @ units_NF.T
+    same_NN = groups_N[:, None] == groups_N[None]
+    between = cosines_NN[~same_NN]
+    within = cosines_NN[same_NN & ~np.eye(len(units_NF), dtype=bool)]
+    return float(within.mean()), float(between.mean()) if len(between) else float("nan")
 
 
 def _num_different(units_NF: np.ndarray) -> int:
@@ -414,16 +427,14 @@ def _example(
     layer, groups, _ = _parted(by_layer)
     units_NF = _units(by_layer[layer])
     cosines_NN = units_NF @ units_NF.T
-    pairs_NN = ~np.eye(len(units_NF), dtype=bool)
-    same_NN = groups[:, None] == groups[None]
-    between = cosines_NN[~same_NN]
+    within, between = _mean_cosines(units_NF, groups)
     near_N = np.array([cosines_NN[place, groups == group].mean() for place, group in enumerate(groups)])
     plane_N2 = _plane(units_NF)
     return Example(
         word=word,
         layer=layer,
-        within=float(cosines_NN[same_NN & pairs_NN].mean()),
-        between=float(between.mean()) if len(between) else None,
+        within=within,
+        between=None if np.isnan(between) else between,
         points=[
             Point(
                 float(plane_N2[place, 0]),

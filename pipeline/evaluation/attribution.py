@@ -16,7 +16,7 @@ from models.heads import Classifier, segments_of
 from pipeline.corpus.classifier_batches import pad
 
 _EMBEDDING = "encoder.embedding.weight"
-_BY_TOKEN = "idf_V", "encoder.begins_V"  # buffers of a model that may have them, with a value for each token
+_BY_TOKEN = "idf_V", "encoder.parts_V"  # buffers of a model that may have them, with a value for each token
 
 
 def token_attributions(

@@ -13,6 +13,7 @@ Shapes: R runs, S laws drawn by bootstrap.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
@@ -266,10 +267,12 @@ def throughput_of(rows: Sequence[Mapping[str, Any]]) -> Throughput:
     return Throughput(sizes, np.array(rates))
 
 
-def best_in(law: Law, throughput: Throughput, device_seconds: float) -> Optimum:
+def best_in(
+    law: Law, throughput: Throughput, device_seconds: float, most_tokens: float = math.inf
+) -> Optimum:
     """The size, to a per cent, and the tokens of the lowest loss that fit into the time."""
     sizes = throughput.num_parameters[-1] * _SIZES_OF_PLAN
-    tokens = throughput.tokens(sizes, device_seconds)
+    tokens = np.minimum(throughput.tokens(sizes, device_seconds), most_tokens)
     best = int(np.argmin(law.loss(sizes, tokens)))
     return Optimum(float(sizes[best]), float(tokens[best]))
 
@@ -290,14 +293,16 @@ class Plan:
     times_the_compute: float  # over the largest run that was measured
 
 
-def plan(fitted: Fitted, throughput: Throughput, device_seconds: float) -> Plan:
+def plan(
+    fitted: Fitted, throughput: Throughput, device_seconds: float, most_tokens: float = math.inf
+) -> Plan:
     """The size and tokens of the lowest loss, and the loss that these have.
 
     The intervals of size and tokens are of the best ones by each drawn law; that of the loss is of one run of
     the size and tokens that are named, as `Fitted.expected` has it.
     """
-    size, tokens = best_in(fitted.law, throughput, device_seconds)
-    drawn = [best_in(law, throughput, device_seconds) for law in fitted.drawn]
+    size, tokens = best_in(fitted.law, throughput, device_seconds, most_tokens)
+    drawn = [best_in(law, throughput, device_seconds, most_tokens) for law in fitted.drawn]
     flop = FLOP_PER_WEIGHT * size * tokens
     return Plan(
         size, *fitted.interval(each.num_parameters for each in drawn),

@@ -17,7 +17,7 @@ from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import open_shard
 from pipeline.execution.lr_find import stage_arguments
 from pipeline.execution.opened import Opened, open_head_start
-from pipeline.report.studies import Study, write_study
+from pipeline.report.studies import Study, make_ready, write_study
 
 _MOST_TOKENS = 60  # of a translation
 _LEAST_SHOWN, _MOST_SHOWN = 6, 16  # tokens of a source that is chosen to be shown
@@ -26,14 +26,16 @@ _LEAST_SHOWN, _MOST_SHOWN = 6, 16  # tokens of a source that is chosen to be sho
 @dataclass(frozen=True)
 class Found:
     study: Study
-    file: Path
+    file: Path | None  # None: it is not for the page
 
 
 def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Found:
-    """Translate texts, or some of the validation text, and write translations and alignments into `out`.
+    """Translate texts; or some of the validation text, for the page, and write the alignments into `out`.
 
-    Raises ValueError for an unknown head start, one that is no translator, and for missing inputs.
+    Raises ValueError for an unknown head start, one that is no translator, for missing inputs, and if `out`
+    cannot be made.
     """
+    make_ready(out)
     opened = open_head_start(headstart, "general_lm")
     if not isinstance(opened.language_model, Translator):
         raise ValueError(
@@ -49,7 +51,7 @@ def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Fo
         "key": opened.card.key,
         "pairs": pairs,
     }
-    return Found(content, write_study(out, "alignment", headstart, content))
+    return Found(content, None if texts else write_study(out, "alignment", headstart, content))
 
 
 def _of_text(opened: Opened, text: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.corpus.tokens import open_shard
 from pipeline.evaluation.anatomy import anatomy, documents_with
 from pipeline.execution.opened import Which, open_head_start
-from pipeline.report.studies import Study, write_study
+from pipeline.report.studies import Study, make_ready, write_study
 
 _MOST_DOCUMENTS_OF_AN_EXAMPLE = 100
 
@@ -28,8 +28,10 @@ def dissect(headstart: str, model: Which, words: Sequence[str], num_documents: i
     Args:
         words: shown with their contexts; none: one that is found.
 
-    Raises ValueError for an unknown head start, missing inputs, or words that stand in too few documents.
+    Raises ValueError for an unknown head start, missing inputs, words that stand in too few documents, and if
+    `out` cannot be made.
     """
+    make_ready(out)
     opened = open_head_start(headstart, model)
     tokenizer, shard, seed = opened.tokenizer, open_shard(opened.folder, "train"), opened.params.run.seed
     rng = np.random.default_rng(seed)

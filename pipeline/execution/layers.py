@@ -12,7 +12,7 @@ from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard
 from pipeline.evaluation.layers import Documents, LayerFigures, compare_layers
 from pipeline.execution.opened import Which, open_head_start
-from pipeline.report.studies import write_study
+from pipeline.report.studies import make_ready, write_study
 
 _MOST_JUDGED = 2_000  # validation documents
 
@@ -28,8 +28,9 @@ class Found:
 def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Found:
     """Compare the layers of a head start on validation documents; write the table into the folder `out`.
 
-    Raises ValueError for an unknown head start, missing inputs, or too few labels.
+    Raises ValueError for an unknown head start, missing inputs, too few labels, and if `out` cannot be made.
     """
+    make_ready(out)
     opened = open_head_start(headstart, model)
     info, seed = opened.info, opened.params.run.seed
     if info.label_names is None:

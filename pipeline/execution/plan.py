@@ -20,22 +20,31 @@ METRICS, LAWS = Path("reports/metrics/scaling.json"), Path("data/scaling/laws.cs
 _BESIDE_BEST = (0.25, 0.5, 1.0, 2.0, 4.0)  # times its size
 
 
-def answer(hours: float, device: Device, count: int, teraflops: float | None) -> Answer:
+def answer(
+    hours: float,
+    device: Device,
+    count: int,
+    teraflops: float | None,
+    most_passes: float | None = None,
+) -> Answer:
     """The best size and tokens for hours of some cores or GPUs, and some sizes beside it.
 
     Args:
         count: of devices, which are taken to be together as fast as one times their number.
         teraflops: of one device in training; None: as measured by the sweep.
+        most_passes: over the general text that there is; None: as many as the time allows.
 
     Raises ValueError if there is no law yet, or no measured speed of such a device.
     """
-    for name, value in (("hours", hours), ("teraflops", 1.0 if teraflops is None else teraflops)):
-        if not math.isfinite(value):
+    given = {"hours": hours, "teraflops": teraflops, "most-passes": most_passes}
+    for name, value in given.items():
+        if value is not None and not math.isfinite(value):
             raise ValueError(f"--{name} is {value}; give a number")
     found, fitted = _read()
     throughput = _throughput(found, device, teraflops)
     device_seconds = 3600.0 * hours * count
-    best = scaling_law.plan(fitted, throughput, device_seconds)
+    most_tokens = math.inf if most_passes is None else most_passes * found["corpus_tokens"]
+    best = scaling_law.plan(fitted, throughput, device_seconds, most_tokens)
     return Answer(
         headstart=found["headstart"],
         confidence=found["confidence"],
@@ -45,15 +54,22 @@ def answer(hours: float, device: Device, count: int, teraflops: float | None) ->
         flop_per_second=float(throughput.at(best.parameters)),
         has_floor=fitted.law.has_floor(float(fitted.runs.loss.min())),
         best=best,
-        choices=[_choice(times, best, fitted, throughput, device_seconds) for times in _BESIDE_BEST],
+        choices=[
+            _choice(times, best, fitted, throughput, device_seconds, most_tokens) for times in _BESIDE_BEST
+        ],
     )
 
 
 def _choice(
-    times: float, best: Plan, fitted: Fitted, throughput: Throughput, device_seconds: float
+    times: float,
+    best: Plan,
+    fitted: Fitted,
+    throughput: Throughput,
+    device_seconds: float,
+    most_tokens: float,
 ) -> Choice:
     size = times * best.parameters
-    tokens = float(throughput.tokens(size, device_seconds))
+    tokens = min(float(throughput.tokens(size, device_seconds)), most_tokens)
     return Choice(times, size, tokens, fitted.expected(size, tokens))
 
 

@@ -18,8 +18,10 @@ def ask(
     """Return each class with its probability, the likeliest first; `template` in place of the settings' one.
 
     Raises ValueError for a head start that does not predict the next token, for one that reads from the end,
-    for documents without labels or of several texts, and for missing inputs.
+    for documents without labels or of several texts, for an empty text, and for missing inputs.
     """
+    if not text.strip():
+        raise ValueError("the text is empty; give some words to classify")
     opened = open_head_start(headstart, which)
     model, info, tokenizer = opened.causal_language_model, opened.info, opened.tokenizer
     if info.label_names is None:

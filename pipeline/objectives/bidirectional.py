@@ -33,6 +33,7 @@ from models.family import Encoder, State, products_in
 from models.layers import GlobalBatch
 from models.objective import Documents, Measure, Objective, StepLoss, StepSize, TrainingText, Workers
 from models.sampling import Candidates, WordSampler
+from models.word_parts import WordPart
 from pipeline.corpus.batches import rows_of
 from pipeline.corpus.language_model_batches import LanguageModelBatches
 from pipeline.objectives.settings import BidirectionalSettings
@@ -70,9 +71,9 @@ class Bidirectional(Objective):
         encoder = model.encoder
         assert isinstance(encoder, ELMo)
         self._encoder = encoder
-        begins = beginnings(text)
-        encoder.know_words(begins)
-        frequent = frequent_words(text.training, begins)
+        parts_V = word_parts(text)
+        encoder.know_words(parts_V)
+        frequent = frequent_words(text.training, parts_V)
         if not model.knows_words:
             num_words = len(model.words_K)
             model.know(torch.tensor([word for word, _ in frequent.most_common(num_words)], dtype=torch.int64))
@@ -174,14 +175,14 @@ class Bidirectional(Objective):
 OBJECTIVE = Bidirectional
 
 
-def beginnings(text: TrainingText) -> Tensor:
-    """Return the tokens that begin a word, special ones included, bool (V,)."""
-    begins = np.ones(text.vocab_size, bool) if text.word_starts_V is None else text.word_starts_V.copy()
-    begins[list(text.special_ids)] = True
-    return torch.from_numpy(begins)
+def word_parts(text: TrainingText) -> Tensor:
+    """Return the `WordPart` of each token, uint8 (V,)."""
+    if text.word_parts_V is not None:
+        return torch.from_numpy(text.word_parts_V)
+    return torch.full((text.vocab_size,), WordPart.ALONE, dtype=torch.uint8)
 
 
-def frequent_words(shards: Sequence[Documents], begins_V: Tensor) -> Counter[int]:
+def frequent_words(shards: Sequence[Documents], parts_V: Tensor) -> Counter[int]:
     """Count the words of a text, by their hashes; of a large one from an even sample."""
     counts: Counter[int] = Counter()
     for shard in shards:
@@ -191,7 +192,7 @@ def frequent_words(shards: Sequence[Documents], begins_V: Tensor) -> Counter[int
         chosen = np.unique(np.linspace(0, len(stretches) - 1, _COUNTS).round().astype(int))
         for start, stop in (stretches[place] for place in chosen):
             ids = torch.from_numpy(np.asarray(shard.tokens[start:stop], dtype=np.int64))[None]
-            hashes = Words.of(ids, begins_V, None, max_characters=1).hashes_BW
+            hashes = Words.of(ids, parts_V, None, max_characters=1).hashes_BW
             found, number = hashes.unique(return_counts=True)
             counts.update(dict(zip(found.tolist(), number.tolist(), strict=True)))
     return counts

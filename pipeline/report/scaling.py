@@ -84,17 +84,17 @@ def sentences(figures: Figures) -> list[str]:
 
 
 def check(row: Mapping[str, Any], confidence: float) -> str:
-    foretold = (
+    predicted = (
         f"A run with {row['times_the_compute']:.1f} times the compute of the largest one above "
-        f"({_number(row['parameters'])} parameters, {_number(row['tokens'])} tokens): the law foretold "
+        f"({_number(row['parameters'])} parameters, {_number(row['tokens'])} tokens): the law predicted "
         f"{row['expected']:.3f} bits per byte ({row['expected_low']:.3f} to {row['expected_high']:.3f})"
     )
     if row["failure"]:
-        return f"{foretold}; it failed: {row['failure']}"
+        return f"{predicted}; it failed: {row['failure']}"
     made = row["bits_per_byte"]
     inside = row["expected_low"] <= made <= row["expected_high"]
     where = "inside" if inside else "outside"
-    return f"{foretold}; it ended at {made:.3f}, {where} the interval of {confidence:.0%}."
+    return f"{predicted}; it finished at {made:.3f}, {where} the interval of {confidence:.0%}."
 
 
 def runs(figures: Figures) -> Table:

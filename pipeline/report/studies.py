@@ -23,6 +23,16 @@ def make_folder(folder: Path) -> None:
         atomic_write_text(folder / "README.md", _README)
 
 
+def make_ready(folder: Path) -> None:
+    """Make the folder before something long begins. Raises ValueError if there can be none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"--out is {folder}, where no folder can be made ({error.strerror}); name another"
+        ) from error
+
+
 def write_study(folder: Path, kind: str, name: str, found: Study) -> Path:
     """Write what a command found of `name`; `key` in it tells which training's model it is of."""
     assert "key" in found

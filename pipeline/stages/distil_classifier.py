@@ -24,6 +24,7 @@ from pipeline.corpus.tokens import (
     TokenShard,
     open_shard,
     read_info,
+    read_word_parts,
     read_word_starts,
     write_info,
 )
@@ -199,7 +200,7 @@ class _Lesson:
         )
         log_probs = np.log(np.clip(probs_NC, 1e-12, None)).astype(np.float32)
         np.save(folder / TAUGHT_FILE, log_probs)
-        write_info(folder, replace(info, splits=sizes), read_word_starts(tokens))
+        write_info(folder, replace(info, splits=sizes), read_word_starts(tokens), read_word_parts(tokens))
         return _Lesson(folder, len(labels_N))
 
 

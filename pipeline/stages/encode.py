@@ -55,6 +55,7 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
                 splits=splits,
             ),
             pieces.word_starts,
+            pieces.word_parts,
         )
     num_words = sum(split.num_words for split in splits.values())
     num_bytes = sum(split.num_bytes for split in splits.values())

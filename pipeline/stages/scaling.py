@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def run(params: Params, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, Any]:
-    """Train each size on each number of tokens, fit the law, and foretell a larger run before it is made.
+    """Train each size on each number of tokens, fit the law, and predict a larger run before it is made.
 
     Each run is a language model of the general text that begins with random weights, with a schedule of its
     own that ends with its tokens (Hoffmann et al. 2022, section 3: a run of one long schedule, read off on
@@ -85,7 +85,7 @@ def run(params: Params, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, A
         raise ValueError(f"{error}; {_failures(rows)}") from error
     for row in done:
         row["fitted"] = float(fitted.law.loss(row["parameters"], row["tokens"]))
-    checked = [_foretold(each, fitted) for each in larger]
+    checked = [_predicted(each, fitted) for each in larger]
     if larger:  # beside the others, so that it may fail alone
         ended = [run for run, row in zip(planned, rows, strict=True) if not row["failure"]]
         checked[0] |= _trained([*ended, *larger], sweep)[-1]
@@ -245,7 +245,7 @@ def _row(run: _Planned, outcome: Checkpoint | Exception) -> dict[str, Any]:
     }
 
 
-def _foretold(run: _Planned, fitted: Fitted) -> dict[str, Any]:
+def _predicted(run: _Planned, fitted: Fitted) -> dict[str, Any]:
     expected, low, high = fitted.expected(run.num_parameters, run.num_tokens)
     log.info("%s: %.3f bits per byte expected (%.3f to %.3f)", run.name, expected, low, high)
     times = run.flop / fitted.runs.flop.max()

@@ -73,6 +73,6 @@ class Scaling(Section):
     tokens: Annotated[list[Count], Field(min_length=1), Distinct]  # of the general text, passes counted
     seeds: Annotated[list[Seed], Field(min_length=1), Distinct]
     pretrain_lm: dict[str, Any]  # laid over the head start's, for all sizes
-    check: LargerRun | None  # made after the law has foretold it
+    check: LargerRun | None  # made after the law has predicted it
     bootstrap_samples: Annotated[int, Field(ge=1, le=100_000)]
     confidence: Annotated[float, Field(gt=0, lt=1)]

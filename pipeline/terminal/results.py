@@ -20,7 +20,7 @@ def said_of(metrics: Mapping[str, Any]) -> str:
     if "law" in metrics:
         check = metrics["check"]
         told = (
-            f", {check['expected']:.3f} bits per byte foretold and {check['bits_per_byte']:.3f} made"
+            f", {check['expected']:.3f} bits per byte predicted and {check['bits_per_byte']:.3f} made"
             if check and not check["failure"]
             else ""
         )

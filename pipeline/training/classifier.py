@@ -33,7 +33,7 @@ from pipeline.corpus.classifier_batches import (
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS, TextForm
-from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
+from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info, read_word_parts
 from pipeline.training.beside import Beside
 from pipeline.training.cards import (
     HeadCard,
@@ -310,7 +310,7 @@ class ClassifierJob:
             encoder.load_state_dict(tensors_under(tensors, "encoder."))
             decoder = Decoder.of(tensors) if settings.language_model_weight else None
         else:
-            encoder.know_words(torch.from_numpy(beginnings_of_words(self.tokens)))
+            encoder.know_words(torch.from_numpy(read_word_parts(self.tokens)))
         groups = classifier_groups(model, encoder_groups)
         train = open_shard(self.tokens, "train")
         if model.idf_V is not None:  # of all its texts, as the labels play no part

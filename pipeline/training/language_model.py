@@ -11,7 +11,7 @@ from torch import nn
 from models.distillation import Distillation, Teacher
 from models.family import State, lookup
 from models.objective import Objective, StepLoss, TrainingText
-from pipeline.corpus.tokens import open_shard, read_info, read_word_starts
+from pipeline.corpus.tokens import open_shard, read_info, read_word_parts, read_word_starts
 from pipeline.objectives.lookup import objective_of
 from pipeline.training.cards import (
     ModelCard,
@@ -152,6 +152,7 @@ def training_text(tokens: Path, splits: tuple[str, ...], card: ModelCard) -> Tra
         end_id=info.eos_id,
         mask_id=info.unk_id if info.mask_id is None else info.mask_id,
         word_starts_V=read_word_starts(tokens),
+        word_parts_V=read_word_parts(tokens),
     )
 
 

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from models.word_parts import WordPart
 from pipeline.corpus import tokenizer as tokenizers
 from pipeline.corpus import vocabulary
 from pipeline.corpus.document_files import read_documents, read_documents_info
@@ -99,6 +100,23 @@ def test_characters_are_as_many_as_the_text_has(train, sentences):
     pieces = train(kind="char", vocab_size=50_000, byte_fallback=False, character_coverage=1.0)
     found = {piece for piece in pieces.vocabulary if not piece.startswith("<")}
     assert found == {letter.replace(" ", "\u2581") for sentence in sentences for letter in sentence}
+
+
+def test_characters_know_their_part_in_a_word(tokenizer_settings):
+    changes = {"kind": "char", "vocab_size": 300, "byte_fallback": True, "character_coverage": 1.0}
+    text = ["my_list, (it's) done. कि 日本"] * 20  # a Devanagari vowel sign is no mark
+    pieces = tokenizers.train(text, tokenizer_settings.model_copy(update=changes), "tokenizers.pieces")
+    parts = pieces.word_parts
+    assert parts is not None
+    found = {pieces.raw_piece(token): WordPart(part) for token, part in enumerate(parts)}
+    assert {piece for piece, part in found.items() if part == WordPart.BLANK} == {"▁"}
+    apart = {piece for piece, part in found.items() if part == WordPart.ALONE}
+    assert apart == {"_", ",", "(", ")", "'", ".", *(pieces.raw_piece(token) for token in pieces.special_ids)}
+    assert found["ि"] == found["日"] == found["<0xE2>"] == WordPart.GOES_ON
+
+
+def test_only_characters_know_it(train):
+    assert train().word_parts is None
 
 
 def test_a_vocabulary_too_small_for_the_characters_is_refused(train):

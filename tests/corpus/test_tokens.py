@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from models.word_parts import WordPart
 from pipeline.corpus import tokens
 
 DOCUMENTS = [np.array([2, 10, 11, 3]), np.array([2, 3]), np.array([2, 70, 3])]
@@ -39,6 +40,21 @@ def test_shards_read_back_as_written(tmp_path, vocab_size, dtype):
         np.testing.assert_array_equal(shard.document(index), document)
     np.testing.assert_array_equal(shard.labels, [1, -1, 0])
     assert (shard.num_words, shard.num_bytes) == (3, 15)
+
+
+def test_parts_of_words_are_those_that_were_written_or_follow_from_their_beginnings(tmp_path):
+    info = _write(tmp_path)
+    starts = np.arange(100) % 2 == 0
+    tokens.write_info(tmp_path, info, starts)
+    parts = tokens.read_word_parts(tmp_path)
+    assert parts[:4].tolist() == [WordPart.ALONE] * 4
+    assert parts[4:7].tolist() == [WordPart.BEGINS, WordPart.GOES_ON, WordPart.BEGINS]
+    written = np.full(100, WordPart.BLANK, dtype=np.uint8)
+    tokens.write_info(tmp_path, info, starts, written)
+    np.testing.assert_array_equal(tokens.read_word_parts(tmp_path), written)
+    (tmp_path / "word_parts.npy").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"word_parts\.npy.*run the stage `encode` again"):
+        tokens.read_word_parts(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["train.tokens", "train.offsets.npy", "train.labels.npy"])

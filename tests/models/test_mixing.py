@@ -9,7 +9,7 @@ from models.awd_lstm import AWDLSTM
 from models.awd_lstm import Config as LSTMConfig
 from models.bert import BERT
 from models.bert import Config as BertConfig
-from models.heads import Classifier, classifier_groups
+from models.heads import Classifier, LinearHead, classifier_groups
 from models.layers import GlobalBatch
 from models.mixing import LayerChoice, ScalarMix
 from tests.families import FAMILIES, MODELS
@@ -20,10 +20,17 @@ def bert() -> BERT:
     return BERT(BertConfig(embedding_dim=8, feedforward_dim=12, num_layers=3, num_heads=2, context=10), 20)
 
 
-def classifier_of(choice: LayerChoice, encoder=None, pooling="mean") -> Classifier:
+def classifier_of(choice: LayerChoice, encoder=None, pooling="mean", **more) -> Classifier:
     return Classifier(
-        encoder or bert(), 3, pooling=pooling, head_hidden=5, head_dropout=(0.0, 0.0), bptt=10, layers=choice
-    )
+        encoder or bert(),
+        3,
+        pooling=pooling,
+        head_hidden=5,
+        head_dropout=(0.0, 0.0),
+        bptt=10,
+        layers=choice,
+        **more,
+    ).eval()
 
 
 IDS, MASK = torch.arange(12).reshape(2, 6), torch.ones(2, 6, dtype=torch.bool)
@@ -59,10 +66,27 @@ def test_a_mix_is_the_equation_of_elmo():
     mix, layers = ScalarMix(3), [torch.randn(2, 4, 5) for _ in range(3)]
     with torch.no_grad():
         mix.scores.copy_(torch.tensor([0.0, 1.0, -1.0]))
-        mix.factor.fill_(1.7)
     e = torch.tensor(1.0).exp()
-    expected = 1.7 * (layers[0] + e * layers[1] + layers[2] / e) / (1 + e + 1 / e)
+    expected = (layers[0] + e * layers[1] + layers[2] / e) / (1 + e + 1 / e)
     torch.testing.assert_close(mix(layers), expected)
+
+
+@pytest.mark.parametrize("head", ["blocks", "linear"])
+def test_the_factor_of_a_mix_multiplies_its_normalised_features_and_none_beside(head):
+    torch.manual_seed(1)
+    model = classifier_of(LayerChoice("all", "mix"), head=head, beside_width=3)
+    assert model.mix is not None
+    read: list[torch.Tensor] = []
+    last = model.head.linear if isinstance(model.head, LinearHead) else model.head.linear_in
+    last.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    beside = torch.randn(2, 3)
+    for factor in (1.0, 1.7):
+        with torch.no_grad():
+            model.mix.factor.fill_(factor)
+        model(IDS, MASK, beside_DG=beside)
+    once, more = read
+    torch.testing.assert_close(more[:, : model.pooled_width], 1.7 * once[:, : model.pooled_width])
+    torch.testing.assert_close(more[:, model.pooled_width :], once[:, model.pooled_width :])
 
 
 def test_a_mix_learns_with_a_frozen_encoder_and_belongs_to_the_head():

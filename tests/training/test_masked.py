@@ -38,9 +38,8 @@ def shard_of(num_documents: int, seed: int = 0) -> TokenShard:
 
 
 def text() -> TrainingText:
-    ids = {"start_id": START, "end_id": END, "mask_id": MASK}
     return TrainingText(
-        [shard_of(200)], [shard_of(40, 1)], V, "forward", SPECIAL, **ids, word_starts_V=WORD_STARTS
+        [shard_of(200)], [shard_of(40, 1)], V, "forward", SPECIAL, START, END, MASK, WORD_STARTS
     )
 
 
