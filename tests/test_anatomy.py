@@ -150,6 +150,13 @@ def test_a_word_of_two_senses_is_parted_by_them_where_the_context_is():
     assert {point.word for point in example.points} == {"bank"}
 
 
+def test_features_that_are_all_alike_fall_into_no_groups():
+    (example,) = measured(Shifted(vectors() * 0.01 + 1), examples=("bank",)).examples
+    assert example.between is None
+    assert example.within > 0.99
+    assert measured(Shifted(vectors() * 0.01 + 1)).examples == []
+
+
 def test_without_an_example_the_word_that_falls_into_two_groups_is_found():
     (example,) = measured(Shifted(vectors())).examples
     assert example.word == "bank"

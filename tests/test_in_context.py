@@ -235,3 +235,52 @@ def test_words_before_a_text_are_refused_where_they_change_its_tokens():
 def test_words_that_tell_no_classes_apart_are_refused(labels, message, words):
     with pytest.raises(ValueError, match=message):
         prompt_of(*asked(labels=labels), words, ["sea", "harbour"])
+
+
+def taught(seed: int = 0) -> LanguageModel:
+    """A language model of texts on two topics, each followed by its topic's word; one is frequent.
+
+    A document is a start, four words of a topic, "about" and the topic's word. Four of five documents are on
+    the first topic, and in a third of them the topic's word is the first one whatever the text.
+    """
+    torch.manual_seed(seed)
+    family = lookup("gpt")
+    config = family.config(**model_of("gpt", tie_weights=False).config)
+    model = LanguageModel(family.build(config, VOCABULARY), tie_weights=False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(150):
+        documents, topics = texts_on_topics(64, first=0.8)
+        topics[torch.rand(64) < 1 / 3] = 0
+        words = torch.tensor([TOPIC_LABELS[topic] for topic in topics.tolist()])
+        ids = torch.cat([torch.full((64, 1), 2), documents, torch.full((64, 1), 7), words], 1)
+        features = model.encoder(ids[:, :-1]).features
+        loss = model.loss(features, ids[:, 1:], torch.float32) / ids[:, 1:].numel()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+TOPIC_LABELS = [[11, 13], [12, 14]]
+
+
+def texts_on_topics(number: int, first: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four words each of the words 15 to 19 or 20 to 24."""
+    topics = (torch.rand(number) > first).long()
+    return 15 + 5 * topics[:, None] + torch.randint(0, 5, (number, 4)), topics
+
+
+def test_a_model_that_knows_topics_tells_texts_apart_and_calibration_evens_out_a_frequent_word():
+    model = taught()
+    documents, topics = texts_on_topics(200, first=0.5)
+    prompt = Prompt((2,), (7,), tuple(map(tuple, TOPIC_LABELS)), end_id=3, pad_id=0)
+    asked = InContext(model, prompt, [], text_tokens=4)
+    texts, labels = documents.tolist(), topics.numpy()
+    plain, calibrated = (
+        asked.probabilities(texts, free, CPU) for free in ([], [[25], [26, 27], [28, 29, 25]])
+    )
+    assert (calibrated.argmax(1) == labels).mean() > 0.95
+    log_losses = [-np.log(probs[np.arange(200), labels]).mean() for probs in (plain, calibrated)]
+    assert log_losses[1] < log_losses[0]
+    # Without it the frequent word is asked for in more than half of the texts, on the mean.
+    assert abs(calibrated[:, 0].mean() - 0.5) < abs(plain[:, 0].mean() - 0.5)

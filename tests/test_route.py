@@ -64,6 +64,10 @@ def test_layers_are_compared_and_dissected_on_what_the_route_left(project):
     refused = command(project, "headstart", "anatomy", "vectors", "--word", "zyx", check=False)
     assert "'zyx' is not one word that the tokenizer knows; take another one" in refused.stderr
     assert "Traceback" not in refused.stderr
+    for name in ("layers", "anatomy"):
+        refused = command(project, "headstart", name, "vectors", "--out", "params.yaml", check=False)
+        assert refused.returncode == 2
+        assert "--out is params.yaml, where no folder can be made" in refused.stderr
     assert "Running stage 'report'" in command(project, "dvc", "repro").stdout
     page = (project / "reports/index.html").read_text(encoding="utf-8")
     assert 'id="chart-layers-ulmfit"' in page
@@ -94,6 +98,8 @@ def test_a_language_model_is_asked_for_a_class(project, monkeypatch):
     from pipeline.execution.zero_shot import ask
 
     text = "wave tide the harbour reef"
+    with pytest.raises(ValueError, match="the text is empty; give some words to classify"):
+        ask("ulmfit", "target_lm", " ", None, 0, seed=1)
     said = command(project, "headstart", "zero-shot", "ulmfit", text, "--examples", "6").stdout
     monkeypatch.chdir(project)
 

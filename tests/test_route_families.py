@@ -109,6 +109,9 @@ def test_a_translator_serves_a_classifier(project):
     assert metrics(project, "sample_efficiency")["beside"] == {"cove": ["vectors"]}
     said = in_own_code(project, "headstart", "align", "cove", "--pairs", "2").stdout
     assert said.count("became") == 2
+    of_the_page = (project / "reports/studies/alignment-cove.json").read_bytes()
+    assert "became" in in_own_code(project, "headstart", "align", "cove", "--text", "the reef").stdout
+    assert (project / "reports/studies/alignment-cove.json").read_bytes() == of_the_page
     refused = in_own_code(project, "headstart", "align", "vectors", check=False)
     assert refused.returncode == 2
     assert "which does not translate" in refused.stderr

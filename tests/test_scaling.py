@@ -155,6 +155,15 @@ def test_with_an_even_speed_the_best_of_a_budget_is_that_of_equation_4():
     assert 6 * size * tokens / 2e9 == pytest.approx(seconds)
 
 
+def test_a_budget_with_fewer_tokens_than_it_would_have_is_spent_on_a_larger_network():
+    throughput = Throughput(np.array([1e5, 1e7]), np.array([2e9, 2e9]))
+    size, tokens = scaling_law.best_in(HOFFMANN, throughput, 3600.0)
+    larger, fewer = scaling_law.best_in(HOFFMANN, throughput, 3600.0, tokens / 2)
+    assert fewer == pytest.approx(tokens / 2, rel=0.02)
+    assert larger == pytest.approx(2 * size, rel=0.05)
+    assert scaling_law.best_in(HOFFMANN, throughput, 3600.0, 2 * tokens) == (size, tokens)
+
+
 def test_a_size_that_trains_faster_is_worth_more():
     even = Throughput(np.array([1e5, 1e7]), np.array([2e9, 2e9]))
     faster_when_large = Throughput(np.array([1e5, 1e7]), np.array([2e8, 2e9]))
@@ -333,6 +342,10 @@ def test_a_plan_says_what_the_law_says_and_takes_the_measured_speed(found):
     assert min(each.bits_per_byte[0] for each in planned.choices) == planned.best.bits_per_byte
     for each in planned.choices:
         assert 6 * each.num_parameters * each.num_tokens == pytest.approx(1e6 * seconds)
+    passes = planned.best.tokens / planned.corpus_tokens / 2
+    limited = answer(seconds / 3600 / 4, "core", 4, None, most_passes=passes)
+    assert limited.best.tokens == pytest.approx(planned.best.tokens / 2, rel=0.02)
+    assert max(each.num_tokens for each in limited.choices) <= planned.best.tokens / 2
     with pytest.raises(ValueError, match="the runs of the law were made on CPU cores"):
         answer(1.0, "gpu", 1, None)
     assert answer(1.0, "gpu", 1, 2e-6).flop_per_second == pytest.approx(2e6)
