@@ -4,7 +4,7 @@ A sequence of random bits is read, then an end mark, then the same sequence is t
 sequences of 1 to 20 vectors, one after the other, for the same minutes; they are judged on new ones, some of
 them longer.
 
-    PYTHONPATH=. python benchmarks/copy_task.py --minutes 15
+    PYTHONPATH=. python benchmarks/copy_task.py
 
 Beside the figures in `--out`, a picture shows them; `--draw` alone draws those that are there again.
 
@@ -133,9 +133,9 @@ def draw(found: dict[str, Any], file: Path) -> None:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--minutes", type=float, default=15.0)
+    arguments.add_argument("--minutes", type=float, default=5.0)
     arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--lr", type=float, default=1e-4)
+    arguments.add_argument("--lr", type=float, default=1e-3)
     arguments.add_argument("--threads", type=int, default=1)
     arguments.add_argument("--only", choices=["machine", "lstm"])
     arguments.add_argument("--out", type=Path, default=Path("reports/benchmarks/copy_task.json"))

@@ -141,6 +141,8 @@ def test_a_step_is_controller_then_heads_then_reading(controller):
             torch.testing.assert_close(output[:, 7:], state[2].flatten(1))
             torch.testing.assert_close(state[2], state[1][:, :2] @ state[0])  # equation 2
             torch.testing.assert_close(state[1].sum(-1), torch.ones(3, 4))
+            # The heads are placed by the memory before it is written.
+            torch.testing.assert_close(state[1], address(before[0], before[1], machine._asked(hidden)))
             assert not torch.equal(state[0], before[0])
 
 

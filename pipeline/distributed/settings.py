@@ -108,7 +108,7 @@ class Range(Section):
     high: float | int | None = None
     log: bool = False
     steps: Annotated[int, Field(ge=2, le=1000)] = 3  # points in a grid
-    choices: list[float | int | str | bool] | None = None
+    choices: list[float | int | str | bool | None] | None = None
 
     @model_validator(mode="after")
     def _not_empty(self) -> Range:
