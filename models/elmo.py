@@ -104,9 +104,7 @@ class Words(NamedTuple):
         parts_BT = parts_V[ids_BT]
         begins_BT = _begins(parts_BT) & real_BT
         word_BT = begins_BT.cumsum(1) - 1
-        goes_on_BT = F.pad(
-            (real_BT & ~begins_BT)[:, 1:], (0, 1)
-        )  # whether the next token is of the same word
+        goes_on_BT = F.pad((real_BT & ~begins_BT)[:, 1:], (0, 1))  # the next token is of the same word
         silent_BT = (parts_BT == WordPart.BLANK) & goes_on_BT
         spelled_BT = real_BT & ~silent_BT
         within_BT = place_T - torch.where(begins_BT, place_T + silent_BT, 0).cummax(1).values

@@ -171,18 +171,20 @@ class Classifier(nn.Module):
         self, pooled_BF: Tensor, batch: GlobalBatch | None = None, beside_DG: Tensor | None = None
     ) -> Tensor:
         """Return the logits (D, C) of what was pooled: for choices of B rows, else of D."""
-        factors_F = None
-        if self.mix is not None:
-            factors_F = torch.cat(
-                [self.mix.factor.expand(self.pooled_width), pooled_BF.new_ones(self.beside_width)]
-            )
         if self.beside_width:
             assert beside_DG is not None
             pooled_BF = torch.cat([pooled_BF, beside_DG], dim=1)
         if not self.choices and self.rows_each > 1 and batch is not None:
             batch = batch.of_documents(self.rows_each)
-        logits: Tensor = self.head(pooled_BF, batch, factors_F)
+        logits: Tensor = self.head(pooled_BF, batch, self._factors())
         return logits.view(-1, self.rows_each) if self.choices else logits
+
+    def _factors(self) -> Tensor | None:
+        """Return what the head multiplies its features by: the pooled ones by the factor of the mix."""
+        if self.mix is None:
+            return None
+        factor = self.mix.factor
+        return torch.cat([factor.expand(self.pooled_width), factor.new_ones(self.beside_width)])
 
     def pooled(self, ids_BT: Tensor, mask_BT: Tensor, batch: GlobalBatch | None = None) -> Tensor:
         """Return the pooled features (D, F), for choices (B, F)."""
@@ -251,8 +253,8 @@ class Head(nn.Module):
         self, x_BF: Tensor, batch: GlobalBatch | None = None, factors_F: Tensor | None = None
     ) -> Tensor:
         """Return the logits; `factors_F` multiply the normalised features."""
-        x = _times(self.norm_in(x_BF, batch), factors_F)
-        x = dropout_rows(x, self.dropout[0], batch)
+        x = self.norm_in(x_BF, batch)
+        x = dropout_rows(x if factors_F is None else x * factors_F, self.dropout[0], batch)
         x = self.linear_in(x).relu()
         x = dropout_rows(self.norm_out(x, batch), self.dropout[1], batch)
         logits: Tensor = self.linear_out(x)
@@ -271,13 +273,9 @@ class LinearHead(nn.Module):
     def forward(
         self, x_BF: Tensor, batch: GlobalBatch | None = None, factors_F: Tensor | None = None
     ) -> Tensor:
-        """Return the logits; `factors_F` multiply the features at length one."""
-        logits: Tensor = self.linear(_times(nn.functional.normalize(x_BF, dim=1), factors_F))
+        """Return the logits. Factors are ignored, as the regression was fitted without them."""
+        logits: Tensor = self.linear(nn.functional.normalize(x_BF, dim=1))
         return logits
-
-
-def _times(x_BF: Tensor, factors_F: Tensor | None) -> Tensor:
-    return x_BF if factors_F is None else x_BF * factors_F
 
 
 def segments_of(ids_BT: Tensor, delimiter_id: int) -> Tensor:

@@ -769,6 +769,8 @@ def test_a_search_is_laid_over_the_family_s_and_refuses_a_key_that_is_no_setting
     assert key in searched({})
     assert key not in searched({key: None})
     assert searched({key: {"choices": [0.1]}})[key].choices == [0.1]
+    beside = "finetune_classifier.beside"
+    assert searched({beside: {"choices": [None, "vectors"]}})[beside].points() == [None, "vectors"]
     assert searched({"finetune_lm.bptt": {"choices": [70]}}).keys() == searched({}).keys() | {
         "finetune_lm.bptt"
     }

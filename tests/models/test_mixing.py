@@ -71,8 +71,8 @@ def test_a_mix_is_the_equation_of_elmo():
     torch.testing.assert_close(mix(layers), expected)
 
 
-@pytest.mark.parametrize("head", ["blocks", "linear"])
-def test_the_factor_of_a_mix_multiplies_its_normalised_features_and_none_beside(head):
+@pytest.mark.parametrize(("head", "times"), [("blocks", 1.7), ("linear", 1)])
+def test_the_factor_of_a_mix_multiplies_its_normalised_features_and_none_beside(head, times):
     torch.manual_seed(1)
     model = classifier_of(LayerChoice("all", "mix"), head=head, beside_width=3)
     assert model.mix is not None
@@ -85,7 +85,7 @@ def test_the_factor_of_a_mix_multiplies_its_normalised_features_and_none_beside(
             model.mix.factor.fill_(factor)
         model(IDS, MASK, beside_DG=beside)
     once, more = read
-    torch.testing.assert_close(more[:, : model.pooled_width], 1.7 * once[:, : model.pooled_width])
+    torch.testing.assert_close(more[:, : model.pooled_width], times * once[:, : model.pooled_width])
     torch.testing.assert_close(more[:, model.pooled_width :], once[:, model.pooled_width :])
 
 
