@@ -41,15 +41,15 @@ corpus:
 tokenizers:
   pieces: {vocab_size: 340}
 headstarts:
-  ulmfit: {embedding_from: null, config: {embedding_dim: 16, hidden_dim: 24}}
-  ulmfit_backward: {config: {embedding_dim: 16, hidden_dim: 24}}
+  ulmfit: {embedding_from: null, config: {embedding_dim: 16, hidden_dim: 24}, finetune_classifier: {dropout: 1.0}}
+  ulmfit_backward: {config: {embedding_dim: 16, hidden_dim: 24}, finetune_classifier: {dropout: 1.0}}
   vectors:
     config: {embedding_dim: 16}
     pretrain_lm: {epochs: 1.0}
     finetune_lm: {epochs: 1.0}
     finetune_classifier: {min_steps: 20}
-pretrain_lm: {epochs: 2.0, batch_rows: 8, bptt: 20}
-finetune_lm: {epochs: 2.0, batch_rows: 8, bptt: 20}
+pretrain_lm: {epochs: 2.0, batch_rows: 8, bptt: 20, optimizer: {lr: 0.007}}
+finetune_lm: {epochs: 2.0, batch_rows: 8, bptt: 20, optimizer: {lr: 0.005}}
 finetune_classifier:
   {epochs: 20.0, min_steps: 20, batch_rows: 16, epochs_per_unfreezing: 0.5, dropout: 0.1, restarts: 0,
    optimizer: {lr: 0.02}}

@@ -161,7 +161,9 @@ def features_beside(tokens: Path) -> dict[str, Any]:
     rng = np.random.default_rng(5)
     for split in ("train", "validation"):
         features = rng.normal(size=(len(open_shard(tokens, split)), 2, 3)).astype(np.float32)
-        np.save(folder / f"{split}.npy", features)
+        written = folder / f"{split}.{os.getpid()}.npy"  # as several processes write it
+        np.save(written, features)
+        written.replace(folder / f"{split}.npy")
     return {"beside": "vectors", "features": folder.parent}
 
 
