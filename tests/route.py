@@ -41,8 +41,9 @@ corpus:
 tokenizers:
   pieces: {vocab_size: 340}
 headstarts:
-  ulmfit: {embedding_from: null, config: {embedding_dim: 16, hidden_dim: 24}, finetune_classifier: {dropout: 1.0}}
-  ulmfit_backward: {config: {embedding_dim: 16, hidden_dim: 24}, finetune_classifier: {dropout: 1.0}}
+  ulmfit:
+    {embedding_from: null, config: {embedding_dim: 16, hidden_dim: 24}, finetune_classifier: {dropout: 0.1}}
+  ulmfit_backward: {config: {embedding_dim: 16, hidden_dim: 24}, finetune_classifier: {dropout: 0.1}}
   vectors:
     config: {embedding_dim: 16}
     pretrain_lm: {epochs: 1.0}
