@@ -294,7 +294,7 @@ def test_a_summary_that_cannot_be_written_is_refused_before_anything_is_labelled
 def test_a_service_counts_its_documents_and_writes_by_date(tmp_path, predictor, monkeypatch):
     now = [time.struct_time((2026, 11, day, 12, 0, 0, 0, 300, 0)) for day in (26, 27)]
     genuine = time.strftime
-    monkeypatch.setattr(time, "strftime", lambda form: genuine(form, now[0]))
+    monkeypatch.setattr(time, "strftime", lambda form, *at: genuine(form, now[0]))
     watcher = Watcher(str(tmp_path / "seen-%m-%d.json"), "x")
     documents = [[text or ""] for text in TEXTS]
     (found,) = answers(predictor, [Asked(documents, draws=watcher.draws(len(documents)))])
@@ -317,7 +317,7 @@ def test_a_service_counts_its_documents_and_writes_by_date(tmp_path, predictor, 
 
 def test_what_the_file_of_the_next_day_is_hinders_no_request(tmp_path, monkeypatch, caplog):
     now = ["26", "27"]
-    monkeypatch.setattr(time, "strftime", lambda form: form.replace("%d", now[0]))
+    monkeypatch.setattr(time, "strftime", lambda form, *at: form.replace("%d", now[0]))
     watcher = Watcher(str(tmp_path / ".." / tmp_path.name / "seen-%d.json"), "x")
     (tmp_path / "seen-27.json").write_text("{}", encoding="utf-8")
     now.pop(0)
