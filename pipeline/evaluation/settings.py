@@ -25,7 +25,7 @@ class Evaluate(Section):
     ship: str | None  # a candidate; null: the one with the least error on validation documents
     # Errors for which a threshold of confidence is chosen on validation documents and checked on test ones.
     most_wrong: Annotated[list[ProperFraction], Distinct]
-    # Of sets of labels so many should hold the right one.
+    # Each is the share of label sets that should hold the right label.
     label_sets: Annotated[list[ProperFraction], Distinct]
 
 
