@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -69,6 +69,13 @@ def _in_yaml_terms(item: Any, types: Sequence[Any]) -> str:
         return str(item["msg"])
     names = _names_in(types)
     return "Input should be a mapping" + (f" of {', '.join(names)}" if names else "")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint for an unknown name: the nearest known one, or all of them."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
 
 
 def _unknown(key: str, known: list[str]) -> str:
