@@ -14,23 +14,12 @@ import numpy as np
 
 from pipeline.evaluation.metrics import error_above, log_loss
 from pipeline.evaluation.settings import Evaluate
+from pipeline.figures.classifiers import Validation
 from pipeline.training.temperature import fitted_temperature, tempered
 
 BLEND = "blend"
 _PRIOR_DOCUMENTS = 20
 _GAP, _MAX_ITERATIONS = 1e-6, 10_000  # nats per document from the least log loss there is
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """The figures of a candidate on validation documents."""
-
-    name: str
-    error: float  # fraction of documents
-    log_loss: float  # nats per document
-    above: float  # its error minus the least one
-    above_low: float
-    above_high: float
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,7 @@ class Choice:
     """The candidate that ships, and the figures that decided it."""
 
     name: str
-    candidates: tuple[Candidate, ...]  # the chosen one, then by error
+    candidates: dict[str, Validation]  # the chosen one, then by error
     shares: dict[str, Share]  # of the blend, fitted on all validation documents; empty without a blend
     judged: dict[str, np.ndarray]  # the probabilities (N, C) that decided: the blend's are cross-fitted
 
@@ -152,13 +141,18 @@ def choose(
     figures = {name: (_error(labels_N, probs), log_loss(labels_N, probs)) for name, probs in judged.items()}
     ranked = sorted(judged, key=lambda name: figures[name])
     least = judged[ranked[0]]
-    table = [
-        Candidate(name, *figures[name], **error_above(labels_N, judged[name], least, settings, seed))
+    table = {
+        name: Validation(
+            error=error,
+            log_loss=loss,
+            above=error_above(labels_N, judged[name], least, settings, seed),
+        )
         for name in ranked
-    ]
-    close = (each for each in table if each.above_low <= 0)
-    chosen = min(close, key=lambda each: (each.log_loss, each.error))
-    return Choice(chosen.name, (chosen, *(each for each in table if each is not chosen)), shares, judged)
+        for error, loss in [figures[name]]
+    }
+    close = (name for name, each in table.items() if not each.above.is_clearly_more)
+    chosen = min(close, key=lambda name: (table[name].log_loss, table[name].error))
+    return Choice(chosen, {chosen: table[chosen], **table}, shares, judged)
 
 
 def _error(labels_N: np.ndarray, probs_NC: np.ndarray) -> float:

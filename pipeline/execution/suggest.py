@@ -21,6 +21,8 @@ from pipeline.evaluation.choosing import BASE, try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.probe import pooled_features, side_by_side
 from pipeline.execution.opened import Opened, open_head_start
+from pipeline.figures.files import dumped
+from pipeline.figures.studies import ChoosingStudy
 from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import Params
@@ -138,7 +140,7 @@ def _write(
 
 @dataclass(frozen=True)
 class Trial:
-    found: dict[str, object]
+    found: ChoosingStudy
     file: Path
 
 
@@ -178,6 +180,11 @@ def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: 
         labels["test"], counts=counts, seeds=range(1, num_seeds + 1), bootstrap=Bootstrap(500, 0.95, 0),
     )  # fmt: skip
     name = opened.settings.name
-    content = {"headstart": name, "key": opened.card.key, "num_documents": len(labels["train"]),
-               "num_judged": len(labels["test"]), **found}  # fmt: skip
-    return Trial(content, write_study(out, "choosing", name, content))
+    study = ChoosingStudy(
+        headstart=name,
+        key=opened.card.key,
+        num_documents=len(labels["train"]),
+        num_judged=len(labels["test"]),
+        **dict(found),
+    )
+    return Trial(study, write_study(out, "choosing", name, dumped(study)))

@@ -24,13 +24,13 @@ def summary(figures: Figures) -> str:
             + _paragraphs([plain(said) for said in sentences.taught(figures)]),
         ),
     ]
-    if figures.get("distil_classifier") is not None:
+    if figures.distilled is not None:
         found = f"{plain(sentences.distilled(figures))}\n\n{table(tables.distilled(figures))}"
         sections.insert(1, ("Distilled", found))
-    if figures.get("tune") is not None:
+    if figures.search is not None:
         found = f"{sentences.search(figures)}\n\n{table(tables.best_settings(figures))}"
         sections.append(("Search", found))
-    if figures.get("ablate") is not None:
+    if figures.ablations is not None:
         found = f"{sentences.ablations(figures)}\n\n{table(_ablations(figures))}"
         sections.append(("What each trick is worth", found))
     if figures.get("scaling") is not None:
@@ -54,7 +54,7 @@ def summary(figures: Figures) -> str:
 
 
 def _of_labels(figures: Figures) -> list[tuple[str, str]]:
-    num_documents = figures["evaluate"]["num_documents"]
+    num_documents = figures.evaluate.num_documents
     num_classes = figures["prepare-target"]["num_classes"]
     return [
         (
@@ -69,16 +69,16 @@ def _of_labels(figures: Figures) -> list[tuple[str, str]]:
 
 
 def _label_curve(figures: Figures) -> str:
-    metrics = figures["sample_efficiency"]
-    base = name_of(metrics["base"])
+    curve = figures.curve
+    base = name_of(curve.base)
     errors: dict[str, dict[str, str]] = {}
-    for row in data.label_curve(figures):
-        said = tables.point(row)
-        if 0 < row["num_seeds"] < metrics["num_seeds"]:
-            said += f", {row['num_seeds']} of {metrics['num_seeds']} seeds"
-        errors.setdefault(row["arm"], {"labels": row["arm"]})[f"{row['labels']:,}"] = said
+    for point in data.label_curve(figures):
+        said = tables.point(point)
+        if point.point is not None and point.point.num_seeds < curve.num_seeds:
+            said += f", {point.point.num_seeds} of {curve.num_seeds} seeds"
+        errors.setdefault(point.name, {"labels": point.name})[f"{point.labels:,}"] = said
     differences = {
-        row["arm"]: {"labels": row["arm"]} | {f"{count:,}": "" for count in metrics["labels"]}
+        row["arm"]: {"labels": row["arm"]} | {f"{count:,}": "" for count in curve.labels}
         for row in tables.differences(figures)
     }
     for row in tables.differences(figures):
@@ -86,7 +86,7 @@ def _label_curve(figures: Figures) -> str:
     return (
         table(list(errors.values()))
         + f"\nWith {sentences.bands(figures)}.\n"
-        + "".join(f"\nFailed: {plain(name)}: {plain(why)}\n" for name, why in metrics["failed"].items())
+        + "".join(f"\nFailed: {plain(name)}: {plain(why)}\n" for name, why in curve.failed.items())
         + _paragraphs(sentences.label_curve(figures))
         + _paragraphs(sentences.comparisons(figures))
         + _paragraphs(sentences.chosen(figures))
@@ -99,7 +99,7 @@ def _label_curve(figures: Figures) -> str:
 
 
 def _labels_needed(figures: Figures) -> str:
-    most = max(figures["sample_efficiency"]["labels"])
+    most = max(figures.curve.labels)
     needed = table(tables.labels_needed(figures, most))
     return needed and f"\n{sentences.labels_needed(most)}\n\n{needed}"
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pipeline.evaluation.settings import Card
+from pipeline.figures.classifiers import Scores
 from pipeline.report import figures as data
 from pipeline.report import sentences, tables, trust
 from pipeline.report.figures import Figures, name_of
 from pipeline.report.markdown import plain, table
 from pipeline.report.page import Provenance
+from pipeline.settings.arm import TFIDF
 
 _NOT_STATED = "not stated; write it into the section `card` of params.yaml"
 _MIX_UPS = 5  # kinds of mistakes that are shown, the most frequent ones
@@ -21,9 +23,8 @@ _MIX_UPS = 5  # kinds of mistakes that are shown, the most frequent ones
 
 def model_card(figures: Figures, card: Card, provenance: Provenance) -> str:
     """Return the card. It needs labels: without them nothing ships."""
-    ships = figures["evaluate"]["shipped"]
     sections = [
-        ("What it is", _what(figures, ships)),
+        ("What it is", _what(figures)),
         ("Use", _use(card)),
         ("Data", _data(figures, card)),
         ("How good it is", _quality(figures)),
@@ -35,24 +36,24 @@ def model_card(figures: Figures, card: Card, provenance: Provenance) -> str:
     return f"# Model card: {plain(title)}\n\n" + "\n".join(f"## {name}\n\n{said}" for name, said in sections)
 
 
-def _what(figures: Figures, ships: str) -> str:
-    found = figures["evaluate"]
+def _what(figures: Figures) -> str:
+    found, ships = figures.evaluate, figures.evaluate.ships
     labels = ", ".join(plain(str(row["class"])) for row in tables.classes(figures))
     shares = table(
         [
             {"part": name_of(part), "share": f"{share:.2f}"}
-            for part, share in sorted(found["candidates"][ships]["parts"].items(), key=lambda each: -each[1])
+            for part, share in sorted(ships.parts.items(), key=lambda each: -each[1])
         ]
     )
-    trained = ", ".join(found["candidates"][ships]["head_starts"]) or "none"
-    why = "named by evaluate.ship among" if found["forced"] else "the best of"
+    trained = ", ".join(ships.head_starts) or "none"
+    why = "named by evaluate.ship among" if found.forced else "the best of"
     return (
-        f"{name_of(ships)}, {why} {len(found['candidates'])} candidates on "
-        f"{found['num_validation_documents']:,} validation documents. Head starts: {trained}. It gives "
+        f"{name_of(found.shipped)}, {why} {len(found.candidates)} candidates on "
+        f"{found.num_validation_documents:,} validation documents. Head starts: {trained}. It gives "
         f"each of these labels a probability: {labels}.\n\n{shares}"
         + "".join(
             f"\n{plain(said)}\n"
-            for said in sentences.features_beside(figures, found["candidates"][ships]["parts"])
+            for said in sentences.features_beside(figures, sentences.networks(ships.parts))
         )
     )
 
@@ -76,15 +77,14 @@ def _data(figures: Figures, card: Card) -> str:
 
 
 def _quality(figures: Figures) -> str:
-    found = figures["evaluate"]
-    ships, baselines = found["candidates"][found["shipped"]], found["baselines"]
-    rows = [_row(name_of(found["shipped"]), ships)]
-    if "tfidf" in baselines:
-        rows.append(_row(name_of("tfidf"), baselines["tfidf"]))
-    most = {"error": f"{baselines['majority_class']['error']:.1%}"}
-    rows.append({name: {"": "the most frequent class", **most}.get(name, "") for name in rows[0]})
+    found = figures.evaluate
+    rows = [_row(name_of(found.shipped), found.ships)]
+    if found.tfidf is not None:
+        rows.append(_row(name_of(TFIDF), found.tfidf))
+    majority = {"": "the most frequent class", "error": f"{found.baselines.majority_class.error:.1%}"}
+    rows.append({name: majority.get(name, "") for name in rows[0]})
     return (
-        f"On {found['num_documents']:,} test documents that nothing was chosen by, with intervals over "
+        f"On {found.num_documents:,} test documents that nothing was chosen by, with intervals over "
         f"them:\n\n{table(rows)}\nTest documents that are also in the training text: "
         f"{plain(sentences.leakage(figures))}\n\n"
         "Text of another kind, time or language can be labelled far worse; no figure here says how much.\n"
@@ -96,28 +96,28 @@ def _trust(figures: Figures) -> str:
     return f"{said}{table(trust.selective(figures))}\n{table(trust.label_sets(figures))}"
 
 
-def _row(name: str, found: Mapping[str, float]) -> dict[str, str]:
+def _row(name: str, found: Scores) -> dict[str, str]:
     return {
         "": name,
-        "error": f"{found['error']:.1%} ({found['error_low']:.1%} to {found['error_high']:.1%})",
-        "macro F1": f"{found['macro_f1']:.3f}",
-        "log loss, nats": f"{found['log_loss']:.3f}",
-        "calibration error": f"{found['calibration_error']:.3f}",
+        "error": f"{found.error:.1%}",
+        "macro F1": f"{found.macro_f1.value:.3f}",
+        "log loss, nats": f"{found.log_loss.value:.3f}",
+        "calibration error": f"{found.calibration_error:.3f}",
     }
 
 
 def _errors(figures: Figures) -> str:
-    mistakes = [row for row in data.confusion_counts(figures) if row["actual"] != row["predicted"]]
-    worst = sorted(mistakes, key=lambda row: (-row["documents"], row["actual"], row["predicted"]))[:_MIX_UPS]
+    mistakes = [row for row in data.confusion_counts(figures) if row.actual != row.predicted]
+    worst = sorted(mistakes, key=lambda row: (-row.documents, row.actual, row.predicted))[:_MIX_UPS]
     mixed = [
         {
-            "is": row["actual"],
-            "is taken for": row["predicted"],
-            "documents": f"{row['documents']:,}",
-            "of its class": f"{row['share']:.0%}",
+            "is": row.actual,
+            "is taken for": row.predicted,
+            "documents": f"{row.documents:,}",
+            "of its class": f"{row.share:.0%}",
         }
         for row in worst
-        if row["documents"]
+        if row.documents
     ]
     said = table(mixed) if mixed else "It made no mistake on the test documents.\n"
     never = "".join(f"\n{plain(line)}\n" for line in sentences.never_predicted(figures))

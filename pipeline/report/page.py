@@ -158,29 +158,18 @@ def _policy(script: str) -> str:
 
 
 def _labels(figures: Figures) -> str:
-    metrics = figures["sample_efficiency"]
-    asked = data.in_context(figures)
-    rows = [*data.label_curve(figures), *asked]
-    numbers = [
-        {
-            "arm": row["arm"],
-            "labels": f"{row['labels']:,}",
-            "error (interval)": tables.point(row),
-            "spread over seeds": "" if row["std_over_seeds"] is None else f"{row['std_over_seeds']:.1%}",
-            "seeds": str(row["num_seeds"]),
-        }
-        for row in rows
-    ]
-    base = escape(name_of(metrics["base"]))
+    curve = figures.curve
+    rows = [*data.label_curve(figures), *data.in_context(figures)]
+    base = escape(name_of(curve.base))
     nothing = "<p>There is nothing to compare with.</p>"
-    failed = _list(f"{name}: {reason}" for name, reason in metrics["failed"].items())
+    failed = _list(f"{name}: {reason}" for name, reason in curve.failed.items())
     return (
         _figure(
             "label-curve",
-            charts.label_curve(rows, metrics["confidence"]),
-            f"Error on {metrics['num_test_documents']:,} test documents by number of labels, with "
+            charts.label_curve(rows, curve.confidence),
+            f"Error on {curve.num_test_documents:,} test documents by number of labels, with "
             f"{sentences.bands(figures)}.",
-            _table(numbers),
+            _table(tables.points(rows)),
         )
         + _paragraphs(
             [
@@ -208,7 +197,7 @@ def _labels(figures: Figures) -> str:
 
 def _labels_needed(figures: Figures) -> str:
     """The labels that each arm needs for the error that each other has with most labels; then with fewer."""
-    most, *fewer = sorted(figures["sample_efficiency"]["labels"], reverse=True)
+    most, *fewer = sorted(figures.curve.labels, reverse=True)
     table = _pairs(tables.labels_needed(figures, most))
     if not table:
         return ""
@@ -245,8 +234,11 @@ def _prices(figures: Figures) -> str:
 
 def _result(figures: Figures) -> str:
     counts = data.confusion_counts(figures)
-    columns = ("actual", "predicted", "documents")
-    confusion = [{name: str(row[name]) for name in columns} for row in counts if row["documents"]]
+    confusion = [
+        {"actual": row.actual, "predicted": row.predicted, "documents": str(row.documents)}
+        for row in counts
+        if row.documents
+    ]
     calibration = [
         {
             "confidence": f"{row['confidence']:.1%}",
@@ -297,7 +289,7 @@ def _trust(figures: Figures) -> str:
 
 
 def _distilled(figures: Figures) -> str:
-    if figures.get("distil_classifier") is None:
+    if figures.distilled is None:
         return ""
     return f"<p>{escape(sentences.distilled(figures))}</p>" + _table(tables.distilled(figures))
 
@@ -380,7 +372,7 @@ def _forms(figures: Figures) -> str:
 def _choosing(figures: Figures) -> str:
     return "".join(
         f"<p>{escape(sentences.choosing(study))}</p>" + _table(tables.choosing(study))
-        for study in figures.studies_of("choosing")
+        for study in figures.choosing_studies()
     )
 
 
@@ -440,11 +432,11 @@ def _rates(figures: Figures) -> str:
 
 
 def _search(figures: Figures) -> str:
-    metrics = figures.get("tune")
-    if metrics is None:
+    search = figures.search
+    if search is None:
         return ""
-    measure, rows, keys = metrics["measure"], data.trials(figures), data.by_importance(figures)
-    failures = {each["trial"]: each["failure"] for each in metrics["trials"] if each["failure"]}
+    measure, keys = search.measure, data.by_importance(search)
+    failures = {each.trial: each.failure for each in search.trials if each.failure}
     failed = _list(f"trial {trial}: {failure}" for trial, failure in failures.items())
     return (
         f"<p>{escape(sentences.search(figures))}</p>"
@@ -453,14 +445,14 @@ def _search(figures: Figures) -> str:
         + (f"<h3>Trials that failed</h3>{failed}" if failed else "")
         + _figure(
             "search",
-            charts.parallel_coordinates(rows, keys, metrics["logarithmic"], measure),
+            charts.parallel_coordinates(search, keys),
             f"Each line is a trial, through its settings to its {measure}; each axis runs from the lowest to "
             "the highest value tried.",
         )
         + "".join(
             _figure(
                 f"setting-{place}",
-                charts.setting(rows, key, key in metrics["logarithmic"], measure),
+                charts.setting(search, key),
                 f"{key} and {measure}, trial by trial.",
             )
             for place, key in enumerate(keys)
@@ -469,14 +461,13 @@ def _search(figures: Figures) -> str:
 
 
 def _ablations(figures: Figures) -> str:
-    metrics = figures.get("ablate")
-    if metrics is None:
+    if figures.ablations is None:
         return ""
     parts = [f"<p>{escape(sentences.ablations(figures))}</p>"]
     columns = ("trick", "with", "without", "difference", "interval", "paper", "source")
-    for number, measure in enumerate(dict.fromkeys(row["measure"] for row in metrics["rows"])):
-        rows = [row for row in metrics["rows"] if row["measure"] == measure]
-        drawn = [row for row in rows if row["difference"] is not None]
+    for number, measure in enumerate(dict.fromkeys(row.measure for row in figures.ablations.rows)):
+        rows = [row for row in figures.ablations.rows if row.measure == measure]
+        drawn = [row for row in rows if row.difference is not None]
         said = [row for row in tables.ablations(figures) if row["measure"] == measure]
         if drawn:
             parts.append(

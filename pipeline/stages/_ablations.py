@@ -34,6 +34,11 @@ class Trick:
     paper: tuple[float, float] | None = None
     source: str = ""
 
+    @property
+    def in_paper(self) -> str:
+        """`with -> without`; empty if no paper says."""
+        return "" if self.paper is None else f"{self.paper[0]:g} -> {self.paper[1]:g}"
+
     def applies(self, head_start: ResolvedHeadStart) -> bool:
         """Whether the head start has what this one switches off."""
         values = dict(flatten({

@@ -67,7 +67,7 @@ def run(
 def _charts_of_labels(found: say.Figures) -> dict[str, Any]:
     return {
         "label_curve": charts.label_curve(
-            [*say.label_curve(found), *say.in_context(found)], found["sample_efficiency"]["confidence"]
+            [*say.label_curve(found), *say.in_context(found)], found.curve.confidence
         ),
         "prices": charts.prices(say.prices(found)),
         "confusion": charts.confusion(say.confusion_counts(found)),
