@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.project import stages
-from pipeline.project.params import FROZEN_ARMS
 from pipeline.report.studies import Study
+from pipeline.settings.arm import Arm, Use
 
 Row = Mapping[str, Any]
 
@@ -21,24 +21,24 @@ TRAININGS = stages.of_kind("trains")
 FROZEN = ("pretrain_lm", "finetune_lm", "read_features")  # the stages behind a probe
 CORPORA = ("general", "target")
 TFIDF = "TF-IDF + logistic regression"
-_STARTS = {
-    "scratch": "from scratch",
-    "probe": "frozen features",
-    "with_tfidf": "frozen features and TF-IDF",
-    "probe_chosen": "frozen features, labels chosen",
-    "with_tfidf_chosen": "frozen features and TF-IDF, labels chosen",
-    "general_lm": "general language model only",
-    "target_lm_alone": "target language model only",
-    "in_context": "asked, not trained",
+_USES = {
+    Use.SCRATCH: "from scratch",
+    Use.PROBE: "frozen features",
+    Use.WITH_TFIDF: "frozen features and TF-IDF",
+    Use.PROBE_CHOSEN: "frozen features, labels chosen",
+    Use.WITH_TFIDF_CHOSEN: "frozen features and TF-IDF, labels chosen",
+    Use.GENERAL_LM: "general language model only",
+    Use.TARGET_LM_ALONE: "target language model only",
+    Use.IN_CONTEXT: "asked, not trained",
 }
 
 
 def name_of(arm: str) -> str:
     """An arm of the label curve, as the report names it."""
-    name, _, start = arm.partition(":")
-    if name == "tfidf":
-        return TFIDF
-    return f"{name} ({_STARTS.get(start, start)})" if start else name
+    parsed = Arm.parse(arm)
+    if parsed.source is None:
+        return TFIDF if parsed.use is Use.TFIDF else str(parsed)
+    return f"{parsed.source} ({_USES[parsed.use]})" if parsed.use in _USES else parsed.source
 
 
 @dataclass(frozen=True)
@@ -237,11 +237,11 @@ def prices(figures: Figures) -> list[Row]:
 def _core_seconds_before(figures: Figures, arm: str) -> float | None:
     """Core time of the language models and features that an arm starts from; None if it was not recorded."""
     stages_of = {
-        "": ("pretrain_lm", "finetune_lm"),
-        **dict.fromkeys(FROZEN_ARMS, FROZEN),
-        "general_lm": ("pretrain_lm",),
+        Use.NETWORK: ("pretrain_lm", "finetune_lm"),
+        Use.GENERAL_LM: ("pretrain_lm",),
+        **{use: FROZEN for use in Use if use.is_frozen},
     }
-    needed, metrics = stages_of.get(arm.partition(":")[2], ()), figures["sample_efficiency"]
+    needed, metrics = stages_of.get(Arm.parse(arm).use, ()), figures["sample_efficiency"]
     trainings = with_teachers(figures, metrics["head_starts"][arm], needed)
     trainings += with_teachers(figures, beside_arm(figures, arm), FROZEN)
     return _recorded(figures, dict.fromkeys(trainings))

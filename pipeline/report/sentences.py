@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.project.params import CHOSEN, is_chosen
 from pipeline.report.figures import (
     TRAININGS,
     Figures,
@@ -17,6 +16,7 @@ from pipeline.report.figures import (
     went_wrong,
 )
 from pipeline.report.figures import in_context as in_context_rows
+from pipeline.settings.arm import Arm
 
 _WORTH_SAYING = 0.01  # of the documents
 _LEARNED_NOTHING = "were no better than the class frequencies"
@@ -275,9 +275,11 @@ def choosing(study: Mapping[str, Any]) -> str:
 def chosen(figures: Figures) -> list[str]:
     """Tell for each arm that chooses its labels what that saved, beside the same arm with labels drawn."""
     metrics, said = figures["sample_efficiency"], []
-    for arm in filter(is_chosen, metrics["arms"]):
-        name, _, start = arm.partition(":")
-        drawn = f"{name}:{CHOSEN[start]}"
+    for arm in metrics["arms"]:
+        parsed = Arm.parse(arm)
+        if not parsed.use.chooses_labels:
+            continue
+        drawn = str(parsed.using(parsed.use.drawn))
         above = by_arm(figures, "above", of=arm).get(drawn, {})
         better = [count for count, each in above.items() if each["difference_low"] > 0]
         if drawn not in metrics["arms"] or len(metrics["labels"]) < 2:

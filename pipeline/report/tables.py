@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.evaluation.drift import Moved
-from pipeline.project.params import FROZEN_STARTS
 from pipeline.report.figures import (
     FROZEN,
     TRAININGS,
@@ -23,6 +22,7 @@ from pipeline.report.figures import (
 from pipeline.report.figures import in_context as in_context_rows
 from pipeline.report.figures import prices as prices_of_arms
 from pipeline.report.sentences import number_of_labels, shown_label
+from pipeline.settings.arm import Arm, Use
 
 Table = list[dict[str, str]]
 
@@ -206,7 +206,7 @@ def milliseconds(figures: Figures, row: Mapping[str, Any]) -> str:
     """The time of a prediction. A probe's includes reading the document, which another stage timed."""
     taken = row.get("milliseconds_per_document")
     for part in row.get("parts", ()):
-        if taken is not None and part.partition(":")[2] in FROZEN_STARTS:
+        if taken is not None and Arm.parse(part).use.is_frozen:
             for name in _head_starts_of(figures, part):
                 taken += figures[f"read_features-{name}"]["milliseconds_per_document"]
         elif taken is not None and part in figures.head_starts and (other := beside(figures, part)):
@@ -221,7 +221,9 @@ def _spent(figures: Figures, parts: Iterable[str]) -> dict[str, float | None]:
         for part in parts
         for each in with_teachers(figures, _head_starts_of(figures, part), _behind(part))
     }
-    fitted = [figures["evaluate"]["candidates"][part] for part in parts if ":" in part or part == "tfidf"]
+    fitted = [
+        figures["evaluate"]["candidates"][part] for part in parts if Arm.parse(part).use is not Use.NETWORK
+    ]
     costs = [*(figures[each] for each in trainings), *fitted]
     return {
         name: sum(cost[name] for cost in costs) if all(name in cost for cost in costs) else None
@@ -241,7 +243,7 @@ def _behind(part: str) -> Sequence[str]:
     """The stages behind a single candidate: TF-IDF, a probe, or a head start's own classifier."""
     if part == "tfidf":
         return ()
-    return FROZEN if part.partition(":")[2] in FROZEN_STARTS else TRAININGS
+    return FROZEN if Arm.parse(part).use.is_frozen else TRAININGS
 
 
 def classes(figures: Figures) -> Table:

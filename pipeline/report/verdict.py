@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pipeline.project.params import is_chosen
 from pipeline.report.figures import Figures, beside_arm, by_arm, core_seconds_of, name_of
 from pipeline.report.sentences import listed, number_without_interval
 from pipeline.report.tables import milliseconds
+from pipeline.settings.arm import Arm, Use
 
 Outcome = Literal["fewer mistakes", "more mistakes", "no clear difference"]
 Worth = Literal[
@@ -204,18 +204,18 @@ def _outcome(low: float, high: float) -> Outcome:
 def _arms(figures: Figures) -> list[str]:
     """The arms with a head start; none that chooses its labels, which a rival could do, too."""
     arms = figures["sample_efficiency"]["arms"]
-    return [arm for arm in arms if arm not in _rivals(figures) and not is_chosen(arm)]
+    return [arm for arm in arms if arm not in _rivals(figures) and not Arm.parse(arm).use.chooses_labels]
 
 
 def _uses(figures: Figures, name: str) -> list[str]:
     """The arms of this head start alone."""
-    return [arm for arm in _arms(figures) if arm.partition(":")[0] == name and not beside_arm(figures, arm)]
+    return [arm for arm in _arms(figures) if Arm.parse(arm).source == name and not beside_arm(figures, arm)]
 
 
 def _rivals(figures: Figures) -> list[str]:
     """The arms without a head start."""
     arms = figures["sample_efficiency"]["arms"]
-    return [arm for arm in arms if arm == "tfidf" or arm.endswith(":scratch")]
+    return [arm for arm in arms if Arm.parse(arm).use in (Use.TFIDF, Use.SCRATCH)]
 
 
 def _best_arms(figures: Figures, arms: Sequence[str]) -> dict[int, str]:
