@@ -142,10 +142,10 @@ def figures() -> Figures:
             "candidates": {
                 "ulmfit": candidate_of(0.1, {"ulmfit": 1.0}, milliseconds_per_document=1.234,
                                        tfidf_above={"above_low": 0.02, "above_high": 0.18}),
-                "ulmfit:probe": candidate_of(0.15, {"ulmfit:probe": 1.0}, seconds=3.0, core_seconds=3.0,
+                "ulmfit/probe": candidate_of(0.15, {"ulmfit/probe": 1.0}, seconds=3.0, core_seconds=3.0,
                                              gpu_seconds=0.0),
                 "tfidf": candidate_of(0.2, {"tfidf": 1.0}, **cost),
-                "blend": candidate_of(0.11, {"ulmfit": 0.5, "ulmfit:probe": 0.3, "tfidf": 0.2}),
+                "blend": candidate_of(0.11, {"ulmfit": 0.5, "ulmfit/probe": 0.3, "tfidf": 0.2}),
             },
             "leakage": {"num_leaked": 2, "action": "label", "error_without": 0.12,
                         "tfidf_error_without": 0.23},
@@ -155,23 +155,23 @@ def figures() -> Figures:
             },
         },
         "sample_efficiency": {
-            "base": "ulmfit", "arms": ["ulmfit", "ulmfit:scratch", "tfidf"], "labels": [100, 1000],
+            "base": "ulmfit", "arms": ["ulmfit", "ulmfit/scratch", "tfidf"], "labels": [100, 1000],
             "num_seeds": 1, "confidence": 0.95, "num_test_documents": 50,
             "curve": {"ulmfit": {"100": point(0.3), "1000": point(0.1)},
-                      "ulmfit:scratch": {"100": point(0.5), "1000": point(0.3)}},
+                      "ulmfit/scratch": {"100": point(0.5), "1000": point(0.3)}},
             "labels_needed": {
-                "ulmfit": {"ulmfit:scratch": {
+                "ulmfit": {"ulmfit/scratch": {
                     "100": {"at_most": 100}, "1000": {"labels": 100, "labels_low": 100, "labels_high": 120}}},
-                "ulmfit:scratch": {"ulmfit": {
+                "ulmfit/scratch": {"ulmfit": {
                     "1000": {"more_than": 1000, "labels_low_more_than": 1000, "labels_high_more_than": 1000},
                     "100": {"labels": 1000, "labels_low": 800, "labels_high_more_than": 1000}}},
             },
-            "above": {"ulmfit": {"ulmfit:scratch": {"100": above(-0.02), "1000": above(0.2)}}},
+            "above": {"ulmfit": {"ulmfit/scratch": {"100": above(-0.02), "1000": above(0.2)}}},
             "began_anew": {}, "never_took_off": {},
-            "head_starts": {"ulmfit": ["ulmfit"], "ulmfit:scratch": ["ulmfit"], "tfidf": []},
-            "cost": {"ulmfit": cost, "ulmfit:scratch": cost, "tfidf": cost},
+            "head_starts": {"ulmfit": ["ulmfit"], "ulmfit/scratch": ["ulmfit"], "tfidf": []},
+            "cost": {"ulmfit": cost, "ulmfit/scratch": cost, "tfidf": cost},
             "core_seconds": {"ulmfit": {"100": 6.0, "1000": 20.0}, "tfidf": {},
-                             "ulmfit:scratch": {"100": 12.0, "1000": 130.0}},
+                             "ulmfit/scratch": {"100": 12.0, "1000": 130.0}},
             "failed": {EVIL: "out of memory"},
         },
     }  # fmt: skip
@@ -396,7 +396,7 @@ def test_the_price_of_a_probe_includes_reading_the_document(figures):
     metrics = dict(figures.metrics)
     metrics["read_features-ulmfit"] = {**metrics["read_features-ulmfit"], "milliseconds_per_document": 2.0}
     candidates = metrics["evaluate"]["candidates"]
-    for name, taken in {"ulmfit:probe": 0.25, "blend": 1.5, "tfidf": 0.125}.items():
+    for name, taken in {"ulmfit/probe": 0.25, "blend": 1.5, "tfidf": 0.125}.items():
         candidates[name]["milliseconds_per_document"] = taken
     rows = tables.classifiers(dataclasses.replace(figures, metrics=metrics))
     said = {row[""]: row["ms a document"] for row in rows}
@@ -480,7 +480,7 @@ def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
 
 def test_why_it_ships_is_said_and_how_sure_that_is(figures):
     metrics = figures["evaluate"]
-    metrics["candidates"]["ulmfit:probe"]["validation"]["above_low"] = 0.0
+    metrics["candidates"]["ulmfit/probe"]["validation"]["above_low"] = 0.0
     assert sentences.key_figures(figures)[1].endswith(
         "on 40 validation documents. Among those that are not clearly worse there than the lowest, it has "
         "the lowest log loss; the others are ulmfit (frozen features) (16.0%)."
@@ -508,8 +508,8 @@ def test_a_probe_of_an_ensemble_costs_what_all_its_members_do(figures):
     both = dataclasses.replace(both, metrics=metrics)
     candidates = both["evaluate"]["candidates"]
     cost = {"seconds": 60.0, "core_seconds": 60.0, "gpu_seconds": 0.0}
-    candidates["both:probe"] = candidate_of(
-        0.1, {"both:probe": 1.0}, milliseconds_per_document=0.5, **cost
+    candidates["both/probe"] = candidate_of(
+        0.1, {"both/probe": 1.0}, milliseconds_per_document=0.5, **cost
     ) | {"head_starts": ["ulmfit", "vectors"]}
     row = next(row for row in tables.classifiers(both) if row[""] == "both (frozen features)")
     assert row["ms a document"] == "2.75"
@@ -624,7 +624,7 @@ def test_each_class_is_counted_and_one_that_is_never_predicted_is_named(figures)
 
 def test_points_that_went_wrong_and_numbers_left_out_are_said(figures):
     metrics = figures["sample_efficiency"]
-    metrics["worse_than_fewer"] = {"ulmfit:scratch": {"1000": 100}}
+    metrics["worse_than_fewer"] = {"ulmfit/scratch": {"1000": 100}}
     metrics["left_out"] = {"1600": "there are 161", "400": "there are 161", "2": "there are 3 classes"}
     assert sentences.label_curve(figures) == [
         "Left out: 400 and 1,600 labels, as there are 161.",
@@ -649,7 +649,7 @@ def test_arms_at_one_number_of_labels_are_drawn_below_one_another(figures):
 
 
 def test_arms_that_train_nothing_stand_beside_those_that_do(figures):
-    arm, name = "gpt:in_context", "gpt (asked, not trained)"
+    arm, name = "gpt/in_context", "gpt (asked, not trained)"
     metrics = figures["sample_efficiency"]
     metrics["cost"][arm] = metrics["cost"]["ulmfit"]
     metrics["in_context"] = {
@@ -735,7 +735,7 @@ def test_no_difference_at_all_is_neither_better_nor_worse(figures):
 
 def test_arms_that_are_behind_everywhere_share_a_sentence(figures):
     ahead = {"100": above(0.1), "1000": above(0.2)}
-    figures["sample_efficiency"]["above"]["ulmfit"] |= {"ulmfit:scratch": ahead, "tfidf": ahead}
+    figures["sample_efficiency"]["above"]["ulmfit"] |= {"ulmfit/scratch": ahead, "tfidf": ahead}
     assert sentences.comparisons(figures) == [
         "Ulmfit is ahead of ulmfit (from scratch) and TF-IDF + logistic regression with 100 and 1,000 labels."
     ]
@@ -746,12 +746,12 @@ def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
         "Ulmfit is ahead of ulmfit (from scratch) with 1,000 labels; ulmfit (from scratch) is ahead of "
         "ulmfit with 100 labels; they cross between 100 and 1,000."
     ]
-    figures["sample_efficiency"]["above"]["ulmfit"]["ulmfit:scratch"]["300"] = above(0.005)
+    figures["sample_efficiency"]["above"]["ulmfit"]["ulmfit/scratch"]["300"] = above(0.005)
     assert sentences.comparisons(figures)[0].endswith(
         "with 300 labels there is no clear difference between ulmfit and ulmfit (from scratch); they cross "
         "between 100 and 1,000."
     )
-    figures["sample_efficiency"]["above"]["ulmfit"]["ulmfit:scratch"].pop("300")
+    figures["sample_efficiency"]["above"]["ulmfit"]["ulmfit/scratch"].pop("300")
     text = summary(figures)
     assert "| ulmfit (from scratch) | -2.0% (-3.0% to -1.0%) | +20.0% (+19.0% to +21.0%) |" in text
     assert "there is one seed, so they do not cover its spread" in text
@@ -850,8 +850,8 @@ def test_trainings_that_began_anew_or_never_took_off_are_counted_below_the_label
     metrics = figures["sample_efficiency"]
     assert sentences.restarts(figures) == []
     metrics["curve"]["ulmfit"]["100"]["num_seeds"] = 3
-    metrics["began_anew"] = {"ulmfit:scratch": {"1000": 1}, "ulmfit": {"1000": 1, "100": 2}}
-    metrics["never_took_off"] = {"ulmfit:scratch": {"1000": 1}}
+    metrics["began_anew"] = {"ulmfit/scratch": {"1000": 1}, "ulmfit": {"1000": 1, "100": 2}}
+    metrics["never_took_off"] = {"ulmfit/scratch": {"1000": 1}}
     said = [
         "These trainings were no better than the class frequencies and began anew at half the rates: ulmfit "
         "with 100 labels (2 of 3) and 1,000 labels (1 of 1); ulmfit (from scratch) with 1,000 labels (1 of "
@@ -1080,7 +1080,7 @@ def test_a_threshold_that_does_not_hold_on_test_documents_is_told(figures):
 def with_chosen_labels(figures: Figures, difference: float) -> Figures:
     """An arm that chooses its labels beside one that draws them, which has so much more error at 1,000."""
     found = copy.deepcopy(figures.metrics["sample_efficiency"])
-    drawn, chosen = "ulmfit:probe", "ulmfit:probe_chosen"
+    drawn, chosen = "ulmfit/probe", "ulmfit/probe_chosen"
     for arm, error in ((drawn, 0.4 + difference), (chosen, 0.4)):
         found["arms"].append(arm)
         found["head_starts"][arm] = ["ulmfit"]
@@ -1109,7 +1109,7 @@ def test_what_choosing_labels_saves_is_told_and_so_if_it_saves_nothing(figures):
 def test_an_arm_that_chooses_its_labels_is_no_use_of_a_head_start(figures):
     best = with_chosen_labels(figures, 0.05)
     for count in ("100", "1000"):
-        best.metrics["sample_efficiency"]["curve"]["ulmfit:probe_chosen"][count] = point(0.001)
+        best.metrics["sample_efficiency"]["curve"]["ulmfit/probe_chosen"][count] = point(0.001)
     assert "labels chosen" not in " ".join(verdict(best))
 
 

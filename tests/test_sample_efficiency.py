@@ -14,6 +14,7 @@ import torch
 from pipeline.corpus.tokens import UNLABELLED
 from pipeline.project import params
 from pipeline.project.params import Params
+from pipeline.settings.arm import Arm
 from pipeline.settings.loader import overlay
 from pipeline.stages import _trials as trials
 from pipeline.stages import sample_efficiency as stage
@@ -27,7 +28,7 @@ LABELS = np.zeros(200, np.int64)
 COST = {"seconds": 1.0, "core_seconds": 2.0, "gpu_seconds": 0.0}
 ERRORS = {
     "ulmfit": (0.4, 0.2),
-    "ulmfit:scratch": (0.5, 0.4),
+    "ulmfit/scratch": (0.5, 0.4),
     "bidirectional": (0.3, 0.1),
     "tfidf": (0.3, 0.2),
 }
@@ -54,14 +55,14 @@ def metrics_of(settings: Params, special: dict[tuple[str, int, int], list[Any]])
     """`special`: outcomes of some points, by arm, number of labels and seed; networks took off at once."""
     points = []
     for arm, errors in ERRORS.items():
-        names = settings.head_starts_of(arm)
+        names = settings.head_starts_of(Arm.parse(arm))
         state = {"restarts": 0, "took_off": True} if names else {}
         for count, error in zip(COUNTS, errors, strict=True):
             for seed in (1, 2, 3):
                 plain = [outcome(error, **state)] * max(1, len(names))
                 points.append(
                     stage._figures(
-                        Place(arm, count, seed),
+                        Place(Arm.parse(arm), count, seed),
                         special.get((arm, count, seed), plain),
                         LABELS,
                         np.ones(len(LABELS), bool),
@@ -77,16 +78,16 @@ def test_trainings_that_began_anew_or_never_took_off_are_counted_where_there_are
     found = metrics_of(
         settings,
         {
-            ("ulmfit:scratch", 100, 1): [once],
-            ("ulmfit:scratch", 100, 3): [twice],
-            ("ulmfit:scratch", 400, 2): [hopeless],
+            ("ulmfit/scratch", 100, 1): [once],
+            ("ulmfit/scratch", 100, 3): [twice],
+            ("ulmfit/scratch", 400, 2): [hopeless],
             ("bidirectional", 400, 1): [at_once, twice],
             ("bidirectional", 400, 2): [once, once],
             ("ulmfit", 100, 1): [ValueError("it failed")],
         },
     )
-    assert found["began_anew"] == {"ulmfit:scratch": {"100": 2}, "bidirectional": {"400": 3}}
-    assert found["never_took_off"] == {"ulmfit:scratch": {"100": 1, "400": 1}, "bidirectional": {"400": 1}}
+    assert found["began_anew"] == {"ulmfit/scratch": {"100": 2}, "bidirectional": {"400": 3}}
+    assert found["never_took_off"] == {"ulmfit/scratch": {"100": 1, "400": 1}, "bidirectional": {"400": 1}}
     without = metrics_of(settings, {})
     assert without["began_anew"] == without["never_took_off"] == {}
 
@@ -94,8 +95,8 @@ def test_trainings_that_began_anew_or_never_took_off_are_counted_where_there_are
 def test_labels_needed_are_known_for_every_pair_of_arms(settings):
     needed = metrics_of(settings, {})["labels_needed"]
     assert {arm: set(row) for arm, row in needed.items()} == {arm: {*ERRORS} - {arm} for arm in ERRORS}
-    assert needed["ulmfit:scratch"]["ulmfit"]["100"]["labels"] == pytest.approx(400)
-    assert needed["ulmfit"]["ulmfit:scratch"]["400"] == {"at_most": 100}
+    assert needed["ulmfit/scratch"]["ulmfit"]["100"]["labels"] == pytest.approx(400)
+    assert needed["ulmfit"]["ulmfit/scratch"]["400"] == {"at_most": 100}
     assert needed["ulmfit"]["tfidf"]["100"]["labels"] == pytest.approx(200)
     assert needed["tfidf"]["bidirectional"]["400"]["more_than"] == 400
 

@@ -166,13 +166,13 @@ def test_of_several_head_starts_the_most_worthwhile_comes_first(vectors, ulmfit,
     ("shipped", "parts", "said"),
     [
         ("ulmfit", {}, "ship ulmfit."),
-        ("ulmfit:probe", {}, "ship ulmfit (frozen features)."),
+        ("ulmfit/probe", {}, "ship ulmfit (frozen features)."),
         ("tfidf", {}, "ship TF-IDF."),
-        ("blend", {"tfidf": 0.2, "vectors:probe": 0.8},
+        ("blend", {"tfidf": 0.2, "vectors/probe": 0.8},
          "ship the blend of vectors (frozen features) and TF-IDF."),
-        ("blend", {"tfidf": 0.2, "vectors:probe": 0.3, "vectors": 0.1, "ulmfit": 0.4},
+        ("blend", {"tfidf": 0.2, "vectors/probe": 0.3, "vectors": 0.1, "ulmfit": 0.4},
          "ship the blend of 4 classifiers, above all ulmfit."),
-        ("vectors:with_tfidf", {}, "ship vectors (frozen features and TF-IDF)."),
+        ("vectors/with_tfidf", {}, "ship vectors (frozen features and TF-IDF)."),
         ("both", {"vectors": 0.5, "ulmfit": 0.5}, "ship the ensemble both."),
     ],
 )  # fmt: skip
@@ -231,14 +231,14 @@ def test_a_blend_counts_for_its_head_starts():
     curve |= rows(ulmfit__scratch=ALIKE)
     neither = "No: the head starts vectors and ulmfit are not worth it; "
     assert first(vectors=0.4, ulmfit=0.2, tfidf=0.4).startswith(neither)
-    del curve["ulmfit:scratch"]
+    del curve["ulmfit/scratch"]
     all_labels["blend"] = 0.195  # not clearly better than TF-IDF
     assert first(vectors=0.4, ulmfit=0.2, tfidf=0.4).startswith(neither)
 
 
 def test_validation_documents_choose_the_candidate_that_counts_with_all_labels():
     """On test documents, the best of several is better than it is on others."""
-    curve, all_labels = rows(tfidf=TFIDF), {"ulmfit": 0.1, "ulmfit:probe": 0.3, "tfidf": 0.2}
+    curve, all_labels = rows(tfidf=TFIDF), {"ulmfit": 0.1, "ulmfit/probe": 0.3, "tfidf": 0.2}
     figures = made(curve, all_labels)
     assert verdict(figures)[0].startswith(YES)
     candidates: Any = figures["evaluate"]["candidates"]
@@ -292,7 +292,7 @@ def test_the_second_sentence_says_what_failed_or_was_not_tried():
         ({"ulmfit": 0.1, "tfidf": 0.2}, "what ships gets 10.0% wrong and TF-IDF 20.0%."),
         ({"ulmfit": 0.19, "tfidf": 0.2},
          "what ships gets 19.0% wrong and TF-IDF 20.0%, no clear difference."),
-        ({"ulmfit": 0.4, "ulmfit:probe": 0.3, "tfidf": 0.2},
+        ({"ulmfit": 0.4, "ulmfit/probe": 0.3, "tfidf": 0.2},
          "TF-IDF gets 20.0% wrong, and ulmfit (frozen features) gets 30.0% wrong."),
         ({"ulmfit": 0.21, "tfidf": 0.2},
          "TF-IDF gets 20.0% wrong, and ulmfit gets 21.0% wrong, no clear difference."),
@@ -366,7 +366,7 @@ def test_a_table_has_the_best_with_and_without_at_both_ends():
 
 def test_points_that_went_wrong_are_named():
     figures = made(rows(ulmfit=BETTER, ulmfit__scratch=SCRATCH, tfidf=TFIDF), {"ulmfit": 0.1, "tfidf": 0.2})
-    metrics = {**figures["sample_efficiency"], "worse_than_fewer": {"ulmfit:scratch": {"1600": 400}}}
+    metrics = {**figures["sample_efficiency"], "worse_than_fewer": {"ulmfit/scratch": {"1600": 400}}}
     figures = dataclasses.replace(figures, metrics={**figures.metrics, "sample_efficiency": metrics})
     assert verdict(figures)[2] == "Trainings of ulmfit (from scratch) went wrong: see the label curve."
 

@@ -35,12 +35,14 @@ from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
 from pipeline.machine.cost import Cost
 from pipeline.project.params import Params
+from pipeline.settings import arm
+from pipeline.settings.arm import Arm, Use
 from pipeline.stages._frozen_encoder import frozen_encoder
 from pipeline.training.beside import Beside
 from pipeline.training.cards import ModelCard, form_of
 from pipeline.training.classifier import chosen_documents, predict_logits
 
-TFIDF = "tfidf"
+TFIDF = str(arm.TFIDF)
 _LOOKED_AT, _SHOWN = 500, 6  # test documents whose attention is counted, and those of them that are shown
 _LEAST_WEIGHT = 0.01  # a part of less is left out of a blend, for it costs as much as any other
 
@@ -269,7 +271,7 @@ def probe(
     cost = Cost()
     fitted = fit_probe(pooled["train"], data.train.labels, classes, params.run.seed)
     return _frozen(
-        f"{name}:probe",
+        str(Arm(name, Use.PROBE)),
         cost,
         lambda labelled: fitted.probabilities(pooled[labelled.split]),
         data,
@@ -287,7 +289,7 @@ def with_tfidf(
     cost = Cost()
     fitted = fit_joint(texts["train"], pooled["train"], data.train.labels, classes, params.run.seed)
     return _frozen(
-        f"{name}:with_tfidf",
+        str(Arm(name, Use.WITH_TFIDF)),
         cost,
         lambda labelled: fitted.probabilities(texts[labelled.split], pooled[labelled.split]),
         data,

@@ -22,6 +22,7 @@ from pipeline.files.tables import write_csv
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
+from pipeline.settings.arm import Arm
 from pipeline.settings.loader import overlay, typed
 from pipeline.stages._ablations import TRICKS, Trick
 from pipeline.stages._points import (
@@ -163,9 +164,8 @@ def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec
     settings = laid_over(params, name, {"few_labels": params.ablate.classifier})
     settings = overlay(settings, {"headstarts": {name: {"few_labels": trick.without}}})
     changed = typed(Params, settings, where="ablate")
-    arm = f"{name}:{trick.start}" if trick.start else name
     num_labels = num_labels_of(params.ablate.labels, open_shard(inputs.tokens_of(name), "train"))
-    (spec,) = specs_of(Place(arm, num_labels, seed, "ablate.labels"), changed, inputs)
+    (spec,) = specs_of(Place(Arm(name, trick.use), num_labels, seed, "ablate.labels"), changed, inputs)
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
 
     def build(session: Session) -> SweepTrial:

@@ -90,7 +90,7 @@ def run(
         blend_of=[each.name for each in candidates],
     )
     found[BLEND] = mixture(BLEND, choice.shares, found)
-    shipped = found[settings.ship or choice.name]
+    shipped = found[choice.name if settings.ship is None else str(settings.ship)]
     temperature, validation = _calibrated(choice.judged[shipped.name], data.validation.labels, seed)
     uncalibrated, shipped = shipped, replace(shipped, test=tempered(shipped.test, temperature))
     found[shipped.name] = shipped

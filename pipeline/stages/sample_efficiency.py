@@ -17,8 +17,9 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.machine.cost import total
 from pipeline.project.headstarts import resolve
-from pipeline.project.params import FROZEN_ARMS, Params, is_in_context
+from pipeline.project.params import Params
 from pipeline.project.stages import Stage
+from pipeline.settings.arm import Arm, Use
 from pipeline.stages._points import (
     Inputs,
     Place,
@@ -82,7 +83,8 @@ def run(
     arms = params.trained_arms(num_texts)
     counts, left_out = label_counts(settings.labels, open_shard(labelled, "train"))
     places = [Place(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
-    shown, too_many = _shown(filter(is_in_context, params.arms(num_texts)), params, inputs)
+    asked = [arm for arm in params.arms(num_texts) if arm.use is Use.IN_CONTEXT]
+    shown, too_many = _shown(asked, params, inputs)
     places += [
         Place(arm, count, seed)
         for arm, each in shown.items()
@@ -90,13 +92,13 @@ def run(
         for seed in (settings.seeds if count else settings.seeds[:1])  # without examples nothing is drawn
     ]
     alone = {
-        place.arm: train_target_lm_alone(params, params.head_starts_of(place.arm)[0], tokens, sweep)
-        for place in {place.arm: place for place in places if place.start == "target_lm_alone"}.values()
+        arm: train_target_lm_alone(params, arm.source, tokens, sweep)
+        for arm in arms
+        if arm.use is Use.TARGET_LM_ALONE and arm.source is not None
     }
     shared_cost = {arm: cost for arm, (_, cost) in alone.items()}
-    inputs = replace(
-        inputs, target_lm_alone={arm.partition(":")[0]: folder for arm, (folder, _) in alone.items()}
-    )
+    folders = {arm.source: folder for arm, (folder, _) in alone.items() if arm.source is not None}
+    inputs = replace(inputs, target_lm_alone=folders)
     specs = {place: specs_of(place, params, inputs) for place in places}
     # Two arms may share a training: that of an ensemble's member is that of the head start.
     found = sweep.outcomes(list({spec.name: spec for each in specs.values() for spec in each}.values()))
@@ -130,15 +132,15 @@ def run(
 
 
 def _shown(
-    arms: Iterable[str], params: Params, inputs: Inputs
-) -> tuple[dict[str, list[int]], dict[str, dict[str, str]]]:
+    arms: Iterable[Arm], params: Params, inputs: Inputs
+) -> tuple[dict[Arm, list[int]], dict[str, dict[str, str]]]:
     """The numbers of examples that each of these arms can be shown, and why it cannot be shown others."""
-    shown: dict[str, list[int]] = {}
+    shown: dict[Arm, list[int]] = {}
     too_many: dict[str, dict[str, str]] = {}
     for arm in arms:
         (name,) = params.head_starts_of(arm)
         prompt, _ = prompt_for(params, inputs, name)
-        start = inputs.start("target_lm", name)
+        start = inputs.start(arm.use, name)
         assert start is not None
         context = shapes_of(start.card())[1].context
         train = open_shard(inputs.tokens_of(name), "train")
@@ -151,7 +153,7 @@ def _shown(
         }
         shown[arm] = [count for count, reason in why.items() if reason is None]
         if reasons := {str(count): reason for count, reason in why.items() if reason is not None}:
-            too_many[arm] = reasons
+            too_many[str(arm)] = reasons
     return shown, too_many
 
 
@@ -196,24 +198,24 @@ def _figures(
 def _metrics(
     points: Sequence[Figures],
     counts: Sequence[int],
-    arms: Sequence[str],
+    arms: Sequence[Arm],
     params: Params,
-    shared_cost: Mapping[str, Mapping[str, float]],
+    shared_cost: Mapping[Arm, Mapping[str, float]],
 ) -> dict[str, Any]:
     """`shared_cost` is the cost of language models that only one arm needs."""
     settings = params.sample_efficiency
     wrong: dict[str, dict[int, dict[int, np.ndarray]]] = {}
     for point in points:
         if point.wrong_N is not None:
-            arm = wrong.setdefault(point.place.arm, {})
+            arm = wrong.setdefault(str(point.place.arm), {})
             arm.setdefault(point.place.num_labels, {})[point.place.seed] = point.wrong_N
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
-    asked = [arm for arm in arms if is_in_context(arm)]
+    asked = [str(arm) for arm in arms if arm.use is Use.IN_CONTEXT]
     errors = label_curve.Errors({arm: each for arm, each in wrong.items() if arm not in asked}, bootstrap)
     together = label_curve.Errors(wrong, bootstrap, may_rise=asked)
-    trained = [arm for arm in arms if arm not in asked]
+    trained = [str(arm) for arm in arms if arm.use is not Use.IN_CONTEXT]
     costs = {
-        arm: total(
+        str(arm): total(
             *(point.cost for point in points if point.place.arm == arm and point.cost),
             *([shared_cost[arm]] if arm in shared_cost else []),
         )
@@ -222,8 +224,8 @@ def _metrics(
     return {
         "base": trained[0],
         "arms": trained,
-        "head_starts": {arm: params.head_starts_of(arm) for arm in arms},
-        "beside": {arm: others for arm in arms if (others := _beside(params, arm))},
+        "head_starts": {str(arm): params.head_starts_of(arm) for arm in arms},
+        "beside": {str(arm): others for arm in arms if (others := _beside(params, arm))},
         "labels": list(counts),
         "num_seeds": len(settings.seeds),
         "confidence": settings.confidence,
@@ -239,7 +241,7 @@ def _metrics(
         "began_anew": _counted(points, "began_anew"),
         "never_took_off": _counted(points, "never_took_off"),
         "cost": costs,
-        "core_seconds": {arm: _core_seconds(points, arm, shared_cost.get(arm, {})) for arm in arms},
+        "core_seconds": {str(arm): _core_seconds(points, arm, shared_cost.get(arm, {})) for arm in arms},
         "failed": {
             f"{point.place.arm} {point.place.num_labels} labels, seed {point.place.seed}": point.failure
             for point in points
@@ -248,12 +250,11 @@ def _metrics(
     }
 
 
-def _beside(params: Params, arm: str) -> list[str]:
+def _beside(params: Params, arm: Arm) -> list[str]:
     """The head starts whose features an arm's networks read beside their own."""
-    start = Place(arm, 0, 0).start
-    if start in FROZEN_ARMS or is_in_context(arm):
+    if arm.use.is_frozen or arm.use is Use.IN_CONTEXT:
         return []
-    settings = [classifier_settings(resolve(params, name), start) for name in params.head_starts_of(arm)]
+    settings = [classifier_settings(resolve(params, name), arm.use) for name in params.head_starts_of(arm)]
     return list(dict.fromkeys(each.beside for each in settings if each.beside is not None))
 
 
@@ -274,13 +275,13 @@ def _counted(points: Sequence[Figures], what: str) -> dict[str, dict[str, int]]:
     table: dict[str, dict[str, int]] = {}
     for point in points:
         if num := getattr(point, what):
-            by_count = table.setdefault(point.place.arm, {})
+            by_count = table.setdefault(str(point.place.arm), {})
             count = str(point.place.num_labels)
             by_count[count] = by_count.get(count, 0) + num
     return table
 
 
-def _core_seconds(points: Sequence[Figures], arm: str, shared: Mapping[str, float]) -> dict[str, float]:
+def _core_seconds(points: Sequence[Figures], arm: Arm, shared: Mapping[str, float]) -> dict[str, float]:
     """Mean core time of a training, by number of labels, and that of a language model that only it needs."""
     before = shared.get("core_seconds", 0.0)
     spent: dict[int, list[float]] = {}
@@ -292,7 +293,7 @@ def _core_seconds(points: Sequence[Figures], arm: str, shared: Mapping[str, floa
 
 def _row(point: Figures) -> dict[str, Any]:
     return {
-        "arm": point.place.arm,
+        "arm": str(point.place.arm),
         "labels": point.place.num_labels,
         "seed": point.place.seed,
         "error": "" if point.wrong_N is None else point.wrong_N.mean(),
