@@ -15,9 +15,9 @@ import numpy as np
 from pipeline.evaluation.metrics import error_above, log_loss
 from pipeline.evaluation.settings import Evaluate
 from pipeline.figures.classifiers import Validation
+from pipeline.settings.arm import BLEND, Arm
 from pipeline.training.temperature import fitted_temperature, tempered
 
-BLEND = "blend"
 _PRIOR_DOCUMENTS = 20
 _GAP, _MAX_ITERATIONS = 1e-6, 10_000  # nats per document from the least log loss there is
 
@@ -34,10 +34,10 @@ class Share:
 class Choice:
     """The candidate that ships, and the figures that decided it."""
 
-    name: str
-    candidates: dict[str, Validation]  # the chosen one, then by error
-    shares: dict[str, Share]  # of the blend, fitted on all validation documents; empty without a blend
-    judged: dict[str, np.ndarray]  # the probabilities (N, C) that decided: the blend's are cross-fitted
+    arm: Arm
+    candidates: dict[Arm, Validation]  # the chosen one, then by error
+    shares: dict[Arm, Share]  # of the blend, fitted on all validation documents; empty without a blend
+    judged: dict[Arm, np.ndarray]  # the probabilities (N, C) that decided: the blend's are cross-fitted
 
 
 def fit_blend(probs_MNC: np.ndarray, labels_N: np.ndarray) -> list[Share]:
@@ -107,11 +107,11 @@ def cross_fitted_blend(
 
 
 def choose(
-    candidates: Mapping[str, np.ndarray],
+    candidates: Mapping[Arm, np.ndarray],
     labels_N: np.ndarray,
     settings: Evaluate,
     seed: int,
-    blend_of: Sequence[str] = (),
+    blend_of: Sequence[Arm] = (),
 ) -> Choice:
     """Choose among the candidates whose error on validation documents is not clearly above the least one.
 
@@ -126,32 +126,30 @@ def choose(
     downwards.
 
     Args:
-        candidates: name -> probabilities (N, C).
-        blend_of: names of those whose blend is a further candidate, judged by cross-fitting; () for none.
+        candidates: probabilities (N, C).
+        blend_of: those whose blend is a further candidate, judged by cross-fitting; () for none.
 
     Raises ValueError if there is no candidate or no document.
     """
     if not candidates or not len(labels_N):
         raise ValueError("there is nothing to choose from: no candidate, or no labelled validation document")
-    judged, shares = dict(candidates), {}
+    judged, shares = dict(candidates), dict[Arm, Share]()
     if blend_of:
-        probs_MNC = np.stack([candidates[name] for name in blend_of])
+        probs_MNC = np.stack([candidates[arm] for arm in blend_of])
         judged[BLEND] = cross_fitted_blend(probs_MNC, labels_N, seed)
         shares = dict(zip(blend_of, fit_blend(probs_MNC, labels_N), strict=True))
-    figures = {name: (_error(labels_N, probs), log_loss(labels_N, probs)) for name, probs in judged.items()}
-    ranked = sorted(judged, key=lambda name: figures[name])
+    figures = {arm: (_error(labels_N, probs), log_loss(labels_N, probs)) for arm, probs in judged.items()}
+    ranked = sorted(judged, key=lambda arm: figures[arm])
     least = judged[ranked[0]]
     table = {
-        name: Validation(
-            error=error,
-            log_loss=loss,
-            above=error_above(labels_N, judged[name], least, settings, seed),
+        arm: Validation(
+            error=error, log_loss=loss, above=error_above(labels_N, judged[arm], least, settings, seed)
         )
-        for name in ranked
-        for error, loss in [figures[name]]
+        for arm in ranked
+        for error, loss in [figures[arm]]
     }
-    close = (name for name, each in table.items() if not each.above.is_clearly_more)
-    chosen = min(close, key=lambda name: (table[name].log_loss, table[name].error))
+    close = (arm for arm, each in table.items() if not each.above.is_clearly_more)
+    chosen = min(close, key=lambda arm: (table[arm].log_loss, table[arm].error))
     return Choice(chosen, {chosen: table[chosen], **table}, shares, judged)
 
 

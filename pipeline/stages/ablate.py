@@ -188,8 +188,8 @@ def _row(found: Ablation) -> dict[str, str | float | None]:
         "with": found.with_it,
         "without": found.without,
         "difference": found.difference,
-        "difference_low": found.interval and found.interval.low,
-        "difference_high": found.interval and found.interval.high,
+        "difference_low": None if found.interval is None else found.interval.low,
+        "difference_high": None if found.interval is None else found.interval.high,
         "failure": found.failure,
     }
 
