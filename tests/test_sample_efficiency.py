@@ -39,7 +39,11 @@ COUNTS = (100, 400)
 def settings() -> Params:
     changed = {
         "run": {"headstarts": ["ulmfit", "ulmfit_backward"]},
-        "sample_efficiency": {"arms": [str(arm) for arm in ERRORS], "labels": list(COUNTS), "bootstrap_samples": 50},
+        "sample_efficiency": {
+            "arms": [str(arm) for arm in ERRORS],
+            "labels": list(COUNTS),
+            "bootstrap_samples": 50,
+        },
     }
     return params.checked(overlay(params.load(ROOT / "params.yaml").model_dump(), changed), where="here")
 

@@ -48,7 +48,7 @@ def read_run(read: Callable[[Path], str], where: str = "", remedy: str = "run `d
         )
     lines = [line for line in read(Path("reports/summary.md")).splitlines() if line.startswith("**")]
     verdict = next((line.strip("*") for line in lines if "Stale: " not in line), "")
-    return Run(_documents(prepared), labelled, verdict)
+    return Run(sizes_of(prepared["splits"]), labelled, verdict)
 
 
 def comparison(now: Run, before: Run, what: str) -> list[str]:
@@ -67,10 +67,9 @@ def comparison(now: Run, before: Run, what: str) -> list[str]:
     return [*lines, f"the verdict is another one: {now.verdict} In {what}: {before.verdict}"]
 
 
-def _documents(prepared: Mapping[str, Any]) -> str:
-    splits = prepared["splits"].items()
+def sizes_of(splits: Mapping[str, Mapping[str, int]]) -> str:
     return ", ".join(
-        f"{name} {size['num_documents']:,}, {size['num_words']:,} words" for name, size in splits
+        f"{name} {size['num_documents']:,}, {size['num_words']:,} words" for name, size in splits.items()
     )
 
 
