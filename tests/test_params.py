@@ -186,7 +186,7 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
         ),
         (
             {"sample_efficiency": {"arms": ["bidirectional/scratch"]}},
-            r"sample_efficiency\.arms has bidirectional/scratch, but bidirectional is an ensemble, .*:probe",
+            r"sample_efficiency\.arms has bidirectional/scratch, but bidirectional is an ensemble, .*/probe",
         ),
         (
             {"sample_efficiency": {"arms": ["ulmfit/in_context"]}},
@@ -202,8 +202,8 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
         ),
         ({"zero_shot": {"template": "it is {label}"}}, r"`zero_shot\.template`.* have \{text\} once"),
         (
-            {"sample_efficiency": {"arms": ["ulmfit:scrach"]}},
-            r"sample_efficiency\.arms, after ulmfit:, names 'scrach', .*; did you mean scratch\?",
+            {"sample_efficiency": {"arms": ["ulmfit/scrach"]}},
+            r"`sample_efficiency\.arms.*` is 'ulmfit/scrach': .* unknown use 'scrach'; .* scratch\?",
         ),
         (
             {"headstarts": {"ulmfit": {"embedding_from": "vector"}}},
