@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.figures.files import VERSION
 from pipeline.project import params
 from pipeline.project.lock_file import LockFile
 from tests.route import (
@@ -137,14 +138,16 @@ def test_every_stage_leaves_sound_figures(project):
     single = [*ALL, *read_frozen, "tfidf"]
     assert set(evaluation["candidates"]) == {*single, "bidirectional", "blend"}
     assert evaluation["shipped"] in evaluation["candidates"]
+    assert evaluation["version"] == VERSION
     assert evaluation["error"] == evaluation["candidates"][evaluation["shipped"]]["error"]
     for candidate in evaluation["candidates"].values():
         assert candidate["parts"].keys() <= set(single)
         assert sum(candidate["parts"].values()) == pytest.approx(1)
-    assert evaluation["accuracy"] + evaluation["error"] == pytest.approx(1)
-    assert evaluation["error_low"] <= evaluation["error"] <= evaluation["error_high"]
+    error = evaluation["error"]
+    assert evaluation["accuracy"]["value"] + error["value"] == pytest.approx(1)
+    assert error["low"] <= error["value"] <= error["high"]
     # Topics are told by their words: better than the majority class, or nothing was learnt.
-    assert evaluation["error"] < evaluation["baselines"]["majority_class"]["error"] - 0.2
+    assert error["value"] < evaluation["baselines"]["majority_class"]["error"] - 0.2
     assert sum(metrics(project, "prepare-target")["skipped"].values()) == 1  # the row without text
     assert "Language models" in (project / "reports/summary.md").read_text(encoding="utf-8")
 
@@ -158,7 +161,7 @@ def test_dvc_shows_metrics_and_plots(project):
     (files,) = (each["data"] for each in json.loads(done.stdout).values())
     assert files.keys() == {"reports/headline.json"}
     headline = files["reports/headline.json"]["data"]
-    assert headline["test_error"] == pytest.approx(metrics(project, "evaluate")["error"], abs=1e-4)
+    assert headline["test_error"] == pytest.approx(metrics(project, "evaluate")["error"]["value"], abs=1e-4)
     assert len(headline) <= 16
     assert "failed" not in done.stderr
     page = command(project, "dvc", "plots", "show", "--json").stdout
@@ -205,7 +208,7 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     for arm in ARMS:
         assert figures["curve"][arm].keys() == {"30", "120"}
         assert figures["curve"][arm]["30"]["num_seeds"] == 2
-        assert figures["curve"][arm]["120"]["error"] < 0.5
+        assert figures["curve"][arm]["120"]["error"]["value"] < 0.5
     assert {arm: row.keys() for arm, row in figures["labels_needed"].items()} == {
         arm: {*ARMS} - {arm} for arm in ARMS
     }

@@ -231,7 +231,7 @@ def test_the_ledger_holds_each_trick_and_the_report_shows_it(project):
             assert row["failure"] == "not measured: these settings do not use it"
             assert row["difference"] is None
         else:
-            assert row["difference"] == pytest.approx(row["without"] - row["with"])
+            assert row["difference"] == pytest.approx(row["without"] - row["with_it"])
     by_trick = {row["trick"]: row for row in rows}
     # A trick that is switched off changes the training, whatever it is worth.
     assert by_trick["weight dropout"]["difference"] != 0

@@ -16,8 +16,8 @@ from pipeline.evaluation.acquisition import STRATEGIES
 from pipeline.evaluation.choosing import try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.execution import suggest as suggesting
-from pipeline.project.params import load
 from pipeline.figures.studies import ChoosingStudy
+from pipeline.project.params import load
 from pipeline.report import findings, sentences, tables
 from pipeline.settings.loader import overlay
 
