@@ -13,6 +13,8 @@ import torch.nn.functional as F
 
 from models.distillation import soft_loss
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, open_shard, read_info, write_info
+from pipeline.figures.files import dumped
+from pipeline.figures.sweeps import NoTrials
 from pipeline.inference.predict import Prediction, Predictor
 from pipeline.project.checks import resolve_all
 from pipeline.project.headstarts import resolve
@@ -137,5 +139,6 @@ def test_nothing_is_distilled_unless_asked_for(tmp_path):
     )
     sweep: Any = SimpleNamespace(key="k")
     found = distil_classifier.run(params_with({}), **paths, out=out, sweep=sweep)
-    assert found == {"key": "k", "num_trials": 0}
+    assert found == NoTrials(key="k")
+    assert dumped(found) == {"key": "k", "num_trials": 0}
     assert (out / "nothing.txt").exists()
