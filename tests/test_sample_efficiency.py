@@ -14,8 +14,9 @@ import torch
 from pipeline.corpus.tokens import UNLABELLED
 from pipeline.project import params
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.settings.arm import Arm
-from pipeline.settings.loader import overlay
+from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import _trials as trials
 from pipeline.stages import sample_efficiency as stage
 from pipeline.stages._points import Place
@@ -41,7 +42,7 @@ def settings() -> Params:
         "run": {"headstarts": ["ulmfit", "ulmfit_backward"]},
         "sample_efficiency": {"arms": list(ERRORS), "labels": list(COUNTS), "bootstrap_samples": 50},
     }
-    return params.checked(overlay(params.load(ROOT / "params.yaml").model_dump(), changed), where="here")
+    return params.checked(overlay(read_yaml(ROOT / "params.yaml"), changed), where="here")
 
 
 def outcome(error: float, **state: Any) -> Checkpoint:
@@ -68,7 +69,7 @@ def metrics_of(settings: Params, special: dict[tuple[str, int, int], list[Any]])
                         np.ones(len(LABELS), bool),
                     )
                 )
-    return stage._metrics(points, COUNTS, settings.arms(1), settings, {})
+    return stage._metrics(points, COUNTS, settings.arms(1), Project(settings), {})
 
 
 def test_trainings_that_began_anew_or_never_took_off_are_counted_where_there_are_any(settings):

@@ -22,7 +22,7 @@ from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Law, Runs, Throughput
 from pipeline.execution.plan import answer
-from pipeline.project.params import checked
+from pipeline.project.project import Project
 from pipeline.report import scaling as say
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import scaling
@@ -236,12 +236,12 @@ def scaled(folder: Path, **changes: Any) -> dict[str, Any]:
         "check": {"config": {"embedding_dim": 24, "feedforward_dim": 48, "num_layers": 1}, "tokens": 9600},
         "bootstrap_samples": 10,
     } | changes  # fmt: skip
-    params = checked(
+    project = Project.of(
         overlay(read_yaml(ROOT / "params.yaml"), {"run": {"headstarts": ["gpt"]}, "scaling": settings}),
         where="params.yaml",
     )
     sweep: Any = Pretended()
-    return scaling.run(params, tokens=folder / "tokens", out=folder / "out", sweep=sweep)
+    return scaling.run(project, tokens=folder / "tokens", out=folder / "out", sweep=sweep)
 
 
 @pytest.fixture
