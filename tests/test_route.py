@@ -15,6 +15,8 @@ from pipeline.__main__ import main
 from pipeline.figures.files import VERSION
 from pipeline.project import params
 from pipeline.project.lock_file import LockFile
+from pipeline.project.project import Project
+from pipeline.settings.loader import read_yaml
 from tests.route import (
     ALL,
     ARMS,
@@ -253,10 +255,10 @@ def test_an_evaluation_loads_each_classifier_once(project, tmp_path, monkeypatch
     monkeypatch.chdir(project)
     monkeypatch.setattr(_candidates, "load_classifier", noted)
     monkeypatch.setattr(evaluate.evaluation, "confident_errors", lambda *arguments: [0, 1])
-    data, settings = project / "data", params.load(project / "params.yaml")
+    data, settings = project / "data", Project.load(project / "params.yaml").params
     quick = settings.evaluate.model_copy(update={"baseline_tfidf": False})
     evaluate.run(
-        settings.model_copy(update={"evaluate": quick}),
+        Project(settings.model_copy(update={"evaluate": quick})),
         tokens=data / "inputs",
         documents=data / "documents/target",
         classifiers=data / "classifiers",
@@ -328,7 +330,7 @@ def test_a_curve_or_search_that_cannot_be_is_refused_before_any_training(
     """In this process, which saves loading everything anew for each case."""
     from ruamel.yaml import YAML
 
-    settings = params.overlay(params.read_yaml(project / "params.yaml"), YAML(typ="safe").load(overlay))
+    settings = params.overlay(read_yaml(project / "params.yaml"), YAML(typ="safe").load(overlay))
     YAML(typ="safe").dump(settings, project / "bad.yaml")
     before = outcomes(project)
     monkeypatch.chdir(project)
@@ -346,7 +348,7 @@ def test_a_curve_or_search_that_cannot_be_is_refused_before_any_training(
 
 def command_of(project: Path, stage: str) -> list[str]:
     """As dvc.yaml runs it."""
-    words: list[str] = params.read_yaml(project / "dvc.yaml")["stages"][stage]["cmd"].split()
+    words: list[str] = read_yaml(project / "dvc.yaml")["stages"][stage]["cmd"].split()
     return words
 
 

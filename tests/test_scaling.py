@@ -23,7 +23,7 @@ from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Law, Runs, Throughput
 from pipeline.execution.plan import answer
 from pipeline.figures.files import VERSION
-from pipeline.project.params import checked
+from pipeline.project.project import Project
 from pipeline.report import scaling as say
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import scaling
@@ -237,12 +237,12 @@ def scaled(folder: Path, **changes: Any) -> dict[str, Any]:
         "check": {"config": {"embedding_dim": 24, "feedforward_dim": 48, "num_layers": 1}, "tokens": 9600},
         "bootstrap_samples": 10,
     } | changes  # fmt: skip
-    params = checked(
+    project = Project.of(
         overlay(read_yaml(ROOT / "params.yaml"), {"run": {"headstarts": ["gpt"]}, "scaling": settings}),
         where="params.yaml",
     )
     sweep: Any = Pretended()
-    return scaling.run(params, tokens=folder / "tokens", out=folder / "out", sweep=sweep)
+    return scaling.run(project, tokens=folder / "tokens", out=folder / "out", sweep=sweep)
 
 
 @pytest.fixture
@@ -300,7 +300,8 @@ def test_too_few_runs_that_ended_are_told_with_the_reason(tmp_path, monkeypatch)
     [
         ("reports/metrics/scaling.json", lambda text: text[:-9], "scaling.json is not valid JSON"),
         ("reports/metrics/scaling.json", lambda text: "[]", "scaling.json has no version"),
-        ("reports/metrics/scaling.json", lambda text: '{"version": 1, "law": {}}', "has another law|is damaged"),
+        ("reports/metrics/scaling.json", lambda text: '{"version": 1, "law": {}}',
+         "has another law|is damaged"),
         ("data/scaling/laws.csv", lambda text: text.replace("1", "x"), r"laws\.csv: damaged"),
         ("data/scaling/laws.csv", lambda text: "\n".join(text.split("\n")[:1] + text.split("\n")[2:]),
          "has another law than"),

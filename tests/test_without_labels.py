@@ -13,6 +13,7 @@ from pipeline.figures.files import read_figures
 from pipeline.inference.predict import Predictor
 from pipeline.project import stages
 from pipeline.project.params import Params, checked
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,6 +72,5 @@ def test_who_asks_such_a_project_for_labels_is_told_why_there_are_none(params, t
 
 
 def test_the_doctor_expects_no_classifier(params):
-    from pipeline.project.params import load
 
-    assert {need.stage for need in needs_of(load(params), 1)} == {"pretrain_lm", "finetune_lm"}
+    assert {need.stage for need in needs_of(Project.load(params), 1)} == {"pretrain_lm", "finetune_lm"}

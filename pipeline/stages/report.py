@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files.atomic import atomic_folder, atomic_write_text
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.report import charts, markdown, trust
 from pipeline.report import figures as say
@@ -25,7 +25,7 @@ STAGE = Stage(
 
 
 def run(
-    params: Params,
+    project: Project,
     *,
     figures: Path,
     curves: Path,
@@ -44,6 +44,7 @@ def run(
 
     Raises ValueError if the metrics of a stage are missing.
     """
+    params = project.params
     tokenizers = {name: params.headstarts[name].tokenizer for name in params.run.headstarts}
     found = say.read(figures, curves, evaluation, tokenizers, read_studies(studies), params.corpus.names)
     drawn = _charts_of_labels(found) if found.has_labels else {}
