@@ -23,6 +23,14 @@ from pipeline.figures.classifiers import Baselines, LabelSets, Leakage, Rival, T
 from pipeline.figures.estimates import Difference, Estimate, Interval, Spent
 from pipeline.figures.files import dumped, write_figures
 from pipeline.figures.label_curve import InContext
+from pipeline.figures.scaling import (
+    Budget,
+    Check,
+    IsoflopPoint,
+    ScalingFigures,
+    ScalingRun,
+    SizeLoss,
+)
 from pipeline.figures.sweeps import Ablation, AblationFigures, BestTrial, SearchFigures, SearchTrial
 from pipeline.objectives.causal import Causal
 from pipeline.report import charts, findings, sentences, tables, trust
@@ -177,43 +185,45 @@ def figures() -> Figures:
     )  # fmt: skip
 
 
-def interval(value: float) -> dict[str, float]:
-    return {"value": value, "low": 0.9 * value, "high": 1.1 * value}
+def about(value: float) -> Estimate:
+    return Estimate(value=value, low=0.9 * value, high=1.1 * value)
 
 
-RUN: dict[str, Any] = {
-    "size": "small", "parameters": 300_000, "tokens": 100_000, "seed": 1, "flop": 1.8e11, "fitted": 2.1,
-    "bits_per_byte": 2.11, "seconds": 60.0, "core_seconds": 60.0, "gpu_seconds": 0.0, "failure": "",
-}  # fmt: skip
-SCALING: dict[str, Any] = {
-    "headstart": "gpt", "confidence": 0.9, "corpus_tokens": 1_000_000, "device": "core",
-    "flop_per_second": 3e9,
-    "runs": [
+RUN = ScalingRun(
+    size="small", parameters=300_000, tokens=100_000, seed=1, flop=1.8e11, fitted=2.1, bits_per_byte=2.11,
+    cost=Spent(seconds=60.0, core_seconds=60.0, gpu_seconds=0.0),
+)  # fmt: skip
+SCALING = ScalingFigures(
+    key="law", headstart="gpt", confidence=0.9, seed=1, corpus_tokens=1_000_000, device="core",
+    flop_per_second=3e9,
+    runs=[
         RUN,
-        RUN | {"size": "large", "parameters": 900_000, "bits_per_byte": 2.0, "tokens": 400_000},
-        RUN | {"size": "broken", "bits_per_byte": None, "fitted": None, "failure": EVIL},
+        RUN.model_copy(update={"size": "large", "parameters": 900_000, "bits_per_byte": 2.0,
+                               "tokens": 400_000}),
+        RUN.model_copy(update={"size": "broken", "bits_per_byte": None, "fitted": None, "cost": None,
+                               "failure": EVIL}),
     ],
-    "law": {name: interval(value) for name, value in
-            (("E", 1.2), ("A", 40.0), ("B", 90.0), ("alpha", 0.3), ("beta", 0.4))},
-    "size_share": interval(0.5),
-    "check": RUN | {"expected": 1.8, "expected_low": 1.7, "expected_high": 1.9, "bits_per_byte": 1.85,
-                    "times_the_compute": 4.2, "tokens": 6_000_000},
-    "fitted": [{"tokens": tokens, "parameters": size, "bits_per_byte": 2.0}
-               for tokens in (100_000, 400_000) for size in (3e5, 9e5)],
-    "isoflop": [{"flop": 1e11, "parameters": size, "bits_per_byte": 2.0, "best": size == 2e5, "low": 1e4,
-                 "high": 3e5}
-                for size in (1e5, 2e5, 4e5)],
-    "budgets": [
-        {"hours": 10, "times_the_compute": 30.0}
-        | {f"{name}{end}": value * times for name, value in
-           (("parameters", 2e6), ("tokens", 9e6), ("bits_per_byte", 1.7))
-           for end, times in (("", 1.0), ("_low", 0.8), ("_high", 1.2))}
+    law={"E": about(1.2), "A": about(40.0), "B": about(90.0), "alpha": about(0.3), "beta": about(0.4)},
+    size_share=about(0.5),
+    check=Check(
+        run=RUN.model_copy(update={"bits_per_byte": 1.85, "tokens": 6_000_000}),
+        expected=estimate(1.8, 0.1),
+        times_the_compute=4.2,
+    ),
+    fitted=[SizeLoss(tokens=tokens, parameters=size, bits_per_byte=2.0)
+            for tokens in (100_000, 400_000) for size in (3e5, 9e5)],
+    isoflop=[IsoflopPoint(flop=1e11, parameters=size, bits_per_byte=2.0, best=size == 2e5,
+                          best_size=Interval(low=1e4, high=3e5))
+             for size in (1e5, 2e5, 4e5)],
+    budgets=[
+        Budget(hours=10, times_the_compute=30.0, parameters=Estimate(value=2e6, low=1.6e6, high=2.4e6),
+               tokens=Estimate(value=9e6, low=7.2e6, high=10.8e6),
+               bits_per_byte=Estimate(value=1.7, low=1.36, high=2.04))
     ],
-}  # fmt: skip
+)  # fmt: skip
 
 
 def with_search(figures: Figures) -> Figures:
-    metrics = copy.deepcopy(dict(figures.metrics))
     trials = [
         SearchTrial(trial=k, value=0.1 * k, percent=100.0, state="finished", failure="",
                     settings={"finetune_classifier.optimizer.lr": 0.01 * (k + 1), "config.x": "ab"[k % 2]})
@@ -226,7 +236,6 @@ def with_search(figures: Figures) -> Figures:
                  difference=0.1, interval=Interval(low=0.05, high=0.15)),
         Ablation(trick="three", measure="test error", paper="", source="", failure=EVIL),
     ]  # fmt: skip
-    metrics["scaling"] = copy.deepcopy(SCALING)
     search = SearchFigures(
         key="search", num_trials=4, headstart="ulmfit", stage="finetune_classifier", labels=400,
         measure="validation error", best=BestTrial(trial=0, value=0.0, settings=trials[0].settings),
@@ -234,7 +243,7 @@ def with_search(figures: Figures) -> Figures:
         logarithmic=["finetune_classifier.optimizer.lr"], trials=trials,
     )  # fmt: skip
     ablations = AblationFigures(key="ledger", headstart="ulmfit", labels=100, num_seeds=1, rows=rows)
-    return dataclasses.replace(figures, metrics=metrics, search=search, ablations=ablations)
+    return dataclasses.replace(figures, search=search, ablations=ablations, scaling=SCALING)
 
 
 def both_with_figures(figures: Figures) -> Figures:
@@ -748,16 +757,23 @@ def test_a_law_is_told_with_what_it_predicted_and_where_it_ends(figures):
     assert made in text
     assert "| 10 | 2 million | 1.6 million to 2.4 million | 9 million |" in text
     assert "Beyond about" not in text  # no run read the text four times
-    found = told["scaling"]
-    found["check"]["bits_per_byte"], found["runs"][0]["tokens"] = 1.95, 5_000_000
-    text = " ".join(summary(told).split())
+    assert SCALING.check is not None
+    assert SCALING.check.holds
+    wrong = SCALING.check.model_copy(
+        update={"run": SCALING.check.run.model_copy(update={"bits_per_byte": 1.95})}
+    )
+    assert not wrong.holds
+    runs = [RUN.model_copy(update={"tokens": 5_000_000}), *SCALING.runs[1:]]
+    other = SCALING.model_copy(update={"check": wrong, "runs": runs})
+    text = " ".join(summary(dataclasses.replace(told, scaling=other)).split())
     assert "it finished at 1.950, outside the interval" in text
     assert "The longest runs read the text 5.0 times. Beyond about 4 passes" in text
     assert "has no floor E" not in text
-    found["law"]["E"]["value"] = 1e-6
-    text = " ".join(summary(told).split())
+    law = SCALING.law | {"E": Estimate(value=1e-6, low=0.0, high=1.3)}
+    floorless = dataclasses.replace(told, scaling=SCALING.model_copy(update={"law": law}))
+    text = " ".join(summary(floorless).split())
     assert "The best fit has no floor E" in text
-    assert f"| E | none found | up to {found['law']['E']['high']:.3g} |" in text
+    assert "| E | none found | up to 1.3 |" in text
     drawn = page(told, Provenance())
     assert 'id="chart-scaling-runs"' in drawn
     assert 'id="chart-scaling-isoflop"' in drawn
@@ -792,8 +808,7 @@ def test_figures_are_read_as_they_were_written(figures, tmp_path):
 def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_path):
     folders = written(figures, tmp_path)
     found = data.read(*folders, {"ulmfit": "pieces"}, {})
-    assert found.search is found.ablations is found.distilled is None
-    assert found.get("scaling") is None
+    assert found.search is found.ablations is found.distilled is found.scaling is None
     searched = with_search(figures).search
     assert searched is not None
     write_figures(folders[0] / "tune.json", dumped(searched))
@@ -966,9 +981,12 @@ def hostile(figures: Figures) -> Figures:
     best = search.best.model_copy(update={"settings": search.best.settings | {"config.x": EVIL}})
     first, *others = ablations.rows
     first = first.model_copy(update={"trick": EVIL, "paper": EVIL, "source": EVIL})
-    figures.metrics["scaling"]["runs"][0]["size"] = EVIL
+    assert figures.scaling is not None
+    smallest, *larger = figures.scaling.runs
+    runs = [smallest.model_copy(update={"size": EVIL}), *larger]
     return dataclasses.replace(
         with_curve(figures, failed=figures.curve.failed | {EVIL: EVIL}),
+        scaling=figures.scaling.model_copy(update={"runs": runs}),
         search=search.model_copy(update={"trials": trials, "best": best}),
         ablations=ablations.model_copy(update={"rows": [first, *others]}),
     )

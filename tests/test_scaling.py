@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,10 @@ from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Law, Runs, Throughput
 from pipeline.execution.plan import answer
-from pipeline.figures.files import VERSION
+from pipeline.figures.estimates import Spent
+from pipeline.figures.files import dumped, write_figures
+from pipeline.figures.scaling import ScalingFigures, ScalingRun
+from pipeline.figures.sweeps import NoTrials
 from pipeline.project.project import Project
 from pipeline.report import scaling as say
 from pipeline.settings.loader import overlay, read_yaml
@@ -95,7 +97,8 @@ def test_a_fit_to_runs_that_follow_no_law_is_finite(which):
         "rises": 1e-3 * N**0.3,
     }[which]
     fitted = scaling_law.fit_with_interval(dataclasses.replace(runs, loss=loss), Bootstrap(5, 0.9, 1))
-    assert np.isfinite(fitted.expected(1e7, 1e7)).all()
+    expected = fitted.expected(1e7, 1e7)
+    assert np.isfinite([expected.value, expected.low, expected.high]).all()
     if which == "no floor":
         assert not fitted.law.has_floor(float(loss.min()))
     for law in (fitted.law, *fitted.drawn):
@@ -117,9 +120,9 @@ def test_intervals_hold_the_truth_and_widen_with_noise_and_distance():
     widths = []
     for fitted in fits:
         near, far = (fitted.expected(size, size) for size in (2e6, 2e7))
-        for size, (_, low, high) in ((2e6, near), (2e7, far)):
-            assert low <= HOFFMANN.loss(size, size) <= high
-        widths += [near[2] - near[1], far[2] - far[1]]
+        for size, expected in ((2e6, near), (2e7, far)):
+            assert expected.holds(float(HOFFMANN.loss(size, size)))
+        widths += [near.high - near.low, far.high - far.low]
     little_near, little_far, much_near, much_far = widths
     assert little_near < much_near
     assert little_far < much_far
@@ -173,22 +176,19 @@ def test_a_size_that_trains_faster_is_worth_more():
 
 
 def test_the_speed_of_a_size_is_that_of_its_longest_runs():
-    rows = [
-        {
-            "parameters": 10.0,
-            "tokens": tokens,
-            "bits_per_byte": 1.0,
-            "core_seconds": seconds,
-            "gpu_seconds": 0.0,
-        }
-        for tokens, seconds in ((100.0, 9.0), (1000.0, 30.0))
-    ]
-    assert scaling_law.throughput_of(rows).at(10.0) == pytest.approx(6 * 10 * 1000 / 30)
-    other = {"seed": 2, "core_seconds": 50.0}
-    assert scaling_law.throughput_of([*rows, rows[1] | other]).at(10.0) == pytest.approx(6 * 10 * 2000 / 80)
+    def made(parameters: int, tokens: int, core_seconds: float, gpu_seconds: float = 0.0) -> ScalingRun:
+        return ScalingRun(
+            size="", parameters=parameters, tokens=tokens, seed=1, flop=6.0 * parameters * tokens,
+            bits_per_byte=1.0,
+            cost=Spent(seconds=1.0, core_seconds=core_seconds, gpu_seconds=gpu_seconds),
+        )  # fmt: skip
+
+    runs = [made(10, 100, 9.0), made(10, 1000, 30.0)]
+    assert scaling_law.throughput_of(runs).at(10.0) == pytest.approx(6 * 10 * 1000 / 30)
+    other = made(10, 1000, 50.0)
+    assert scaling_law.throughput_of([*runs, other]).at(10.0) == pytest.approx(6 * 10 * 2000 / 80)
     # A sweep that went on with a GPU: the speed of the GPU is that of the runs there.
-    there = rows[1] | {"parameters": 20.0, "gpu_seconds": 2.0}
-    found = scaling_law.throughput_of([*rows, there])
+    found = scaling_law.throughput_of([*runs, made(20, 1000, 30.0, gpu_seconds=2.0)])
     assert found.num_parameters == pytest.approx([20.0])
     assert found.at(20.0) == pytest.approx(6 * 20 * 1000 / 2)
 
@@ -221,7 +221,7 @@ class Pretended:
         return Checkpoint(1, {}, {"validation": figures, **spent})
 
 
-def scaled(folder: Path, **changes: Any) -> dict[str, Any]:
+def scaled(folder: Path, **changes: Any) -> ScalingFigures | NoTrials:
     tokens = write_tokens(folder / "shards")
     link = TokenLink(str(tokens), "unused", "abc")
     (folder / "tokens/gpt").mkdir(parents=True)
@@ -246,12 +246,11 @@ def scaled(folder: Path, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def found(tmp_path, monkeypatch) -> dict[str, Any]:
+def found(tmp_path, monkeypatch) -> ScalingFigures:
     figures = scaled(tmp_path)
+    assert isinstance(figures, ScalingFigures)
     (tmp_path / "reports/metrics").mkdir(parents=True)
-    (tmp_path / "reports/metrics/scaling.json").write_text(
-        json.dumps({"version": VERSION, **figures}), encoding="utf-8"
-    )
+    write_figures(tmp_path / "reports/metrics/scaling.json", dumped(figures))
     (tmp_path / "data").mkdir()
     shutil.move(tmp_path / "out", tmp_path / "data/scaling")
     monkeypatch.chdir(tmp_path)
@@ -259,19 +258,21 @@ def found(tmp_path, monkeypatch) -> dict[str, Any]:
 
 
 def test_the_stage_finds_the_law_of_its_runs_and_predicts_a_larger_one(found):
-    assert len(found["runs"]) == 12
-    (failed,) = (run for run in found["runs"] if run["failure"])
-    assert failed["failure"] == "the training loss is nan"
+    assert len(found.runs) == 12
+    (failed,) = found.failed
+    assert failed.failure == "the training loss is nan"
     for name, value in dataclasses.asdict(TRUTH).items():
-        assert found["law"][name]["value"] == pytest.approx(value, rel=0.05), name
-    check = found["check"]
-    assert check["expected"] == pytest.approx(check["bits_per_byte"], rel=1e-3)
-    assert check["times_the_compute"] > 4
-    assert found["size_share"]["value"] == pytest.approx(0.35 / 0.75, rel=0.05)
-    for flop in {point["flop"] for point in found["isoflop"]}:
-        curve = [point for point in found["isoflop"] if point["flop"] == flop]
-        (best,) = (point for point in curve if point["best"])
-        assert best["bits_per_byte"] == min(point["bits_per_byte"] for point in curve)
+        assert found.law[name].value == pytest.approx(value, rel=0.05), name
+    check = found.check
+    assert check.expected.value == pytest.approx(check.run.loss, rel=1e-3)
+    assert check.times_the_compute > 4
+    assert found.size_share.value == pytest.approx(0.35 / 0.75, rel=0.05)
+    for flop in {point.flop for point in found.isoflop}:
+        curve = [point for point in found.isoflop if point.flop == flop]
+        (best,) = (point for point in curve if point.best)
+        assert best.bits_per_byte == min(point.bits_per_byte for point in curve)
+    assert say.law(found)
+    assert len(say.runs(found)) == 11
 
 
 def test_runs_that_failed_are_not_made_again_for_the_check(tmp_path, monkeypatch):
@@ -325,9 +326,11 @@ def test_a_plan_for_no_number_is_refused(found, hours, teraflops):
 def test_a_check_that_fails_leaves_the_law(tmp_path, monkeypatch):
     monkeypatch.setattr(Pretended, "failing", ("check",))
     found = scaled(tmp_path)
-    assert found["check"]["failure"] == "the training loss is nan"
-    assert found["check"]["expected"] > 0
-    assert found["law"]["alpha"]["value"] == pytest.approx(TRUTH.alpha, rel=0.05)
+    assert isinstance(found, ScalingFigures)
+    assert found.check is not None
+    assert found.check.run.failure == "the training loss is nan"
+    assert found.check.expected.value > 0
+    assert found.law["alpha"].value == pytest.approx(TRUTH.alpha, rel=0.05)
 
 
 def test_a_plan_says_what_the_law_says_and_takes_the_measured_speed(found):
@@ -336,20 +339,20 @@ def test_a_plan_says_what_the_law_says_and_takes_the_measured_speed(found):
     planned = answer(hours=seconds / 3600 / 4, device="core", count=4, teraflops=None)
     best = TRUTH.optimum(1e6 * seconds)
     assert planned.flop_per_second == pytest.approx(1e6)
-    beyond = dataclasses.replace(planned, best=dataclasses.replace(planned.best, times_the_compute=2.0))
+    beyond = dataclasses.replace(planned, best=planned.best.model_copy(update={"times_the_compute": 2.0}))
     without = dataclasses.replace(beyond, has_floor=False)
-    cautious = f"the lowest that they allow; {planned.best.bits_per_byte_high:.3f} is the cautious answer"
+    cautious = f"the lowest that they allow; {planned.best.bits_per_byte.high:.3f} is the cautious answer"
     assert cautious in say.planned(without)[-1]
     assert not any("cautious" in line for line in say.planned(beyond))
-    assert planned.best.parameters == pytest.approx(best.num_parameters, rel=0.1)
-    assert planned.best.bits_per_byte == pytest.approx(float(TRUTH.loss(*best)), rel=1e-3)
-    assert min(each.bits_per_byte[0] for each in planned.choices) == planned.best.bits_per_byte
+    assert planned.best.parameters.value == pytest.approx(best.num_parameters, rel=0.1)
+    assert planned.best.bits_per_byte.value == pytest.approx(float(TRUTH.loss(*best)), rel=1e-3)
+    assert min(each.bits_per_byte.value for each in planned.choices) == planned.best.bits_per_byte.value
     for each in planned.choices:
         assert 6 * each.num_parameters * each.num_tokens == pytest.approx(1e6 * seconds)
-    passes = planned.best.tokens / planned.corpus_tokens / 2
+    passes = planned.best.tokens.value / planned.corpus_tokens / 2
     limited = answer(seconds / 3600 / 4, "core", 4, None, most_passes=passes)
-    assert limited.best.tokens == pytest.approx(planned.best.tokens / 2, rel=0.02)
-    assert max(each.num_tokens for each in limited.choices) <= planned.best.tokens / 2
+    assert limited.best.tokens.value == pytest.approx(planned.best.tokens.value / 2, rel=0.02)
+    assert max(each.num_tokens for each in limited.choices) <= planned.best.tokens.value / 2
     with pytest.raises(ValueError, match="the runs of the law were made on CPU cores"):
         answer(1.0, "gpu", 1, None)
     assert answer(1.0, "gpu", 1, 2e-6).flop_per_second == pytest.approx(2e6)
@@ -374,5 +377,5 @@ def test_runs_that_tell_nothing_are_refused_before_any_is_made(tmp_path, monkeyp
 
 def test_without_sizes_nothing_is_trained(tmp_path, monkeypatch):
     monkeypatch.delattr(Pretended, "outcomes")
-    assert scaled(tmp_path, sizes={})["num_trials"] == 0
+    assert isinstance(scaled(tmp_path, sizes={}), NoTrials)
     assert (tmp_path / "out/laws.csv").read_text().split() == ["E,A,B,alpha,beta"]

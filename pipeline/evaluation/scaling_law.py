@@ -14,15 +14,17 @@ Shapes: R runs, S laws drawn by bootstrap.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pipeline.evaluation.label_curve import Bootstrap
+from pipeline.figures.estimates import Estimate, Interval
+from pipeline.figures.scaling import BestUse, Device, ScalingRun
 
 FLOP_PER_WEIGHT = 6.0  # and token, forward and backward: Kaplan et al. 2020, section 2.1
 LEAST_DISTINCT = 3  # sizes, and numbers of tokens: with two, a power law has no floor
@@ -40,9 +42,6 @@ _CONSTANTS = 5
 _LEAST_TERM = -12.0  # logarithm of a term over the lowest loss, where it no longer matters
 _STARTS = 20
 _SIZES_OF_PLAN = np.geomspace(1e-3, 1e8, 2201)  # times the largest that was measured
-
-
-Device = Literal["core", "gpu"]
 
 
 class Optimum(NamedTuple):
@@ -96,9 +95,10 @@ class Runs:
         return FLOP_PER_WEIGHT * self.num_parameters * self.num_tokens
 
     @classmethod
-    def of_rows(cls, rows: Sequence[Mapping[str, Any]]) -> Runs:
-        columns = ("parameters", "tokens", "bits_per_byte")
-        return cls(*(np.array([row[name] for row in rows], float) for name in columns))
+    def of(cls, runs: Sequence[ScalingRun]) -> Runs:
+        """Runs that finished."""
+        columns = zip(*((run.parameters, run.tokens, run.loss) for run in runs), strict=True)
+        return cls(*(np.array(column, float) for column in columns))
 
     @property
     def determine_a_law(self) -> bool:
@@ -131,20 +131,26 @@ class Fitted:
     drawn: list[Law]
     bootstrap: Bootstrap
 
-    def interval(self, values: Iterable[float]) -> tuple[float, float]:
-        return self.bootstrap.interval(np.fromiter(values, float))
+    def interval(self, values: Iterable[float]) -> Interval:
+        low, high = self.bootstrap.interval(np.fromiter(values, float))
+        return Interval(low=low, high=high)
+
+    def estimate(self, value: float, drawn: Iterable[float]) -> Estimate:
+        """`drawn`: the value by each drawn law."""
+        interval = self.interval(drawn)
+        return Estimate(value=value, low=interval.low, high=interval.high)
 
     @cached_property
     def residuals(self) -> np.ndarray:
         """The residuals of the logarithm of the loss (R,), as large as those of further runs."""
         return _residuals(self.runs, self.law)
 
-    def expected(self, num_parameters: float, num_tokens: float) -> tuple[float, float, float]:
+    def expected(self, num_parameters: float, num_tokens: float) -> Estimate:
         """The loss of one more run, with an interval: by the drawn laws, each with a residual of the runs."""
         rng = np.random.default_rng(self.bootstrap.seed)
         off = np.exp(rng.choice(self.residuals, len(self.drawn)))
         drawn = np.array([law.loss(num_parameters, num_tokens) for law in self.drawn]) * off
-        return float(self.law.loss(num_parameters, num_tokens)), *self.interval(drawn)
+        return self.estimate(float(self.law.loss(num_parameters, num_tokens)), drawn)
 
 
 def fit_with_interval(runs: Runs, bootstrap: Bootstrap) -> Fitted:
@@ -248,16 +254,21 @@ class Throughput:
         return np.asarray(device_seconds * self.at(num_parameters) / FLOP_PER_WEIGHT / num_parameters)
 
 
-def device_of(rows: Sequence[Mapping[str, Any]]) -> Device:
+def device_of(runs: Sequence[ScalingRun]) -> Device:
     """The device that the runs were made on; a GPU if any was."""
-    return "gpu" if any(row["gpu_seconds"] for row in rows) else "core"
+    return "gpu" if any(run.cost is not None and run.cost.gpu_seconds for run in runs) else "core"
 
 
-def throughput_of(rows: Sequence[Mapping[str, Any]]) -> Throughput:
+def throughput_of(finished: Sequence[ScalingRun]) -> Throughput:
     """The speed of each size, in its longest runs. What a run costs beside its steps counts, too."""
-    spent = f"{device_of(rows)}_seconds"
-    rows = [row for row in rows if row[spent]]  # a sweep may have begun on another device
-    runs, device_seconds = Runs.of_rows(rows), np.array([row[spent] for row in rows], float)
+    on_gpu = device_of(finished) == "gpu"
+    spent = [
+        (run, run.cost.gpu_seconds if on_gpu else run.cost.core_seconds)
+        for run in finished
+        if run.cost is not None
+    ]
+    spent = [each for each in spent if each[1]]  # a sweep may have begun on another device
+    runs, device_seconds = Runs.of([run for run, _ in spent]), np.array([each for _, each in spent])
     sizes = np.unique(runs.num_parameters)
     rates = []
     for size in sizes:
@@ -277,25 +288,9 @@ def best_in(
     return Optimum(float(sizes[best]), float(tokens[best]))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The best that a budget buys, each figure with an interval."""
-
-    parameters: float
-    parameters_low: float
-    parameters_high: float
-    tokens: float
-    tokens_low: float
-    tokens_high: float
-    bits_per_byte: float
-    bits_per_byte_low: float
-    bits_per_byte_high: float
-    times_the_compute: float  # over the largest run that was measured
-
-
 def plan(
     fitted: Fitted, throughput: Throughput, device_seconds: float, most_tokens: float = math.inf
-) -> Plan:
+) -> BestUse:
     """The size and tokens of the lowest loss, and the loss that these have.
 
     The intervals of size and tokens are of the best ones by each drawn law; that of the loss is of one run of
@@ -304,9 +299,9 @@ def plan(
     size, tokens = best_in(fitted.law, throughput, device_seconds, most_tokens)
     drawn = [best_in(law, throughput, device_seconds, most_tokens) for law in fitted.drawn]
     flop = FLOP_PER_WEIGHT * size * tokens
-    return Plan(
-        size, *fitted.interval(each.num_parameters for each in drawn),
-        tokens, *fitted.interval(each.num_tokens for each in drawn),
-        *fitted.expected(size, tokens),
-        flop / float(fitted.runs.flop.max()),
-    )  # fmt: skip
+    return BestUse(
+        parameters=fitted.estimate(size, (each.num_parameters for each in drawn)),
+        tokens=fitted.estimate(tokens, (each.num_tokens for each in drawn)),
+        bits_per_byte=fitted.expected(size, tokens),
+        times_the_compute=flop / float(fitted.runs.flop.max()),
+    )

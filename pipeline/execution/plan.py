@@ -6,14 +6,14 @@ import csv
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
-from pipeline.evaluation.scaling_law import Device, Fitted, Law, Plan, Runs, Throughput
-from pipeline.figures.files import read_figures
+from pipeline.evaluation.scaling_law import Fitted, Law, Runs, Throughput
+from pipeline.figures.files import checked, read_figures
+from pipeline.figures.scaling import BestUse, Device, ScalingFigures
 from pipeline.report.scaling import Answer, Choice
 
 METRICS, LAWS = Path("reports/metrics/scaling.json"), Path("data/scaling/laws.csv")
@@ -43,15 +43,15 @@ def answer(
     found, fitted = _read()
     throughput = _throughput(found, device, teraflops)
     device_seconds = 3600.0 * hours * count
-    most_tokens = math.inf if most_passes is None else most_passes * found["corpus_tokens"]
+    most_tokens = math.inf if most_passes is None else most_passes * found.corpus_tokens
     best = scaling_law.plan(fitted, throughput, device_seconds, most_tokens)
     return Answer(
-        headstart=found["headstart"],
-        confidence=found["confidence"],
-        corpus_tokens=found["corpus_tokens"],
+        headstart=found.headstart,
+        confidence=found.confidence,
+        corpus_tokens=found.corpus_tokens,
         device=device,
         device_hours=hours * count,
-        flop_per_second=float(throughput.at(best.parameters)),
+        flop_per_second=float(throughput.at(best.parameters.value)),
         has_floor=fitted.law.has_floor(float(fitted.runs.loss.min())),
         best=best,
         choices=[
@@ -62,42 +62,32 @@ def answer(
 
 def _choice(
     times: float,
-    best: Plan,
+    best: BestUse,
     fitted: Fitted,
     throughput: Throughput,
     device_seconds: float,
     most_tokens: float,
 ) -> Choice:
-    size = times * best.parameters
+    size = times * best.parameters.value
     tokens = min(float(throughput.tokens(size, device_seconds)), most_tokens)
     return Choice(times, size, tokens, fitted.expected(size, tokens))
 
 
-def _read() -> tuple[dict[str, Any], Fitted]:
-    """The metrics of the stage, and its law. Raises ValueError if either is missing or damaged."""
+def _read() -> tuple[ScalingFigures, Fitted]:
+    """The figures of the stage, and its law. Raises ValueError if either is missing or damaged."""
     advice = "run `headstart use scaling`, or set scaling.sizes, and then `dvc repro scaling`"
     if not METRICS.exists():
         raise ValueError(f"{METRICS}: no such file; {advice}")
-    try:
-        found = read_figures(METRICS)
-        if found.get("num_trials") == 0:
-            raise ValueError(f"there is no scaling law here, as scaling.sizes was empty; {advice}")
-        return found, _fitted(found)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{METRICS} is damaged ({error}); `dvc repro scaling` makes it again") from error
-
-
-def _fitted(found: dict[str, Any]) -> Fitted:
+    content = read_figures(METRICS)
+    if content.get("num_trials") == 0:
+        raise ValueError(f"there is no scaling law here, as scaling.sizes was empty; {advice}")
+    found = checked(ScalingFigures, content, str(METRICS), "`dvc repro scaling` makes it again")
     law, drawn = _laws()
-    if asdict(law) != {name: each["value"] for name, each in found["law"].items()}:
+    if asdict(law) != {name: each.value for name, each in found.law.items()}:
         raise ValueError(
             f"{LAWS} has another law than {METRICS}; `dvc checkout` or `dvc repro scaling` mends it"
         )
-    return Fitted(Runs.of_rows(_done(found)), law, drawn, Bootstrap(1, found["confidence"], found["seed"]))
-
-
-def _done(found: dict[str, Any]) -> list[dict[str, Any]]:
-    return [row for row in found["runs"] if not row["failure"]]
+    return found, Fitted(Runs.of(found.finished), law, drawn, Bootstrap(1, found.confidence, found.seed))
 
 
 def _laws() -> tuple[Law, list[Law]]:
@@ -115,15 +105,14 @@ def _laws() -> tuple[Law, list[Law]]:
     return laws[0], laws[1:]
 
 
-def _throughput(found: dict[str, Any], device: Device, teraflops: float | None) -> Throughput:
-    rows = _done(found)
+def _throughput(found: ScalingFigures, device: Device, teraflops: float | None) -> Throughput:
     if teraflops is not None:
-        sizes = np.unique(Runs.of_rows(rows).num_parameters)
+        sizes = np.unique(Runs.of(found.finished).num_parameters)
         return Throughput(sizes, np.full(len(sizes), 1e12 * teraflops))
-    if device != found["device"]:
-        measured, other = ("CPU cores", "GPU") if found["device"] == "core" else ("GPUs", "CPU core")
+    if device != found.device:
+        measured, other = ("CPU cores", "GPU") if found.device == "core" else ("GPUs", "CPU core")
         raise ValueError(
             f"the runs of the law were made on {measured}, so the speed of a {other} is not known; say what "
             "one reaches in training, with --teraflops, or make the runs there"
         )
-    return scaling_law.throughput_of(rows)
+    return scaling_law.throughput_of(found.finished)

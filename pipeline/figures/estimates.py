@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -23,7 +23,11 @@ class Interval(Figure):
     high: float
 
     def __format__(self, form: str) -> str:
-        return f"{self.low:{form}} to {self.high:{form}}"
+        return self.said(lambda number: format(number, form))
+
+    def said(self, number: Callable[[float], str]) -> str:
+        """The interval, with each number as `number` spells it."""
+        return f"{number(self.low)} to {number(self.high)}"
 
     def holds(self, value: float) -> bool:
         return self.low <= value <= self.high
@@ -38,8 +42,8 @@ class Estimate(Interval):
     def interval(self) -> Interval:
         return Interval(low=self.low, high=self.high)
 
-    def __format__(self, form: str) -> str:
-        return f"{self.value:{form}} ({self.interval:{form}})"
+    def said(self, number: Callable[[float], str]) -> str:
+        return f"{number(self.value)} ({self.interval.said(number)})"
 
 
 class Difference(Estimate):

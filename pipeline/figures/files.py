@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from pipeline.figures.estimates import Figure
 from pipeline.files.atomic import atomic_write_text
+
+F = TypeVar("F", bound=Figure)
 
 VERSION = 1  # of the format of files under reports/metrics
 _RERUN = "run `dvc repro`"
@@ -49,3 +53,13 @@ def parsed_figures(text: str, where: str, remedy: str = _RERUN) -> dict[str, Any
         raise ValueError(f"{where} has {has}, and this headstart reads version {VERSION}; {remedy}")
     found: dict[str, Any] = content
     return found
+
+
+def checked(kind: type[F], found: Mapping[str, Any], where: str, remedy: str = _RERUN) -> F:
+    """The figures that JSON holds. Raises ValueError, with `where` and `remedy`, if it holds others."""
+    try:
+        return kind.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where} is damaged: {key}: {first['msg']}; {remedy}") from error

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeline.figures.classifiers import Threshold
+from pipeline.figures.scaling import IsoflopPoint, ScalingFigures
 from pipeline.figures.sweeps import Ablation, SearchFigures
 from pipeline.report.figures import ConfusionRow, PointRow, PriceRow, RiskRow, Row
 
@@ -501,11 +502,12 @@ def ablations(found: Sequence[Ablation], measure: str) -> Any:
     return _sized(alt.layer(zero, *([bars] if known else []), points), height=max(120, 24 * len(rows)))
 
 
-def loss_by_size(rows: Sequence[Row], fitted: Sequence[Row]) -> Any:
+def loss_by_size(found: ScalingFigures) -> Any:
     """Bits per byte against size, coloured by the number of tokens: points as measured, lines by the law."""
     import altair as alt
 
-    tokens = [f"{number:,}" for number in sorted({row["tokens"] for row in rows})]
+    rows = [run.model_dump(exclude={"cost"}) for run in found.finished]
+    tokens = [f"{number:,}" for number in sorted({run.tokens for run in found.finished})]
 
     def drawn(some: Sequence[Row]) -> Any:
         named = [{**row, "number": f"{row['tokens']:,}"} for row in some]
@@ -517,22 +519,31 @@ def loss_by_size(rows: Sequence[Row], fitted: Sequence[Row]) -> Any:
             alt.Tooltip("bits_per_byte:Q", format=".3f"), alt.Tooltip("fitted:Q", format=".3f")]  # fmt: skip
     points = drawn(rows).mark_point(filled=True, size=60, opacity=1)
     points = points.encode(shape=_shape("number:N", tokens), tooltip=tips)
-    return _sized(alt.layer(drawn(fitted).mark_line(opacity=0.7), points))
+    return _sized(
+        alt.layer(drawn([each.model_dump() for each in found.fitted]).mark_line(opacity=0.7), points)
+    )
 
 
-def isoflop(rows: Sequence[Row]) -> Any:
+def isoflop(law: Sequence[IsoflopPoint]) -> Any:
     """Bits per byte against size for each of some computes, with each one's best size and its interval."""
     import altair as alt
 
-    named = [{**row, "compute": f"{row['flop']:.1e} FLOP"} for row in rows]
-    names = list(dict.fromkeys(row["compute"] for row in named))
+    named = [
+        {
+            "compute": f"{each.flop:.1e} FLOP",
+            "parameters": each.parameters,
+            "bits_per_byte": each.bits_per_byte,
+        }
+        for each in law
+    ]
+    names = list(dict.fromkeys(str(row["compute"]) for row in named))
     base = {"x": _size_axis(), "y": _bits_axis(), "color": _colour("compute:N", "", names)}
     lines = alt.Chart(_data(named)).mark_line().encode(**base)
-    sizes = [row["parameters"] for row in named]
+    sizes = [each.parameters for each in law]
     points = [
-        {**row, "low": max(row["low"], min(sizes)), "high": min(row["high"], max(sizes))}
-        for row in named
-        if row["best"]
+        {**row, "low": max(each.best_size.low, min(sizes)), "high": min(each.best_size.high, max(sizes))}
+        for row, each in zip(named, law, strict=True)
+        if each.best
     ]
     reach = alt.Chart(_data(points)).mark_rule(strokeWidth=2, opacity=0.6)
     reach = reach.encode(**base | {"x": _size_axis("low"), "x2": "high:Q"})

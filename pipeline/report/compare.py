@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.figures.classifiers import EvaluateFigures
-from pipeline.figures.files import parsed_figures
+from pipeline.figures.files import checked, parsed_figures
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures
-from pipeline.report.figures import Labelled, checked, name_of
+from pipeline.report.figures import Labelled, name_of
 
 _DEVIATIONS = 2.0  # of the difference of two means over seeds
 

@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import ValidationError
+from typing import Any
 
 from pipeline.figures.classifiers import CandidateFigures, EvaluateFigures
-from pipeline.figures.estimates import Figure
-from pipeline.figures.files import read_figures
+from pipeline.figures.files import F, checked, read_figures
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures, LabelsNeeded
+from pipeline.figures.scaling import ScalingFigures
 from pipeline.figures.studies import ChoosingStudy
 from pipeline.figures.sweeps import AblationFigures, DistilFigures, SearchFigures
 from pipeline.project import stages
@@ -24,7 +22,6 @@ from pipeline.report.studies import Study
 from pipeline.settings.arm import TFIDF, Arm, Use
 
 Row = Mapping[str, Any]
-F = TypeVar("F", bound=Figure)
 
 TRAININGS = stages.of_kind("trains")
 FROZEN = ("pretrain_lm", "finetune_lm", "read_features")  # the stages behind a probe
@@ -80,6 +77,7 @@ class Figures:
     distilled: DistilFigures | None = None
     ablations: AblationFigures | None = None
     search: SearchFigures | None = None
+    scaling: ScalingFigures | None = None
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         return self.metrics[name]
@@ -139,8 +137,6 @@ def read(
     found: dict[str, Mapping[str, Any]] = {name: read_figures(metrics / f"{name}.json") for name in needed}
     labelled = _labelled(metrics)
     has_labels = labelled is not None
-    if (scaling := _of_sweep(metrics / "scaling.json")) is not None:
-        found["scaling"] = scaling
     return Figures(
         tokenizers=dict(tokenizers),
         labelled=labelled,
@@ -156,6 +152,7 @@ def read(
         distilled=_sweep(DistilFigures, metrics / "distil_classifier.json"),
         ablations=_sweep(AblationFigures, metrics / "ablate.json"),
         search=_sweep(SearchFigures, metrics / "tune.json"),
+        scaling=_sweep(ScalingFigures, metrics / "scaling.json"),
     )
 
 
@@ -178,16 +175,6 @@ def _labelled(metrics: Path) -> Labelled | None:
     return Labelled(
         checked(EvaluateFigures, evaluated, str(files[0])), checked(LabelCurveFigures, curve, str(files[1]))
     )
-
-
-def checked(kind: type[F], found: Mapping[str, Any], where: str, remedy: str = "run `dvc repro`") -> F:
-    """The figures that JSON holds. Raises ValueError, with `where` and `remedy`, if it holds others."""
-    try:
-        return kind.model_validate(found)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{where} is damaged: {key}: {first['msg']}; {remedy}") from error
 
 
 def _json(file: Path) -> Any:

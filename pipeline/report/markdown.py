@@ -33,9 +33,9 @@ def summary(figures: Figures) -> str:
     if figures.ablations is not None:
         found = f"{sentences.ablations(figures)}\n\n{table(_ablations(figures))}"
         sections.append(("What each trick is worth", found))
-    if figures.get("scaling") is not None:
-        found = _paragraphs([plain(said) for said in scaling.sentences(figures)]).lstrip()
-        found += f"\n{table(scaling.law(figures))}\n{table(scaling.budgets(figures))}"
+    if (law := figures.scaling) is not None:
+        found = _paragraphs([plain(said) for said in scaling.sentences(law)]).lstrip()
+        found += f"\n{table(scaling.law(law))}\n{table(scaling.budgets(law))}"
         sections.append(("What more compute would buy", found))
     sections += [
         ("Test documents that are also in the training text", f"{sentences.leakage(figures)}\n"),

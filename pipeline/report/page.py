@@ -484,31 +484,30 @@ def _ablations(figures: Figures) -> str:
 
 
 def _scaling(figures: Figures) -> str:
-    found = figures.get("scaling")
+    found = figures.scaling
     if found is None:
         return ""
-    rows = [row for row in found["runs"] if not row["failure"]]
     return (
-        _paragraphs(scaling.sentences(figures))
+        _paragraphs(scaling.sentences(found))
         + _figure(
             "scaling-runs",
-            charts.loss_by_size(rows, found["fitted"]),
+            charts.loss_by_size(found),
             "Each point is a run; the lines are the law, by number of tokens.",
         )
         + _figure(
             "scaling-isoflop",
-            charts.isoflop(found["isoflop"]),
+            charts.isoflop(found.isoflop),
             "By the law, equal compute spent on other sizes: a small network reads more text. The points are "
             "the best sizes, with their intervals. The topmost line is of the smallest run, the lowest of "
             "four times the largest.",
         )
         + "<h3>The law</h3>"
-        + _table(scaling.law(figures))
+        + _table(scaling.law(found))
         + "<h3>What a budget is best spent on</h3>"
-        + _table(scaling.budgets(figures))
+        + _table(scaling.budgets(found))
         + "<p class='note'>At the speed measured here. Other budgets: <code>headstart plan</code>.</p>"
         + "<h3>The runs</h3>"
-        + _table(scaling.runs(figures))
+        + _table(scaling.runs(found))
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from pipeline.evaluation.scaling_law import EXPONENTS, Device, Law, Plan
-from pipeline.report.figures import Figures
+from pipeline.evaluation.scaling_law import EXPONENTS, Law
+from pipeline.figures.estimates import Estimate, Interval
+from pipeline.figures.scaling import BestUse, Check, Device, ScalingFigures
 from pipeline.report.tables import Table
 
 REPEATED = 4.0  # passes over a text that are nearly as good as fresh text: Muennighoff et al. 2023
@@ -21,7 +21,7 @@ class Choice:
     times_the_best: float
     num_parameters: float
     num_tokens: float
-    bits_per_byte: tuple[float, float, float]  # expected, and its interval
+    bits_per_byte: Estimate  # expected
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,21 @@ class Answer:
     device_hours: float
     flop_per_second: float  # of one device, at the best size
     has_floor: bool  # the law: else it promises the lowest losses that its runs allow
-    best: Plan
+    best: BestUse
     choices: list[Choice]
 
 
-def sentences(figures: Figures) -> list[str]:
+def sentences(found: ScalingFigures) -> list[str]:
     """Sentences on the law, on where it ends, and on how its check ended."""
-    found = figures["scaling"]
-    law, share = found["law"], found["size_share"]
-    done = [row for row in found["runs"] if not row["failure"]]
-    passes = max(row["tokens"] for row in done) / found["corpus_tokens"]
+    law, done = found.law, found.finished
+    sizes = _least_and_most([run.parameters for run in done])
+    tokens = _least_and_most([run.tokens for run in done])
+    passes = max(run.tokens for run in done) / found.corpus_tokens
     said = [
-        f"{found['headstart']}, {len(done)} runs of {_least_and_most(done, 'parameters')} parameters that "
-        f"multiply each token, on {_least_and_most(done, 'tokens')} tokens of the general text. "
-        "L(N, D) = E + A/N^alpha + B/D^beta in bits per byte, fitted by the Huber loss of its logarithm, "
-        f"with {found['confidence']:.0%} intervals by bootstrap over residuals. More compute C is best spent "
-        f"so that the size grows as C^{share['value']:.2f} ({_interval(share, '.2f')}); Hoffmann et al. "
+        f"{found.headstart}, {len(done)} runs of {sizes} parameters that multiply each token, on {tokens} "
+        "tokens of the general text. L(N, D) = E + A/N^alpha + B/D^beta in bits per byte, fitted by "
+        f"the Huber loss of its logarithm, with {found.confidence:.0%} intervals by bootstrap over residuals. "
+        f"More compute C is best spent so that the size grows as C^{found.size_share:.2f}; Hoffmann et al. "
         "found 0.46 to 0.50 for networks of 70 million to 16 billion parameters."
     ]
     if not _has_floor(found):
@@ -59,7 +58,7 @@ def sentences(figures: Figures) -> list[str]:
             "not tell where losses end. Far beyond them the law promises the lowest losses that they allow; "
             "the upper ends of its intervals are the cautious answer."
         )
-    elif law["E"]["high"] - law["E"]["low"] > 0.5 * law["E"]["value"]:
+    elif law["E"].high - law["E"].low > 0.5 * law["E"].value:
         said.append(
             "The floor E, the loss of an endless network with endless text, is hardly known: these runs end "
             "far above it. What the law says far beyond them is a guess."
@@ -69,87 +68,83 @@ def sentences(figures: Figures) -> list[str]:
             f"The longest runs read the text {passes:.1f} times. Beyond about {REPEATED:g} passes a text "
             "teaches less than fresh text (Muennighoff et al. 2023), which this law does not know."
         )
-    if limited := [name for name in ("alpha", "beta") if law[name]["value"] in EXPONENTS]:
+    if limited := [name for name in ("alpha", "beta") if law[name].value in EXPONENTS]:
         said.append(
             f"{' and '.join(limited)} ended at a limit of the search ({EXPONENTS[0]:g} to {EXPONENTS[1]:g}): "
             "these runs do not tell how the loss falls with it. Add sizes, tokens or seeds."
         )
     said += [
-        f"Failed: {row['size']}, {row['tokens']:,} tokens, seed {row['seed']}: {row['failure']}"
-        for row in _failed(found)
+        f"Failed: {run.size}, {run.tokens:,} tokens, seed {run.seed}: {run.failure}" for run in found.failed
     ]
-    if found["check"] is not None:
-        said.append(check(found["check"], found["confidence"]))
+    if found.check is not None:
+        said.append(check(found.check, found.confidence))
     return said
 
 
-def check(row: Mapping[str, Any], confidence: float) -> str:
+def check(found: Check, confidence: float) -> str:
+    run = found.run
     predicted = (
-        f"A run with {row['times_the_compute']:.1f} times the compute of the largest one above "
-        f"({_number(row['parameters'])} parameters, {_number(row['tokens'])} tokens): the law predicted "
-        f"{row['expected']:.3f} bits per byte ({row['expected_low']:.3f} to {row['expected_high']:.3f})"
+        f"A run with {found.times_the_compute:.1f} times the compute of the largest one above "
+        f"({_number(run.parameters)} parameters, {_number(run.tokens)} tokens): the law predicted "
+        f"{found.expected.value:.3f} bits per byte ({found.expected.interval:.3f})"
     )
-    if row["failure"]:
-        return f"{predicted}; it failed: {row['failure']}"
-    made = row["bits_per_byte"]
-    inside = row["expected_low"] <= made <= row["expected_high"]
-    where = "inside" if inside else "outside"
-    return f"{predicted}; it finished at {made:.3f}, {where} the interval of {confidence:.0%}."
+    if run.failure:
+        return f"{predicted}; it failed: {run.failure}"
+    where = "inside" if found.holds else "outside"
+    return f"{predicted}; it finished at {run.loss:.3f}, {where} the interval of {confidence:.0%}."
 
 
-def runs(figures: Figures) -> Table:
+def runs(found: ScalingFigures) -> Table:
     return [
         {
-            "size": row["size"],
-            "parameters": f"{row['parameters']:,}",
-            "tokens": f"{row['tokens']:,}",
-            "seed": str(row["seed"]),
-            "bits per byte": f"{row['bits_per_byte']:.3f}",
-            "by the law": f"{row['fitted']:.3f}",
-            "core minutes": f"{row['core_seconds'] / 60:.1f}",
-            "GPU minutes": f"{row['gpu_seconds'] / 60:.1f}",
+            "size": run.size,
+            "parameters": f"{run.parameters:,}",
+            "tokens": f"{run.tokens:,}",
+            "seed": str(run.seed),
+            "bits per byte": f"{run.loss:.3f}",
+            "by the law": f"{run.fitted:.3f}",
+            "core minutes": "" if run.cost is None else f"{run.cost.core_seconds / 60:.1f}",
+            "GPU minutes": "" if run.cost is None else f"{run.cost.gpu_seconds / 60:.1f}",
         }
-        for row in figures["scaling"]["runs"]
-        if not row["failure"]
+        for run in found.finished
     ]
 
 
-def law(figures: Figures) -> Table:
-    found = figures["scaling"]
+def law(found: ScalingFigures) -> Table:
     unknown = [] if _has_floor(found) else ["E"]
     return [
         {
             "constant": name,
-            "value": "none found" if name in unknown else f"{each['value']:.3g}",
-            "interval": f"up to {each['high']:.3g}" if name in unknown else _interval(each, ".3g"),
+            "value": "none found" if name in unknown else f"{found.law[name].value:.3g}",
+            "interval": f"up to {found.law[name].high:.3g}"
+            if name in unknown
+            else f"{found.law[name].interval:.3g}",
         }
         for name in ("E", "A", "B", "alpha", "beta")
-        for each in [found["law"][name]]
     ]
 
 
-def _has_floor(found: Mapping[str, Any]) -> bool:
-    law = Law(**{name: each["value"] for name, each in found["law"].items()})
-    return law.has_floor(min(row["bits_per_byte"] for row in found["runs"] if not row["failure"]))
+def _has_floor(found: ScalingFigures) -> bool:
+    law = Law(**{name: each.value for name, each in found.law.items()})
+    return law.has_floor(min(run.loss for run in found.finished))
 
 
-def budgets(figures: Figures) -> Table:
+def budgets(found: ScalingFigures) -> Table:
     """A table of the best size and tokens for hours of the device that the runs used."""
-    found = figures["scaling"]
-    device = "GPU" if found["device"] == "gpu" else "core"
+    device = "GPU" if found.device == "gpu" else "core"
     return [
         {
-            f"{device} hours": f"{row['hours']:,}",
-            "parameters": _number(row["parameters"]),
-            "parameters, interval": f"{_number(row['parameters_low'])} to {_number(row['parameters_high'])}",
-            "tokens": _number(row["tokens"]),
-            "tokens, interval": f"{_number(row['tokens_low'])} to {_number(row['tokens_high'])}",
-            "bits per byte": f"{row['bits_per_byte']:.3f}",
-            "bits per byte, interval": f"{row['bits_per_byte_low']:.3f} to {row['bits_per_byte_high']:.3f}",
-            "passes over the text": f"{row['tokens'] / found['corpus_tokens']:.1f}",
-            "times the compute measured": _number(row["times_the_compute"]),
+            f"{device} hours": f"{each.hours:,}",
+            "parameters": _number(each.parameters.value),
+            "parameters, interval": each.parameters.interval.said(_number),
+            "tokens": _number(each.tokens.value),
+            "tokens, interval": each.tokens.interval.said(_number),
+            "bits per byte": f"{each.bits_per_byte.value:.3f}",
+            "bits per byte, interval": f"{each.bits_per_byte.interval:.3f}",
+            "passes over the text": f"{each.tokens.value / found.corpus_tokens:.1f}",
+            "times the compute measured": _number(each.times_the_compute),
         }
-        for row in found["budgets"]
+        for each in found.budgets
     ]
 
 
@@ -159,8 +154,8 @@ def choices(found: Sequence[Choice]) -> Table:
             "size": "best" if each.times_the_best == 1 else f"{each.times_the_best:g} times it",
             "parameters": _number(each.num_parameters),
             "tokens": _number(each.num_tokens),
-            "bits per byte": f"{each.bits_per_byte[0]:.3f}",
-            "interval": f"{each.bits_per_byte[1]:.3f} to {each.bits_per_byte[2]:.3f}",
+            "bits per byte": f"{each.bits_per_byte.value:.3f}",
+            "interval": f"{each.bits_per_byte.interval:.3f}",
         }
         for each in found
     ]
@@ -172,14 +167,14 @@ def planned(found: Answer, price: float | None = None) -> list[str]:
     `price`: of an hour of one device.
     """
     best, device = found.best, "GPU" if found.device == "gpu" else "core"
-    passes = best.tokens / found.corpus_tokens
+    passes = best.tokens.value / found.corpus_tokens
     said = [
         f"{found.headstart}, {_number(found.device_hours)} {device} hours at "
-        f"{_number(found.flop_per_second)} FLOP a second each: {_number(best.parameters)} parameters "
-        f"({_number(best.parameters_low)} to {_number(best.parameters_high)}) on {_number(best.tokens)} "
-        f"tokens ({_number(best.tokens_low)} to {_number(best.tokens_high)}), for {best.bits_per_byte:.3f} "
-        f"bits per byte ({best.bits_per_byte_low:.3f} to {best.bits_per_byte_high:.3f}); intervals of "
-        f"{found.confidence:.0%}; several devices are taken to be as fast as one times their number",
+        f"{_number(found.flop_per_second)} FLOP a second each: {_number(best.parameters.value)} parameters "
+        f"({best.parameters.interval.said(_number)}) on {_number(best.tokens.value)} tokens "
+        f"({best.tokens.interval.said(_number)}), for {best.bits_per_byte.value:.3f} bits per byte "
+        f"({best.bits_per_byte.interval:.3f}); intervals of {found.confidence:.0%}; several devices are "
+        "taken to be as fast as one times their number",
         *([] if price is None else [f"it costs {found.device_hours * price:,.2f}"]),
         f"the general text has {_number(found.corpus_tokens)} tokens, read {_number(passes)} times"
         + (
@@ -197,21 +192,13 @@ def planned(found: Answer, price: float | None = None) -> list[str]:
         if not found.has_floor:
             said.append(
                 "the runs do not tell where losses end (the fit has no floor E), so the expectation is the "
-                f"lowest that they allow; {best.bits_per_byte_high:.3f} is the cautious answer"
+                f"lowest that they allow; {best.bits_per_byte.high:.3f} is the cautious answer"
             )
     return said
 
 
-def _failed(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [row for row in found["runs"] if row["failure"]]
-
-
-def _least_and_most(rows: list[Mapping[str, Any]], name: str) -> str:
-    return f"{_number(min(row[name] for row in rows))} to {_number(max(row[name] for row in rows))}"
-
-
-def _interval(each: Mapping[str, float], form: str) -> str:
-    return f"{each['low']:{form}} to {each['high']:{form}}"
+def _least_and_most(numbers: Sequence[int]) -> str:
+    return Interval(low=min(numbers), high=max(numbers)).said(_number)
 
 
 def _number(value: float) -> str:

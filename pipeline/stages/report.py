@@ -50,8 +50,8 @@ def run(
     drawn = _charts_of_labels(found) if found.has_labels else {}
     for number, (title, rows) in enumerate(say.language_model_curves(found).items(), start=1):
         drawn[f"language_models_{number}"] = charts.language_models(rows, title)
-    if (law := found.get("scaling")) is not None:
-        drawn["scaling"] = charts.isoflop(law["isoflop"])
+    if found.scaling is not None:
+        drawn["scaling"] = charts.isoflop(found.scaling.isoflop)
     with atomic_folder(pictures) as folder:
         for name, chart in drawn.items():
             chart.properties(width=560).save(str(folder / f"{name}.png"), scale_factor=2)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -19,8 +18,12 @@ from pipeline.distributed.session import Session
 from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import FLOP_PER_WEIGHT, LEAST_DISTINCT, Fitted, Law, Runs
+from pipeline.figures.estimates import Estimate, Spent
+from pipeline.figures.scaling import Budget, Check, IsoflopPoint, ScalingFigures, ScalingRun, SizeLoss
+from pipeline.figures.sweeps import NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
+from pipeline.machine.cost import total
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
 from pipeline.project.project import Project
@@ -48,7 +51,7 @@ _BEYOND = 16.0  # times the measured sizes: no further is drawn
 log = logging.getLogger(__name__)
 
 
-def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, Any]:
+def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> ScalingFigures | NoTrials:
     """Train each size on each number of tokens, fit the law, and predict a larger run before it is made.
 
     Each run is a language model of the general text that begins with random weights, with a schedule of its
@@ -63,7 +66,7 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str,
         with atomic_folder(out) as folder:
             write_csv(folder / "runs.csv", [], ["size"])
             write_csv(folder / "laws.csv", [], list(Law.__dataclass_fields__))
-        return {"key": sweep.key, "num_trials": 0}
+        return NoTrials(key=sweep.key)
     sizes, check = sizes_of(project)
     general = tokens / settings.headstart / "general.json"
     planned = [
@@ -77,33 +80,46 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str,
     if check is not None and settings.check is not None:
         larger = [_Planned(params, check, settings.check.tokens, settings.seeds[0], general)]
         _check_is_larger(larger[0], planned)
-    rows = _trained(planned, sweep)
-    done = [row for row in rows if not row["failure"]]
+    runs = _trained(planned, sweep)
     bootstrap = Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
     try:
-        fitted = scaling_law.fit_with_interval(Runs.of_rows(done), bootstrap)
+        fitted = scaling_law.fit_with_interval(Runs.of(_finished(runs)), bootstrap)
     except ValueError as error:
-        raise ValueError(f"{error}; {_failures(rows)}") from error
-    for row in done:
-        row["fitted"] = float(fitted.law.loss(row["parameters"], row["tokens"]))
-    checked = [_predicted(each, fitted) for each in larger]
+        raise ValueError(f"{error}; {_failures(runs)}") from error
+    runs = [run if run.failure else _with_loss_by(fitted.law, run) for run in runs]
+    checked = None
     if larger:  # beside the others, so that it may fail alone
-        ended = [run for run, row in zip(planned, rows, strict=True) if not row["failure"]]
-        checked[0] |= _trained([*ended, *larger], sweep)[-1]
-        log.info("%s: %s bits per byte made", larger[0].name, checked[0]["bits_per_byte"])
+        expected = _predicted(larger[0], fitted)
+        ended = [each for each, run in zip(planned, runs, strict=True) if not run.failure]
+        checked = Check(
+            run=_trained([*ended, *larger], sweep)[-1],
+            expected=expected,
+            times_the_compute=larger[0].flop / float(fitted.runs.flop.max()),
+        )
+        log.info("%s: %s bits per byte made", larger[0].name, checked.run.bits_per_byte)
     with atomic_folder(out) as folder:
-        write_csv(folder / "runs.csv", rows)
+        write_csv(folder / "runs.csv", [_row(run) for run in runs])
         write_csv(folder / "laws.csv", [asdict(law) for law in (fitted.law, *fitted.drawn)])
-    return {
-        "key": sweep.key,
-        "headstart": settings.headstart,
-        "confidence": settings.confidence,
-        "seed": params.run.seed,
-        "corpus_tokens": planned[0].corpus_tokens,
-        "runs": rows,
-        "check": checked[0] if checked else None,
-        **_figures(fitted, done),
-    }
+    throughput = scaling_law.throughput_of(_finished(runs))
+    return ScalingFigures(
+        key=sweep.key,
+        headstart=settings.headstart,
+        confidence=settings.confidence,
+        seed=params.run.seed,
+        corpus_tokens=planned[0].corpus_tokens,
+        runs=runs,
+        check=checked,
+        law={name: _constant(fitted, name) for name in Law.__dataclass_fields__},
+        size_share=_constant(fitted, "size_share"),
+        device=scaling_law.device_of(_finished(runs)),
+        flop_per_second=float(throughput.flop_per_second[-1]),
+        fitted=_by_tokens(fitted),
+        isoflop=_isoflop(fitted),
+        budgets=[
+            Budget(hours=hours, **dict(scaling_law.plan(fitted, throughput, 3600.0 * hours)))
+            for hours in _BUDGET_HOURS
+        ],
+    )
 
 
 @dataclass(frozen=True)
@@ -178,14 +194,18 @@ class _Planned:
         return Spec(self.name, identity, read, build, head_start.family.name)
 
 
-def _failures(rows: Sequence[Mapping[str, Any]]) -> str:
-    failed = [row for row in rows if row["failure"]]
+def _finished(runs: Sequence[ScalingRun]) -> list[ScalingRun]:
+    return [run for run in runs if not run.failure]
+
+
+def _failures(runs: Sequence[ScalingRun]) -> str:
+    failed = [run for run in runs if run.failure]
     if not failed:
         return "add sizes or tokens"
     first = failed[0]
     return (
-        f"{len(failed)} of {len(rows)} runs failed, the first of {first['size']} on {first['tokens']:,} "
-        f"tokens: {first['failure']}; change its settings, or add sizes or tokens: the others are kept"
+        f"{len(failed)} of {len(runs)} runs failed, the first of {first.size} on {first.tokens:,} tokens: "
+        f"{first.failure}; change its settings, or add sizes or tokens: the others are kept"
     )
 
 
@@ -220,98 +240,86 @@ def _check_is_larger(check: _Planned, planned: Sequence[_Planned]) -> None:
         )
 
 
-def _trained(planned: Sequence[_Planned], sweep: Sweep) -> list[dict[str, Any]]:
-    """A row for each run: what it is, what it ended at, what it cost, or why it failed."""
+def _trained(planned: Sequence[_Planned], sweep: Sweep) -> list[ScalingRun]:
+    """Make the runs; one that fails says why."""
     outcomes = sweep.outcomes([each.spec() for each in planned])
-    return [_row(each, outcomes[each.name]) for each in planned]
+    return [_outcome(each, outcomes[each.name]) for each in planned]
 
 
-def _row(run: _Planned, outcome: Checkpoint | Exception) -> dict[str, Any]:
-    failed = isinstance(outcome, Exception)
-    state = {} if isinstance(outcome, Exception) else outcome.state
-    gpu_seconds = state.get("gpu_seconds")
-    return {
-        "size": run.size.name,
-        "parameters": run.num_parameters,
-        "tokens": run.num_tokens,
-        "seed": run.seed,
-        "flop": run.flop,
-        "bits_per_byte": None if failed else float(state["validation"]["validation/bits_per_byte"]),
-        "fitted": None,
-        "seconds": state.get("seconds"),
-        "core_seconds": state.get("core_seconds"),
-        # Of a trial that shares a GPU, its share.
-        "gpu_seconds": gpu_seconds and gpu_seconds * min(1.0, run.params.trials.gpus or 1.0),
-        "failure": (str(outcome) or type(outcome).__name__) if failed else "",
-    }
+def _outcome(run: _Planned, outcome: Checkpoint | Exception) -> ScalingRun:
+    found = ScalingRun(
+        size=run.size.name,
+        parameters=run.num_parameters,
+        tokens=run.num_tokens,
+        seed=run.seed,
+        flop=run.flop,
+    )
+    if isinstance(outcome, Exception):
+        return found.model_copy(update={"failure": str(outcome) or type(outcome).__name__})
+    spent = Spent(**total(outcome.state))
+    # Of a trial that shares a GPU, its share.
+    gpu_seconds = spent.gpu_seconds * min(1.0, run.params.trials.gpus or 1.0)
+    loss = float(outcome.state["validation"]["validation/bits_per_byte"])
+    cost = spent.model_copy(update={"gpu_seconds": gpu_seconds})
+    return found.model_copy(update={"bits_per_byte": loss, "cost": cost})
 
 
-def _predicted(run: _Planned, fitted: Fitted) -> dict[str, Any]:
-    expected, low, high = fitted.expected(run.num_parameters, run.num_tokens)
-    log.info("%s: %.3f bits per byte expected (%.3f to %.3f)", run.name, expected, low, high)
-    times = run.flop / fitted.runs.flop.max()
-    return {"expected": expected, "expected_low": low, "expected_high": high, "times_the_compute": times}
+def _with_loss_by(law: Law, run: ScalingRun) -> ScalingRun:
+    return run.model_copy(update={"fitted": float(law.loss(run.parameters, run.tokens))})
+
+
+def _row(run: ScalingRun) -> dict[str, str | float | None]:
+    """A row of `runs.csv`."""
+    cost = dict.fromkeys(Spent.model_fields) if run.cost is None else dict(run.cost)
+    return {**run.model_dump(exclude={"cost", "failure"}), **cost, "failure": run.failure}
+
+
+def _predicted(run: _Planned, fitted: Fitted) -> Estimate:
+    expected = fitted.expected(run.num_parameters, run.num_tokens)
+    log.info("%s: %s bits per byte expected", run.name, f"{expected:.3f}")
+    return expected
 
 
 # ------------------------------------------------------------------------------------------ figures
 
 
-def _figures(fitted: Fitted, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The law with its intervals, lines of equal compute, and what budgets should be spent on."""
-    throughput = scaling_law.throughput_of(rows)
-    return {
-        "law": {name: _with_interval(fitted, name) for name in Law.__dataclass_fields__},
-        "size_share": _with_interval(fitted, "size_share"),
-        "device": scaling_law.device_of(rows),
-        "flop_per_second": float(throughput.flop_per_second[-1]),
-        "fitted": _by_tokens(fitted),
-        "isoflop": _isoflop(fitted),
-        "budgets": [
-            {"hours": hours, **asdict(scaling_law.plan(fitted, throughput, 3600.0 * hours))}
-            for hours in _BUDGET_HOURS
-        ],
-    }
+def _constant(fitted: Fitted, name: str) -> Estimate:
+    return fitted.estimate(getattr(fitted.law, name), (getattr(law, name) for law in fitted.drawn))
 
 
-def _with_interval(fitted: Fitted, name: str) -> dict[str, float]:
-    low, high = fitted.interval(getattr(law, name) for law in fitted.drawn)
-    return {"value": getattr(fitted.law, name), "low": low, "high": high}
-
-
-def _by_tokens(fitted: Fitted) -> list[dict[str, float]]:
+def _by_tokens(fitted: Fitted) -> list[SizeLoss]:
     """Loss by size for each number of tokens that was measured."""
     runs = fitted.runs
     sizes = np.geomspace(runs.num_parameters.min(), runs.num_parameters.max(), _POINTS)
     return [
-        {
-            "tokens": int(tokens),
-            "parameters": float(size),
-            "bits_per_byte": float(fitted.law.loss(size, tokens)),
-        }
+        SizeLoss(
+            tokens=int(tokens),
+            parameters=float(size),
+            bits_per_byte=float(fitted.law.loss(size, tokens)),
+        )
         for tokens in np.unique(runs.num_tokens)
         for size in sizes
     ]
 
 
-def _isoflop(fitted: Fitted) -> list[dict[str, float]]:
+def _isoflop(fitted: Fitted) -> list[IsoflopPoint]:
     """Loss by size for each of some computes, around each one's best size."""
     found = []
     measured = fitted.runs.num_parameters
     for flop in np.geomspace(fitted.runs.flop.min(), fitted.runs.flop.max() * CHECK_FACTOR, _CURVES):
         best = fitted.law.optimum(float(flop)).num_parameters
-        low, high = fitted.interval(law.optimum(float(flop)).num_parameters for law in fitted.drawn)
+        interval = fitted.interval(law.optimum(float(flop)).num_parameters for law in fitted.drawn)
         middle = float(np.clip(best, measured.min() / _BEYOND, measured.max() * _BEYOND))
         sizes = middle * np.geomspace(1 / 16, 16, _POINTS)
         losses = fitted.law.loss(sizes, flop / FLOP_PER_WEIGHT / sizes)
         found += [
-            {
-                "flop": float(flop),
-                "parameters": float(size),
-                "bits_per_byte": float(loss),
-                "best": place == _POINTS // 2 and middle == best,
-                "low": low,  # of the best size
-                "high": high,
-            }
+            IsoflopPoint(
+                flop=float(flop),
+                parameters=float(size),
+                bits_per_byte=float(loss),
+                best=place == _POINTS // 2 and middle == best,
+                best_size=interval,
+            )
             for place, (size, loss) in enumerate(zip(sizes, losses, strict=True))
         ]
     return found

@@ -20,8 +20,9 @@ def said_of(metrics: Mapping[str, Any]) -> str:
     if "law" in metrics:
         check = metrics["check"]
         told = (
-            f", {check['expected']:.3f} bits per byte predicted and {check['bits_per_byte']:.3f} made"
-            if check and not check["failure"]
+            f", {check['expected']['value']:.3f} bits per byte predicted and "
+            f"{check['run']['bits_per_byte']:.3f} made"
+            if check and not check["run"]["failure"]
             else ""
         )
         return f"a law of {len(metrics['runs'])} runs{told}"
