@@ -13,6 +13,8 @@ from pipeline.project import stages
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 
+RESOLUTION_MODULE = "pipeline.project.headstarts"  # which of several settings of a head start holds
+
 
 def write_fingerprints(project: Project, out: Path) -> list[Path]:
     """Write a file for each stage, or for each of its corpora or head starts, into `out`.
@@ -61,6 +63,7 @@ def stage_fingerprint(
         _ = project.head_starts  # which names the key
     return fingerprint_of(
         f"pipeline.stages.{stage}",
+        *([RESOLUTION_MODULE] if _reads_head_starts(stage) else []),
         *(_importers(params, names) if stage == "pretrain_lm" else []),
         *(["pipeline.stages._trained_embedding"] if embeddings else []),
         *(["pipeline.stages._teacher"] if teachers else []),
@@ -70,6 +73,12 @@ def stage_fingerprint(
         trains=stages.describe(stage).is_training,
         reads_packages=source is not None and source.kind == "pydocs",
     )
+
+
+def _reads_head_starts(stage: str) -> bool:
+    """Whether the numbers of a stage depend on how a head start's settings are layered."""
+    described = stages.describe(stage)
+    return described.kind != "reports" and any(path.startswith("headstarts") for path in described.sections)
 
 
 def _has_beside(params: Params, names: Sequence[str]) -> bool:
