@@ -35,6 +35,7 @@ from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
 from pipeline.project.params import Params
 from pipeline.project.project import Project
+from pipeline.project.relations import related
 from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
 from pipeline.storage.lease import Fence, Process
@@ -43,6 +44,7 @@ from pipeline.terminal.results import result_line, said_of
 
 if TYPE_CHECKING:
     from pipeline.distributed.session import Session
+    from pipeline.project.headstarts import ResolvedHeadStart
     from pipeline.sweeps.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -270,13 +272,26 @@ def _identity(
     if stages.describe(stage).kind != "trains":
         return section
     found = project.head_starts[texts["headstart"]]
-    weights = {"weights": content_hash(found.weights)} if found.weights and stage == "pretrain_lm" else {}
-    if stage in ("pretrain_lm", "finetune_lm") and (taught := found.folder_of_teacher(arguments["out"])):
-        weights["teacher"] = content_hash(taught)
-        check_teacher(stage, project, arguments, taught)
+    needed = _content_of_related(stage, project, found, arguments)
     own = {stage, *(path for path in section if path.startswith("headstarts."))}
     shared = {path: value for path, value in section.items() if path not in own}
-    return shared | found.of_stage(stage) | weights
+    return shared | found.of_stage(stage) | needed
+
+
+def _content_of_related(
+    stage: str, project: Project, head_start: ResolvedHeadStart, arguments: Mapping[str, Any]
+) -> dict[str, str]:
+    """Hashes of the files and models that a training needs beside its inputs, by relation."""
+    content = {}
+    for relation, other in related(project.params, head_start.name, stage):
+        if relation.needs == "file":
+            content[relation.setting] = content_hash(Path(other))
+        elif relation.needs == "model":
+            folder = head_start.folder_of_teacher(arguments["out"])
+            assert folder is not None
+            content[relation.setting] = content_hash(folder)
+            check_teacher(stage, project, arguments, folder)
+    return content
 
 
 def _compare(file: Path | None, code: str) -> None:
