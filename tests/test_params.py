@@ -626,8 +626,12 @@ def test_keys_of_the_section_that_an_objective_does_not_know_are_not_in_its_way(
     defaults = {"pretrain_lm": {"words": 5, "window": 2}, "finetune_lm": {"words": 6}}
     other = replace(awd_lstm.FAMILY, objective=OtherObjective, defaults=defaults)
     monkeypatch.setattr(awd_lstm, "FAMILY", other)
-    alone = {"headstarts": {"ulmfit_backward": None}, "ensembles": {"bidirectional": None}}
-    params = params_with(overlay(alone, {"headstarts": {"ulmfit": {"finetune_lm": {"window": 3}}}}))
+
+    def alone(**own: Any) -> dict[str, Any]:
+        headstarts = {"ulmfit": own, "ulmfit_backward": None}
+        return {"headstarts": headstarts, "ensembles": {"bidirectional": None}}
+
+    params = params_with(alone(finetune_lm={"window": 3}))
     found = Project(params).head_starts["ulmfit"]
     assert found.objective is OtherObjective
     assert found.pretrain_lm.own == OtherSettings(5, 2)
@@ -636,11 +640,10 @@ def test_keys_of_the_section_that_an_objective_does_not_know_are_not_in_its_way(
     assert found.pretrain_lm.dump() == found.pretrain_lm.training.model_dump() | {"words": 5, "window": 2}
     assert "bptt" not in found.pretrain_lm.dump()
 
-    own = {"headstarts": {"ulmfit": {"pretrain_lm": {"bptt": 70}, "finetune_lm": {"window": 3}}}}
     with pytest.raises(ValueError, match=r"unknown key `headstarts\.ulmfit\.pretrain_lm\.bptt`"):
-        resolved_with(overlay(alone, own))
+        resolved_with(alone(pretrain_lm={"bptt": 70}, finetune_lm={"window": 3}))
     with pytest.raises(ValueError, match=r"missing key `headstarts\.ulmfit\.finetune_lm\.window`"):
-        resolved_with(alone)
+        resolved_with(alone())
 
 
 def test_a_family_whose_objective_is_none_is_refused_by_name(monkeypatch):
