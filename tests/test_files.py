@@ -88,7 +88,7 @@ def test_processes_with_the_same_id_on_two_machines_do_not_interfere(tmp_path, m
         (first / "first").touch()
         with monkeypatch.context() as elsewhere:
             elsewhere.setattr(atomic, "_TOKEN", "0" * 8)
-            elsewhere.setattr(atomic, "_place", lambda: "0" * 8)
+            elsewhere.setattr(atomic, "_namespace", lambda: "0" * 8)
             with atomic_folder(out) as second:
                 (second / "second").touch()
             assert names(out) == ["second"]

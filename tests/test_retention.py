@@ -21,13 +21,14 @@ import torch
 
 from pipeline import tracking
 from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.project import stages
 from pipeline.retention import gc, stored_runs
 from pipeline.retention.references import References, _metrics, references
 from pipeline.retention.stored_runs import DAY_S, StoredRun, Wanted, judge
 from pipeline.storage.address import join, open_storage
 from pipeline.storage.interface import Storage, StoredFile
-from pipeline.storage.lease import Holder, Process, acquire, holder_of
+from pipeline.storage.lease import Holder, acquire, holder_of
 from pipeline.tracking import stores
 from pipeline.training.checkpoint import Checkpoint
 
@@ -115,12 +116,12 @@ def wanted_of(**more: Any) -> Wanted:
     return Wanted(**(values | more))
 
 
-HERE = Process.this()
-ELSEWHERE = Process("another machine", 7, 0.0)
+HERE = ProcessIdentity.this()
+ELSEWHERE = ProcessIdentity("far", "another machine", 7, "0")
 
 
-def held_by(process: Process, beat_days_ago: float) -> dict[str, Any]:
-    return {"holder": Holder(process, None, "far", "me", "now"), "beat": NOW - beat_days_ago * DAY_S}
+def held_by(process: ProcessIdentity, beat_days_ago: float) -> dict[str, Any]:
+    return {"holder": Holder(process, None, "me", "now"), "beat": NOW - beat_days_ago * DAY_S}
 
 
 @pytest.mark.parametrize(

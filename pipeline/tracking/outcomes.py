@@ -63,7 +63,7 @@ class Outcome:
     @property
     def is_running(self) -> bool:
         """Whether it may be running: a process on another host counts as alive."""
-        return self.time_ms is None and not self.plan.owner.died
+        return self.time_ms is None and not self.plan.owner.has_left_this_host
 
     @property
     def last_sign_ms(self) -> int:
@@ -205,7 +205,7 @@ def _deliver(mlflow: MlflowClient, uri: str, outcome: Outcome) -> str | None:
         todo = "unset MLFLOW_TRACKING_URI" if outcome.store == stores.OWN_STORE else "set MLFLOW_TRACKING_URI"
         return f"it belongs to another MLflow, {outcome.store}: {todo}, and repeat"
     deleted = run is not None and run.info.lifecycle_stage == "deleted"
-    if run is None or (not deleted and plans.owner_of(run).is_same(outcome.plan.owner)):
+    if run is None or (not deleted and plans.owner_of(run) == outcome.plan.owner):
         conclude(mlflow, uri, outcome)
     return None
 
