@@ -143,7 +143,7 @@ def held_by(process: ProcessIdentity, beat_days_ago: float) -> dict[str, Any]:
         (run_of(**held_by(ELSEWHERE, 10)), wanted_of(), "held by process 7"),
         (run_of(**held_by(ELSEWHERE, 20)), wanted_of(), ""),
         # Results older than what cannot be read are kept; an unfinished run is no result.
-        (run_of(), wanted_of(references=References(unknown_until=NOW)), "a revision that names no run"),
+        (run_of(), wanted_of(references=References(unknown_until=NOW)), "a revision that cannot be read"),
         (run_of(), wanted_of(references=References(unknown_until=NOW - 31 * DAY_S)), ""),
         (run_of(is_unfinished=True), wanted_of(references=References(unknown_until=NOW)), ""),
         (run_of(), wanted_of(aliases=None), "MLflow does not say"),
@@ -490,16 +490,17 @@ def test_a_key_that_only_a_merge_added_is_a_reference(repository):
     assert references(repository.folder).keys == set(KEYS[:5])
 
 
-def test_metrics_without_a_key_may_refer_to_any_older_result(repository):
+def test_metrics_that_cannot_be_read_may_refer_to_any_older_result(repository):
     repository.commit(None, time=1_000_000)
-    repository.commit(None, "finetune_lm-ulmfit", time=2_000_000)
+    (repository.metrics / "finetune_lm-ulmfit.json").write_text("<<<<<<< HEAD")
+    repository.commit(None, time=2_000_000)
     repository.commit(KEYS[0], time=3_000_000)
     repository.commit(KEYS[1], "finetune_lm-ulmfit", time=3_000_000)
     found = references(repository.folder)
     assert (found.keys, found.unknown_until) == ({KEYS[0], KEYS[1]}, 2_000_000)
     (remark,) = found.remarks
-    assert "metrics files in its revisions do not name their run" in remark
-    (repository.metrics / "ablate.json").write_text("{}")  # uncommitted, so its time is now
+    assert "1 metrics files in its revisions cannot be read" in remark
+    (repository.metrics / "ablate.json").write_text("{")  # uncommitted, so its time is now
     assert references(repository.folder).unknown_until == pytest.approx(time.time(), abs=60)
 
 
@@ -580,7 +581,7 @@ def test_models_with_an_alias_name_their_runs(tmp_path, monkeypatch):
     client.create_registered_model("classifier")
     runs = []
     for key in KEYS[:3]:
-        run_id = client.create_run("0", tags={"headstart.key": key}).info.run_id
+        run_id = client.create_run("0", tags={"headstart.keys": key}).info.run_id
         runs.append(client.create_model_version("classifier", "source", run_id))
     client.set_registered_model_alias("classifier", "current", runs[2].version)
     client.set_registered_model_alias("classifier", "in-production", runs[0].version)

@@ -5,12 +5,12 @@ and SHA-256 of each. It is published atomically (see `pipeline.storage`). Loadin
 torn or altered checkpoint is named in a warning, and the one before it is used.
 
     step-000000120.000003       step 120, written under lease number 3 (see `pipeline.storage.lease`)
-    step-000000120              written without a lease, or by an earlier version
+    step-000000120              written without a lease
 
 Each lease holder writes under names of its own. A bucket cannot rename, so a stale holder that wakes up
 in the middle of an upload would otherwise write into what its successor has published.
 
-`state.json` carries the version of this format as `format`. A folder without one has format 1.
+`state.json` carries the version of this format as `format`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class CheckpointStore:
         return Checkpoint(step, tensors, state, extra_files, lease_number)
 
     def _check_format(self, name: str, state: dict[str, Any]) -> None:
-        found = state.get("format", 1)
+        found = state.get("format")
         if found not in _READABLE_FORMATS:
             address, readable = self._storage.address, ", ".join(map(str, _READABLE_FORMATS))
             raise CheckpointFormatError(

@@ -21,7 +21,7 @@ from pipeline.machine.process_identity import pid_namespace
 
 _ELSEWHERE_S = 24 * 3600.0  # a writer on another machine counts as dead after this time without a sign of it
 _SIBLING = re.compile(
-    r"\.(?P<name>.+)\.(?:partial|old)-(?P<pid>\d+)(?:-(?P<namespace>[0-9a-f]{8})-(?P<token>[0-9a-f]{8})-\d+)?",
+    r"\.(?P<name>.+)\.(?:partial|old)-(?P<pid>\d+)-(?P<namespace>[0-9a-f]{8})-(?P<token>[0-9a-f]{8})-\d+",
     re.DOTALL,
 )
 _TOKEN = secrets.token_hex(4)  # of this process: an earlier one may have had its id
@@ -133,9 +133,7 @@ def _leftovers(folder: Path) -> list[tuple[Path, re.Match[str]]]:
 
 
 def _is_in_use(left: Path, writer: re.Match[str]) -> bool:
-    if (
-        writer["namespace"] != _namespace()
-    ):  # its process ids say nothing here; names of earlier versions have none
+    if writer["namespace"] != _namespace():  # its process ids say nothing here
         return time.time() - _last_sign(left) < _ELSEWHERE_S
     if int(writer["pid"]) == os.getpid():
         return writer["token"] == _TOKEN

@@ -179,7 +179,7 @@ def _reason(run: StoredRun, wanted: Wanted, now: float) -> str:
     if run.user not in (None, wanted.user):
         return f"{run.user}'s"
     if not run.is_unfinished and run.written <= wanted.references.unknown_until:
-        return "a revision that names no run may refer to it"
+        return "a revision that cannot be read may refer to it"
     if not run.is_unfinished and wanted.aliases is None:
         return "MLflow does not say whether an alias refers to it"
     return ""

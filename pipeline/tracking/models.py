@@ -182,7 +182,7 @@ def aliased_keys(root: Path) -> dict[str, str]:
                 for alias, version in model.aliases.items():
                     run_id = mlflow.get_model_version(model.name, version).run_id
                     tags = mlflow.get_run(run_id).data.tags if run_id else {}
-                    keys = tags.get(KEYS_TAG, tags.get("headstart.key", ""))
+                    keys = tags.get(KEYS_TAG, "")
                     found |= dict.fromkeys(filter(None, keys.split(",")), f"models:/{model.name}@{alias}")
             page = models.token
             if not page:
