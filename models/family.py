@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -138,20 +138,10 @@ def check_chunks(longest: int, encoder: Encoder, section: str) -> None:
         )
 
 
-class FamilyConfig(Protocol):
-    """A family that reads in either direction has a `direction`, too: forward or backward.
-
-    One whose embedding may begin as word vectors has its width as `embedding_dim`.
-    """
-
-    def scaled_dropout(self, factor: float) -> Any:
-        """Return this config with each dropout probability multiplied by `factor`, at most 0.95."""
-
-
 @dataclass(frozen=True)
 class Family:
     name: str
-    config: type[Any]  # a frozen dataclass that meets FamilyConfig
+    config: type[Any]  # a frozen dataclass, below `models.config.FamilyConfig`
     build: Callable[[Any, int], Encoder]  # (config, vocab_size)
     # Parameters bottom to top, for discriminative rates and gradual unfreezing; the embedding first.
     layer_groups: Callable[[Any], list[list[nn.Parameter]]]
