@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from models import kernels
 from models.contrastive import pair_loss
@@ -21,7 +21,7 @@ from models.distillation import soft_loss
 from models.family import Encoder, State, check_chunks, lookup, products_in
 from models.heads import Classifier, LinearHead, classifier_groups
 from models.layers import GlobalBatch
-from models.objective import StepLoss
+from models.objective import StepLoss, TrainingObjective, Workers
 from pipeline.corpus.batches import rng_of, rows_of
 from pipeline.corpus.classifier_batches import (
     ClassifierBatches,
@@ -54,9 +54,9 @@ from pipeline.training.jobs import (
     set_up,
     shapes_of,
 )
-from pipeline.training.schedules import Plan, make_plan
-from pipeline.training.settings import ClassifierTraining, Model, Optimizer
-from pipeline.training.task import evenly_spaced
+from pipeline.training.schedules import make_plan
+from pipeline.training.settings import ClassifierTraining, Model
+from pipeline.training.task import Task, evenly_spaced
 
 _LEAST_STEPS_PER_EPOCH, _LEAST_ROWS = 3, 8  # of a batch that is cut to the number of labels
 TAUGHT_FILE = "taught.npy"
@@ -80,7 +80,7 @@ class Decoder:
         return Decoder(tensors["decoder_bias"], tensors.get("decoder_weight"))
 
     def mean_nats(
-        self, encoder: Encoder, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor, context: Context
+        self, encoder: Encoder, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor, context: Workers
     ) -> Tensor:
         """Return this worker's part of the mean loss over all tokens of the global batch but first ones."""
         follows_BT = mask_BT[:, 1:]
@@ -115,37 +115,29 @@ class ClassifierLesson:
 
 
 @dataclass
-class ClassifierTask:
+class Classification(TrainingObjective):
     """Classification of whole documents. Source: Howard & Ruder 2018, section 3.3."""
 
     model: Classifier
-    groups: list[list[nn.Parameter]]
-    plan: Plan
-    optimizer: Optimizer
-    evaluation_steps: frozenset[int]
     batches: ClassifierBatches
     validation: TokenShard
     validation_documents: np.ndarray  # indices into it
     form: TextForm
     label_smoothing: float
     seed: int
-    max_restarts: int
-    watched: str = "validation/loss"
-    patience: int | None = None
     decoder: Decoder | None = None
     language_model_weight: float = 0.0  # of its loss, beside the classifier's
     lesson: ClassifierLesson | None = None
     taught_NC: np.ndarray | None = None  # log probabilities of the lesson
     beside: Beside | None = None  # features of another head start
 
-    @property
-    def least_rows(self) -> int:
-        return len(self.batches.documents) // self.batches.steps_per_epoch
-
-    def lanes(self, context: Context) -> tuple[slice, int]:
+    def lanes(self, context: Workers) -> tuple[slice, int]:
         return slice(0, 0), 0
 
-    def loss(self, step: int, state: State, context: Context) -> StepLoss:
+    def least_rows(self, context: Workers) -> int:
+        return len(self.batches.documents) // self.batches.steps_per_epoch
+
+    def loss(self, step: int, state: State, context: Workers) -> StepLoss:
         batch = self.batches.at(step, context.rank, context.world)
         each, num_documents = self.form.rows_each, batch.num_documents
         mine = rows_of(context.rank, context.world, num_documents)
@@ -174,7 +166,7 @@ class ClassifierTask:
             objective = objective + self.language_model_weight * auxiliary
         return StepLoss(objective, nats, num_documents, num_tokens)
 
-    def evaluate(self, context: Context) -> dict[str, float]:
+    def evaluate(self, context: Workers) -> dict[str, float]:
         """Log loss in nats and accuracy on the validation documents; nothing if there are none."""
         if not len(self.validation_documents):
             return {}
@@ -182,7 +174,7 @@ class ClassifierTask:
         loss, accuracy = self._judged("validation", self.validation_documents, context)
         return {"validation/loss": loss, "validation/accuracy": accuracy}
 
-    def finish(self, context: Context) -> None:
+    def finish(self, context: Workers) -> None:
         """Fit a linear head to the training documents; the steps have trained what is below it."""
         if not isinstance(self.model.head, LinearHead):
             return
@@ -193,7 +185,7 @@ class ClassifierTask:
         features = pooled_texts(self.model, mine, self.form, context.device)
         fit_head(self.model.head, features, rows, labels, self.seed, context)
 
-    def took_off(self, context: Context) -> bool:
+    def took_off(self, context: Workers) -> bool:
         """Whether the loss on training documents is below that of the frequencies of their classes."""
         labels = self.batches.labels
         frequencies = np.bincount(labels) / len(labels)
@@ -202,7 +194,7 @@ class ClassifierTask:
         return loss < -float(np.log(frequencies[labels[chosen]]).mean())
 
     def _judged(
-        self, split: Literal["train", "validation"], documents: np.ndarray, context: Context
+        self, split: Literal["train", "validation"], documents: np.ndarray, context: Workers
     ) -> tuple[float, float]:
         """Mean log loss in nats, and accuracy."""
         self.model.eval()
@@ -296,7 +288,7 @@ class ClassifierJob:
     lesson: ClassifierLesson | None = None  # of a teacher
     beside: Beside | None = None  # features of another head start
 
-    def task(self, context: Context) -> ClassifierTask:
+    def task(self, context: Context) -> Task:
         settings, card = self.settings, self.card
         assert card.head is not None
         torch.manual_seed(self.seed)  # the initial weights
@@ -331,14 +323,8 @@ class ClassifierJob:
             num_steps=num_steps,
             steps_per_unfreezing=max(1, round(settings.epochs_per_unfreezing / settings.epochs * num_steps)),
         )
-        return ClassifierTask(
+        objective = Classification(
             model=model,
-            groups=groups,
-            plan=plan,
-            optimizer=settings.optimizer,
-            evaluation_steps=evenly_spaced(num_steps, num_evaluations) if validates else frozenset(),
-            patience=settings.patience if validates else None,
-            max_restarts=settings.restarts,
             batches=batches,
             validation=validation,
             validation_documents=np.flatnonzero(judged),
@@ -350,6 +336,16 @@ class ClassifierJob:
             lesson=self.lesson,
             taught_NC=None if self.lesson is None else self.lesson.log_probs(),
             beside=self.beside,
+        )
+        return Task(
+            model=model,
+            objective=objective,
+            groups=groups,
+            plan=plan,
+            optimizer=settings.optimizer,
+            evaluation_steps=evenly_spaced(num_steps, num_evaluations) if validates else frozenset(),
+            patience=settings.patience if validates else None,
+            max_restarts=settings.restarts,
         )
 
     def batches(self, train: TokenShard, documents: np.ndarray) -> ClassifierBatches:
