@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from models.layers import GlobalBatch
-
-if TYPE_CHECKING:
-    from models.objective import Objective
 
 # Recurrent state: tensors whose first dimension is the row of the batch. Families without memory use
 # the empty tuple.
@@ -145,7 +142,8 @@ class Family:
     build: Callable[[Any, int], Encoder]  # (config, vocab_size)
     # Parameters bottom to top, for discriminative rates and gradual unfreezing; the embedding first.
     layer_groups: Callable[[Any], list[list[nn.Parameter]]]
-    objective: str | type[Objective]  # a module of `pipeline/objectives`, or a class of the family's own
+    # A module of `pipeline/objectives`, or a class of the family's own: a `models.objective.Objective`.
+    objective: str | type[Any]
     # Its embedding is word vectors: a file can give them, and those trained here can become the embedding of
     # another family. Its config has `embedding_dim`.
     has_word_vectors: bool = False

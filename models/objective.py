@@ -13,16 +13,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models.distillation import Teacher
 from models.family import Encoder, State
-
-if TYPE_CHECKING:
-    from models.distillation import Teacher
 
 
 @dataclass

@@ -141,7 +141,8 @@ def conclude(mlflow: MlflowClient, uri: str, outcome: Outcome, may_send: MaySend
     plans.delete_duplicates(mlflow, outcome.plan, run_id)
     if outcome.plan.kind == "stage":
         parent_id = run.data.tags["mlflow.parentRunId"]
-        link_stages(mlflow, parent_id, outcome, finished=outcome.status == "FINISHED")
+        finished = outcome.status == "FINISHED"
+        link_stages(mlflow, parent_id, outcome.plan.name, outcome.stages, outcome.recipes, finished=finished)
         _log_headline(mlflow, parent_id, outcome)
         plans.settle_parent(mlflow, parent_id)
     return run_id

@@ -181,7 +181,7 @@ def ensure_open(run: StageRun) -> str:
             deliver_unsent(mlflow, run.uri, run.root, besides=run.plan.id)
             run_id = plans.open_run(mlflow, run.plan)
             run.parent_id = mlflow.get_run(run_id).data.tags["mlflow.parentRunId"]
-            link_stages(mlflow, run.parent_id, run, finished=False)
+            link_stages(mlflow, run.parent_id, run.plan.name, run.stages, run.recipes, finished=False)
             run.run_id = run_id
             keep(run.root, run)
     return run.run_id
