@@ -34,9 +34,9 @@ from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.inference import predict
 from pipeline.training import precision
-from pipeline.training.beside import flat
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder, form_of
 from pipeline.training.classifier import predict_logits
+from pipeline.training.frozen_features import flat
 
 CONFIG = {
     "embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.0,

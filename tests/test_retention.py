@@ -215,7 +215,7 @@ def test_a_run_that_was_resumed_meanwhile_is_kept_with_a_message(storage, caplog
     run = found_in(storage)[KEYS[0]]
     write_run(storage, KEYS[0], 20)
     removal = gc.Removal(KEYS[0], run.num_bytes, partial(stored_runs.remove, storage, run))
-    assert gc.carry_out(gc.Plan(storage, [], [removal], [])) == 0
+    assert gc.carry_out(gc.Cleanup(storage, [], [removal], [])) == 0
     assert said_by_us(caplog) == [f"{KEYS[0]} is kept: it was written to in the meantime"]
     assert found_in(storage)[KEYS[0]].state == "finished"
 

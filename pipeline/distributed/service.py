@@ -23,7 +23,7 @@ from ray import serve
 from ray.serve.schema import LoggingConfig, ReplicaState
 
 from pipeline.distributed.cluster import Cluster
-from pipeline.files.parcel import Parcel, content_of, unpack
+from pipeline.files.packed_folder import PackedFolder, pack, unpack
 from pipeline.inference.predict import Predictor
 from pipeline.inference.service import Asked, RefusedError, answers
 from pipeline.settings.section import Precision
@@ -56,9 +56,9 @@ class Replicas:
 class Replica:
     """A copy of the classifier."""
 
-    def __init__(self, parcels: Any, threads: int, precision: Precision) -> None:
+    def __init__(self, packed_models: Any, threads: int, precision: Precision) -> None:
         torch.set_num_threads(threads)
-        self._predictor = loaded(ray.get(parcels), precision)
+        self._predictor = loaded(ray.get(packed_models), precision)
         self._computing = asyncio.Lock()
 
     async def label(self, requests: list[Asked]) -> list[list[dict[str, Any]]]:
@@ -67,11 +67,11 @@ class Replica:
             return await asyncio.to_thread(answers, self._predictor, requests)
 
 
-def loaded(parcels: Sequence[Parcel], precision: Precision) -> Predictor:
+def loaded(packed_models: Sequence[PackedFolder], precision: Precision) -> Predictor:
     with tempfile.TemporaryDirectory(prefix="headstart-models-") as scratch:
-        folders = [Path(scratch) / str(number) for number in range(len(parcels))]
-        for folder, parcel in zip(folders, parcels, strict=True):
-            unpack(parcel, folder)
+        folders = [Path(scratch) / str(number) for number in range(len(packed_models))]
+        for folder, packed in zip(folders, packed_models, strict=True):
+            unpack(packed, folder)
         return Predictor.load(*folders, precision=precision)
 
 
@@ -189,8 +189,8 @@ def start(replicas: Replicas, cluster: Cluster) -> Labeller:
         health_check_period_s=2,
         logging_config=_QUIET,
     )
-    parcels = ray.put([content_of(model) for model in replicas.models])
-    made = deployment.bind(parcels, replicas.threads, replicas.precision)
+    packed_models = ray.put([pack(model) for model in replicas.models])
+    made = deployment.bind(packed_models, replicas.threads, replicas.precision)
     try:
         handle = serve.run(made, name="headstart", route_prefix=None, logging_config=_QUIET)
     except RuntimeError as error:

@@ -14,8 +14,8 @@ from pipeline.artifacts.model_folder import load_classifier
 from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.execution.lr_find import stage_arguments
-from pipeline.inference.known import write_known
 from pipeline.inference.onnx_network import load_onnx
+from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import load
 from pipeline.report.studies import write_study
@@ -71,7 +71,7 @@ def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Found:
         resolve(params, headstart).finetune_classifier.max_labels,
         params.run.seed,
     )
-    write_known(to, tokens, _DOCUMENTS, training, params.run.seed)
+    write_judged_and_reference(to, tokens, _DOCUMENTS, training, params.run.seed)
     chosen = np.flatnonzero(test.labels != UNLABELLED)
     chosen = np.random.default_rng(0).permutation(chosen)[:_MOST_JUDGED]
     documents, labels = [test.document(int(k)) for k in chosen], test.labels[chosen]

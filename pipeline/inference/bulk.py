@@ -26,10 +26,10 @@ import polars as pl
 from pipeline.corpus.settings import FilesSource
 from pipeline.corpus.sources import Files, is_remote
 from pipeline.files.atomic import atomic_write, atomic_write_text, clear_leftovers
-from pipeline.inference.caution import NOTHING, Caution
 from pipeline.inference.occlusion import words_that_moved
 from pipeline.inference.predict import Predictor, escaped, in_batches
-from pipeline.inference.seen import MEASURES, Summary, classifier_of, may_be_sampled, write_summary
+from pipeline.inference.summary import MEASURES, Summary, classifier_of, may_be_sampled, write_summary
+from pipeline.inference.thresholds import NO_GUARANTEES, Guarantees
 from pipeline.settings.section import Precision
 
 PART_ROWS = 8192
@@ -60,7 +60,7 @@ class Request:
     with_text: bool = False
     num_words: int = 0  # that moved the answer most, of each document
     precision: Precision = "auto"
-    caution: Caution = NOTHING
+    guarantees: Guarantees = NO_GUARANTEES
     summary: Path | None = None  # a file for what was seen
 
 
@@ -167,7 +167,7 @@ def standard_input(request: Request) -> Iterator[Request]:
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """A part of the output, named by where it begins: a file of the input and a row in it, both from 0."""
 
     file: int
@@ -178,20 +178,20 @@ class Part:
         return f"{self.file:06d}-{self.first_row:012d}.parquet"
 
     @classmethod
-    def of_name(cls, name: str) -> Part:
+    def of_name(cls, name: str) -> FilePart:
         file, first_row = name.removesuffix(".parquet").split("-")
         return cls(int(file), int(first_row))
 
     @property
-    def next(self) -> Part:
-        return Part(self.file, self.first_row + PART_ROWS)
+    def next(self) -> FilePart:
+        return FilePart(self.file, self.first_row + PART_ROWS)
 
 
 @dataclass(frozen=True)
 class Piece:
     """Rows of a part that are read at once: the whole part, unless its documents are long."""
 
-    part: Part
+    part: FilePart
     rows: pl.DataFrame
     is_last: bool  # of its part
 
@@ -199,25 +199,25 @@ class Piece:
 def cut(source: Files) -> Iterator[Piece]:
     """Read the files from their beginnings to their ends."""
     for number, (name, batches) in enumerate(source.whole_rows("train")):
-        yield from _pieces(batches, name, Part(number, 0))
+        yield from _pieces(batches, name, FilePart(number, 0))
 
 
-def all_parts(source: Files) -> dict[Part, int]:
+def all_parts(source: Files) -> dict[FilePart, int]:
     """The parts that `cut` would yield pieces of, and how many documents are before each."""
-    found, num_before = dict[Part, int](), 0
+    found, num_before = dict[FilePart, int](), 0
     for number, count in enumerate(source.num_rows("train")):
-        found |= {Part(number, first): num_before + first for first in range(0, count, PART_ROWS)}
+        found |= {FilePart(number, first): num_before + first for first in range(0, count, PART_ROWS)}
         num_before += count
     return found
 
 
-def pieces_of(source: Files, part: Part) -> Iterator[Piece]:
+def pieces_of(source: Files, part: FilePart) -> Iterator[Piece]:
     """Read one part alone. All but parquet files are read through up to it."""
     batches = source.slice_of("train", part.file, part.first_row, PART_ROWS)
     yield from _pieces(batches, source.names("train")[part.file], part)
 
 
-def _pieces(batches: Iterator[pl.DataFrame], name: str, part: Part) -> Iterator[Piece]:
+def _pieces(batches: Iterator[pl.DataFrame], name: str, part: FilePart) -> Iterator[Piece]:
     """Cut the rows of a file, of which `part` holds the first one."""
     num_taken, held = 0, pl.DataFrame()  # rows of the part in earlier pieces, and rows of the next piece
     for batch in batches:
@@ -266,7 +266,7 @@ def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request, num_bef
         answered = answered.with_columns(pl.Series("text", ["\t".join(each) for each in documents]))
     answered = answered.with_columns(
         pl.Series("label", labels, dtype=pl.String),
-        *_said(predictor, request.caution, probabilities, has_words),
+        *_said(predictor, request.guarantees, probabilities, has_words),
         *(
             pl.Series(f"{_PROBABILITY}{name}", np.where(has_words, column, np.nan)).fill_nan(None)
             for name, column in zip(predictor.label_names, probabilities.T, strict=True)
@@ -286,10 +286,10 @@ def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request, num_bef
 
 
 def _said(
-    predictor: Predictor, caution: Caution, probs: np.ndarray, has_words: np.ndarray
+    predictor: Predictor, guarantees: Guarantees, probs: np.ndarray, has_words: np.ndarray
 ) -> list[pl.Series]:
     """Return the columns `sure` and `labels`, if they are asked for; null for a document without words."""
-    found = predictor.thresholds(caution).said(probs, predictor.label_names)
+    found = predictor.thresholds(guarantees).said(probs, predictor.label_names)
     kinds: dict[str, Any] = {"sure": pl.Boolean, "labels": pl.List(pl.String)}
     return [
         pl.Series(
@@ -417,8 +417,8 @@ def _identity(request: Request, source: Files) -> dict[str, Any]:
         "--with-text": request.with_text,
         "--words": request.num_words,
         "--precision": request.precision,
-        "--most-wrong": request.caution.most_wrong,
-        "--label-sets": request.caution.coverage,
+        "--most-wrong": request.guarantees.most_wrong,
+        "--label-sets": request.guarantees.coverage,
         "--summary": request.summary is not None,
         "classifier": classifier_of(request.models),
         "size of parts": PART_ROWS,

@@ -23,14 +23,14 @@ from pipeline.training.cards import HeadCard, ModelCard, form_of
 NETWORK_FILE = "network.onnx"
 
 
-class Session:
+class OnnxSession:
     """A network in onnxruntime, with as many threads as torch has."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
 
     @classmethod
-    def open(cls, file: Path) -> Session:
+    def open(cls, file: Path) -> OnnxSession:
         """Raises ValueError if onnxruntime is not installed."""
         if importlib.util.find_spec("onnxruntime") is None:
             raise ValueError(f'{file} needs onnxruntime; run pip install "headstart[onnx]"')
@@ -51,7 +51,7 @@ class Session:
 
 @dataclass(frozen=True)
 class OnnxNetwork:
-    session: Session
+    session: OnnxSession
     card: ModelCard
     head: HeadCard
     tokenizer: Tokenizer
@@ -91,4 +91,4 @@ def load_onnx(folder: Path) -> OnnxNetwork:
         raise ValueError(f"{folder} holds no classifier; export one again")
     if card.tokenizer_sha256 != tokenizer.sha256:
         raise ValueError(f"the model in {folder} was trained with another tokenizer than the one there")
-    return OnnxNetwork(Session.open(folder / NETWORK_FILE), card, card.head, tokenizer)
+    return OnnxNetwork(OnnxSession.open(folder / NETWORK_FILE), card, card.head, tokenizer)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.inference.caution import NOTHING, Caution
 from pipeline.inference.occlusion import words_that_moved
 from pipeline.inference.predict import Prediction, Predictor
+from pipeline.inference.thresholds import NO_GUARANTEES, Guarantees
 
 MEASURED = "measured"  # in an answer: a row for the summary, which is no client's
 _FIELDS = {"texts", "words", "most_wrong", "label_sets"}
@@ -51,7 +51,7 @@ class RefusedError(Exception):
 class Asked:
     texts: Sequence[Sequence[str]]  # of each document
     words: int = 0
-    caution: Caution = NOTHING
+    guarantees: Guarantees = NO_GUARANTEES
     draws: Sequence[float | None] = ()  # a number for each document that is to be measured for a summary
 
 
@@ -83,7 +83,7 @@ def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
         raise RefusedError(
             413, f"the texts have {characters:,} characters; at most {limits.characters:,} go into a request"
         )
-    return Asked(documents, words, Caution(_share(found, "most_wrong"), _share(found, "label_sets")))
+    return Asked(documents, words, Guarantees(_share(found, "most_wrong"), _share(found, "label_sets")))
 
 
 def _share(found: dict[str, Any], name: str) -> float | None:
@@ -135,7 +135,7 @@ def answers(predictor: Predictor, requests: Sequence[Asked]) -> list[list[dict[s
 
 
 def _of_request(predictor: Predictor, asked: Asked, probs: np.ndarray) -> list[dict[str, Any]]:
-    said = predictor.thresholds(asked.caution).said(probs, predictor.label_names)
+    said = predictor.thresholds(asked.guarantees).said(probs, predictor.label_names)
     found = [
         _answer(predictor, document, predictor.prediction(row), each, asked.words)
         for document, row, each in zip(asked.texts, probs, said, strict=True)

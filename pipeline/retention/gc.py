@@ -38,7 +38,7 @@ _WIDTH = 200  # columns of the table off a terminal
 
 
 @dataclass(frozen=True)
-class Plan:
+class Cleanup:
     storage: Storage
     runs: list[StoredRun]  # as judged
     removals: list[Removal]
@@ -51,7 +51,7 @@ class Plan:
 
 def make_plan(
     root: Path, params: Path, older_than_days: float, thins: bool = False, projects: Sequence[Path] = ()
-) -> Plan:
+) -> Cleanup:
     """Decide what goes, from the storage, git and MLflow.
 
     Args:
@@ -98,7 +98,7 @@ def make_plan(
     kept = {run.key for run in runs if not run.goes}
     for path in stored_runs.stale_here(root, kept, unsent, older_than_days, now):
         removals.append(Removal(str(path), _size(path), partial(_remove_here, path)))
-    return Plan(storage, runs, removals, [*found.remarks, *remarks])
+    return Cleanup(storage, runs, removals, [*found.remarks, *remarks])
 
 
 def _aliases(projects: Sequence[Path]) -> tuple[dict[str, str] | None, list[str]]:
@@ -113,7 +113,7 @@ def _aliases(projects: Sequence[Path]) -> tuple[dict[str, str] | None, list[str]
     return None if remarks else found, remarks
 
 
-def show(plan: Plan) -> None:
+def show(plan: Cleanup) -> None:
     """Print a table of the runs, the oldest first, what else goes, and sums."""
     from rich.console import Console
     from rich.table import Table
@@ -144,7 +144,7 @@ def show(plan: Plan) -> None:
     console.print(f"{plan.storage.address}: {runs}; {going_runs}")
 
 
-def carry_out(plan: Plan) -> int:
+def carry_out(plan: Cleanup) -> int:
     """Remove what goes; returns the bytes removed. Raises StorageError if the storage goes away meanwhile."""
     removed = 0
     for removal in plan.removals:

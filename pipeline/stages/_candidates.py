@@ -36,9 +36,9 @@ from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
 from pipeline.machine.cost import Cost
 from pipeline.project.params import Params
 from pipeline.stages._frozen_encoder import frozen_encoder
-from pipeline.training.beside import Beside
 from pipeline.training.cards import ModelCard, form_of
 from pipeline.training.classifier import chosen_documents, predict_logits
+from pipeline.training.frozen_features import FrozenFeatures
 
 TFIDF = "tfidf"
 _LOOKED_AT, _SHOWN = 500, 6  # test documents whose attention is counted, and those of them that are shown
@@ -178,7 +178,7 @@ def network(params: Params, name: str, data: Data, classifiers: Path, features: 
     model, card, head = load_classifier(folder)
     if card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
         raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
-    beside = None if head.beside is None else Beside(head.beside, features / head.beside)
+    beside = None if head.beside is None else FrozenFeatures(head.beside, features / head.beside)
     validation, _ = _predicted(model, card, tokens, data.validation, beside)
     test, seconds = _predicted(model, card, tokens, data.test, beside)
 
@@ -249,7 +249,7 @@ def evenly(size: int, most: int) -> np.ndarray:
 
 
 def _predicted(
-    model: Classifier, card: ModelCard, tokens: Path, labelled: Labelled, beside: Beside | None
+    model: Classifier, card: ModelCard, tokens: Path, labelled: Labelled, beside: FrozenFeatures | None
 ) -> tuple[np.ndarray, float]:
     """Probabilities (N, C), and the seconds that they took."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

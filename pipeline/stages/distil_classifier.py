@@ -32,8 +32,8 @@ from pipeline.distributed.session import Session
 from pipeline.evaluation.metrics import classification_metrics
 from pipeline.files.atomic import atomic_folder
 from pipeline.identity.fingerprint import fingerprint_of
-from pipeline.inference.known import write_known
 from pipeline.inference.predict import Predictor
+from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.machine.cost import Cost, total
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
 from pipeline.project.params import Params
@@ -126,7 +126,7 @@ def run(
     tokenizer = Tokenizer.file_in(Path(read_link(link).tokenizer))
     build(keys.session({})).export(outcome, out, [tokenizer])
     shutil.rmtree(folder, ignore_errors=True)
-    write_known(out, tokens_at(link), documents, labelled, params.run.seed)
+    write_judged_and_reference(out, tokens_at(link), documents, labelled, params.run.seed)
     return {
         "key": sweep.key,
         "num_trials": 1,

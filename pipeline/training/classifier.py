@@ -34,7 +34,6 @@ from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS, TextForm
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info, read_word_parts
-from pipeline.training.beside import Beside
 from pipeline.training.cards import (
     HeadCard,
     ModelCard,
@@ -47,6 +46,7 @@ from pipeline.training.cards import (
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.context import Context
 from pipeline.training.fitted_head import fit_head
+from pipeline.training.frozen_features import FrozenFeatures
 from pipeline.training.jobs import (
     StartingModel,
     card_of,
@@ -129,7 +129,7 @@ class Classification(TrainingObjective):
     language_model_weight: float = 0.0  # of its loss, beside the classifier's
     lesson: ClassifierLesson | None = None
     taught_NC: np.ndarray | None = None  # log probabilities of the lesson
-    beside: Beside | None = None  # features of another head start
+    beside: FrozenFeatures | None = None  # features of another head start
 
     def lanes(self, context: Workers) -> tuple[slice, int]:
         return slice(0, 0), 0
@@ -286,7 +286,7 @@ class ClassifierJob:
     seed: int
     few_labels: FewLabels | None = None
     lesson: ClassifierLesson | None = None  # of a teacher
-    beside: Beside | None = None  # features of another head start
+    beside: FrozenFeatures | None = None  # features of another head start
 
     def task(self, context: Context) -> Task:
         settings, card = self.settings, self.card
@@ -458,12 +458,12 @@ def make_classifier_job(
     return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels, beside=beside)
 
 
-def _beside(settings: ClassifierTraining, features: Path | None, num_documents: int) -> Beside | None:
+def _beside(settings: ClassifierTraining, features: Path | None, num_documents: int) -> FrozenFeatures | None:
     """Return the features of the head start that `settings.beside` names, of the training documents."""
     if settings.beside is None:
         return None
     assert features is not None
-    found = Beside(settings.beside, (features / settings.beside).resolve())
+    found = FrozenFeatures(settings.beside, (features / settings.beside).resolve())
     found.check("train", num_documents)
     return found
 

@@ -22,7 +22,7 @@ from pipeline.artifacts.tensor_folder import STATE_FILE
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.manifest import write_manifest
-from pipeline.inference.onnx_network import NETWORK_FILE, Session
+from pipeline.inference.onnx_network import NETWORK_FILE, OnnxSession
 from pipeline.training.cards import ModelCard, form_of
 
 _OPSET = 17
@@ -152,7 +152,7 @@ def _quantise(file: Path) -> None:
 
 @torch.no_grad()
 def _largest_difference(model: Classifier, card: ModelCard, file: Path) -> float:
-    session, most = Session.open(file), form_of(card).max_tokens
+    session, most = OnnxSession.open(file), form_of(card).max_tokens
     lengths = [max(1, most * k // _CHECKED) for k in range(1, _CHECKED + 1)]
     worst = 0.0
     for some in (lengths[:1], lengths, lengths[:3]):

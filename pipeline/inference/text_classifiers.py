@@ -1,4 +1,7 @@
-"""The parts of a classifier, read from their folders: each gives probabilities for normalised texts."""
+"""The kinds of classifiers of normalised texts, and how each is loaded from its folder.
+
+One may be a part of what ships, whose probabilities are averaged.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.evaluation.probe import ProbeClassifier, num_features, pooled_features, side_by_side
 from pipeline.evaluation.tfidf import TfidfClassifier
 from pipeline.evaluation.with_tfidf import JointClassifier
-from pipeline.training.beside import flat
 from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder, form_of
 from pipeline.training.classifier import pooled_texts, predict_logits
+from pipeline.training.frozen_features import flat
 
 Ids = Callable[[Tokenizer], list[np.ndarray]]  # the texts' tokens by a tokenizer
 
@@ -133,7 +136,7 @@ class Tfidf:
         return None
 
 
-def load_part(folder: Path) -> TextClassifier:
+def load_text_classifier(folder: Path) -> TextClassifier:
     """Load a part of whichever kind it is. Raises ValueError if the folder holds none, or is damaged."""
     kind = read_state(folder).get("kind")
     if kind == "tfidf":

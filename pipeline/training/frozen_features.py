@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Beside:
+class FrozenFeatures:
     """The stage `read_features` has written the features of each document, by another head start."""
 
     headstart: str
