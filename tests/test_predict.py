@@ -26,7 +26,7 @@ from pipeline.artifacts.shipped import (
 from pipeline.corpus import sentencepiece_tokenizer, word_tokenizer
 from pipeline.corpus.settings import Normalise, SentencepieceTokenizer, WordTokenizer
 from pipeline.corpus.settings import TrainedTokenizer as TokenizerSettings
-from pipeline.corpus.tokenizer import Tokenizer, train
+from pipeline.corpus.tokenizer_kinds import load_tokenizer, train
 from pipeline.evaluation.blend import Share
 from pipeline.evaluation.probe import Reading, fit_probe, num_features, pooled_features
 from pipeline.evaluation.settings import Probe
@@ -229,7 +229,7 @@ def test_a_classifier_with_features_of_another_head_start_reads_both_texts_by_th
     write_encoder(folder / "beside", frozen, file)
     found = predict.Predictor.load(folder, precision="fp32").probabilities(PAIRS)
     model, its_card, _ = load_classifier(folder)
-    ids = Tokenizer.load(folder).encode_batch(PAIRS)
+    ids = load_tokenizer(folder).encode_batch(PAIRS)
     wanted = predict_logits(model, ids, form_of(its_card), device, beside_NG=flat(pooled)).double().softmax(1)
     assert found == pytest.approx(wanted.numpy(), abs=1e-6)
     seen = predict.Predictor.load(folder, precision="fp32").features(PAIRS)

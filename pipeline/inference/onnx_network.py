@@ -17,6 +17,7 @@ from pipeline.artifacts.shipped import Labelling
 from pipeline.artifacts.tensor_folder import read_state
 from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.files.manifest import verify
 from pipeline.training.cards import HeadCard, ModelCard, form_of
 
@@ -86,7 +87,7 @@ def load_onnx(folder: Path) -> OnnxNetwork:
     """Raises ValueError if the folder is missing, torn or altered, or onnxruntime is not installed."""
     verify(folder)
     state = read_state(folder)
-    card, tokenizer = checked_card(folder, state.get("card", {})), Tokenizer.load(folder)
+    card, tokenizer = checked_card(folder, state.get("card", {})), load_tokenizer(folder)
     if card.head is None:
         raise ValueError(f"{folder} holds no classifier; export one again")
     if card.tokenizer_sha256 != tokenizer.sha256:

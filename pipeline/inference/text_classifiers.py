@@ -26,6 +26,7 @@ from pipeline.artifacts.shipped import (
 )
 from pipeline.artifacts.tensor_folder import read_state
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.evaluation.probe import ProbeClassifier, num_features, pooled_features, side_by_side
 from pipeline.evaluation.tfidf import TfidfClassifier
 from pipeline.evaluation.with_tfidf import JointClassifier
@@ -186,7 +187,7 @@ def _reader(folder: Path, frozen: FrozenEncoder) -> Reader:
 
 
 def _tokenizer_of(folder: Path, card: ModelCard) -> Tokenizer:
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = load_tokenizer(folder)
     if card.tokenizer_sha256 != tokenizer.sha256:
         raise ValueError(f"the model in {folder} was trained with another tokenizer than the one there")
     return tokenizer

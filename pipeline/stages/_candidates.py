@@ -27,6 +27,7 @@ from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
 from pipeline.evaluation.attention_weights import attended, most_looked_at
 from pipeline.evaluation.blend import Share, blended
@@ -192,14 +193,14 @@ def network(params: Params, name: str, data: Data, classifiers: Path, features: 
         ids, moved = rows[shown], token_attributions(model.cpu(), rows, label, others)[shown]
         if card.direction == "backward":
             ids, moved = ids[::-1], moved[::-1]
-        pieces = Tokenizer.load(data.tokenizer_of(name)).pieces(ids)
+        pieces = load_tokenizer(data.tokenizer_of(name)).pieces(ids)
         return [(piece, round(float(value), 4)) for piece, value in zip(pieces, moved, strict=True)]
 
     def write(aside: Path) -> None:
         shutil.copytree(folder, aside)
 
     def looked_at() -> dict[str, Any]:
-        return _looked_at(model, card, tokens, Tokenizer.load(data.tokenizer_of(name)), data, test)
+        return _looked_at(model, card, tokens, load_tokenizer(data.tokenizer_of(name)), data, test)
 
     return Candidate(
         name,
@@ -352,7 +353,7 @@ def _write_probe(
         name: frozen_encoder(params, name, data.tokens_of(name), features / name, target_lm / name)
         for name in members
     }
-    tokenizers = {name: Tokenizer.file_in(data.tokenizer_of(name)) for name in members}
+    tokenizers = {name: tokenizer_file_in(data.tokenizer_of(name)) for name in members}
     write_probe(aside, ShippedProbe(encoders, fitted), _labelling(params, data), tokenizers)
 
 

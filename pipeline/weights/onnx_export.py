@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from models.heads import Classifier, pool, segments_of
 from pipeline.artifacts.model_folder import load_classifier
 from pipeline.artifacts.tensor_folder import STATE_FILE
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import tokenizer_file_in
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.manifest import write_manifest
 from pipeline.inference.onnx_network import NETWORK_FILE, OnnxSession
@@ -54,7 +54,7 @@ def write_onnx(classifier: Path, folder: Path, *, int8: bool) -> float:
         )
     with atomic_folder(folder) as aside:
         difference = _checked_network(model, card, aside / NETWORK_FILE, int8)
-        tokenizer = Tokenizer.file_in(classifier)
+        tokenizer = tokenizer_file_in(classifier)
         names = [NETWORK_FILE, STATE_FILE, tokenizer.name]
         (aside / tokenizer.name).write_bytes(tokenizer.read_bytes())
         state = {"kind": "onnx", "int8": int8, "card": asdict(card)}
