@@ -240,7 +240,7 @@ def test_nobody_can_start_a_run_until_all_of_it_is_removed(storage, monkeypatch)
 
 def test_checkpoints_of_several_holders_belong_to_one_run(storage):
     checkpoints = join(storage.address, KEYS[0], "checkpoints")
-    write_run(storage, KEYS[0], 10)  # by an earlier version, without a lease number
+    write_run(storage, KEYS[0], 10)  # without a lease number
     for number, step in ((2, 10), (3, 15)):
         CheckpointStore(checkpoints, keep=9, lease_number=number).save(checkpoint_of(step, False))
     assert found_in(storage)[KEYS[0]].state == "step 15 of 20"

@@ -168,11 +168,11 @@ class CheckpointStore:
         return Checkpoint(step, tensors, state, extra_files, lease_number)
 
     def _check_format(self, name: str, state: dict[str, Any]) -> None:
-        found = state.get("format")
-        if found not in _READABLE_FORMATS:
+        version = state.get("format")
+        if version not in _READABLE_FORMATS:
             address, readable = self._storage.address, ", ".join(map(str, _READABLE_FORMATS))
             raise CheckpointFormatError(
-                f"checkpoint {address}/{name} has format {found}; this headstart reads format {readable}. "
+                f"checkpoint {address}/{name} has format {version}; this headstart reads format {readable}. "
                 "Resume the run with the headstart that wrote it, or a newer one; to train afresh, remove "
                 f"{address}"
             )
@@ -193,6 +193,6 @@ def _name(step: int, lease_number: int) -> str:
 
 
 def _step_and_lease(name: str) -> tuple[int, int]:
-    found = _NAME.fullmatch(name)
-    assert found is not None
-    return int(found[1]), int(found[2] or 0)
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    return int(match[1]), int(match[2] or 0)

@@ -84,9 +84,9 @@ class Tokenizer(ABC):
     @cached_property
     def word_starts(self) -> np.ndarray:
         """Whether each token id begins a word, as a boolean array; special pieces begin none."""
-        found = np.array([self.raw_piece(token).startswith(SPACE) for token in range(self.vocab_size)])
-        found[self.special_ids] = False
-        return found
+        begins = np.array([self.raw_piece(token).startswith(SPACE) for token in range(self.vocab_size)])
+        begins[self.special_ids] = False
+        return begins
 
     @cached_property
     def word_parts(self) -> np.ndarray | None:

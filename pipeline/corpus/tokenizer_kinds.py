@@ -57,14 +57,14 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 def tokenizer_file_in(folder: Path) -> Path:
     """Return the path of the tokenizer in a folder. Raises ValueError if there is none, or several."""
-    found = [folder / kind.FILE for kind in KINDS if (folder / kind.FILE).exists()]
-    if not found:
+    files = [folder / kind.FILE for kind in KINDS if (folder / kind.FILE).exists()]
+    if not files:
         raise ValueError(f"{folder}/: holds no {_file_names()}; run the stage `train_tokenizer` first")
-    if len(found) > 1:
+    if len(files) > 1:
         raise ValueError(
-            f"{folder}/: holds {' and '.join(file.name for file in found)}; keep the one that is meant"
+            f"{folder}/: holds {' and '.join(file.name for file in files)}; keep the one that is meant"
         )
-    return found[0]
+    return files[0]
 
 
 def _file_names() -> str:

@@ -125,7 +125,7 @@ class Labeller:
         """A batch that fails is asked again one by one, so that a request fails for itself alone."""
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
-                found = await self._ask([asked for asked, _ in batch]) if batch else []
+                answers = await self._ask([asked for asked, _ in batch]) if batch else []
         except Exception as error:  # whatever it is, each client is told
             if len(batch) > 1 and not isinstance(error, TimeoutError):
                 for each in batch:
@@ -139,15 +139,15 @@ class Labeller:
                 if not answer.done():
                     answer.set_exception(refused)
             return
-        for (_, answer), answered in zip(batch, found, strict=True):
+        for (_, answer), answered in zip(batch, answers, strict=True):
             if not answer.done():
                 answer.set_result(answered)
 
     async def _ask(self, requests: list[Asked]) -> list[Answers]:
         for _ in range(_ATTEMPTS):
             try:
-                found: list[Answers] = await self._handle.label.remote(requests)
-                return found
+                answers: list[Answers] = await self._handle.label.remote(requests)
+                return answers
             except ray.exceptions.ActorDiedError:
                 continue
         raise RefusedError(503, "each replica that was asked died; try again later")
@@ -194,9 +194,9 @@ def start(replicas: Replicas, cluster: Cluster) -> Labeller:
     try:
         handle = serve.run(made, name="headstart", route_prefix=None, logging_config=_QUIET)
     except RuntimeError as error:
-        found = serve.status().applications["headstart"].deployments["classifier"]
+        status = serve.status().applications["headstart"].deployments["classifier"]
         serve.shutdown()
-        reason = found.message.strip().splitlines()[-1:] or [str(error)]
+        reason = status.message.strip().splitlines()[-1:] or [str(error)]
         raise ValueError(f"the replicas did not start: {reason[0]}") from error
     except BaseException:  # Ctrl-C: nothing may stay on a Ray that others use
         serve.shutdown()

@@ -1,4 +1,4 @@
-"""A training's knowledge of the run that it belongs to."""
+"""The context of the run that a training belongs to."""
 
 from __future__ import annotations
 

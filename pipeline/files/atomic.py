@@ -88,8 +88,8 @@ def private_folder(path: Path) -> Path:
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    facts = path.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
         raise ValueError(f"{path} is a link or belongs to another user; have it removed, then repeat")
     path.chmod(0o700)
     return path
@@ -128,8 +128,8 @@ def _namespace() -> str:
 
 def _leftovers(folder: Path) -> list[tuple[Path, re.Match[str]]]:
     """Siblings in a folder, each with what its name says of its writer."""
-    found = ((path, _SIBLING.fullmatch(path.name)) for path in folder.glob(".*"))
-    return [(path, writer) for path, writer in found if writer]
+    siblings = ((path, _SIBLING.fullmatch(path.name)) for path in folder.glob(".*"))
+    return [(path, writer) for path, writer in siblings if writer]
 
 
 def _is_in_use(left: Path, writer: re.Match[str]) -> bool:

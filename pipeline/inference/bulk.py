@@ -204,11 +204,11 @@ def cut(source: Files) -> Iterator[Piece]:
 
 def all_parts(source: Files) -> dict[FilePart, int]:
     """The parts that `cut` would yield pieces of, and how many documents are before each."""
-    found, num_before = dict[FilePart, int](), 0
+    parts, num_before = dict[FilePart, int](), 0
     for number, count in enumerate(source.num_rows("train")):
-        found |= {FilePart(number, first): num_before + first for first in range(0, count, PART_ROWS)}
+        parts |= {FilePart(number, first): num_before + first for first in range(0, count, PART_ROWS)}
         num_before += count
-    return found
+    return parts
 
 
 def pieces_of(source: Files, part: FilePart) -> Iterator[Piece]:
@@ -254,8 +254,8 @@ def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request, num_bef
     texts = ["text", *(f"text_{number}" for number in range(1, predictor.num_texts))]
     documents = [tuple(text or "" for text in each) for each in rows.select(texts).rows()]
     has_words = np.array([all(text.strip() for text in each) for each in documents], dtype=bool)
-    found = [predictor.probabilities(batch) for batch in in_batches(documents)]
-    probabilities = np.concatenate(found)
+    of_batches = [predictor.probabilities(batch) for batch in in_batches(documents)]
+    probabilities = np.concatenate(of_batches)
     places = probabilities.argmax(1)
     labels = [
         predictor.label_names[place] if has else None for place, has in zip(places, has_words, strict=True)
@@ -289,14 +289,16 @@ def _said(
     predictor: Predictor, guarantees: Guarantees, probs: np.ndarray, has_words: np.ndarray
 ) -> list[pl.Series]:
     """Return the columns `sure` and `labels`, if they are asked for; null for a document without words."""
-    found = predictor.thresholds(guarantees).said(probs, predictor.label_names)
+    answers = predictor.thresholds(guarantees).said(probs, predictor.label_names)
     kinds: dict[str, Any] = {"sure": pl.Boolean, "labels": pl.List(pl.String)}
     return [
         pl.Series(
-            name, [each[name] if has else None for each, has in zip(found, has_words, strict=True)], kind
+            name,
+            [answer[name] if has else None for answer, has in zip(answers, has_words, strict=True)],
+            kind,
         )
         for name, kind in kinds.items()
-        if found and name in found[0]
+        if answers and name in answers[0]
     ]
 
 
@@ -310,12 +312,12 @@ def _seen(
     drawn = np.random.default_rng((zlib.crc32(file.encode()), first)).random(PART_ROWS)
     draws = drawn[(places - 1) % PART_ROWS]
     chosen = np.flatnonzero(may_be_sampled(draws, num_before + np.arange(1, len(rows) + 1)) & has_words)
-    found = np.full((len(documents), len(_SEEN)), np.nan)
-    found[chosen, 0] = draws[chosen]
+    columns_NM = np.full((len(documents), len(_SEEN)), np.nan)
+    columns_NM[chosen, 0] = draws[chosen]
     if len(chosen):
         some = [documents[int(k)] for k in chosen]
-        found[chosen, 1:] = predictor.measures(some, probs[chosen], predictor.known)
-    return [pl.Series(name, column).fill_nan(None) for name, column in zip(_SEEN, found.T, strict=True)]
+        columns_NM[chosen, 1:] = predictor.measures(some, probs[chosen], predictor.known)
+    return [pl.Series(name, column).fill_nan(None) for name, column in zip(_SEEN, columns_NM.T, strict=True)]
 
 
 def _moved(predictor: Predictor, document: Sequence[str], label: str, most: int) -> list[dict[str, Any]]:
@@ -392,8 +394,8 @@ def claim_parts(request: Request, source: Files, output: Path) -> Path:
     if not file.exists():
         atomic_write_text(file, json.dumps(wanted, indent=1) + "\n")
         return folder
-    found = json.loads(file.read_text(encoding="utf-8"))
-    if changed := [name for name in wanted if found.get(name) != wanted[name]]:
+    recorded = json.loads(file.read_text(encoding="utf-8"))
+    if changed := [name for name in wanted if recorded.get(name) != wanted[name]]:
         raise ValueError(
             f"{folder} holds parts of an earlier run with other {' and '.join(changed)}; remove it, or name "
             "another --output"
@@ -433,9 +435,9 @@ def as_parquet(pieces: Sequence[pl.DataFrame]) -> bytes:
 
 def answers_in(path: Path) -> pl.DataFrame:
     """Return what a tally counts of a part's documents."""
-    found = pl.scan_parquet(path)
-    counted = {"label", "sure", *_SEEN} & {*found.collect_schema().names()}
-    return found.select(sorted(counted)).collect()
+    part = pl.scan_parquet(path)
+    counted = {"label", "sure", *_SEEN} & {*part.collect_schema().names()}
+    return part.select(sorted(counted)).collect()
 
 
 def join_parts(folder: Path, output: Path) -> None:

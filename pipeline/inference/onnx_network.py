@@ -46,8 +46,8 @@ class OnnxSession:
         """Return the logits (B, C) of rows padded at their end; `mask_BT` is True at real tokens."""
         given = {"ids": ids_BT, "mask": mask_BT}
         read = {each.name for each in self._session.get_inputs()}  # not the mask, where nothing looks at it
-        found: np.ndarray = self._session.run(["logits"], {name: given[name] for name in read})[0]
-        return found
+        logits: np.ndarray = self._session.run(["logits"], {name: given[name] for name in read})[0]
+        return logits
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,15 @@ class OnnxNetwork:
 
     def of_tokens(self, documents: Sequence[np.ndarray]) -> np.ndarray:
         """Return probabilities (documents, classes) of documents of tokens, float64."""
-        form, found = form_of(self.card), np.zeros((len(documents), len(self.head.label_names)))
+        form, probs = form_of(self.card), np.zeros((len(documents), len(self.head.label_names)))
         most = tokens_without_gradient(torch.device("cpu")) // form.rows_each
         rows = [form.rows(document) for document in documents]
         for chosen in by_length([max(map(len, each)) for each in rows], most):
             together = [row for k in chosen for row in rows[k]]
             ids, mask = pad(together, max(map(len, together)), form.pad_id)
             logits = self.session.logits(ids.numpy(), mask.numpy())
-            found[chosen] = softmax(logits.astype(np.float64), axis=1)
-        return found
+            probs[chosen] = softmax(logits.astype(np.float64), axis=1)
+        return probs
 
 
 def load_onnx(folder: Path) -> OnnxNetwork:

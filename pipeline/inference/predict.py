@@ -119,10 +119,10 @@ class Predictor:
         normalised, ids = self._read(documents)
 
         def probabilities(member: _Member) -> np.ndarray:
-            found = [
+            of_parts = [
                 part.probabilities(normalised, ids, self._device, self._dtype) for part, _ in member.parts
             ]
-            mean = blended(found, [share for _, share in member.parts])
+            mean = blended(of_parts, [share for _, share in member.parts])
             return mean if member.temperature == 1 else tempered(mean, member.temperature)
 
         mean: np.ndarray = np.mean([probabilities(each) for each in self._members], axis=0)
@@ -138,9 +138,9 @@ class Predictor:
         parts = sorted(self._members[0].parts, key=lambda each: -each[1].weight)
         for kind in (FrozenProbe, Network):
             for part in (each for each, _ in parts if isinstance(each, kind)):
-                found = part.features(ids, self._device, self._dtype)
-                if found is not None:
-                    return found
+                features = part.features(ids, self._device, self._dtype)
+                if features is not None:
+                    return features
         return None
 
     def measures(

@@ -52,7 +52,7 @@ class Front:
         could have it answer through its reader's browser (DNS rebinding).
         """
         addresses = _Addresses(self)
-        found = Starlette(
+        app = Starlette(
             routes=[
                 Route("/", addresses.page),
                 Route("/health", addresses.health),
@@ -60,9 +60,7 @@ class Front:
                 Route("/predict", addresses.predict, methods=["POST"]),
             ],
         )
-        return (
-            found if self.token is not None else _under_names(found, {host, "localhost", "127.0.0.1", "::1"})
-        )
+        return app if self.token is not None else _under_names(app, {host, "localhost", "127.0.0.1", "::1"})
 
 
 def _under_names(application: ASGIApp, names: Collection[str]) -> ASGIApp:
@@ -128,18 +126,18 @@ class _Addresses:
         except ValueError as error:
             raise RefusedError(400, str(error)) from error
         if front.summary is None:
-            found = await front.label(asked)
+            answers = await front.label(asked)
         else:
             draws = front.summary.draws(len(asked.texts))
             try:
-                found = await front.label(replace(asked, draws=draws))
+                answers = await front.label(replace(asked, draws=draws))
             except RefusedError:
                 front.summary.withdraw(len(draws))
                 raise
-            front.summary.add(found)
-        for each in found:
-            self._documents.labels(each["label"] or "").inc()  # none for a document without words
-        return found
+            front.summary.add(answers)
+        for answer in answers:
+            self._documents.labels(answer["label"] or "").inc()  # none for a document without words
+        return answers
 
 
 def _refusal(refused: RefusedError) -> Response:

@@ -69,8 +69,8 @@ class Network:
     ) -> np.ndarray:
         others = None if self.beside is None else flat(self.beside.features(ids, device, dtype))
         logits = predict_logits(self.model, ids(self.tokenizer), form_of(self.card), device, dtype, others)
-        found: np.ndarray = logits.double().softmax(1).numpy()
-        return found
+        probs: np.ndarray = logits.double().softmax(1).numpy()
+        return probs
 
     def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
         if self.head.num_choices is not None:  # it has features of each answer, not of the document
@@ -156,17 +156,17 @@ def _beside(folder: Path, head: HeadCard) -> Reader | None:
     if head.beside is None:
         return None
     try:
-        found = _reader(folder / BESIDE, read_encoder(folder / BESIDE))
+        reader = _reader(folder / BESIDE, read_encoder(folder / BESIDE))
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"{folder / BESIDE} holds no encoder ({error}); train the classifier again"
         ) from error
-    if found.num_features != head.beside_width:
+    if reader.num_features != head.beside_width:
         raise ValueError(
-            f"{folder / BESIDE} gives {found.num_features:,} features, but the classifier reads "
+            f"{folder / BESIDE} gives {reader.num_features:,} features, but the classifier reads "
             f"{head.beside_width:,}; train the classifier again"
         )
-    return found
+    return reader
 
 
 def _load_probe(folder: Path) -> FrozenProbe:

@@ -36,16 +36,16 @@ class Thresholds:
     least_probability: float | None = None
 
     def said(self, probs_NC: np.ndarray, label_names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return what was asked for of each document: `sure`, and its `labels`, the likeliest first."""
-        found: list[dict[str, Any]] = [{} for _ in probs_NC]
+        """Return what was asked for, for each document: `sure`, and its `labels`, the likeliest first."""
+        answers: list[dict[str, Any]] = [{} for _ in probs_NC]
         if self.least_confidence is not None:
-            for each, probs_C in zip(found, probs_NC, strict=True):
-                each["sure"] = bool(probs_C.max() >= self.least_confidence)
+            for answer, probs_C in zip(answers, probs_NC, strict=True):
+                answer["sure"] = bool(probs_C.max() >= self.least_confidence)
         if self.least_probability is not None:
             sets_NC = label_sets(probs_NC, self.least_probability)
-            for each, inside_C, probs_C in zip(found, sets_NC, probs_NC, strict=True):
-                each["labels"] = [label_names[k] for k in np.argsort(-probs_C) if inside_C[k]]
-        return found
+            for answer, inside_C, probs_C in zip(answers, sets_NC, probs_NC, strict=True):
+                answer["labels"] = [label_names[k] for k in np.argsort(-probs_C) if inside_C[k]]
+        return answers
 
 
 def thresholds(guarantees: Guarantees, judged: Judged | None) -> Thresholds:

@@ -53,25 +53,25 @@ def references(root: Path) -> References:
     try:
         committed = dict(sorted(_committed(root), key=lambda version: version[1]))
         history = zip(_contents(root, committed), committed.values(), strict=True)
-        found = _named(history, root, "metrics files in its revisions") | _beyond_history(root)
+        named = _named(history, root, "metrics files in its revisions") | _beyond_history(root)
         folders = _worktrees(root)
     except OSError as error:
         remark = f"{root}: git cannot list its revisions ({error}); all results are kept"
-        committed, found = {}, References(unknown_until=float("inf"), remarks=(remark,))
+        committed, named = {}, References(unknown_until=float("inf"), remarks=(remark,))
     for folder in folders:
         files = [path for path in folder.glob("reports/metrics/*.json") if _metrics().search(path.as_posix())]
         versions = ((path.read_bytes(), path.stat().st_mtime) for path in files)
         new = (version for version in versions if _blob(version[0]) not in committed)
-        found |= _named(new, folder, "metrics files")
-    return found
+        named |= _named(new, folder, "metrics files")
+    return named
 
 
 def _named(versions: Iterable[tuple[bytes, float]], folder: Path, which: str) -> References:
     """The runs that versions of metrics files name, each with the time it was written."""
-    found = [(_key(content), time) for content, time in versions]
-    broken = [time for key, time in found if key is None]
+    keys_and_times = [(_key(content), time) for content, time in versions]
+    broken = [time for key, time in keys_and_times if key is None]
     remark = f"{folder}: {len(broken)} {which} cannot be read; results older than the newest of them are kept"
-    named = frozenset(key for key, _ in found if key)
+    named = frozenset(key for key, _ in keys_and_times if key)
     return References(named, max(broken, default=0.0), (remark,) if broken else ())
 
 

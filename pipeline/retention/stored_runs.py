@@ -136,10 +136,10 @@ def _described(run: Storage, paths: set[str]) -> dict[str, Any]:
     checkpoints = _whole_steps(paths, "checkpoints")
     if checkpoints:
         try:
-            found = json.loads(run.read(f"checkpoints/{checkpoints[-1]}/state.json") or b"")
-            title = " ".join(found["card"][name] for name in ("stage", "family", "direction"))
-            is_unfinished = not found["finished"]
-            state = f"step {found['step']:,} of {found['num_steps']:,}" if is_unfinished else "finished"
+            content = json.loads(run.read(f"checkpoints/{checkpoints[-1]}/state.json") or b"")
+            title = " ".join(content["card"][name] for name in ("stage", "family", "direction"))
+            is_unfinished = not content["finished"]
+            state = f"step {content['step']:,} of {content['num_steps']:,}" if is_unfinished else "finished"
         except (ValueError, KeyError, TypeError):
             title, state, is_unfinished = "", "unreadable", False
     if _whole_steps(paths, "outcome"):

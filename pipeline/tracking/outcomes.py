@@ -185,14 +185,14 @@ def _folder(root: Path) -> Path:
 
 def _unsent(root: Path) -> tuple[dict[Path, Outcome], list[Kept]]:
     """The outcomes of runs that no longer run, in the order in which they ended; the unreadable files."""
-    found: dict[Path, Outcome] = {}
+    outcomes: dict[Path, Outcome] = {}
     unreadable: list[Kept] = []
     for path in sorted(_folder(root).glob("[!.]*.json")):
         try:
-            found[path] = Outcome.read(path)
+            outcomes[path] = Outcome.read(path)
         except ValueError as error:
             unreadable.append(Kept(path.stem, str(error)))
-    ended = sorted(found.items(), key=lambda item: item[1].last_sign_ms)
+    ended = sorted(outcomes.items(), key=lambda item: item[1].last_sign_ms)
     return {path: outcome for path, outcome in ended if not outcome.is_running}, unreadable
 
 

@@ -110,8 +110,8 @@ class ClassifierLesson:
     hard: float
 
     def log_probs(self) -> np.ndarray:
-        found: np.ndarray = np.load(self.folder / TAUGHT_FILE, mmap_mode="r", allow_pickle=False)
-        return found
+        log_probs: np.ndarray = np.load(self.folder / TAUGHT_FILE, mmap_mode="r", allow_pickle=False)
+        return log_probs
 
 
 @dataclass
@@ -229,12 +229,12 @@ def predict_logits(
 
     `beside_NG` are the features that a model reads beside its own, if it does.
     """
-    found = torch.zeros(len(documents), model.num_classes)
+    logits = torch.zeros(len(documents), model.num_classes)
     with products_in(dtype, model.encoder):
         for chosen, ids, mask in _padded(documents, form, device):
             beside = None if beside_NG is None else beside_NG[chosen].to(device)
-            found[chosen] = model(ids.to(device), mask.to(device), beside_DG=beside).cpu()
-    return found
+            logits[chosen] = model(ids.to(device), mask.to(device), beside_DG=beside).cpu()
+    return logits
 
 
 @torch.no_grad()
@@ -245,11 +245,11 @@ def pooled_texts(
     device: torch.device,
 ) -> Tensor:
     """Return the network's pooled features (N, F) on the CPU, in the order of the documents, in float32."""
-    found = torch.zeros(len(documents), model.pooled_width)
+    pooled = torch.zeros(len(documents), model.pooled_width)
     with products_in(torch.float32, model.encoder):
         for chosen, ids, mask in _padded(documents, form, device):
-            found[chosen] = model.pooled(ids.to(device), mask.to(device)).cpu()
-    return found
+            pooled[chosen] = model.pooled(ids.to(device), mask.to(device)).cpu()
+    return pooled
 
 
 def _padded(
@@ -463,9 +463,9 @@ def _beside(settings: ClassifierTraining, features: Path | None, num_documents: 
     if settings.beside is None:
         return None
     assert features is not None
-    found = FrozenFeatures(settings.beside, (features / settings.beside).resolve())
-    found.check("train", num_documents)
-    return found
+    beside = FrozenFeatures(settings.beside, (features / settings.beside).resolve())
+    beside.check("train", num_documents)
+    return beside
 
 
 def chosen_documents(
