@@ -30,11 +30,14 @@ def with_relation(relation: relations.Relation, name: str, other: str) -> Projec
     return project_with({name: own}, **order)
 
 
+def setting(relation: relations.Relation) -> str:
+    return relation.setting
+
+
 BY_NAME = [relation for relation in RELATIONS if relation.needs != "file"]
-SETTING = {"ids": lambda relation: relation.setting}
 
 
-@pytest.mark.parametrize("relation", RELATIONS, **SETTING)
+@pytest.mark.parametrize("relation", RELATIONS, ids=setting)
 def test_a_relation_is_found_in_its_own_stages_alone(relation):
     project = with_relation(relation, "gpt", "transformer_xl")
     for stage in ("pretrain_lm", "finetune_lm", "read_features", "finetune_classifier", "evaluate"):
@@ -43,7 +46,7 @@ def test_a_relation_is_found_in_its_own_stages_alone(relation):
         assert not [*related(project.params, "transformer_xl", stage)]
 
 
-@pytest.mark.parametrize("relation", RELATIONS, **SETTING)
+@pytest.mark.parametrize("relation", RELATIONS, ids=setting)
 def test_only_head_starts_with_a_relation_have_its_code(relation):
     project = with_relation(relation, "gpt", "transformer_xl")
     for stage in relation.stages:
@@ -54,7 +57,7 @@ def test_only_head_starts_with_a_relation_have_its_code(relation):
         assert code_of(project.params, ["bert"], stage) == ([], ["bert"])
 
 
-@pytest.mark.parametrize("relation", [each for each in BY_NAME if each.settings], **SETTING)
+@pytest.mark.parametrize("relation", [each for each in BY_NAME if each.settings], ids=setting)
 def test_the_hash_changes_with_the_settings_that_the_stages_depend_on_and_with_no_others(relation):
     def hashed(top: dict[str, Any]) -> str:
         project = with_relation(relation, "gpt", "transformer_xl")
@@ -83,14 +86,14 @@ def test_the_hash_of_a_teacher_changes_with_what_the_teacher_itself_needs(tmp_pa
     assert found[0] != found[1]
 
 
-@pytest.mark.parametrize("relation", [each for each in BY_NAME if each.other_lacks], **SETTING)
+@pytest.mark.parametrize("relation", [each for each in BY_NAME if each.other_lacks], ids=setting)
 def test_a_circle_is_refused(relation):
     both = {"gpt": {relation.setting: "transformer_xl"}, "transformer_xl": {relation.setting: "gpt"}}
     with pytest.raises(ValueError, match=rf"headstarts\.\w+\.{relation.setting} is \w+, which has .* own"):
         project_with(both, run={"headstarts": ["gpt", "transformer_xl"]})
 
 
-@pytest.mark.parametrize("relation", [each for each in BY_NAME if each.other_lacks], **SETTING)
+@pytest.mark.parametrize("relation", [each for each in BY_NAME if each.other_lacks], ids=setting)
 def test_a_head_start_is_not_related_to_itself_nor_to_one_that_there_is_not(relation):
     for other, message in (("gpt", "is gpt itself; name another"), ("gtp", "names 'gtp'.* did you mean gpt")):
         with pytest.raises(ValueError, match=rf"params\.yaml: headstarts\.gpt\.{relation.setting} {message}"):

@@ -31,6 +31,7 @@ from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
 from pipeline.files.tables import write_csv
 from pipeline.identity.key import run_key
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
 from pipeline.project.params import Params
@@ -38,7 +39,7 @@ from pipeline.project.project import Project
 from pipeline.project.relations import related
 from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
-from pipeline.storage.lease import Fence, Process
+from pipeline.storage.lease import Fence
 from pipeline.terminal.progress import busy, follow
 from pipeline.terminal.results import result_line, said_of
 
@@ -151,7 +152,7 @@ def project_root(folder: Path) -> Path:
     return folder
 
 
-def _dvc() -> Process | None:
+def _dvc() -> ProcessIdentity | None:
     """The dvc process that runs this stage, if there is one.
 
     Raises ValueError if it was killed before this process looked for it: nobody could tell later that this
@@ -160,7 +161,7 @@ def _dvc() -> Process | None:
     dvc = tracking.dvc_above()
     with suppress(psutil.NoSuchProcess):  # killed since: the same as before
         if dvc is not None:
-            return Process.of(dvc)
+            return ProcessIdentity.of(dvc.pid)
     if dvc is not None or ("DVC_STAGE" in os.environ and tracking.was_adopted()):
         name = os.environ.get("DVC_STAGE", "this stage")
         raise ValueError(f"the dvc that started {name} has exited; repeat `dvc repro`")
@@ -168,7 +169,9 @@ def _dvc() -> Process | None:
 
 
 @contextmanager
-def _alone(info: tracking.StageInfo, settings: Params, parent: Process | None) -> Iterator[Fence | None]:
+def _alone(
+    info: tracking.StageInfo, settings: Params, parent: ProcessIdentity | None
+) -> Iterator[Fence | None]:
     """Hold the lease of the run: one process at a time trains it, whatever machine it is on."""
     if info.key is None:
         yield None
@@ -370,7 +373,7 @@ def _sweep(
         hash_of=hash_of,
         code_of=trials_digest,
         places=partial(_places, run.info.root, settings.run.storage),
-        owner=Process.this(),
+        owner=ProcessIdentity.this(),
         fence=fence,
         run_of=partial(tracking.trial_run, run),
         begin_run=partial(tracking.begin_trial, run),
