@@ -58,12 +58,12 @@ from pipeline.training.cards import form_of
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.classifier import ClassifierJob, FewLabels, make_classifier_job, predict_logits
 from pipeline.training.context import Context
-from pipeline.training.language_model import LanguageModelJob, LanguageModelTask
+from pipeline.training.language_model import LanguageModelJob
 from pipeline.training.loop import Training, train
 from pipeline.training.precision import set_arithmetic
 from pipeline.training.schedules import make_plan
 from pipeline.training.settings import Optimizer
-from pipeline.training.task import evenly_spaced
+from pipeline.training.task import Task, evenly_spaced
 
 _PTB_MINUTES = 20.0
 _IMDB_SETTINGS = [ROOT / "presets/imdb.yaml", ROOT / "benchmarks/gpu_imdb.yaml"]
@@ -102,7 +102,7 @@ def encoder_of(name: str) -> Encoder:
     return family.build(family.config(**_FAMILIES[name]), _VOCAB)
 
 
-def task_of(name: str, num_steps: int, precision: torch.dtype) -> LanguageModelTask:
+def task_of(name: str, num_steps: int, precision: torch.dtype) -> Task:
     family, encoder = lookup(name), encoder_of(name)
     encoder.product_dtype = precision
     objective = objective_of(family)
@@ -117,7 +117,7 @@ def task_of(name: str, num_steps: int, precision: torch.dtype) -> LanguageModelT
     if name != "bert":
         own = {"bptt": 16, "variable_bptt": False, "ar_alpha": 1.0, "tar_beta": 1.0, "sampled_words": None}
     settings = objective.Settings(batch_rows=16, **own)
-    return LanguageModelTask(
+    return Task(
         model=model,
         objective=objective(model, settings, random_text(20_000), seed=1),
         groups=groups,
@@ -126,7 +126,6 @@ def task_of(name: str, num_steps: int, precision: torch.dtype) -> LanguageModelT
         ),
         optimizer=_ADAMW,
         evaluation_steps=evenly_spaced(num_steps, 1),
-        watched=objective.watched,
     )
 
 
@@ -152,7 +151,7 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
         ):
             task = task_of(name, num_steps, precision)
             metrics = train(task, Context(device=where, precision=precision))
-            losses[title] = metrics[task.watched]
+            losses[title] = metrics[task.objective.watched]
         found[name] = {
             "fp32 features, largest difference": float((computed - expected).abs().max()),
             "bf16 features, largest difference": float((rounded - expected).abs().max()),
@@ -281,11 +280,11 @@ def ptb(arguments: argparse.Namespace) -> dict[str, Any]:
     groups = objective_class.layer_groups(model, family.layer_groups(encoder))
     num_steps = objective.num_steps(500)
     constant = SCHEDULE.model_copy(update={"kind": "constant"})
-    task = LanguageModelTask(
+    task = Task(
         model=model, objective=objective, groups=groups,
         plan=make_plan(optimizer, constant, "full", num_groups=len(groups), num_steps=num_steps,
                        steps_per_unfreezing=1),
-        optimizer=optimizer, evaluation_steps=evenly_spaced(num_steps, 500), watched=objective.watched,
+        optimizer=optimizer, evaluation_steps=evenly_spaced(num_steps, 500),
     )  # fmt: skip
     file = arguments.out / "ptb.json"
     earlier = json.loads(file.read_text())["ptb"] if file.exists() else {"minutes": 0.0}

@@ -14,48 +14,34 @@ Shapes: B rows, T tokens, E embedding, H hidden, F features of the top layer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
 from models import kernels
+from models.config import Count, Dropout, FamilyConfig
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, drop_connect, embed, locked_dropout
 
 
 @dataclass(frozen=True)
-class Config:
-    embedding_dim: int = 160  # E; independent of H (4.5)
-    hidden_dim: int = 320  # H; a tied top layer is E wide instead
-    num_layers: int = 2
+class Config(FamilyConfig):
+    embedding_dim: Count = 160  # E; independent of H (4.5)
+    hidden_dim: Count = 320  # H; a tied top layer is E wide instead
+    num_layers: Count = 2
     tie_weights: bool = True  # decoder and embedding share one matrix (4.4)
-    embedding_dropout: float = 0.05  # drops whole words (4.3)
-    input_dropout: float = 0.25  # locked, after the embedding (4.2)
-    hidden_dropout: float = 0.15  # locked, between layers (4.2)
-    output_dropout: float = 0.1  # locked, after the top layer (4.2)
-    weight_dropout: float = 0.2  # DropConnect on the hidden-to-hidden weights (2)
+    embedding_dropout: Dropout = 0.05  # drops whole words (4.3)
+    input_dropout: Dropout = 0.25  # locked, after the embedding (4.2)
+    hidden_dropout: Dropout = 0.15  # locked, between layers (4.2)
+    output_dropout: Dropout = 0.1  # locked, after the top layer (4.2)
+    weight_dropout: Dropout = 0.2  # DropConnect on the hidden-to-hidden weights (2)
     direction: Literal["forward", "backward"] = "forward"  # in which it reads a text
-
-    def __post_init__(self) -> None:
-        for name in ("embedding_dim", "hidden_dim", "num_layers"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in _dropouts():
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 <= p < 1")
-
-    def scaled_dropout(self, factor: float) -> Config:
-        return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in _dropouts()})
 
     @property
     def top_dim(self) -> int:
         return self.embedding_dim if self.tie_weights else self.hidden_dim
-
-
-def _dropouts() -> list[str]:
-    return [item.name for item in fields(Config) if item.name.endswith("_dropout")]
 
 
 class WeightDroppedLSTM(nn.Module):

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from models import kernels
+from models.config import CountOrZero, Positive
 from models.family import Encoded, Encoder, Family, State
 from models.heads import Decoding
 from models.layers import GlobalBatch
@@ -38,14 +39,9 @@ _ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Config(TransformerConfig):
-    norm_epsilon: float = 1e-12
-    num_segments: int = 2  # texts of an input that have an embedding of their own (3, figure 2); 0: none has
+    norm_epsilon: Positive = 1e-12
+    num_segments: CountOrZero = 2  # texts of an input with an embedding of their own (3, figure 2)
     pooler: bool = True  # a layer on the first token's features, which next sentence prediction trains
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_segments < 0:
-            raise ValueError(f"num_segments is {self.num_segments}; it must be at least 0")
 
 
 class BERT(Transformer):

@@ -19,14 +19,15 @@ Shapes: B rows, S source tokens, T target tokens, E embedding, H hidden units of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from models import kernels
 from models.attention import Attention, Focus, Score
+from models.config import Count, Dropout, FamilyConfig
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, locked_dropout, reversed_rows
 
@@ -34,34 +35,16 @@ _MOST_PLACES = 256  # of a source, for the score `location`
 
 
 @dataclass(frozen=True)
-class Config:
-    embedding_dim: int = 200  # E
-    hidden_dim: int = 150  # H; of each direction
-    num_layers: int = 2  # of the encoder; the decoder has one
-    score: str = "general"  # of the attention: `models/attention.py` has the equations
-    focus: str = "global"  # or a window: monotonic, predictive
-    half_window: int = 10  # places on either side of a window's centre
-    input_dropout: float = 0.2  # of the embedding
-    hidden_dropout: float = 0.2  # between layers
-    output_dropout: float = 0.2  # of the encoder's and of the decoder's features
-
-    def __post_init__(self) -> None:
-        for name in ("embedding_dim", "hidden_dim", "num_layers", "half_window"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name, known in (("score", get_args(Score)), ("focus", get_args(Focus))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; choose of {', '.join(known)}")
-        for name in _dropouts():
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 <= p < 1")
-
-    def scaled_dropout(self, factor: float) -> Config:
-        return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in _dropouts()})
-
-
-def _dropouts() -> list[str]:
-    return [item.name for item in fields(Config) if item.name.endswith("_dropout")]
+class Config(FamilyConfig):
+    embedding_dim: Count = 200  # E
+    hidden_dim: Count = 150  # H; of each direction
+    num_layers: Count = 2  # of the encoder; the decoder has one
+    score: Score = "general"  # of the attention: `models/attention.py` has the equations
+    focus: Focus = "global"  # or a window: monotonic, predictive
+    half_window: Count = 10  # places on either side of a window's centre
+    input_dropout: Dropout = 0.2  # of the embedding
+    hidden_dropout: Dropout = 0.2  # between layers
+    output_dropout: Dropout = 0.2  # of the encoder's and of the decoder's features
 
 
 class LSTM(nn.Module):
@@ -162,12 +145,12 @@ class Translator(nn.Module):
         self.encoder, config, width = encoder, encoder.config, encoder.width
         self.decoder = LSTM(config.embedding_dim + width, width)
         self.attention = Attention(
-            config.score,  # type: ignore[arg-type]  # checked by `Config`
+            config.score,
             width,
             width,
             width,
             _MOST_PLACES,
-            focus=config.focus,  # type: ignore[arg-type]
+            focus=config.focus,
             half_window=config.half_window,
         )
         self.combine = nn.Linear(2 * width, width)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -36,6 +36,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models import kernels
+from models.config import Count, CountOrZero, Dropout, FamilyConfig
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, locked_dropout, reversed_rows
 from models.sampling import Candidates, cross_entropy
@@ -48,41 +49,26 @@ UNKNOWN = 0  # in the softmax: every word that it does not hold
 
 
 @dataclass(frozen=True)
-class Config:
-    embedding_dim: int = 16  # E; of a character
+class Config(FamilyConfig):
+    embedding_dim: Count = 16  # E; of a character
     # How many filters are 1, 2, 3, ... characters wide.
     filters: list[int] = field(default_factory=lambda: [16, 32, 48, 64, 64])
-    num_highway: int = 2
-    projection_dim: int = 96  # P; of a word, and of each direction
-    hidden_dim: int = 256  # H
-    num_layers: int = 2  # in either direction
-    max_characters: int = 30  # of a word; the rest is not read
-    softmax_words: int = 20_000  # K; the most frequent words, which training predicts; all others are one
-    input_dropout: float = 0.1  # of words, before the first LSTM
-    hidden_dropout: float = 0.1  # between LSTMs
-    output_dropout: float = 0.1  # above them
+    num_highway: CountOrZero = 2
+    projection_dim: Count = 96  # P; of a word, and of each direction
+    hidden_dim: Count = 256  # H
+    num_layers: Count = 2  # in either direction
+    max_characters: Count = 30  # of a word; the rest is not read
+    softmax_words: Count = 20_000  # K; the most frequent words, which training predicts; all others are one
+    input_dropout: Dropout = 0.1  # of words, before the first LSTM
+    hidden_dropout: Dropout = 0.1  # between LSTMs
+    output_dropout: Dropout = 0.1  # above them
 
     def __post_init__(self) -> None:
-        for name in ("embedding_dim", "projection_dim", "hidden_dim", "num_layers", "max_characters",
-                     "softmax_words"):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.num_highway < 0:
-            raise ValueError(f"num_highway is {self.num_highway}; it must be at least 0")
+        super().__post_init__()
         if not self.filters or min(self.filters) < 0 or not sum(self.filters):
             raise ValueError(
                 f"filters is {self.filters}; it must say how many filters are 1, 2, ... characters wide"
             )
-        for name in _dropouts():
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 <= p < 1")
-
-    def scaled_dropout(self, factor: float) -> Config:
-        return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in _dropouts()})
-
-
-def _dropouts() -> list[str]:
-    return [item.name for item in fields(Config) if item.name.endswith("_dropout")]
 
 
 class Words(NamedTuple):

@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from models.layers import GlobalBatch
-
-if TYPE_CHECKING:
-    from models.objective import Objective
 
 # Recurrent state: tensors whose first dimension is the row of the batch. Families without memory use
 # the empty tuple.
@@ -138,24 +135,15 @@ def check_chunks(longest: int, encoder: Encoder, section: str) -> None:
         )
 
 
-class FamilyConfig(Protocol):
-    """A family that reads in either direction has a `direction`, too: forward or backward.
-
-    One whose embedding may begin as word vectors has its width as `embedding_dim`.
-    """
-
-    def scaled_dropout(self, factor: float) -> Any:
-        """Return this config with each dropout probability multiplied by `factor`, at most 0.95."""
-
-
 @dataclass(frozen=True)
 class Family:
     name: str
-    config: type[Any]  # a frozen dataclass that meets FamilyConfig
+    config: type[Any]  # a frozen dataclass, below `models.config.FamilyConfig`
     build: Callable[[Any, int], Encoder]  # (config, vocab_size)
     # Parameters bottom to top, for discriminative rates and gradual unfreezing; the embedding first.
     layer_groups: Callable[[Any], list[list[nn.Parameter]]]
-    objective: str | type[Objective]  # a module of `pipeline/objectives`, or a class of the family's own
+    # A module of `pipeline/objectives`, or a class of the family's own: a `models.objective.Objective`.
+    objective: str | type[Any]
     # Its embedding is word vectors: a file can give them, and those trained here can become the embedding of
     # another family. Its config has `embedding_dim`.
     has_word_vectors: bool = False

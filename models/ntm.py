@@ -19,13 +19,14 @@ slot, R read heads, W write heads, A = R + W heads, the readers first, S shifts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.config import Count, Dropout, FamilyConfig
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, locked_dropout
 
@@ -33,34 +34,26 @@ _EMPTY = 1e-6  # each number of the memory before the first token
 
 
 @dataclass(frozen=True)
-class Config:
-    embedding_dim: int = 128  # E
-    hidden_dim: int = 128  # H
+class Config(FamilyConfig):
+    embedding_dim: Count = 128  # E
+    hidden_dim: Count = 128  # H
     controller: Literal["lstm", "feedforward"] = "lstm"
-    num_slots: int = 32  # N
-    slot_dim: int = 24  # M
-    read_heads: int = 1
-    write_heads: int = 1
+    num_slots: Count = 32  # N
+    slot_dim: Count = 24  # M
+    read_heads: Count = 1
+    write_heads: Count = 1
     max_shift: int = 1  # slots by which a head may move in either direction
     tie_weights: bool = True  # decoder and embedding share one matrix
-    input_dropout: float = 0.1
-    output_dropout: float = 0.1
+    input_dropout: Dropout = 0.1
+    output_dropout: Dropout = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("embedding_dim", "hidden_dim", "num_slots", "slot_dim", "read_heads", "write_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        super().__post_init__()
         if not 0 <= self.max_shift < (self.num_slots + 1) / 2:
             raise ValueError(
                 f"max_shift is {self.max_shift}, of {self.num_slots} slots in a circle; it must be at "
                 "least 0 and less than half of them"
             )
-        for name in _dropouts():
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 <= p < 1")
-
-    def scaled_dropout(self, factor: float) -> Config:
-        return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in _dropouts()})
 
     @property
     def num_heads(self) -> int:
@@ -69,10 +62,6 @@ class Config:
     @property
     def num_shifts(self) -> int:
         return 2 * self.max_shift + 1
-
-
-def _dropouts() -> list[str]:
-    return [item.name for item in fields(Config) if item.name.endswith("_dropout")]
 
 
 class Addressing(NamedTuple):

@@ -1,8 +1,9 @@
 """The contract between an objective and everything that trains by it.
 
-An objective trains the language-model stages of a family: it brings the batches, the loss of a step, the
-evaluation and the names of its metrics. A family names one of `pipeline/objectives/`, or brings its own class
-in its file. The training loop only sees the losses.
+The training loop sees a `TrainingObjective`: the loss of a step, and the evaluation. Classifiers have one of
+their own. An `Objective` trains the language-model stages of a family, so it also builds the model and brings
+batches, settings and the names of its metrics. A family names one of `pipeline/objectives/`, or brings its
+own class in its file.
 
 Shapes: B rows of this worker.
 """
@@ -12,16 +13,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from models.distillation import Teacher
 from models.family import Encoder, State
-
-if TYPE_CHECKING:
-    from models.distillation import Teacher
 
 
 @dataclass
@@ -119,12 +118,47 @@ class Measure:
     digits: int = 3
 
 
-class Objective(ABC):
-    """Trains `model` on a text. One instance is one training; all its draws come from (seed, step)."""
+class TrainingObjective(ABC):
+    """What the training loop asks: the loss of a step, and how good the model is.
+
+    One instance is one training; all its draws come from (seed, step).
+    """
+
+    watched: ClassVar[str] = "validation/loss"  # drives NT-ASGD and early stopping; lower is better
+
+    @abstractmethod
+    def lanes(self, context: Workers) -> tuple[slice, int]:
+        """Return the rows whose state this worker carries, and the number of rows of all workers."""
+
+    def least_rows(self, context: Workers) -> int:
+        """Return the rows of the smallest step of all workers."""
+        return self.lanes(context)[1]
+
+    @abstractmethod
+    def loss(self, step: int, state: State, context: Workers) -> StepLoss:
+        """Return the loss of a step. The number of workers must not change the sum over them."""
+
+    @abstractmethod
+    def evaluate(self, context: Workers) -> dict[str, float]:
+        """Return metrics by name, the same on all workers."""
+
+    def finish(self, context: Workers) -> None:
+        """Complete the finished weights, such as a head that is fitted on top of them."""
+        return
+
+    def took_off(self, context: Workers) -> bool:
+        """Whether the finished weights learned anything. Asked once a training is at its end.
+
+        Each objective would need a measure of its own; classifiers are what fails to.
+        """
+        return True
+
+
+class Objective(TrainingObjective):
+    """Trains `model` on a text; `evaluate` returns `validation/NAME` for each measure that is turned on."""
 
     Settings: ClassVar[type]  # dataclass: its own keys of `pretrain_lm` and `finetune_lm`
     measures: ClassVar[tuple[Measure, ...]]  # lower is better; a search minimises the first
-    watched: ClassVar[str] = "validation/loss"  # drives NT-ASGD and early stopping
     corpus: ClassVar[str] = "general"  # that `pretrain_lm` reads
     can_be_taught: ClassVar[bool] = False  # its loss heeds `teacher`
     teacher: Teacher | None = None  # to learn from, beside the text
@@ -146,18 +180,6 @@ class Objective(ABC):
     @abstractmethod
     def num_steps(self, epochs: float) -> int:
         """Return the steps in `epochs` passes over the training text."""
-
-    @abstractmethod
-    def lanes(self, context: Workers) -> tuple[slice, int]:
-        """Return the rows whose state this worker carries, and the number of rows of all workers."""
-
-    @abstractmethod
-    def loss(self, step: int, state: State, context: Workers) -> StepLoss:
-        """Return the loss of a step. The number of workers must not change the sum over them."""
-
-    @abstractmethod
-    def evaluate(self, context: Workers) -> dict[str, float]:
-        """Return `validation/NAME` for each measure that the settings leave on, the same on all workers."""
 
     @classmethod
     @abstractmethod

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.config import Count, Dropout, FamilyConfig, Positive, at_least
 from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch, dropout_rows
 from models.micro_batches import recomputed
@@ -34,56 +35,36 @@ _INITIAL_STD = 0.02  # as in the code of GPT and BERT
 
 
 @dataclass(frozen=True)
-class LayersConfig:
+class LayersConfig(FamilyConfig):
     """The settings that all transformer families have; each family's own come on top."""
 
-    embedding_dim: int = 192  # E, of the tokens' vectors and of each layer's output
-    feedforward_dim: int = 768
-    num_layers: int = 4
-    num_heads: int = 4  # H; divides E
+    embedding_dim: Count = 192  # E, of the tokens' vectors and of each layer's output
+    feedforward_dim: Count = 768
+    num_layers: Count = 4
+    num_heads: Count = 4  # H; divides E
     activation: Activation = "gelu"
-    norm_epsilon: float = 1e-5
-    embedding_dropout: float = 0.1  # of the sum of token and position
-    attention_dropout: float = 0.1  # of the attention's weights
-    residual_dropout: float = 0.1  # of what a sublayer adds (5.4)
+    norm_epsilon: Positive = 1e-5
+    embedding_dropout: Dropout = 0.1  # of the sum of token and position
+    attention_dropout: Dropout = 0.1  # of the attention's weights
+    residual_dropout: Dropout = 0.1  # of what a sublayer adds (5.4)
 
     def __post_init__(self) -> None:
-        if self.activation not in _ACTIVATIONS:
-            raise ValueError(f"activation is {self.activation!r}; choose one of {', '.join(_ACTIVATIONS)}")
-        for name in ("embedding_dim", "feedforward_dim", "num_layers", "num_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        super().__post_init__()
         if self.embedding_dim % self.num_heads:
             raise ValueError(
                 f"embedding_dim is {self.embedding_dim}, which num_heads ({self.num_heads}) does not divide"
             )
-        if self.norm_epsilon <= 0:
-            raise ValueError(f"norm_epsilon is {self.norm_epsilon}; it must be positive")
-        for name in self._dropouts():
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 <= p < 1")
 
     @property
     def activation_function(self) -> Callable[[Tensor], Tensor]:
         return _ACTIVATIONS[self.activation]
-
-    def scaled_dropout(self, factor: float) -> Self:
-        return replace(self, **{name: min(0.95, getattr(self, name) * factor) for name in self._dropouts()})
-
-    def _dropouts(self) -> list[str]:
-        return [item.name for item in fields(self) if item.name.endswith("_dropout")]
 
 
 @dataclass(frozen=True)
 class TransformerConfig(LayersConfig):
     """Of an encoder with a learned vector for each position."""
 
-    context: int = 128  # tokens that attention sees at once
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.context < 2:
-            raise ValueError(f"context is {self.context}; it must be at least 2")
+    context: Annotated[int, at_least(2)] = 128  # tokens that attention sees at once
 
 
 def attend(

@@ -23,6 +23,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from models.config import Count
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, dropout_rows
 from models.transformer import (
@@ -43,16 +44,13 @@ _LONGEST_WAVE = 10_000.0  # of the sinusoids (Vaswani et al. 2017, section 3.5)
 
 @dataclass(frozen=True)
 class Config(LayersConfig):
-    memory: int = 128  # tokens before a token that it may read, while training
-    evaluation_memory: int = 256  # the same in evaluation, in features and in the delivered classifier
+    memory: Count = 128  # tokens before a token that it may read, while training
+    evaluation_memory: Count = 256  # the same in evaluation, in features and in the delivered classifier
     norm_first: bool = True
     tie_weights: bool = True  # decoder and embedding share one matrix
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("memory", "evaluation_memory"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.embedding_dim % 2:
             raise ValueError(
                 f"embedding_dim is {self.embedding_dim}; sines and cosines of distances want an even one"

@@ -15,13 +15,14 @@ negatives of a block, P pairs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.config import Count, Dropout, FamilyConfig
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, embed
 
@@ -29,19 +30,10 @@ Algorithm = Literal["skip_gram", "cbow", "glove"]
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(FamilyConfig):
     algorithm: Algorithm = "skip_gram"
-    embedding_dim: int = 200  # D
-    embedding_dropout: float = 0.1  # drops whole words; for the classifier, the algorithms use none
-
-    def __post_init__(self) -> None:
-        if self.embedding_dim < 1:
-            raise ValueError(f"embedding_dim is {self.embedding_dim}; it must be at least 1")
-        if not 0 <= self.embedding_dropout < 1:
-            raise ValueError(f"embedding_dropout is {self.embedding_dropout}; it must be 0 <= p < 1")
-
-    def scaled_dropout(self, factor: float) -> Config:
-        return replace(self, embedding_dropout=min(0.95, self.embedding_dropout * factor))
+    embedding_dim: Count = 200  # D
+    embedding_dropout: Dropout = 0.1  # drops whole words; for the classifier, the algorithms use none
 
 
 class WordVectors(Encoder):

@@ -705,9 +705,9 @@ def predict(
 
     With --input, label the documents of files in bulk; a run that was stopped goes on where it was.
     """
-    from pipeline.inference.caution import Caution
+    from pipeline.inference.thresholds import Guarantees
 
-    models, caution = model or [Path("data/classifier")], Caution(most_wrong, label_sets)
+    models, guarantees = model or [Path("data/classifier")], Guarantees(most_wrong, label_sets)
     if input:
         if text or file or label_only:
             raise ValueError("with --input, give neither texts nor --file nor --label-only")
@@ -716,7 +716,9 @@ def predict(
 
         columns = tuple(text_column or ["text"])
         kept = tuple(keep or [])
-        asked = Request(input, columns, models, format, kept, with_text, words, precision, caution, summary)
+        asked = Request(
+            input, columns, models, format, kept, with_text, words, precision, guarantees, summary
+        )
         label_in_bulk(asked, output)
         return
     if summary:
@@ -726,7 +728,7 @@ def predict(
     from pipeline.inference.predict import Form, predict_lines
 
     form: Form = "labels" if label_only else "json_with_text" if with_text else "json"
-    for line in predict_lines(text or [], file, models, precision, form, caution):
+    for line in predict_lines(text or [], file, models, precision, form, guarantees):
         typer.echo(line.encode("utf-8"))  # as JSON is, whatever the terminal's encoding
 
 

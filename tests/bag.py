@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.config import Count, Dropout, FamilyConfig
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, embed
 from models.objective import Measure, Objective, StepLoss, StepSize, TrainingText, Workers
@@ -17,16 +18,9 @@ from pipeline.corpus.batches import rng_of, rows_of
 
 
 @dataclass(frozen=True)
-class Config:
-    width: int
-    embedding_dropout: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ValueError(f"width is {self.width}; it must be at least 1")
-
-    def scaled_dropout(self, factor: float) -> Config:
-        return replace(self, embedding_dropout=min(0.95, factor * self.embedding_dropout))
+class Config(FamilyConfig):
+    width: Count
+    embedding_dropout: Dropout = 0.1
 
 
 class Bag(Encoder):

@@ -19,9 +19,9 @@ from pipeline.__main__ import main
 from pipeline.corpus import sources
 from pipeline.inference import bulk
 from pipeline.inference.bulk import Request, label_files, label_to_lines
-from pipeline.inference.caution import Caution, Thresholds
 from pipeline.inference.occlusion import MAX_PIECES, words_that_moved
 from pipeline.inference.predict import Predictor
+from pipeline.inference.thresholds import Guarantees, Thresholds
 from tests.test_predict import export
 
 TEXTS = ["a b c", "b", None, "d e f g", " ", "a a a", "h", "j k", "l m n o p", "q r", "s", "t a"]
@@ -66,8 +66,8 @@ class Counting:
         self.read.append([*documents])
         return self._predictor.probabilities(documents)
 
-    def thresholds(self, caution: Caution) -> Thresholds:
-        return self._predictor.thresholds(caution)
+    def thresholds(self, guarantees: Guarantees) -> Thresholds:
+        return self._predictor.thresholds(guarantees)
 
 
 def expected(predictor: Predictor) -> list[str | None]:

@@ -224,7 +224,7 @@ def test_every_parameter_is_in_one_group():
     assert len(groups) == 4
     found = [id(weight) for group in groups for weight in group]
     assert sorted(found) == sorted(id(weight) for weight in model.parameters())
-    with pytest.raises(ValueError, match="score is 'dots'; choose of cosine"):
-        Config(score="dots")
+    with pytest.raises(ValueError, match="score is 'dots'; choose one of cosine"):
+        Config(score="dots")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_layers is 0"):
         Config(num_layers=0)

@@ -88,12 +88,12 @@ def test_the_loss_is_the_weighted_sum_of_that_of_labels_and_the_divergence_from_
     job = taught_classifier(
         classifier_job(write_tokens(tmp_path / "tokens"), label_smoothing=0.0), tmp_path / "lesson"
     )
-    task: Any = job.task(Context())
-    batch = task.batches.at(0, 0, 1)
-    logits = task.model(batch.ids_BT, batch.mask_BT)
+    objective: Any = job.task(Context()).objective
+    batch = objective.batches.at(0, 0, 1)
+    logits = objective.model(batch.ids_BT, batch.mask_BT)
     # Without dropout and batch statistics, which the training step has: the features decide both alike.
-    task.model.scored = lambda pooled, whole, beside: logits
-    found = task.loss(0, (), Context())
+    objective.model.scored = lambda pooled, whole, beside: logits
+    found = objective.loss(0, (), Context())
     taught = torch.from_numpy(np.load(tmp_path / "lesson" / TAUGHT_FILE)[batch.documents_D])
     wanted = 0.5 * F.cross_entropy(logits, batch.labels_D) + soft_loss(logits, taught, 2.0) / len(logits)
     torch.testing.assert_close(found.objective, wanted)

@@ -22,12 +22,13 @@ from pipeline.evaluation.blend import Share
 from pipeline.evaluation.drift import LABELS, WITHOUT_WORDS, Sample, _counts_differ, compare, holm
 from pipeline.evaluation.feature_space import fit_space
 from pipeline.evaluation.words import lengths_and_unknown, vocabulary
-from pipeline.inference import bulk, known, seen
+from pipeline.inference import bulk, reference_sample
+from pipeline.inference import summary as summaries
 from pipeline.inference.bulk import Request, label_files
 from pipeline.inference.predict import Predictor
-from pipeline.inference.seen import MEASURES, Summary, may_be_sampled, read_summary, write_summary
 from pipeline.inference.service import MEASURED, Asked, answers
-from pipeline.inference.watcher import Watcher
+from pipeline.inference.service_summary import ServiceSummary
+from pipeline.inference.summary import MEASURES, Summary, may_be_sampled, read_summary, write_summary
 from tests.test_predict import copied, export
 
 TEXTS = ["a b c", "b", None, "d e f g", " ", "a a a", "h j", "j k", "l m n o p", "q r", "s", "t a zebra"]
@@ -142,7 +143,7 @@ def test_words_are_known_whatever_their_case():
 
 
 def test_the_sample_is_uniform_however_the_documents_are_put_together(monkeypatch):
-    monkeypatch.setattr(seen, "SAMPLE_SIZE", 50)
+    monkeypatch.setattr(summaries, "SAMPLE_SIZE", 50)
     draws = np.random.default_rng(0).random(5000)
     wanted = {float(k) for k in np.argsort(draws)[:50]}
     chosen = np.flatnonzero(may_be_sampled(draws, np.arange(1, 5001)))
@@ -257,7 +258,7 @@ def test_files_are_summarised_and_a_run_that_was_stopped_sees_them_all(
 
 def test_a_part_is_measured_by_its_place_in_the_whole_input(tmp_path, model, predictor, monkeypatch):
     """Else of many small files all documents would be measured."""
-    monkeypatch.setattr(seen, "SAMPLE_SIZE", 2)
+    monkeypatch.setattr(summaries, "SAMPLE_SIZE", 2)
     for number in range(8):
         pl.DataFrame({"text": ["a b", "c d", "e f", "g h"] * 5}).write_parquet(tmp_path / f"{number}.parquet")
     measured: list[str] = []
@@ -295,36 +296,36 @@ def test_a_service_counts_its_documents_and_writes_by_date(tmp_path, predictor, 
     now = [time.struct_time((2026, 11, day, 12, 0, 0, 0, 300, 0)) for day in (26, 27)]
     genuine = time.strftime
     monkeypatch.setattr(time, "strftime", lambda form, *at: genuine(form, now[0]))
-    watcher = Watcher(str(tmp_path / "seen-%m-%d.json"), "x")
+    summary = ServiceSummary(str(tmp_path / "seen-%m-%d.json"), "x")
     documents = [[text or ""] for text in TEXTS]
-    (found,) = answers(predictor, [Asked(documents, draws=watcher.draws(len(documents)))])
-    watcher.add(found)
+    (found,) = answers(predictor, [Asked(documents, draws=summary.draws(len(documents)))])
+    summary.add(found)
     assert not any(MEASURED in each for each in found)
     now.pop(0)
-    assert watcher.draws(1)[0] is not None
-    watcher.add([{"label": "no"}])
-    watcher.write()
+    assert summary.draws(1)[0] is not None
+    summary.add([{"label": "no"}])
+    summary.write()
     first, second = (read_summary(tmp_path / f"seen-11-{day}.json") for day in (26, 27))
     np.testing.assert_allclose(sorted(row[1:] for row in first.rows), rows_of(predictor, TEXTS), rtol=1e-4)
     assert (first.num_documents, first.num_without_words, second.num_documents) == (12, 2, 1)
-    again = Watcher(str(tmp_path / "seen-%m-%d.json"), "x")
+    again = ServiceSummary(str(tmp_path / "seen-%m-%d.json"), "x")
     again.add([{"label": "no"}])
     again.write()
     assert read_summary(tmp_path / "seen-11-27.json").labels == {"no": 2}
     with pytest.raises(ValueError, match=r"seen-11-27\.json is the summary of another classifier"):
-        Watcher(str(tmp_path / "seen-%m-%d.json"), "y")
+        ServiceSummary(str(tmp_path / "seen-%m-%d.json"), "y")
 
 
 def test_what_the_file_of_the_next_day_is_hinders_no_request(tmp_path, monkeypatch, caplog):
     now = ["26", "27"]
     monkeypatch.setattr(time, "strftime", lambda form, *at: form.replace("%d", now[0]))
-    watcher = Watcher(str(tmp_path / ".." / tmp_path.name / "seen-%d.json"), "x")
+    summary = ServiceSummary(str(tmp_path / ".." / tmp_path.name / "seen-%d.json"), "x")
     (tmp_path / "seen-27.json").write_text("{}", encoding="utf-8")
     now.pop(0)
-    watcher.draws(1)
-    watcher.add([{"label": "no"}])
-    watcher.draws(1)  # it turns over once
-    watcher.write()
+    summary.draws(1)
+    summary.add([{"label": "no"}])
+    summary.draws(1)  # it turns over once
+    summary.write()
     assert "is no summary" in caplog.text
     assert (tmp_path / "seen-27.json").read_text() == "{}"
     (other,) = tmp_path.glob("seen-27-*.json")
@@ -332,17 +333,17 @@ def test_what_the_file_of_the_next_day_is_hinders_no_request(tmp_path, monkeypat
 
 
 def test_documents_of_a_refused_request_take_no_place(tmp_path):
-    watcher = Watcher(str(tmp_path / "seen.json"), "x")
+    summary = ServiceSummary(str(tmp_path / "seen.json"), "x")
     for _ in range(50):
-        watcher.withdraw(len(watcher.draws(1000)))
-    assert all(draw is not None for draw in watcher.draws(1000))
+        summary.withdraw(len(summary.draws(1000)))
+    assert all(draw is not None for draw in summary.draws(1000))
 
 
 def test_a_summary_that_cannot_be_written_fails_no_request(tmp_path, monkeypatch, caplog):
-    watcher = Watcher(str(tmp_path / "seen.json"), "x")
-    monkeypatch.setattr("pipeline.inference.watcher._WRITTEN_EVERY", 0.0)
-    monkeypatch.setattr("pipeline.inference.watcher.write_summary", full)
-    watcher.add([{"label": "no"}])
+    summary = ServiceSummary(str(tmp_path / "seen.json"), "x")
+    monkeypatch.setattr("pipeline.inference.service_summary._WRITTEN_EVERY", 0.0)
+    monkeypatch.setattr("pipeline.inference.service_summary.write_summary", full)
+    summary.add([{"label": "no"}])
     assert "No space left" in caplog.text
 
 
@@ -388,13 +389,13 @@ def test_what_cannot_be_compared_is_refused(tmp_path, model, monkeypatch, capsys
         "x.json is of another classifier"
         in run(monkeypatch, capsys, "drift", "x.json", "--model", str(model))[1]
     )
-    write_summary(Summary(seen.classifier_of([model])), Path("x.json"))
+    write_summary(Summary(summaries.classifier_of([model])), Path("x.json"))
     assert (
         "no document was seen yet: x" in run(monkeypatch, capsys, "drift", "x.json", "--model", str(model))[1]
     )
     asked = ("drift", "x.json", "--model", str(model))
     assert "its ending is none of .svg" in run(monkeypatch, capsys, *asked, "--out", "x.pdf")[1]
-    summary = Summary(seen.classifier_of([model]))
+    summary = Summary(summaries.classifier_of([model]))
     summary.add_labels([None])
     write_summary(summary, Path("y.json"))
     Path("file").write_text("", encoding="utf-8")
@@ -427,12 +428,14 @@ def test_a_classifier_that_does_not_ship_is_told_of_its_documents(tmp_path, monk
     }
     labels = {"train": [0, 1, 0, UNLABELLED], "validation": [1, UNLABELLED, 0]}
     monkeypatch.setattr(
-        known, "open_shard", lambda folder, split: SimpleNamespace(labels=np.array(labels[split]))
+        reference_sample, "open_shard", lambda folder, split: SimpleNamespace(labels=np.array(labels[split]))
     )
     splits = [*texts, "test"]
-    monkeypatch.setattr(known, "read_info", lambda folder: SimpleNamespace(splits=splits))
-    monkeypatch.setattr(known, "read_texts", lambda folder, split: texts[split])
-    known.write_known(model, Path("tokens"), Path("documents"), np.array([0, 1, 2]), seed=1)
+    monkeypatch.setattr(reference_sample, "read_info", lambda folder: SimpleNamespace(splits=splits))
+    monkeypatch.setattr(reference_sample, "read_texts", lambda folder, split: texts[split])
+    reference_sample.write_judged_and_reference(
+        model, Path("tokens"), Path("documents"), np.array([0, 1, 2]), seed=1
+    )
     predictor = Predictor.load(model)
     assert predictor.judged is not None
     probs = predictor.probabilities(["g h", "k l m"])

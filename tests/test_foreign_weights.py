@@ -20,7 +20,7 @@ from models.family import lookup
 from pipeline.artifacts.model_folder import export_model
 from pipeline.corpus.imported_tokenizer import import_tokenizer
 from pipeline.corpus.settings import ImportedTokenizer, WordTokenizer
-from pipeline.corpus.tokenizer import train
+from pipeline.corpus.tokenizer_kinds import train
 from pipeline.corpus.tokenizers_tokenizer import TokenizersTokenizer, completed
 from pipeline.stages._imported_network import ImportedNetwork, remarks
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model

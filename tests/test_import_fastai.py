@@ -21,7 +21,7 @@ from models.awd_lstm import AWDLSTM, Config
 from models.heads import LanguageModel
 from pipeline.artifacts.model_folder import load_model
 from pipeline.corpus.settings import SentencepieceTokenizer
-from pipeline.corpus.tokenizer import Tokenizer, train
+from pipeline.corpus.tokenizer_kinds import load_tokenizer, train
 from pipeline.corpus.word_tokenizer import WordTokenizer
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
@@ -174,7 +174,7 @@ def test_an_import_is_a_language_model_to_go_on_from(files, tmp_path, vocabulary
     model = build_language_model(build_encoder(card)[0], card)
     model.load_state_dict(tensors)
     assert (card.direction, card.config["direction"]) == (direction, direction)
-    ours = Tokenizer.load(files / "tokenizers" / "pieces")
+    ours = load_tokenizer(files / "tokenizers" / "pieces")
     assert (moved.num_pieces, moved.num_words) == (ours.vocab_size, V)
     assert 3 + 4 <= moved.num_found < ours.vocab_size  # three special tokens, and some words
     their_rows = TheirLanguageModel().saved()["0.encoder.weight"]

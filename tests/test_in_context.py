@@ -13,7 +13,8 @@ from models.family import lookup
 from models.heads import LanguageModel
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.settings import WordTokenizer as Words
-from pipeline.corpus.tokenizer import Tokenizer, train
+from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import train
 from pipeline.corpus.tokens import TokenShard
 from pipeline.evaluation.in_context import (
     InContext,

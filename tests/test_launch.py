@@ -22,6 +22,7 @@ from pipeline.distributed.placement import Placement, plan_placement
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.shipment import Shipment
+from pipeline.objectives.causal import Causal
 from pipeline.stages._trials import replace_workers
 from pipeline.storage.lease import Fence, LeaseLostError, acquire
 from pipeline.storage.patience import StorageError
@@ -29,7 +30,7 @@ from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training import precision
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.context import CurveRecorder, no_recorder
-from pipeline.training.language_model import LanguageModelJob, LanguageModelTask, make_language_model_job
+from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 from tests.families import TEXTS, language_model_settings, model_of
 
 RUN: dict[str, Any] = {
@@ -247,13 +248,13 @@ def test_a_trial_trains_deterministically(tmp_path, seen):
 
 
 def test_an_operation_without_a_deterministic_form_is_refused_with_the_key(tmp_path, seen, monkeypatch):
-    real = LanguageModelTask.loss
+    real = Causal.loss
 
-    def loss(self: LanguageModelTask, *arguments: Any) -> Any:
+    def loss(self: Causal, *arguments: Any) -> Any:
         torch.zeros(2).put_(torch.tensor([0]), torch.ones(1))
         return real(self, *arguments)
 
-    monkeypatch.setattr(LanguageModelTask, "loss", loss)
+    monkeypatch.setattr(Causal, "loss", loss)
     job = make_job(tmp_path)
     message = (
         r"run\.deterministic is true, but on cpu put_ does not have a deterministic implementation; set it"
@@ -264,10 +265,10 @@ def test_an_operation_without_a_deterministic_form_is_refused_with_the_key(tmp_p
 
 
 def test_other_errors_are_not_blamed_on_determinism(tmp_path, seen, monkeypatch):
-    def loss(self: LanguageModelTask, *arguments: Any) -> Any:
+    def loss(self: Causal, *arguments: Any) -> Any:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(LanguageModelTask, "loss", loss)
+    monkeypatch.setattr(Causal, "loss", loss)
     with pytest.raises(RuntimeError, match="out of memory"):
         fit(make_job(tmp_path), run_of(deterministic=True), watched(tmp_path, "run", seen))
 

@@ -22,7 +22,7 @@ from pipeline.distributed.spread import spread
 from pipeline.execution.label_on_ray import label_on_ray
 from pipeline.inference.bulk import Request, label_files
 from pipeline.inference.predict import Predictor
-from pipeline.inference.seen import read_summary
+from pipeline.inference.summary import read_summary
 from pipeline.stages._trials import ModelPoint
 from pipeline.tracking import RecorderConfig, read_records
 from tests.conftest import s3_variables

@@ -12,7 +12,7 @@ import torch
 
 from models.family import lookup
 from pipeline.artifacts.model_folder import export_model
-from pipeline.corpus.tokenizer import train
+from pipeline.corpus.tokenizer_kinds import train
 from pipeline.inference.onnx_network import NETWORK_FILE, load_onnx
 from pipeline.inference.predict import Predictor
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder

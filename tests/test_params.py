@@ -150,7 +150,7 @@ DRAWN: dict[str, Any] = {
 
 def params_with(top: dict[str, Any]) -> Params:
     """params.yaml with these settings, where no embedding is trained first unless they say so."""
-    return checked(overlay(overlay(read_yaml(FILE), DRAWN), top), where="params.yaml")
+    return Project.of(overlay(overlay(read_yaml(FILE), DRAWN), top), where="params.yaml").params
 
 
 def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStart:
@@ -274,7 +274,7 @@ def test_an_embedding_that_cannot_come_from_there_is_refused(top, message):
         ),
         (
             {"gpt": {"teacher": "transformer_xl"}, "transformer_xl": {"teacher": "ulmfit"}},
-            r"headstarts\.gpt\.teacher is transformer_xl, which has a teacher of its own; name one",
+            r"headstarts\.gpt\.teacher is transformer_xl, which has teacher of its own; name one",
         ),
         (
             {"gpt": {"teacher": "vectors"}},
@@ -626,7 +626,12 @@ def test_keys_of_the_section_that_an_objective_does_not_know_are_not_in_its_way(
     defaults = {"pretrain_lm": {"words": 5, "window": 2}, "finetune_lm": {"words": 6}}
     other = replace(awd_lstm.FAMILY, objective=OtherObjective, defaults=defaults)
     monkeypatch.setattr(awd_lstm, "FAMILY", other)
-    params = params_with({"headstarts": {"ulmfit": {"finetune_lm": {"window": 3}}}})
+
+    def alone(**own: Any) -> dict[str, Any]:
+        headstarts = {"ulmfit": own, "ulmfit_backward": None}
+        return {"headstarts": headstarts, "ensembles": {"bidirectional": None}}
+
+    params = params_with(alone(finetune_lm={"window": 3}))
     found = Project(params).head_starts["ulmfit"]
     assert found.objective is OtherObjective
     assert found.pretrain_lm.own == OtherSettings(5, 2)
@@ -636,9 +641,9 @@ def test_keys_of_the_section_that_an_objective_does_not_know_are_not_in_its_way(
     assert "bptt" not in found.pretrain_lm.dump()
 
     with pytest.raises(ValueError, match=r"unknown key `headstarts\.ulmfit\.pretrain_lm\.bptt`"):
-        resolved_with({"headstarts": {"ulmfit": {"pretrain_lm": {"bptt": 70}, "finetune_lm": {"window": 3}}}})
+        resolved_with(alone(pretrain_lm={"bptt": 70}, finetune_lm={"window": 3}))
     with pytest.raises(ValueError, match=r"missing key `headstarts\.ulmfit\.finetune_lm\.window`"):
-        resolved_with({})
+        resolved_with(alone())
 
 
 def test_a_family_whose_objective_is_none_is_refused_by_name(monkeypatch):

@@ -26,7 +26,7 @@ from pipeline.artifacts.shipped import (
 from pipeline.corpus import sentencepiece_tokenizer, word_tokenizer
 from pipeline.corpus.settings import Normalise, SentencepieceTokenizer, WordTokenizer
 from pipeline.corpus.settings import TrainedTokenizer as TokenizerSettings
-from pipeline.corpus.tokenizer import Tokenizer, train
+from pipeline.corpus.tokenizer_kinds import load_tokenizer, train
 from pipeline.evaluation.blend import Share
 from pipeline.evaluation.probe import Reading, fit_probe, num_features, pooled_features
 from pipeline.evaluation.settings import Probe
@@ -34,9 +34,9 @@ from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.inference import predict
 from pipeline.training import precision
-from pipeline.training.beside import flat
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder, form_of
 from pipeline.training.classifier import predict_logits
+from pipeline.training.frozen_features import flat
 
 CONFIG = {
     "embedding_dim": 6, "hidden_dim": 8, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.0,
@@ -229,7 +229,7 @@ def test_a_classifier_with_features_of_another_head_start_reads_both_texts_by_th
     write_encoder(folder / "beside", frozen, file)
     found = predict.Predictor.load(folder, precision="fp32").probabilities(PAIRS)
     model, its_card, _ = load_classifier(folder)
-    ids = Tokenizer.load(folder).encode_batch(PAIRS)
+    ids = load_tokenizer(folder).encode_batch(PAIRS)
     wanted = predict_logits(model, ids, form_of(its_card), device, beside_NG=flat(pooled)).double().softmax(1)
     assert found == pytest.approx(wanted.numpy(), abs=1e-6)
     seen = predict.Predictor.load(folder, precision="fp32").features(PAIRS)

@@ -21,13 +21,14 @@ import torch
 
 from pipeline import tracking
 from pipeline.artifacts.checkpoint_store import CheckpointStore
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.project import stages
 from pipeline.retention import gc, stored_runs
 from pipeline.retention.references import References, _metrics, references
 from pipeline.retention.stored_runs import DAY_S, StoredRun, Wanted, judge
 from pipeline.storage.address import join, open_storage
 from pipeline.storage.interface import Storage, StoredFile
-from pipeline.storage.lease import Holder, Process, acquire, holder_of
+from pipeline.storage.lease import Holder, acquire, holder_of
 from pipeline.tracking import stores
 from pipeline.training.checkpoint import Checkpoint
 
@@ -115,12 +116,12 @@ def wanted_of(**more: Any) -> Wanted:
     return Wanted(**(values | more))
 
 
-HERE = Process.this()
-ELSEWHERE = Process("another machine", 7, 0.0)
+HERE = ProcessIdentity.this()
+ELSEWHERE = ProcessIdentity("far", "another machine", 7, "0")
 
 
-def held_by(process: Process, beat_days_ago: float) -> dict[str, Any]:
-    return {"holder": Holder(process, None, "far", "me", "now"), "beat": NOW - beat_days_ago * DAY_S}
+def held_by(process: ProcessIdentity, beat_days_ago: float) -> dict[str, Any]:
+    return {"holder": Holder(process, None, "me", "now"), "beat": NOW - beat_days_ago * DAY_S}
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def held_by(process: Process, beat_days_ago: float) -> dict[str, Any]:
         (run_of(**held_by(ELSEWHERE, 10)), wanted_of(), "held by process 7"),
         (run_of(**held_by(ELSEWHERE, 20)), wanted_of(), ""),
         # Results older than what cannot be read are kept; an unfinished run is no result.
-        (run_of(), wanted_of(references=References(unknown_until=NOW)), "a revision that names no run"),
+        (run_of(), wanted_of(references=References(unknown_until=NOW)), "a revision that cannot be read"),
         (run_of(), wanted_of(references=References(unknown_until=NOW - 31 * DAY_S)), ""),
         (run_of(is_unfinished=True), wanted_of(references=References(unknown_until=NOW)), ""),
         (run_of(), wanted_of(aliases=None), "MLflow does not say"),
@@ -214,7 +215,7 @@ def test_a_run_that_was_resumed_meanwhile_is_kept_with_a_message(storage, caplog
     run = found_in(storage)[KEYS[0]]
     write_run(storage, KEYS[0], 20)
     removal = gc.Removal(KEYS[0], run.num_bytes, partial(stored_runs.remove, storage, run))
-    assert gc.carry_out(gc.Plan(storage, [], [removal], [])) == 0
+    assert gc.carry_out(gc.Cleanup(storage, [], [removal], [])) == 0
     assert said_by_us(caplog) == [f"{KEYS[0]} is kept: it was written to in the meantime"]
     assert found_in(storage)[KEYS[0]].state == "finished"
 
@@ -239,7 +240,7 @@ def test_nobody_can_start_a_run_until_all_of_it_is_removed(storage, monkeypatch)
 
 def test_checkpoints_of_several_holders_belong_to_one_run(storage):
     checkpoints = join(storage.address, KEYS[0], "checkpoints")
-    write_run(storage, KEYS[0], 10)  # by an earlier version, without a lease number
+    write_run(storage, KEYS[0], 10)  # without a lease number
     for number, step in ((2, 10), (3, 15)):
         CheckpointStore(checkpoints, keep=9, lease_number=number).save(checkpoint_of(step, False))
     assert found_in(storage)[KEYS[0]].state == "step 15 of 20"
@@ -489,16 +490,17 @@ def test_a_key_that_only_a_merge_added_is_a_reference(repository):
     assert references(repository.folder).keys == set(KEYS[:5])
 
 
-def test_metrics_without_a_key_may_refer_to_any_older_result(repository):
+def test_metrics_that_cannot_be_read_may_refer_to_any_older_result(repository):
     repository.commit(None, time=1_000_000)
-    repository.commit(None, "finetune_lm-ulmfit", time=2_000_000)
+    (repository.metrics / "finetune_lm-ulmfit.json").write_text("<<<<<<< HEAD")
+    repository.commit(None, time=2_000_000)
     repository.commit(KEYS[0], time=3_000_000)
     repository.commit(KEYS[1], "finetune_lm-ulmfit", time=3_000_000)
     found = references(repository.folder)
     assert (found.keys, found.unknown_until) == ({KEYS[0], KEYS[1]}, 2_000_000)
     (remark,) = found.remarks
-    assert "metrics files in its revisions do not name their run" in remark
-    (repository.metrics / "ablate.json").write_text("{}")  # uncommitted, so its time is now
+    assert "1 metrics files in its revisions cannot be read" in remark
+    (repository.metrics / "ablate.json").write_text("{")  # uncommitted, so its time is now
     assert references(repository.folder).unknown_until == pytest.approx(time.time(), abs=60)
 
 
@@ -579,7 +581,7 @@ def test_models_with_an_alias_name_their_runs(tmp_path, monkeypatch):
     client.create_registered_model("classifier")
     runs = []
     for key in KEYS[:3]:
-        run_id = client.create_run("0", tags={"headstart.key": key}).info.run_id
+        run_id = client.create_run("0", tags={"headstart.keys": key}).info.run_id
         runs.append(client.create_model_version("classifier", "source", run_id))
     client.set_registered_model_alias("classifier", "current", runs[2].version)
     client.set_registered_model_alias("classifier", "in-production", runs[0].version)

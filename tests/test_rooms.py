@@ -77,6 +77,15 @@ def test_imports_go_one_way(name):
         assert rooms_imported(module) <= below, module
 
 
+def test_no_module_imports_itself_through_others():
+    """Types count too: whoever reads a module of a circle has to read all of it."""
+    files = [module for module in modules() if source_of(module).name != "__init__.py"]
+    imported = {module: set(imports_of(module)) - {module} for module in files}
+    while leaves := {module for module, others in imported.items() if not others & imported.keys()}:
+        imported = {module: others for module, others in imported.items() if module not in leaves}
+    assert sorted(imported) == []
+
+
 @pytest.mark.parametrize("name", [name.rpartition(".")[2] for name in NUMERICAL_ROOMS])
 def test_no_numerical_module_imports_an_operations_module(name):
     """Else its fingerprint would not cover what makes its numbers, or a fix in operations would change it."""

@@ -20,11 +20,11 @@ import uvicorn
 from pipeline.__main__ import main
 from pipeline.evaluation.trust import Judged
 from pipeline.execution import serve
-from pipeline.inference.caution import Caution, thresholds
 from pipeline.inference.predict import Predictor
 from pipeline.inference.service import Asked, Limits, RefusedError, answers, asked_in, check_token
 from pipeline.inference.service_app import Front
 from pipeline.inference.service_page import page
+from pipeline.inference.thresholds import Guarantees, thresholds
 from tests.test_predict import export
 
 JUDGED = Judged(np.linspace(0.5, 1, 400), np.arange(400) > 30, np.linspace(0.3, 1, 400))
@@ -45,7 +45,7 @@ def test_a_request_is_read():
     asked = asked_in(b'{"texts": ["a b", "c"], "words": 2}', 1, LIMITS)
     assert (asked.texts, asked.words) == ([["a b"], ["c"]], 2)
     cautious = asked_in(b'{"texts": ["a"], "most_wrong": 0.05, "label_sets": 0.9}', 1, LIMITS)
-    assert cautious.caution == Caution(0.05, 0.9)
+    assert cautious.guarantees == Guarantees(0.05, 0.9)
     assert asked_in('{"texts": [["é", "c"]]}'.encode(), 2, LIMITS).words == 0
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ import pytest
 
 from pipeline import tracking
 from pipeline.distributed import cluster, services
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.tracking import StageInfo, stage_run, stores
 
 REPOSITORY = Path(__file__).parents[1]
@@ -134,14 +136,12 @@ def test_a_copy_of_a_checkout_neither_joins_nor_stops_the_servers_of_the_origina
     assert both_up(root) == running
 
 
-EARLIER = time.time() - 1000
-
-
-@pytest.mark.parametrize("started", [EARLIER, "another boot/1"], ids=["earlier", "another boot"])
-def test_a_process_that_got_the_recorded_id_later_is_left_alone(root, started):
+@pytest.mark.parametrize("other", [{"started": "earlier"}, {"namespace": "another boot"}])
+def test_a_process_that_got_the_recorded_id_later_is_left_alone(root, other):
     stranger = subprocess.Popen(["sleep", "900"], start_new_session=True)
     try:
-        old = services.Service(stranger.pid, started, "127.0.0.1:1", "http://127.0.0.1:2", "log")
+        process = replace(ProcessIdentity.of(stranger.pid), **other)
+        old = services.Service(process, "127.0.0.1:1", "http://127.0.0.1:2", "log", str(root.resolve()))
         services._write(root, {"ray": old})
         assert services.status(root) == {}
         assert services.down(root) == []

@@ -104,8 +104,9 @@ def test_leftovers_of_killed_writers_are_cleared_and_nothing_else(storage, reque
     with storage.publishing("run/step-2") as folder:
         fill(folder, data="2", **{"manifest.json": "{}"})
     if request.node.callspec.params["storage"] == "folder":
-        # Left by a process of another machine whose id is in use here.
-        for name in (f".step-3.partial-{os.getppid()}", ".step-2.old-1", ".step-1.old-1", ".of-a-person"):
+        of_another_machine = f"{os.getppid()}-00000000-00000000-0"  # whose id is in use here
+        leftovers = (f".step-{what}-{of_another_machine}" for what in ("3.partial", "2.old", "1.old"))
+        for name in (*leftovers, ".of-a-person"):
             (Path(storage.address) / "run" / name).mkdir()
             fill(Path(storage.address) / "run" / name, data=name)
         storage.clear_leftovers("run")

@@ -26,8 +26,9 @@ import pytest
 
 from pipeline import tracking
 from pipeline.inference.predict import Predictor
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.terminal.redaction import redact
-from pipeline.tracking import RecorderConfig, StageInfo, curves, plans, processes, stage_run, stores
+from pipeline.tracking import RecorderConfig, StageInfo, curves, plans, stage_run, stores
 from tests.mlflow_servers import MlflowServer, assert_never_waited, files_with, wait_for
 from tests.test_predict import export
 
@@ -60,8 +61,8 @@ def runs(client):
 
 def new_execution(monkeypatch):
     """Let stages that open from here on belong to another pipeline execution."""
-    owner = processes.this_process()
-    monkeypatch.setattr(plans, "this_execution", lambda: owner._replace(started="another"))
+    owner = ProcessIdentity.this()
+    monkeypatch.setattr(plans, "this_execution", lambda: dataclasses.replace(owner, started="another"))
 
 
 def history(client, run_id, name="loss"):
@@ -80,15 +81,20 @@ def test_tracking_uri_prefers_the_environment_then_a_living_server_then_sqlite(t
     sqlite = f"sqlite:///{tmp_path}/.headstart/mlflow.db"
     assert tracking.tracking_uri(tmp_path) == sqlite
     record = tmp_path / ".headstart" / "services.json"
-    record.write_text(json.dumps({"mlflow": {"address": "http://127.0.0.1:5", "pid": os.getpid()}}))
-    assert tracking.tracking_uri(tmp_path) == "http://127.0.0.1:5"
-    for folder, address in ((tmp_path, "http://127.0.0.1:5"), (tmp_path / "original", sqlite)):
-        server = {"address": "http://127.0.0.1:5", "pid": os.getpid(), "folder": str(folder.resolve())}
+    this = ProcessIdentity.this()
+    for process, folder, address in (
+        (this, tmp_path, "http://127.0.0.1:5"),
+        (this, tmp_path / "original", sqlite),  # a copy of a checkout has a store of its own
+        (dataclasses.replace(this, started="earlier"), tmp_path, sqlite),
+    ):
+        server = {
+            "address": "http://127.0.0.1:5",
+            "process": dataclasses.asdict(process),
+            "folder": str(folder),
+        }
         record.write_text(json.dumps({"mlflow": server}))
-        assert tracking.tracking_uri(tmp_path) == address  # a copy of a checkout has a store of its own
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    record.write_text(json.dumps({"mlflow": {"address": "http://127.0.0.1:5", "pid": ended.pid}}))
+        assert tracking.tracking_uri(tmp_path) == address
+    record.write_text("{}")
     assert tracking.tracking_uri(tmp_path) == sqlite
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere:1")
     assert tracking.tracking_uri(tmp_path) == "http://elsewhere:1"

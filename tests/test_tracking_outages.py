@@ -504,7 +504,7 @@ def test_an_end_that_was_kept_says_nothing_of_a_run_that_another_process_took_up
     uri = tracking.tracking_uri(root)
     tracking.outcomes.keep(root, first)
     client = stores.client(uri)
-    client.set_tag(first.run_id or "", "headstart.host", "another")
+    client.set_tag(first.run_id or "", "headstart.namespace", "another")
     client.set_terminated(first.run_id or "", "FINISHED")
     assert tracking.deliver(root).sent == ("pretrain_lm",)
     assert client.get_run(first.run_id or "").info.status == "FINISHED"

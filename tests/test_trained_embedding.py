@@ -45,7 +45,9 @@ TINY: dict[str, Any] = {
 
 
 def params_with(top: dict[str, Any]) -> Params:
-    return checked(overlay(overlay(read_yaml(ROOT / "params.yaml"), TINY), top), where="params.yaml")
+    return Project.of(
+        overlay(overlay(read_yaml(ROOT / "params.yaml"), TINY), top), where="params.yaml"
+    ).params
 
 
 @pytest.fixture(scope="module")

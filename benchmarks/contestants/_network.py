@@ -12,9 +12,9 @@ from models.objective import TrainingText
 from pipeline.corpus.tokens import TokenShard
 from pipeline.objectives.causal import Causal
 from pipeline.objectives.settings import CausalSettings
-from pipeline.training.language_model import LanguageModelTask
 from pipeline.training.schedules import make_plan
 from pipeline.training.settings import Optimizer, Schedule
+from pipeline.training.task import Task
 
 OPTIMIZER = Optimizer(
     kind="adamw", lr=0.002, momentum=0.8, beta2=0.99, weight_decay=0.01, clip_norm=0.4,
@@ -42,9 +42,7 @@ def encoder_of(size: Size, precision: str) -> AWDLSTM:
     return encoder
 
 
-def language_model_task(
-    size: Size, precision: str, num_steps: int, sampled_words: int | None = None
-) -> LanguageModelTask:
+def language_model_task(size: Size, precision: str, num_steps: int, sampled_words: int | None = None) -> Task:
     """Make a training on words drawn by Zipf's law."""
     num_tokens = size.batch_rows * size.bptt * (num_steps + 1) + 1
     shard = TokenShard(
@@ -66,7 +64,7 @@ def language_model_task(
         sampled_words=sampled_words,
     )
     text = TrainingText([shard], [], size.vocab_size, "forward", special_ids=frozenset(range(4)))
-    return LanguageModelTask(
+    return Task(
         model=model,
         objective=Causal(model, settings, text, seed=1),
         groups=groups,
@@ -75,5 +73,4 @@ def language_model_task(
         ),
         optimizer=OPTIMIZER,
         evaluation_steps=frozenset(),
-        watched=Causal.watched,
     )

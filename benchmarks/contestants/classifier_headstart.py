@@ -15,10 +15,11 @@ from pipeline.corpus.classifier_batches import ClassifierBatches
 from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokens import TokenShard
 from pipeline.distributed.worker import prepare_torch
-from pipeline.training.classifier import ClassifierTask, predict_logits
+from pipeline.training.classifier import Classification, predict_logits
 from pipeline.training.context import Context
 from pipeline.training.loop import Training
 from pipeline.training.schedules import make_plan
+from pipeline.training.task import Task
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--size", choices=SIZES, required=True)
@@ -47,8 +48,20 @@ form = TextForm(max_tokens=length, direction="forward", pad_id=0)
 encoder = encoder_of(size, arguments.precision)
 model = Classifier(encoder, 2, pooling="concat", head_hidden=50, head_dropout=(0.4, 0.1), bptt=70)
 groups = classifier_groups(model, layer_groups(encoder))
-task = ClassifierTask(
+objective = Classification(
     model=model,
+    batches=ClassifierBatches(
+        shard, documents=np.arange(num_documents), batch_documents=rows, form=form, seed=1,
+    ),
+    validation=shard,
+    validation_documents=np.arange(0),
+    form=form,
+    label_smoothing=0.0,
+    seed=1,
+)  # fmt: skip
+task = Task(
+    model=model,
+    objective=objective,
     groups=groups,
     plan=make_plan(
         OPTIMIZER,
@@ -60,16 +73,7 @@ task = ClassifierTask(
     ),
     optimizer=OPTIMIZER,
     evaluation_steps=frozenset(),
-    batches=ClassifierBatches(
-        shard, documents=np.arange(num_documents), batch_documents=rows, form=form, seed=1,
-    ),
-    validation=shard,
-    validation_documents=np.arange(0),
-    form=form,
-    label_smoothing=0.0,
-    max_restarts=0,
-    seed=1,
-)  # fmt: skip
+)
 training = Training(task, Context(device=device, precision=precision))
 texts = [shard.document(k % num_documents) for k in range(rows * 5)]
 

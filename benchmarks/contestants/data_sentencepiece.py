@@ -9,14 +9,14 @@ from pathlib import Path
 
 from benchmarks.contestants._text import megabytes, texts_of
 from benchmarks.contestants._timing import peak_megabytes, tell
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--corpus", type=Path, required=True)
 parser.add_argument("--tokenizer", type=Path, required=True)
 arguments = parser.parse_args()
 
-tokenizer = Tokenizer.load(arguments.tokenizer)
+tokenizer = load_tokenizer(arguments.tokenizer)
 size = seconds = 0.0
 for texts in texts_of(arguments.corpus):
     start = time.perf_counter()

@@ -21,10 +21,10 @@ from pipeline.distributed.worker import prepare_torch
 from pipeline.objectives.lookup import objective_of
 from pipeline.training.context import Context
 from pipeline.training.jobs import set_up
-from pipeline.training.language_model import LanguageModelTask
 from pipeline.training.loop import Training
 from pipeline.training.schedules import make_plan
 from pipeline.training.settings import Optimizer
+from pipeline.training.task import Task
 
 parser = arguments_of_contestant()
 parser.add_argument("--compile", action="store_true")
@@ -77,7 +77,7 @@ optimizer = Optimizer(
     kind="adamw", lr=0.001, momentum=0.9, beta2=0.98, weight_decay=0.01, clip_norm=1.0,
     nonmonotone_interval=5, discriminative_factor=1.0,
 )  # fmt: skip
-task = LanguageModelTask(
+task = Task(
     model=model,
     objective=objective(model, objective.Settings(batch_rows=rows, **own), text, seed=1),
     groups=groups,
@@ -86,7 +86,6 @@ task = LanguageModelTask(
     ),
     optimizer=optimizer,
     evaluation_steps=frozenset(),
-    watched=objective.watched,
 )
 training = Training(task, context)
 

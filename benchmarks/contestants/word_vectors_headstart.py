@@ -13,17 +13,17 @@ import torch
 
 from benchmarks.contestants._timing import peak_megabytes, prepare, tell
 from benchmarks.contestants._topics import Documents, Labelled, errors, read
-from models.objective import TrainingText
+from models.objective import Objective, TrainingText
 from models.word_vectors import FAMILY, Config
 from pipeline.corpus.tokens import TokenShard
 from pipeline.distributed.worker import prepare_torch
 from pipeline.objectives.settings import WordVectorSettings
 from pipeline.objectives.word_vectors import OBJECTIVE
 from pipeline.training.context import Context
-from pipeline.training.language_model import LanguageModelTask
 from pipeline.training.loop import Training
 from pipeline.training.schedules import make_plan
 from pipeline.training.settings import Optimizer, Schedule
+from pipeline.training.task import Task
 
 UNKNOWN, BOS, EOS = 1, 2, 3
 SPECIAL = frozenset(range(4))
@@ -38,9 +38,7 @@ def shard_of(documents: Documents, ids: dict[str, int]) -> TokenShard:
     return TokenShard(np.concatenate(encoded), offsets, np.full(len(encoded), -1, np.int32), 1, 1)
 
 
-def task_of(
-    documents: Documents, ids: dict[str, int], algorithm: str, overlay: dict[str, float]
-) -> LanguageModelTask:
+def task_of(documents: Documents, ids: dict[str, int], algorithm: str, overlay: dict[str, float]) -> Task:
     section = FAMILY.defaults["pretrain_lm"] | overlay  # type: ignore[operator]
     settings = WordVectorSettings(**{name: section[name] for name in WordVectorSettings.model_fields})
     optimizer = Optimizer(**section["optimizer"])
@@ -60,7 +58,7 @@ def task_of(
         num_steps=num_steps,
         steps_per_unfreezing=num_steps,
     )
-    return LanguageModelTask(model, objective, groups, plan, optimizer, frozenset(), OBJECTIVE.watched)
+    return Task(model, objective, groups, plan, optimizer, frozenset())
 
 
 def as_pieces(train: Labelled, test: Labelled, vocab_size: int) -> tuple[Labelled, Labelled]:
@@ -106,6 +104,7 @@ def main() -> None:
     while not training.at_end:
         training.train_step()
     seconds = time.perf_counter() - start
+    assert isinstance(task.objective, Objective)
     epochs = training.step / math.ceil(task.objective.num_steps(1))
     vectors = task.model.get_parameter("encoder.embedding.weight").detach().numpy()
     tell(

@@ -5,12 +5,12 @@ and SHA-256 of each. It is published atomically (see `pipeline.storage`). Loadin
 torn or altered checkpoint is named in a warning, and the one before it is used.
 
     step-000000120.000003       step 120, written under lease number 3 (see `pipeline.storage.lease`)
-    step-000000120              written without a lease, or by an earlier version
+    step-000000120              written without a lease
 
 Each lease holder writes under names of its own. A bucket cannot rename, so a stale holder that wakes up
 in the middle of an upload would otherwise write into what its successor has published.
 
-`state.json` carries the version of this format as `format`. A folder without one has format 1.
+`state.json` carries the version of this format as `format`.
 """
 
 from __future__ import annotations
@@ -168,11 +168,11 @@ class CheckpointStore:
         return Checkpoint(step, tensors, state, extra_files, lease_number)
 
     def _check_format(self, name: str, state: dict[str, Any]) -> None:
-        found = state.get("format", 1)
-        if found not in _READABLE_FORMATS:
+        version = state.get("format")
+        if version not in _READABLE_FORMATS:
             address, readable = self._storage.address, ", ".join(map(str, _READABLE_FORMATS))
             raise CheckpointFormatError(
-                f"checkpoint {address}/{name} has format {found}; this headstart reads format {readable}. "
+                f"checkpoint {address}/{name} has format {version}; this headstart reads format {readable}. "
                 "Resume the run with the headstart that wrote it, or a newer one; to train afresh, remove "
                 f"{address}"
             )
@@ -193,6 +193,6 @@ def _name(step: int, lease_number: int) -> str:
 
 
 def _step_and_lease(name: str) -> tuple[int, int]:
-    found = _NAME.fullmatch(name)
-    assert found is not None
-    return int(found[1]), int(found[2] or 0)
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    return int(match[1]), int(match[2] or 0)

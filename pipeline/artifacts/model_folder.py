@@ -115,10 +115,10 @@ def _check_sizes(card: ModelCard, head: HeadCard, tensors: Mapping[str, Tensor],
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{folder / STATE_FILE} describes no network: {reason}") from error
     expected = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
+    given = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    for name in sorted(expected.keys() | given.keys()):
+        if expected.get(name) != given.get(name):
             raise ValueError(
-                f"{folder}: {name!r} has shape {expected.get(name)} in the card, but {found.get(name)} in "
+                f"{folder}: {name!r} has shape {expected.get(name)} in the card, but {given.get(name)} in "
                 "the tensors; export the model again"
             )

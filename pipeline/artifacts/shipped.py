@@ -147,12 +147,12 @@ def contents_of(folder: Path) -> Contents:
     if not file.exists():
         return Contents([Part(folder, Share(1.0))])
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
         parts = [
             Part(folder / Path(name).name, Share(float(share["weight"]), float(share["temperature"])))
-            for name, share in found["parts"].items()
+            for name, share in content["parts"].items()
         ]
-        temperature = float(found.get("temperature", 1.0))
+        temperature = float(content["temperature"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{file} is damaged ({error}); run the stage `evaluate` again") from error
     if not parts:
@@ -275,4 +275,4 @@ def _linear(tensors: Mapping[str, Tensor]) -> LinearClassifier:
 
 def _labelling(state: Mapping[str, Any]) -> Labelling:
     names: Sequence[str] = state["label_names"]
-    return Labelling(tuple(names), dict(state["normalise"]), int(state.get("num_texts", 1)))
+    return Labelling(tuple(names), dict(state["normalise"]), int(state["num_texts"]))

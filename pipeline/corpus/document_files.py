@@ -58,7 +58,7 @@ def read_documents_info(folder: Path) -> DocumentsInfo:
         skipped=content["skipped"],
         repaired=content["repaired"],
         source=content["source"],
-        num_texts=content.get("num_texts", 1),
+        num_texts=content["num_texts"],
     )
 
 

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pipeline.corpus.data_quality import alike_labels
 from pipeline.corpus.document_files import INFO_FILE, DocumentsInfo, SplitSize, hash_keys, split_file
 from pipeline.corpus.normalise import normalise, num_words
-from pipeline.corpus.remarks import alike_labels
 from pipeline.corpus.settings import Corpus, Normalise
 from pipeline.corpus.sources import SPLITS, Source, is_remote
 from pipeline.corpus.text_parts import SEPARATOR

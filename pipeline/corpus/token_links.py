@@ -1,15 +1,15 @@
 """Links from head starts to their tokens: one small file per head start and corpus.
 
 DVC cannot follow a head start's tokenizer to the folder of its tokens. So each training stage depends on such
-a file, which changes with the content of that folder, and with no other. The file of the general corpus also
-changes with the content of the head start's `weights`, and with the settings of the head start that trains
-its embedding; both files change with the settings of its teacher.
+a file, which changes with the content of that folder, and with no other. It also changes with what the head
+start is related to: its `weights`, the settings that train its embedding, those of its teacher.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 
@@ -18,9 +18,7 @@ class TokenLink:
     tokens: str  # folder of shards
     tokenizer: str  # folder of the tokenizer that made them
     sha256: str  # of the shards' manifest
-    weights_sha256: str | None = None  # of the word vectors that `pretrain_lm` imports, if it does
-    embedding_sha256: str | None = None  # of the settings that train the embedding first, if any do
-    teacher_sha256: str | None = None  # of the settings of the teacher, and of how it is learned from
+    related: Mapping[str, str] = field(default_factory=dict)  # SHA-256 by relation of the head start
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"

@@ -1,30 +1,25 @@
-"""The contract of a tokenizer, and the kinds that there are.
+"""The contract of a tokenizer. `tokenizer_kinds` trains one, and loads one of whichever kind it is.
 
 Special tokens have the same ids in each kind that we train: 0 `<pad>`, 1 `<unk>`, 2 `<s>` (document start),
 3 `</s>` (document end). A tokenizer from elsewhere has its own ids for them. A tokenizer is one file, whose
 SHA-256 covers all that decides its tokens.
 
 A new kind is a module with a subclass of `Tokenizer`, its settings in `settings.py`, and its lines in
-`_kinds` and `train` below.
+`tokenizer_kinds.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from importlib import import_module
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from models.word_parts import WordPart
-from pipeline.corpus.settings import TrainedTokenizer
-from pipeline.corpus.settings import WordTokenizer as WordSettings
 
 PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")  # by id
@@ -59,42 +54,6 @@ class Tokenizer(ABC):
         self.content = content
         self.sha256 = hashlib.sha256(content).hexdigest()
 
-    @staticmethod
-    def load(path: Path) -> Tokenizer:
-        """Load a tokenizer's file, or the one in a folder, of whichever kind it is.
-
-        Raises:
-            ValueError: the file is missing, no tokenizer, or not the one that was written.
-        """
-        file = Tokenizer.file_in(path) if path.is_dir() else path
-        kind = next((kind for kind in _kinds() if Path(kind.FILE).suffix == file.suffix), None)
-        if kind is None:
-            raise ValueError(f"{file}: a tokenizer's file is called {_file_names()}")
-        try:
-            content = file.read_bytes()
-        except FileNotFoundError as error:
-            raise ValueError(f"{file}: no such file; run the stage `train_tokenizer` first") from error
-        if path.is_dir():
-            _check_whole(content, file)
-        try:
-            return kind(content)
-        except MissingPackageError as error:
-            raise ValueError(f"{file}: {error}") from error
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}; run the stage `train_tokenizer` again") from error
-
-    @staticmethod
-    def file_in(folder: Path) -> Path:
-        """Return the path of the tokenizer in a folder. Raises ValueError if there is none, or several."""
-        found = [folder / kind.FILE for kind in _kinds() if (folder / kind.FILE).exists()]
-        if not found:
-            raise ValueError(f"{folder}/: holds no {_file_names()}; run the stage `train_tokenizer` first")
-        if len(found) > 1:
-            raise ValueError(
-                f"{folder}/: holds {' and '.join(file.name for file in found)}; keep the one that is meant"
-            )
-        return found[0]
-
     @property
     def special_ids(self) -> list[int]:
         """The ids of padding, unknown, document start and document end, which need not differ."""
@@ -125,9 +84,9 @@ class Tokenizer(ABC):
     @cached_property
     def word_starts(self) -> np.ndarray:
         """Whether each token id begins a word, as a boolean array; special pieces begin none."""
-        found = np.array([self.raw_piece(token).startswith(SPACE) for token in range(self.vocab_size)])
-        found[self.special_ids] = False
-        return found
+        begins = np.array([self.raw_piece(token).startswith(SPACE) for token in range(self.vocab_size)])
+        begins[self.special_ids] = False
+        return begins
 
     @cached_property
     def word_parts(self) -> np.ndarray | None:
@@ -160,44 +119,3 @@ def _part(character: str) -> WordPart:
     if character == SPACE:
         return WordPart.BLANK
     return WordPart.ALONE if is_mark(character) else WordPart.GOES_ON
-
-
-def train(texts: Iterable[str], settings: TrainedTokenizer, key: str = "tokenizers") -> Tokenizer:
-    """Train a tokenizer of the kind that the settings, those under `key`, ask for.
-
-    Raises:
-        ValueError: the text supports no such vocabulary; the message says which key to change.
-    """
-    from pipeline.corpus import sentencepiece_tokenizer, word_tokenizer
-
-    if isinstance(settings, WordSettings):
-        return word_tokenizer.train(texts, settings, key)
-    return sentencepiece_tokenizer.train(texts, settings, key)
-
-
-def _kinds() -> tuple[type[Tokenizer], ...]:
-    from pipeline.corpus.sentencepiece_tokenizer import SentencepieceTokenizer
-    from pipeline.corpus.word_tokenizer import WordTokenizer
-
-    return SentencepieceTokenizer, WordTokenizer, import_module(LIBRARY_MODULE).TokenizersTokenizer
-
-
-def _file_names() -> str:
-    *others, last = (kind.FILE for kind in _kinds())
-    return f"{', '.join(others)} or {last}"
-
-
-def _check_whole(content: bytes, file: Path) -> None:
-    """Compare a tokenizer with the SHA-256 beside it, if any (a classifier's is in its manifest)."""
-    info_file = file.with_name(INFO_FILE)
-    if not info_file.exists():
-        return
-    try:
-        expected = json.loads(info_file.read_text(encoding="utf-8"))["sha256"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{info_file}: damaged ({error}); run the stage `train_tokenizer` again") from error
-    if hashlib.sha256(content).hexdigest() != expected:
-        raise ValueError(
-            f"{file}: damaged, or not the one that {INFO_FILE} describes; run the stage `train_tokenizer` "
-            "again"
-        )

@@ -14,7 +14,8 @@ from pipeline.distributed.session import Report, Session
 from pipeline.distributed.settings import Run
 from pipeline.distributed.worker import open_store, train_here
 from pipeline.files.atomic import atomic_write
-from pipeline.storage.lease import Fence, Process, acquire
+from pipeline.machine.process_identity import ProcessIdentity
+from pipeline.storage.lease import Fence, acquire
 from pipeline.storage.patience import StorageError
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.context import CURVE_FILE
@@ -64,7 +65,7 @@ def _finished(store: CheckpointStore) -> Checkpoint | None:
 
 
 @contextmanager
-def hold(folder: str, run: Run, parent: Process | None, *, wait: bool = False) -> Iterator[Fence]:
+def hold(folder: str, run: Run, parent: ProcessIdentity | None, *, wait: bool = False) -> Iterator[Fence]:
     """Hold the lease of the run in a folder of `run.storage` during the block.
 
     If another process trains it, either wait or raise LeaseHeldError. Raises StorageError.

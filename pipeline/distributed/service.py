@@ -23,7 +23,7 @@ from ray import serve
 from ray.serve.schema import LoggingConfig, ReplicaState
 
 from pipeline.distributed.cluster import Cluster
-from pipeline.files.parcel import Parcel, content_of, unpack
+from pipeline.files.packed_folder import PackedFolder, pack, unpack
 from pipeline.inference.predict import Predictor
 from pipeline.inference.service import Asked, RefusedError, answers
 from pipeline.settings.section import Precision
@@ -56,9 +56,9 @@ class Replicas:
 class Replica:
     """A copy of the classifier."""
 
-    def __init__(self, parcels: Any, threads: int, precision: Precision) -> None:
+    def __init__(self, packed_models: Any, threads: int, precision: Precision) -> None:
         torch.set_num_threads(threads)
-        self._predictor = loaded(ray.get(parcels), precision)
+        self._predictor = loaded(ray.get(packed_models), precision)
         self._computing = asyncio.Lock()
 
     async def label(self, requests: list[Asked]) -> list[list[dict[str, Any]]]:
@@ -67,11 +67,11 @@ class Replica:
             return await asyncio.to_thread(answers, self._predictor, requests)
 
 
-def loaded(parcels: Sequence[Parcel], precision: Precision) -> Predictor:
+def loaded(packed_models: Sequence[PackedFolder], precision: Precision) -> Predictor:
     with tempfile.TemporaryDirectory(prefix="headstart-models-") as scratch:
-        folders = [Path(scratch) / str(number) for number in range(len(parcels))]
-        for folder, parcel in zip(folders, parcels, strict=True):
-            unpack(parcel, folder)
+        folders = [Path(scratch) / str(number) for number in range(len(packed_models))]
+        for folder, packed in zip(folders, packed_models, strict=True):
+            unpack(packed, folder)
         return Predictor.load(*folders, precision=precision)
 
 
@@ -125,7 +125,7 @@ class Labeller:
         """A batch that fails is asked again one by one, so that a request fails for itself alone."""
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
-                found = await self._ask([asked for asked, _ in batch]) if batch else []
+                answers = await self._ask([asked for asked, _ in batch]) if batch else []
         except Exception as error:  # whatever it is, each client is told
             if len(batch) > 1 and not isinstance(error, TimeoutError):
                 for each in batch:
@@ -139,15 +139,15 @@ class Labeller:
                 if not answer.done():
                     answer.set_exception(refused)
             return
-        for (_, answer), answered in zip(batch, found, strict=True):
+        for (_, answer), answered in zip(batch, answers, strict=True):
             if not answer.done():
                 answer.set_result(answered)
 
     async def _ask(self, requests: list[Asked]) -> list[Answers]:
         for _ in range(_ATTEMPTS):
             try:
-                found: list[Answers] = await self._handle.label.remote(requests)
-                return found
+                answers: list[Answers] = await self._handle.label.remote(requests)
+                return answers
             except ray.exceptions.ActorDiedError:
                 continue
         raise RefusedError(503, "each replica that was asked died; try again later")
@@ -189,14 +189,14 @@ def start(replicas: Replicas, cluster: Cluster) -> Labeller:
         health_check_period_s=2,
         logging_config=_QUIET,
     )
-    parcels = ray.put([content_of(model) for model in replicas.models])
-    made = deployment.bind(parcels, replicas.threads, replicas.precision)
+    packed_models = ray.put([pack(model) for model in replicas.models])
+    made = deployment.bind(packed_models, replicas.threads, replicas.precision)
     try:
         handle = serve.run(made, name="headstart", route_prefix=None, logging_config=_QUIET)
     except RuntimeError as error:
-        found = serve.status().applications["headstart"].deployments["classifier"]
+        status = serve.status().applications["headstart"].deployments["classifier"]
         serve.shutdown()
-        reason = found.message.strip().splitlines()[-1:] or [str(error)]
+        reason = status.message.strip().splitlines()[-1:] or [str(error)]
         raise ValueError(f"the replicas did not start: {reason[0]}") from error
     except BaseException:  # Ctrl-C: nothing may stay on a Ray that others use
         serve.shutdown()

@@ -32,7 +32,7 @@ import psutil
 
 from pipeline.distributed.cluster import LOOPBACK, ensure_token, free_port, ray_folder
 from pipeline.files.atomic import atomic_write_text, only_one
-from pipeline.machine.process_identity import ProcessIdentity, identity_of, is_alive, is_same
+from pipeline.machine.process_identity import ProcessIdentity
 
 HOST = "127.0.0.1"
 START_LIMIT_S = 300.0  # one that exits is noticed at once
@@ -45,17 +45,21 @@ TOKEN_COMMAND = "RAY_AUTH_MODE=token ray get-auth-token"  # prints the token tha
 class Service:
     """A server that `up` started, as recorded. It may have died since."""
 
-    pid: int  # of its first process; also the id of the session that all of its processes share
-    started: ProcessIdentity  # of the first process
+    process: ProcessIdentity  # the first of its processes
     address: str  # for clients
     dashboard: str  # for browsers
     log: str
-    folder: str = ""  # of the checkout that started it; empty: before records had this
+    folder: str  # of the checkout that started it
+
+    @property
+    def pid(self) -> int:
+        """The pid of its first process, and the id of the session that all of its processes share."""
+        return self.process.pid
 
     @property
     def running(self) -> bool:
         """Whether the recorded process itself is alive."""
-        return is_alive(self.pid, self.started)
+        return self.process.is_alive
 
 
 def up(root: Path, host: str = HOST) -> list[str]:
@@ -179,8 +183,8 @@ def _launch(
             command, cwd=root, env=inherited | environment, start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
         )  # fmt: skip
-    folder = str(root.resolve())
-    service = Service(process.pid, identity_of(process.pid), address, dashboard, str(log), folder)
+    first = ProcessIdentity.of(process.pid)
+    service = Service(first, address, dashboard, str(log), folder=str(root.resolve()))
     _write(root, _read(root) | {name: service})
 
 
@@ -240,7 +244,7 @@ def _members(service: Service) -> list[psutil.Process]:
     Ray's workers have process groups of their own, but share the session. If another process has the id of
     the first one by now, the session is not the server's.
     """
-    if psutil.pid_exists(service.pid) and not is_same(service.pid, service.started):
+    if psutil.pid_exists(service.pid) and not service.process.has_its_pid:
         return []
     return [process for process in psutil.process_iter() if _is_in_session(process, service.pid)]
 
@@ -268,13 +272,15 @@ def _read(root: Path) -> dict[str, Service]:
     if not path.exists():
         return {}
     try:
-        found = {name: Service(**fields) for name, fields in json.loads(path.read_text()).items()}
-    except (ValueError, TypeError, AttributeError) as error:
+        recorded = json.loads(path.read_text())
+        services = {name: Service(**{**fields, "process": ProcessIdentity(**fields["process"])})
+                    for name, fields in recorded.items()}  # fmt: skip
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{path} is no record of services ({error}); stop them by hand and delete it"
         ) from error
-    own = ("", str(root.resolve()))
-    return {name: service for name, service in found.items() if service.folder in own}
+    own = str(root.resolve())
+    return {name: service for name, service in services.items() if service.folder == own}
 
 
 def _write(root: Path, services: dict[str, Service]) -> None:

@@ -1,4 +1,4 @@
-"""A training's knowledge of the run that it belongs to."""
+"""The context of the run that a training belongs to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.distributed.cluster import Cluster
-from pipeline.storage.lease import Fence, Process
+from pipeline.machine.process_identity import ProcessIdentity
+from pipeline.storage.lease import Fence
 from pipeline.training.context import OpenRecorder
 
 
@@ -22,7 +23,7 @@ class Session:
     tracking_run: str | None = None
     anew: bool = False  # discard a finished checkpoint and train again
     fence: Fence | None = None  # of the lease that the stage holds; None, as for a trial: `fit` takes a lease
-    owner: Process | None = None  # a trial whose owner is dead is an orphan
+    owner: ProcessIdentity | None = None  # a trial whose owner has exited is an orphan
     cluster: Cluster | None = None  # None: a Ray on this machine, started for this job
 
 

@@ -27,7 +27,8 @@ from pipeline.distributed.ray_tune import listener_class, load_tune, make_tuner,
 from pipeline.distributed.settings import Run, Trials
 from pipeline.distributed.shipment import Shipment, ship
 from pipeline.distributed.worker import prepare_torch
-from pipeline.storage.lease import Fence, Process
+from pipeline.machine.process_identity import ProcessIdentity
+from pipeline.storage.lease import Fence
 from pipeline.training.checkpoint import Checkpoint
 
 
@@ -60,7 +61,7 @@ class Terms:
 
     run: Run
     resources: Trials
-    owner: Process | None = None  # the stage: without it a trial is an orphan
+    owner: ProcessIdentity | None = None  # the stage: without it a trial is an orphan
 
 
 OnBegin = Callable[[Trial], None]

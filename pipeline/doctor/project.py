@@ -78,11 +78,11 @@ def _read_by(stage: str, project: Project, name: str, given: Mapping[str, str]) 
 
 def _mismatch(stage: str, name: str, project: Project, given: dict[str, str]) -> str:
     """Why the stage would refuse its inputs; empty if it would not."""
-    from pipeline.corpus.tokenizer import Tokenizer
+    from pipeline.corpus.tokenizer_kinds import load_tokenizer
 
     try:
         job, link = job_of(stage, project, given, name), read_link(Path(given["tokens"]))
-        if Tokenizer.load(Path(link.tokenizer)).sha256 != job.card.tokenizer_sha256:
+        if load_tokenizer(Path(link.tokenizer)).sha256 != job.card.tokenizer_sha256:
             return f"{link.tokens} was encoded with another tokenizer than {link.tokenizer}"
     except ValueError as error:
         return str(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from pathlib import Path
@@ -14,6 +13,7 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.files.manifest import MANIFEST_FILE, content_hash
 from pipeline.objectives.lookup import objective_of
 from pipeline.project.params import Params
+from pipeline.project.relations import digest, related
 
 log = logging.getLogger(__name__)
 
@@ -33,19 +33,14 @@ def choose_tokens(params: Params, tokens: Path, tokenizers: Path, weights: Path,
             tokenizer = params.headstarts[name].tokenizer
             if isinstance(settings := params.tokenizers[tokenizer], ImportedTokenizer):
                 _warn_of_unwatched(f"tokenizers.{tokenizer}.file", settings.file, weights)
-            pretrains = {
-                "weights_sha256": _hash_of_weights(params, name, weights),
-                "embedding_sha256": _hash_of_embedding(params, name),
-            }
-            for corpus in ("general", "target"):
+            for corpus, stage in (("general", "pretrain_lm"), ("target", "finetune_lm")):
                 read = _pretrains_on(params, name) if corpus == "general" else corpus
                 shards = tokens / read / tokenizer
                 link = TokenLink(
                     tokens=shards.as_posix(),
                     tokenizer=(tokenizers / tokenizer).as_posix(),
                     sha256=content_hash(shards / MANIFEST_FILE),
-                    teacher_sha256=_hash_of_teacher(params, name, weights),
-                    **(pretrains if corpus == "general" else {}),
+                    related=_digests(params, name, stage, weights),
                 )
                 (folder / name / f"{corpus}.json").write_text(link.to_json(), encoding="utf-8")
 
@@ -62,38 +57,14 @@ def _pretrains_on(params: Params, name: str) -> str:
     return corpus
 
 
-def _hash_of_embedding(params: Params, name: str) -> str | None:
-    """The hash of what trains the embedding first, but for the section `pretrain_lm`, which DVC watches."""
-    if (other := params.headstarts[name].embedding_from) is None:
-        return None
-    settings = params.headstarts[other].model_dump_json(include={"family", "config", "pretrain_lm"})
-    return hashlib.sha256(settings.encode()).hexdigest()
-
-
-def _hash_of_teacher(params: Params, name: str, watched: Path) -> str | None:
-    """The hash of what trains the teacher, but for the sections that DVC watches, and of the distillation."""
-    if (other := params.headstarts[name].teacher) is None:
-        return None
-    fields = {"family", "config", "pretrain_lm", "finetune_lm"}
-    content = [
-        params.headstarts[other].model_dump_json(include=fields),
-        params.distillation.model_dump_json(),
-        str(_hash_of_weights(params, other, watched)),
-        str(_hash_of_embedding(params, other)),
-    ]
-    return hashlib.sha256("\n".join(content).encode()).hexdigest()
-
-
-def _hash_of_weights(params: Params, name: str, watched: Path) -> str | None:
-    if (path := params.headstarts[name].weights) is None:
-        return None
-    if not Path(path).exists():
-        raise ValueError(
-            f"headstarts.{name}.weights is {path}, which does not exist; put the file or folder of weights "
-            "there"
-        )
-    _warn_of_unwatched(f"headstarts.{name}.weights", path, watched)
-    return content_hash(Path(path))
+def _digests(params: Params, name: str, stage: str, watched: Path) -> dict[str, str]:
+    """The hash of each other head start or file that a stage needs, by relation."""
+    digests = {}
+    for relation, other in related(params, name, stage):
+        digests[relation.setting] = digest(params, relation, name, other)
+        if relation.needs == "file":
+            _warn_of_unwatched(f"headstarts.{name}.{relation.setting}", other, watched)
+    return digests
 
 
 def _warn_of_unwatched(key: str, path: str, watched: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.artifacts.reference import Reference, read_reference
 from pipeline.evaluation.drift import LABELS, Moved, Sample, compare
-from pipeline.inference.seen import MEASURES, Summary, classifier_of, read_summary
+from pipeline.inference.summary import MEASURES, Summary, classifier_of, read_summary
 from pipeline.report import charts
 
 REFERENCE = "validation documents"

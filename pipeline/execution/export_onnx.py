@@ -14,8 +14,8 @@ from pipeline.artifacts.model_folder import load_classifier
 from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.execution.lr_find import stage_arguments
-from pipeline.inference.known import write_known
 from pipeline.inference.onnx_network import load_onnx
+from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.project.project import Project
 from pipeline.report.studies import write_study
 from pipeline.training.cards import form_of
@@ -65,7 +65,7 @@ def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Found:
     test = open_shard(tokens, "test")
     difference = write_onnx(folder, to, int8=int8)
     training = chosen_documents(open_shard(tokens, "train"), settings.max_labels, seed)
-    write_known(to, tokens, _DOCUMENTS, training, seed)
+    write_judged_and_reference(to, tokens, _DOCUMENTS, training, seed)
     chosen = np.flatnonzero(test.labels != UNLABELLED)
     chosen = np.random.default_rng(0).permutation(chosen)[:_MOST_JUDGED]
     documents, labels = [test.document(int(k)) for k in chosen], test.labels[chosen]

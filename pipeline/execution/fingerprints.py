@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +11,9 @@ from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
 from pipeline.project import stages
 from pipeline.project.params import Params
 from pipeline.project.project import Project
+from pipeline.project.relations import code_of
+
+RESOLUTION_MODULE = "pipeline.project.headstarts"  # which of several settings of a head start holds
 
 
 def write_fingerprints(project: Project, out: Path) -> list[Path]:
@@ -52,19 +54,14 @@ def stage_fingerprint(
     params = project.params
     source = getattr(params.corpus, corpus).source if corpus in params.corpus.names else None
     names = [headstart] if headstart is not None else params.run.headstarts
-    teachers = _teachers(params, names) if stage in ("pretrain_lm", "finetune_lm") else []
-    names = list(dict.fromkeys([*names, *teachers]))
-    embeddings = _embeddings(params, names) if stage == "pretrain_lm" else []
-    has_beside = stage == "finetune_classifier" and _has_beside(params, names)
-    families = sorted({params.headstarts[name].family for name in [*names, *embeddings]})
+    modules, trained = code_of(params, names, stage)
+    families = sorted({params.headstarts[name].family for name in trained})
     if not all(map(is_family, families)):
         _ = project.head_starts  # which names the key
     return fingerprint_of(
         f"pipeline.stages.{stage}",
-        *(_importers(params, names) if stage == "pretrain_lm" else []),
-        *(["pipeline.stages._trained_embedding"] if embeddings else []),
-        *(["pipeline.stages._teacher"] if teachers else []),
-        *(["pipeline.stages._frozen_encoder"] if has_beside else []),
+        *([RESOLUTION_MODULE] if _reads_head_starts(stage) else []),
+        *modules,
         *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(params) else []),
         families=families,
         trains=stages.describe(stage).is_training,
@@ -72,34 +69,14 @@ def stage_fingerprint(
     )
 
 
-def _has_beside(params: Params, names: Sequence[str]) -> bool:
-    """Whether a classifier's folder holds the encoder of another head start."""
-    shared = params.finetune_classifier.beside
-    return any(params.headstarts[name].finetune_classifier.get("beside", shared) for name in names)
-
-
-def _importers(params: Params, names: Sequence[str]) -> list[str]:
-    """The modules that bring weights from elsewhere."""
-    from models.family import lookup
-
-    families = {params.headstarts[name].family for name in names if params.headstarts[name].weights}
-    kinds = {"network" if lookup(family).imports_networks else "vectors" for family in families}
-    return [f"pipeline.stages._imported_{kind}" for kind in sorted(kinds)]
+def _reads_head_starts(stage: str) -> bool:
+    """Whether the numbers of a stage depend on how a head start's settings are layered."""
+    described = stages.describe(stage)
+    return described.kind != "reports" and any(path.startswith("headstarts") for path in described.sections)
 
 
 def _has_imported(params: Params) -> bool:
     return any(tokenizer.kind == "imported" for tokenizer in params.tokenizers.values())
-
-
-def _embeddings(params: Params, names: Sequence[str]) -> list[str]:
-    """The head starts that train the embeddings of others first."""
-    found = (params.headstarts[name].embedding_from for name in names)
-    return [other for other in found if other is not None]
-
-
-def _teachers(params: Params, names: Sequence[str]) -> list[str]:
-    """The teachers of head starts, whose code makes their students, too."""
-    return [other for name in names if (other := params.headstarts[name].teacher) is not None]
 
 
 @cache

@@ -18,7 +18,7 @@ def label_in_bulk(request: Request, output: Path) -> None:
     RAY_ADDRESS names a Ray that the work is spread over. Raises what `label_files` and `label_on_ray` raise.
     """
     predictor = Predictor.load(*request.models, precision=request.precision)
-    predictor.thresholds(request.caution)  # refuses here what each part would
+    predictor.thresholds(request.guarantees)  # refuses here what each part would
     if request.summary is not None:
         _ = predictor.known
     if output == Path("-"):

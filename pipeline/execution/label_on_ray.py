@@ -12,9 +12,9 @@ import polars as pl
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.spread import spread
 from pipeline.files.atomic import atomic_write
-from pipeline.files.parcel import Parcel, content_of, unpack
+from pipeline.files.packed_folder import PackedFolder, pack, unpack
 from pipeline.inference.bulk import (
-    Part,
+    FilePart,
     Request,
     Tally,
     all_parts,
@@ -53,9 +53,9 @@ def label_on_ray(
             missing.append(part)
     if missing:
         before = {part.name: num_before[part] for part in missing}
-        held = Held(request, [content_of(model) for model in request.models], before)
+        held = Held(request, [pack(model) for model in request.models], before)
         with cluster:
-            for name, content in spread(cluster, [part.name for part in missing], Labeller, held):
+            for name, content in spread(cluster, [part.name for part in missing], PartLabeller, held):
                 atomic_write(folder / name, content)
                 tally.add(answers_in(folder / name))
                 told(tally)
@@ -68,11 +68,11 @@ class Held:
     """Each worker is sent the request, the files of each classifier by name, and the places of the parts."""
 
     request: Request
-    models: Sequence[Parcel]
+    models: Sequence[PackedFolder]
     num_before: Mapping[str, int]  # documents before each part, by its name
 
 
-class Labeller:
+class PartLabeller:
     """Labels parts in a worker, with a copy of the classifier."""
 
     def __init__(self, held: Held) -> None:
@@ -90,7 +90,7 @@ class Labeller:
     def __call__(self, name: str) -> bytes:
         """Return the content of the file of a part, which the name tells."""
         found, num_before = list[pl.DataFrame](), self._num_before[name]
-        for piece in pieces_of(self._source, Part.of_name(name)):
+        for piece in pieces_of(self._source, FilePart.of_name(name)):
             found.append(labelled(piece.rows, self._predictor, self._request, num_before))
             num_before += len(piece.rows)
         return as_parquet(found)

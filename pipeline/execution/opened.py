@@ -15,6 +15,7 @@ from models.heads import LanguageModel
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import TokensInfo, read_info
 from pipeline.evaluation.probe import Reading
 from pipeline.execution.lr_find import stage_arguments
@@ -42,7 +43,7 @@ class Opened:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return Tokenizer.load(Path(read_link(self.link).tokenizer))
+        return load_tokenizer(Path(read_link(self.link).tokenizer))
 
     @property
     def folder(self) -> Path:

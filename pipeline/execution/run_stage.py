@@ -31,18 +31,21 @@ from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
 from pipeline.files.tables import write_csv
 from pipeline.identity.key import run_key
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
 from pipeline.project.params import Params
 from pipeline.project.project import Project
+from pipeline.project.relations import related
 from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
-from pipeline.storage.lease import Fence, Process
+from pipeline.storage.lease import Fence
 from pipeline.terminal.progress import busy, follow
 from pipeline.terminal.results import result_line, said_of
 
 if TYPE_CHECKING:
     from pipeline.distributed.session import Session
+    from pipeline.project.headstarts import ResolvedHeadStart
     from pipeline.sweeps.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -149,7 +152,7 @@ def project_root(folder: Path) -> Path:
     return folder
 
 
-def _dvc() -> Process | None:
+def _dvc() -> ProcessIdentity | None:
     """The dvc process that runs this stage, if there is one.
 
     Raises ValueError if it was killed before this process looked for it: nobody could tell later that this
@@ -158,7 +161,7 @@ def _dvc() -> Process | None:
     dvc = tracking.dvc_above()
     with suppress(psutil.NoSuchProcess):  # killed since: the same as before
         if dvc is not None:
-            return Process.of(dvc)
+            return ProcessIdentity.of(dvc.pid)
     if dvc is not None or ("DVC_STAGE" in os.environ and tracking.was_adopted()):
         name = os.environ.get("DVC_STAGE", "this stage")
         raise ValueError(f"the dvc that started {name} has exited; repeat `dvc repro`")
@@ -166,7 +169,9 @@ def _dvc() -> Process | None:
 
 
 @contextmanager
-def _alone(info: tracking.StageInfo, settings: Params, parent: Process | None) -> Iterator[Fence | None]:
+def _alone(
+    info: tracking.StageInfo, settings: Params, parent: ProcessIdentity | None
+) -> Iterator[Fence | None]:
     """Hold the lease of the run: one process at a time trains it, whatever machine it is on."""
     if info.key is None:
         yield None
@@ -270,13 +275,26 @@ def _identity(
     if stages.describe(stage).kind != "trains":
         return section
     found = project.head_starts[texts["headstart"]]
-    weights = {"weights": content_hash(found.weights)} if found.weights and stage == "pretrain_lm" else {}
-    if stage in ("pretrain_lm", "finetune_lm") and (taught := found.folder_of_teacher(arguments["out"])):
-        weights["teacher"] = content_hash(taught)
-        check_teacher(stage, project, arguments, taught)
+    needed = _content_of_related(stage, project, found, arguments)
     own = {stage, *(path for path in section if path.startswith("headstarts."))}
     shared = {path: value for path, value in section.items() if path not in own}
-    return shared | found.of_stage(stage) | weights
+    return shared | found.of_stage(stage) | needed
+
+
+def _content_of_related(
+    stage: str, project: Project, head_start: ResolvedHeadStart, arguments: Mapping[str, Any]
+) -> dict[str, str]:
+    """Hashes of the files and models that a training needs beside its inputs, by relation."""
+    content = {}
+    for relation, other in related(project.params, head_start.name, stage):
+        if relation.needs == "file":
+            content[relation.setting] = content_hash(Path(other))
+        elif relation.needs == "model":
+            folder = head_start.folder_of_teacher(arguments["out"])
+            assert folder is not None
+            content[relation.setting] = content_hash(folder)
+            check_teacher(stage, project, arguments, folder)
+    return content
 
 
 def _compare(file: Path | None, code: str) -> None:
@@ -355,7 +373,7 @@ def _sweep(
         hash_of=hash_of,
         code_of=trials_digest,
         places=partial(_places, run.info.root, settings.run.storage),
-        owner=Process.this(),
+        owner=ProcessIdentity.this(),
         fence=fence,
         run_of=partial(tracking.trial_run, run),
         begin_run=partial(tracking.begin_trial, run),

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 
 from pipeline.distributed.cluster import Cluster
-from pipeline.inference.caution import thresholds
 from pipeline.inference.predict import Predictor
-from pipeline.inference.seen import classifier_of
 from pipeline.inference.service import Limits
 from pipeline.inference.service_app import Front
-from pipeline.inference.watcher import Watcher
+from pipeline.inference.service_summary import ServiceSummary
+from pipeline.inference.summary import classifier_of
+from pipeline.inference.thresholds import thresholds
 from pipeline.settings.section import Precision
 
 TOKEN = "HEADSTART_SERVE_TOKEN"  # an environment variable
@@ -59,10 +59,10 @@ def serve(
     predictor = Predictor.load(*models, precision=precision)  # refuses here what a replica would
     names, num_texts = predictor.label_names, predictor.num_texts
     check = partial(thresholds, judged=predictor.judged)
-    watcher = None
+    seen = None
     if summary is not None:
         _ = predictor.known  # refuses here what a replica would
-        watcher = Watcher(summary, classifier_of(models))
+        seen = ServiceSummary(summary, classifier_of(models))
     del predictor
     cluster = Cluster(address)
     with cluster:
@@ -70,15 +70,15 @@ def serve(
 
         labeller = start(Replicas(models, replicas, _threads(replicas), most_waiting, precision), cluster)
         front = Front(
-            labeller.label, names, num_texts, limits, token, labeller.measures, labeller.is_up, check, watcher
+            labeller.label, names, num_texts, limits, token, labeller.measures, labeller.is_up, check, seen
         )
         try:
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             said = f"{address} labels texts as {', '.join(names)}; stop it with Ctrl-C"
             _answer_until_stopped(front, host, listener, said)
         finally:
-            if watcher is not None:
-                watcher.write()
+            if seen is not None:
+                seen.write()
             labeller.stop()
 
 

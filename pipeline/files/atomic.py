@@ -17,11 +17,11 @@ from pathlib import Path
 
 import psutil
 
-from pipeline.machine.process_identity import place
+from pipeline.machine.process_identity import pid_namespace
 
 _ELSEWHERE_S = 24 * 3600.0  # a writer on another machine counts as dead after this time without a sign of it
 _SIBLING = re.compile(
-    r"\.(?P<name>.+)\.(?:partial|old)-(?P<pid>\d+)(?:-(?P<place>[0-9a-f]{8})-(?P<token>[0-9a-f]{8})-\d+)?",
+    r"\.(?P<name>.+)\.(?:partial|old)-(?P<pid>\d+)-(?P<namespace>[0-9a-f]{8})-(?P<token>[0-9a-f]{8})-\d+",
     re.DOTALL,
 )
 _TOKEN = secrets.token_hex(4)  # of this process: an earlier one may have had its id
@@ -88,8 +88,8 @@ def private_folder(path: Path) -> Path:
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    facts = path.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
         raise ValueError(f"{path} is a link or belongs to another user; have it removed, then repeat")
     path.chmod(0o700)
     return path
@@ -118,24 +118,22 @@ def _written_beside(path: Path, purpose: str, content: bytes, mode: int = 0o666)
 
 def _sibling(path: Path, purpose: str) -> Path:
     """A name that no other writer of `path` uses, in its folder: a rename must stay in one file system."""
-    writer = f"{os.getpid()}-{_place()}-{_TOKEN}-{next(_numbers)}"
+    writer = f"{os.getpid()}-{_namespace()}-{_TOKEN}-{next(_numbers)}"
     return path.with_name(f".{path.name}.{purpose}-{writer}")
 
 
-def _place() -> str:
-    return hashlib.sha256(place().encode()).hexdigest()[:8]
+def _namespace() -> str:
+    return hashlib.sha256(pid_namespace().encode()).hexdigest()[:8]
 
 
 def _leftovers(folder: Path) -> list[tuple[Path, re.Match[str]]]:
     """Siblings in a folder, each with what its name says of its writer."""
-    found = ((path, _SIBLING.fullmatch(path.name)) for path in folder.glob(".*"))
-    return [(path, writer) for path, writer in found if writer]
+    siblings = ((path, _SIBLING.fullmatch(path.name)) for path in folder.glob(".*"))
+    return [(path, writer) for path, writer in siblings if writer]
 
 
 def _is_in_use(left: Path, writer: re.Match[str]) -> bool:
-    if (
-        writer["place"] != _place()
-    ):  # its process ids say nothing here; names of earlier versions have no place
+    if writer["namespace"] != _namespace():  # its process ids say nothing here
         return time.time() - _last_sign(left) < _ELSEWHERE_S
     if int(writer["pid"]) == os.getpid():
         return writer["token"] == _TOKEN

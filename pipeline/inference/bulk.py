@@ -26,10 +26,10 @@ import polars as pl
 from pipeline.corpus.settings import FilesSource
 from pipeline.corpus.sources import Files, is_remote
 from pipeline.files.atomic import atomic_write, atomic_write_text, clear_leftovers
-from pipeline.inference.caution import NOTHING, Caution
 from pipeline.inference.occlusion import words_that_moved
 from pipeline.inference.predict import Predictor, escaped, in_batches
-from pipeline.inference.seen import MEASURES, Summary, classifier_of, may_be_sampled, write_summary
+from pipeline.inference.summary import MEASURES, Summary, classifier_of, may_be_sampled, write_summary
+from pipeline.inference.thresholds import NO_GUARANTEES, Guarantees
 from pipeline.settings.section import Precision
 
 PART_ROWS = 8192
@@ -60,14 +60,14 @@ class Request:
     with_text: bool = False
     num_words: int = 0  # that moved the answer most, of each document
     precision: Precision = "auto"
-    caution: Caution = NOTHING
+    guarantees: Guarantees = NO_GUARANTEES
     summary: Path | None = None  # a file for what was seen
 
 
 @dataclass
 class Tally:
     num_documents: int = 0
-    num_made_before: int = 0  # of these, by a run that was stopped
+    num_made_before: int = 0  # of these, labelled by an earlier, interrupted run
     labels: Counter[str | None] = field(default_factory=Counter)  # None: a document without words
     num_sure: int | None = None  # None: it was not asked which labels are
     summary: Summary | None = None  # None: it was not asked for
@@ -167,7 +167,7 @@ def standard_input(request: Request) -> Iterator[Request]:
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """A part of the output, named by where it begins: a file of the input and a row in it, both from 0."""
 
     file: int
@@ -178,20 +178,20 @@ class Part:
         return f"{self.file:06d}-{self.first_row:012d}.parquet"
 
     @classmethod
-    def of_name(cls, name: str) -> Part:
+    def of_name(cls, name: str) -> FilePart:
         file, first_row = name.removesuffix(".parquet").split("-")
         return cls(int(file), int(first_row))
 
     @property
-    def next(self) -> Part:
-        return Part(self.file, self.first_row + PART_ROWS)
+    def next(self) -> FilePart:
+        return FilePart(self.file, self.first_row + PART_ROWS)
 
 
 @dataclass(frozen=True)
 class Piece:
     """Rows of a part that are read at once: the whole part, unless its documents are long."""
 
-    part: Part
+    part: FilePart
     rows: pl.DataFrame
     is_last: bool  # of its part
 
@@ -199,25 +199,25 @@ class Piece:
 def cut(source: Files) -> Iterator[Piece]:
     """Read the files from their beginnings to their ends."""
     for number, (name, batches) in enumerate(source.whole_rows("train")):
-        yield from _pieces(batches, name, Part(number, 0))
+        yield from _pieces(batches, name, FilePart(number, 0))
 
 
-def all_parts(source: Files) -> dict[Part, int]:
+def all_parts(source: Files) -> dict[FilePart, int]:
     """The parts that `cut` would yield pieces of, and how many documents are before each."""
-    found, num_before = dict[Part, int](), 0
+    parts, num_before = dict[FilePart, int](), 0
     for number, count in enumerate(source.num_rows("train")):
-        found |= {Part(number, first): num_before + first for first in range(0, count, PART_ROWS)}
+        parts |= {FilePart(number, first): num_before + first for first in range(0, count, PART_ROWS)}
         num_before += count
-    return found
+    return parts
 
 
-def pieces_of(source: Files, part: Part) -> Iterator[Piece]:
+def pieces_of(source: Files, part: FilePart) -> Iterator[Piece]:
     """Read one part alone. All but parquet files are read through up to it."""
     batches = source.slice_of("train", part.file, part.first_row, PART_ROWS)
     yield from _pieces(batches, source.names("train")[part.file], part)
 
 
-def _pieces(batches: Iterator[pl.DataFrame], name: str, part: Part) -> Iterator[Piece]:
+def _pieces(batches: Iterator[pl.DataFrame], name: str, part: FilePart) -> Iterator[Piece]:
     """Cut the rows of a file, of which `part` holds the first one."""
     num_taken, held = 0, pl.DataFrame()  # rows of the part in earlier pieces, and rows of the next piece
     for batch in batches:
@@ -254,8 +254,8 @@ def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request, num_bef
     texts = ["text", *(f"text_{number}" for number in range(1, predictor.num_texts))]
     documents = [tuple(text or "" for text in each) for each in rows.select(texts).rows()]
     has_words = np.array([all(text.strip() for text in each) for each in documents], dtype=bool)
-    found = [predictor.probabilities(batch) for batch in in_batches(documents)]
-    probabilities = np.concatenate(found)
+    of_batches = [predictor.probabilities(batch) for batch in in_batches(documents)]
+    probabilities = np.concatenate(of_batches)
     places = probabilities.argmax(1)
     labels = [
         predictor.label_names[place] if has else None for place, has in zip(places, has_words, strict=True)
@@ -266,7 +266,7 @@ def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request, num_bef
         answered = answered.with_columns(pl.Series("text", ["\t".join(each) for each in documents]))
     answered = answered.with_columns(
         pl.Series("label", labels, dtype=pl.String),
-        *_said(predictor, request.caution, probabilities, has_words),
+        *_said(predictor, request.guarantees, probabilities, has_words),
         *(
             pl.Series(f"{_PROBABILITY}{name}", np.where(has_words, column, np.nan)).fill_nan(None)
             for name, column in zip(predictor.label_names, probabilities.T, strict=True)
@@ -286,17 +286,19 @@ def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request, num_bef
 
 
 def _said(
-    predictor: Predictor, caution: Caution, probs: np.ndarray, has_words: np.ndarray
+    predictor: Predictor, guarantees: Guarantees, probs: np.ndarray, has_words: np.ndarray
 ) -> list[pl.Series]:
     """Return the columns `sure` and `labels`, if they are asked for; null for a document without words."""
-    found = predictor.thresholds(caution).said(probs, predictor.label_names)
+    answers = predictor.thresholds(guarantees).said(probs, predictor.label_names)
     kinds: dict[str, Any] = {"sure": pl.Boolean, "labels": pl.List(pl.String)}
     return [
         pl.Series(
-            name, [each[name] if has else None for each, has in zip(found, has_words, strict=True)], kind
+            name,
+            [answer[name] if has else None for answer, has in zip(answers, has_words, strict=True)],
+            kind,
         )
         for name, kind in kinds.items()
-        if found and name in found[0]
+        if answers and name in answers[0]
     ]
 
 
@@ -310,12 +312,12 @@ def _seen(
     drawn = np.random.default_rng((zlib.crc32(file.encode()), first)).random(PART_ROWS)
     draws = drawn[(places - 1) % PART_ROWS]
     chosen = np.flatnonzero(may_be_sampled(draws, num_before + np.arange(1, len(rows) + 1)) & has_words)
-    found = np.full((len(documents), len(_SEEN)), np.nan)
-    found[chosen, 0] = draws[chosen]
+    columns_NM = np.full((len(documents), len(_SEEN)), np.nan)
+    columns_NM[chosen, 0] = draws[chosen]
     if len(chosen):
         some = [documents[int(k)] for k in chosen]
-        found[chosen, 1:] = predictor.measures(some, probs[chosen], predictor.known)
-    return [pl.Series(name, column).fill_nan(None) for name, column in zip(_SEEN, found.T, strict=True)]
+        columns_NM[chosen, 1:] = predictor.measures(some, probs[chosen], predictor.known)
+    return [pl.Series(name, column).fill_nan(None) for name, column in zip(_SEEN, columns_NM.T, strict=True)]
 
 
 def _moved(predictor: Predictor, document: Sequence[str], label: str, most: int) -> list[dict[str, Any]]:
@@ -392,8 +394,8 @@ def claim_parts(request: Request, source: Files, output: Path) -> Path:
     if not file.exists():
         atomic_write_text(file, json.dumps(wanted, indent=1) + "\n")
         return folder
-    found = json.loads(file.read_text(encoding="utf-8"))
-    if changed := [name for name in wanted if found.get(name) != wanted[name]]:
+    recorded = json.loads(file.read_text(encoding="utf-8"))
+    if changed := [name for name in wanted if recorded.get(name) != wanted[name]]:
         raise ValueError(
             f"{folder} holds parts of an earlier run with other {' and '.join(changed)}; remove it, or name "
             "another --output"
@@ -417,8 +419,8 @@ def _identity(request: Request, source: Files) -> dict[str, Any]:
         "--with-text": request.with_text,
         "--words": request.num_words,
         "--precision": request.precision,
-        "--most-wrong": request.caution.most_wrong,
-        "--label-sets": request.caution.coverage,
+        "--most-wrong": request.guarantees.most_wrong,
+        "--label-sets": request.guarantees.coverage,
         "--summary": request.summary is not None,
         "classifier": classifier_of(request.models),
         "size of parts": PART_ROWS,
@@ -433,9 +435,9 @@ def as_parquet(pieces: Sequence[pl.DataFrame]) -> bytes:
 
 def answers_in(path: Path) -> pl.DataFrame:
     """Return what a tally counts of a part's documents."""
-    found = pl.scan_parquet(path)
-    counted = {"label", "sure", *_SEEN} & {*found.collect_schema().names()}
-    return found.select(sorted(counted)).collect()
+    part = pl.scan_parquet(path)
+    counted = {"label", "sure", *_SEEN} & {*part.collect_schema().names()}
+    return part.select(sorted(counted)).collect()
 
 
 def join_parts(folder: Path, output: Path) -> None:

@@ -17,20 +17,21 @@ from pipeline.artifacts.shipped import Labelling
 from pipeline.artifacts.tensor_folder import read_state
 from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.files.manifest import verify
 from pipeline.training.cards import HeadCard, ModelCard, form_of
 
 NETWORK_FILE = "network.onnx"
 
 
-class Session:
+class OnnxSession:
     """A network in onnxruntime, with as many threads as torch has."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
 
     @classmethod
-    def open(cls, file: Path) -> Session:
+    def open(cls, file: Path) -> OnnxSession:
         """Raises ValueError if onnxruntime is not installed."""
         if importlib.util.find_spec("onnxruntime") is None:
             raise ValueError(f'{file} needs onnxruntime; run pip install "headstart[onnx]"')
@@ -45,13 +46,13 @@ class Session:
         """Return the logits (B, C) of rows padded at their end; `mask_BT` is True at real tokens."""
         given = {"ids": ids_BT, "mask": mask_BT}
         read = {each.name for each in self._session.get_inputs()}  # not the mask, where nothing looks at it
-        found: np.ndarray = self._session.run(["logits"], {name: given[name] for name in read})[0]
-        return found
+        logits: np.ndarray = self._session.run(["logits"], {name: given[name] for name in read})[0]
+        return logits
 
 
 @dataclass(frozen=True)
 class OnnxNetwork:
-    session: Session
+    session: OnnxSession
     card: ModelCard
     head: HeadCard
     tokenizer: Tokenizer
@@ -71,24 +72,24 @@ class OnnxNetwork:
 
     def of_tokens(self, documents: Sequence[np.ndarray]) -> np.ndarray:
         """Return probabilities (documents, classes) of documents of tokens, float64."""
-        form, found = form_of(self.card), np.zeros((len(documents), len(self.head.label_names)))
+        form, probs = form_of(self.card), np.zeros((len(documents), len(self.head.label_names)))
         most = tokens_without_gradient(torch.device("cpu")) // form.rows_each
         rows = [form.rows(document) for document in documents]
         for chosen in by_length([max(map(len, each)) for each in rows], most):
             together = [row for k in chosen for row in rows[k]]
             ids, mask = pad(together, max(map(len, together)), form.pad_id)
             logits = self.session.logits(ids.numpy(), mask.numpy())
-            found[chosen] = softmax(logits.astype(np.float64), axis=1)
-        return found
+            probs[chosen] = softmax(logits.astype(np.float64), axis=1)
+        return probs
 
 
 def load_onnx(folder: Path) -> OnnxNetwork:
     """Raises ValueError if the folder is missing, torn or altered, or onnxruntime is not installed."""
     verify(folder)
     state = read_state(folder)
-    card, tokenizer = checked_card(folder, state.get("card", {})), Tokenizer.load(folder)
+    card, tokenizer = checked_card(folder, state.get("card", {})), load_tokenizer(folder)
     if card.head is None:
         raise ValueError(f"{folder} holds no classifier; export one again")
     if card.tokenizer_sha256 != tokenizer.sha256:
         raise ValueError(f"the model in {folder} was trained with another tokenizer than the one there")
-    return OnnxNetwork(Session.open(folder / NETWORK_FILE), card, card.head, tokenizer)
+    return OnnxNetwork(OnnxSession.open(folder / NETWORK_FILE), card, card.head, tokenizer)

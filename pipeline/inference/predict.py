@@ -22,9 +22,15 @@ from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.evaluation.blend import Share, blended
 from pipeline.evaluation.trust import Judged
 from pipeline.evaluation.words import lengths_and_unknown
-from pipeline.inference.caution import NOTHING, Caution, Thresholds, thresholds
-from pipeline.inference.parts import FrozenProbe, Ids, Network, TextClassifier, load_part
-from pipeline.inference.seen import MEASURES
+from pipeline.inference.summary import MEASURES
+from pipeline.inference.text_classifiers import (
+    FrozenProbe,
+    Ids,
+    Network,
+    TextClassifier,
+    load_text_classifier,
+)
+from pipeline.inference.thresholds import NO_GUARANTEES, Guarantees, Thresholds, thresholds
 from pipeline.settings.section import Precision
 from pipeline.training.precision import dtype_of
 from pipeline.training.temperature import tempered
@@ -81,7 +87,7 @@ class Predictor:
         first: Labelling | None = None
         for folder in folders:
             contents = contents_of(folder)
-            parts = [(load_part(part.folder), part.share) for part in contents.parts]
+            parts = [(load_text_classifier(part.folder), part.share) for part in contents.parts]
             first = first or parts[0][0].labelling
             for part, (loaded, _) in zip(contents.parts, parts, strict=True):
                 _check_alike(loaded.labelling, first, part.folder, folders[0])
@@ -99,9 +105,9 @@ class Predictor:
         """
         return [self.prediction(row) for row in self.probabilities(documents)]
 
-    def thresholds(self, caution: Caution) -> Thresholds:
-        """Return when a label is sure, and what is in a set. Raises what `caution.thresholds` raises."""
-        return thresholds(caution, self.judged)
+    def thresholds(self, guarantees: Guarantees) -> Thresholds:
+        """Return when a label is sure, and what is in a set. Raises what `thresholds` raises."""
+        return thresholds(guarantees, self.judged)
 
     def prediction(self, probs_C: np.ndarray) -> Prediction:
         """Name the label that is likeliest by a document's probabilities, and these."""
@@ -113,10 +119,10 @@ class Predictor:
         normalised, ids = self._read(documents)
 
         def probabilities(member: _Member) -> np.ndarray:
-            found = [
+            of_parts = [
                 part.probabilities(normalised, ids, self._device, self._dtype) for part, _ in member.parts
             ]
-            mean = blended(found, [share for _, share in member.parts])
+            mean = blended(of_parts, [share for _, share in member.parts])
             return mean if member.temperature == 1 else tempered(mean, member.temperature)
 
         mean: np.ndarray = np.mean([probabilities(each) for each in self._members], axis=0)
@@ -132,9 +138,9 @@ class Predictor:
         parts = sorted(self._members[0].parts, key=lambda each: -each[1].weight)
         for kind in (FrozenProbe, Network):
             for part in (each for each, _ in parts if isinstance(each, kind)):
-                found = part.features(ids, self._device, self._dtype)
-                if found is not None:
-                    return found
+                features = part.features(ids, self._device, self._dtype)
+                if features is not None:
+                    return features
         return None
 
     def measures(
@@ -207,7 +213,7 @@ def predict_lines(
     models: Sequence[Path],
     precision: Precision,
     form: Form = "json",
-    caution: Caution = NOTHING,
+    guarantees: Guarantees = NO_GUARANTEES,
 ) -> Iterator[str]:
     """A line for each text, else for each line of a file, else for each of standard input.
 
@@ -219,7 +225,7 @@ def predict_lines(
     if texts and file:
         raise ValueError("give texts or --file, not both")
     predictor = Predictor.load(*models, precision=precision)
-    limits = predictor.thresholds(caution)
+    limits = predictor.thresholds(guarantees)
     source: Iterable[str] = texts or _read_lines(file)
     for batch in in_batches(source):
         documents = [text.split("\t") if predictor.num_texts > 1 else text for text in batch]

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.inference.caution import NOTHING, Caution
 from pipeline.inference.occlusion import words_that_moved
 from pipeline.inference.predict import Prediction, Predictor
+from pipeline.inference.thresholds import NO_GUARANTEES, Guarantees
 
 MEASURED = "measured"  # in an answer: a row for the summary, which is no client's
 _FIELDS = {"texts", "words", "most_wrong", "label_sets"}
@@ -51,7 +51,7 @@ class RefusedError(Exception):
 class Asked:
     texts: Sequence[Sequence[str]]  # of each document
     words: int = 0
-    caution: Caution = NOTHING
+    guarantees: Guarantees = NO_GUARANTEES
     draws: Sequence[float | None] = ()  # a number for each document that is to be measured for a summary
 
 
@@ -66,12 +66,12 @@ def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
     if len(body) > limits.body_bytes:
         raise RefusedError(413, f"the request is larger than {limits.body_bytes:,} bytes; send fewer texts")
     try:
-        found = json.loads(body)
+        content = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise RefusedError(400, f"the request is no JSON; it should be {_FORM}") from error
-    if not isinstance(found, dict) or not {"texts"} <= found.keys() <= _FIELDS:
+    if not isinstance(content, dict) or not {"texts"} <= content.keys() <= _FIELDS:
         raise RefusedError(400, f"the request should be {_FORM}")
-    texts, words = found["texts"], found.get("words", 0)
+    texts, words = content["texts"], content.get("words", 0)
     if not isinstance(texts, list) or not texts:
         raise RefusedError(400, f"`texts` should be a list of one text or more, as in {_FORM}")
     if not isinstance(words, int) or isinstance(words, bool) or words < 0:
@@ -83,11 +83,11 @@ def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
         raise RefusedError(
             413, f"the texts have {characters:,} characters; at most {limits.characters:,} go into a request"
         )
-    return Asked(documents, words, Caution(_share(found, "most_wrong"), _share(found, "label_sets")))
+    return Asked(documents, words, Guarantees(_share(content, "most_wrong"), _share(content, "label_sets")))
 
 
-def _share(found: dict[str, Any], name: str) -> float | None:
-    share = found.get(name)
+def _share(content: dict[str, Any], name: str) -> float | None:
+    share = content.get(name)
     if share is not None and (type(share) is not float or not 0 < share < 1):
         raise RefusedError(400, f"`{name}` should be a number between 0 and 1")
     return share
@@ -135,17 +135,19 @@ def answers(predictor: Predictor, requests: Sequence[Asked]) -> list[list[dict[s
 
 
 def _of_request(predictor: Predictor, asked: Asked, probs: np.ndarray) -> list[dict[str, Any]]:
-    said = predictor.thresholds(asked.caution).said(probs, predictor.label_names)
-    found = [
+    said = predictor.thresholds(asked.guarantees).said(probs, predictor.label_names)
+    answers_N = [
         _answer(predictor, document, predictor.prediction(row), each, asked.words)
         for document, row, each in zip(asked.texts, probs, said, strict=True)
     ]
-    drawn = [k for k, draw in enumerate(asked.draws) if draw is not None and found[k]["label"] is not None]
+    drawn = [
+        k for k, draw in enumerate(asked.draws) if draw is not None and answers_N[k]["label"] is not None
+    ]
     if drawn:
         measures = predictor.measures([asked.texts[k] for k in drawn], probs[drawn], predictor.known)
         for k, row in zip(drawn, measures, strict=True):
-            found[k][MEASURED] = (asked.draws[k], *map(float, row))
-    return found
+            answers_N[k][MEASURED] = (asked.draws[k], *map(float, row))
+    return answers_N
 
 
 def _answer(

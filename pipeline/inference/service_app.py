@@ -15,10 +15,10 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipeline.inference.caution import Caution
 from pipeline.inference.service import Asked, Limits, RefusedError, asked_in, check_token
 from pipeline.inference.service_page import page
-from pipeline.inference.watcher import Watcher
+from pipeline.inference.service_summary import ServiceSummary
+from pipeline.inference.thresholds import Guarantees
 
 Answers = list[dict[str, Any]]
 
@@ -32,7 +32,7 @@ class Front:
         measures: further measures for Prometheus, of what labels.
         is_up: whether anything can label now.
         check: raises ValueError if the classifier cannot say what is asked for.
-        seen: takes notice of all documents; None: nothing does.
+        summary: counts and samples all documents; None: nothing does.
     """
 
     label: Callable[[Asked], Awaitable[Answers]]
@@ -42,8 +42,8 @@ class Front:
     token: str | None
     measures: Callable[[], Awaitable[str]]
     is_up: Callable[[], Awaitable[bool]]
-    check: Callable[[Caution], object]
-    seen: Watcher | None = None
+    check: Callable[[Guarantees], object]
+    summary: ServiceSummary | None = None
 
     def application(self, host: str) -> ASGIApp:
         """The application, where it listens on `host`.
@@ -52,7 +52,7 @@ class Front:
         could have it answer through its reader's browser (DNS rebinding).
         """
         addresses = _Addresses(self)
-        found = Starlette(
+        app = Starlette(
             routes=[
                 Route("/", addresses.page),
                 Route("/health", addresses.health),
@@ -60,9 +60,7 @@ class Front:
                 Route("/predict", addresses.predict, methods=["POST"]),
             ],
         )
-        return (
-            found if self.token is not None else _under_names(found, {host, "localhost", "127.0.0.1", "::1"})
-        )
+        return app if self.token is not None else _under_names(app, {host, "localhost", "127.0.0.1", "::1"})
 
 
 def _under_names(application: ASGIApp, names: Collection[str]) -> ASGIApp:
@@ -124,22 +122,22 @@ class _Addresses:
         check_token(request.headers.get("authorization"), front.token)
         asked = asked_in(await _body(request, front.limits.body_bytes), front.num_texts, front.limits)
         try:
-            front.check(asked.caution)
+            front.check(asked.guarantees)
         except ValueError as error:
             raise RefusedError(400, str(error)) from error
-        if front.seen is None:
-            found = await front.label(asked)
+        if front.summary is None:
+            answers = await front.label(asked)
         else:
-            draws = front.seen.draws(len(asked.texts))
+            draws = front.summary.draws(len(asked.texts))
             try:
-                found = await front.label(replace(asked, draws=draws))
+                answers = await front.label(replace(asked, draws=draws))
             except RefusedError:
-                front.seen.withdraw(len(draws))
+                front.summary.withdraw(len(draws))
                 raise
-            front.seen.add(found)
-        for each in found:
-            self._documents.labels(each["label"] or "").inc()  # none for a document without words
-        return found
+            front.summary.add(answers)
+        for answer in answers:
+            self._documents.labels(answer["label"] or "").inc()  # none for a document without words
+        return answers
 
 
 def _refusal(refused: RefusedError) -> Response:

@@ -12,6 +12,7 @@ from pipeline.evaluation.scaling_law import LEAST_DISTINCT
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, stage_space
 from pipeline.project.params import Params
 from pipeline.project.project import Project
+from pipeline.project.relations import check_order
 from pipeline.project.sizes import CHECK, sizes_of
 from pipeline.settings.arm import Arm, Use
 from pipeline.training.cards import family_and_config
@@ -86,13 +87,8 @@ def _check_beside(params: Params, head_start: ResolvedHeadStart) -> None:
         settings = getattr(head_start, section)
         if (other := settings.beside) is None:
             continue
-        key = f"params.yaml: headstarts.{name}.{section}.beside is {other}"
-        if other == name:
-            raise ValueError(
-                f"{key} itself; name another head start, or set headstarts.{name}.{section}.beside to null"
-            )
-        if other not in params.run.headstarts:
-            raise ValueError(f"{key}, which run.headstarts does not train; name it there")
+        key = f"params.yaml: headstarts.{name}.{section}.beside"
+        check_order(params, "too", name, other, key)
         try:
             check_beside(settings, params.num_texts)
         except ValueError as error:

@@ -162,7 +162,7 @@ def _embedding_from(
 ) -> ResolvedHeadStart | None:
     if (other := section.embedding_from) is None:
         return None
-    found = head_start(other)  # which has no `embedding_from`: `pipeline.project.params` refuses that
+    found = head_start(other)  # which has no `embedding_from`: see `RELATIONS`
     key = f"params.yaml: `{key}.embedding_from` is {other}"
     if not found.family.has_word_vectors:
         raise ValueError(
@@ -185,7 +185,7 @@ def _teacher(
     other = params.headstarts[name].teacher
     if other is None:
         return None
-    found = head_start(other)  # which has no teacher: `pipeline.project.params` refuses that
+    found = head_start(other)  # which has no teacher: see `RELATIONS`
     key = f"params.yaml: `headstarts.{name}.teacher` is {other}"
     if not objective.can_be_taught:
         raise ValueError(

@@ -149,8 +149,6 @@ def _check_names(params: Params) -> None:
         raise ValueError(f"{', '.join(both)}: a head start and an ensemble have the same name; rename one")
     for name, head_start in params.headstarts.items():
         _check_known(head_start.tokenizer, params.tokenizers, f"headstarts.{name}.tokenizer")
-        _check_embedding(name, params.headstarts)
-        _check_teacher(name, params)
     for name in params.run.headstarts:
         _check_known(name, params.headstarts, "run.headstarts")
     for ensemble, members in params.ensembles.items():
@@ -197,56 +195,6 @@ def _check_names(params: Params) -> None:
         raise ValueError(
             f"sample_efficiency.arms is [{named}]; run.headstarts trains none of them: "
             + ("name one of them" if params.num_texts > PAIR else "name one of them, or tfidf")
-        )
-
-
-def _check_embedding(name: str, headstarts: Mapping[str, HeadStart]) -> None:
-    """Raise ValueError for an `embedding_from` that cannot be; its family is checked by `resolve`."""
-    other = headstarts[name].embedding_from
-    if other is None:
-        return
-    key = f"headstarts.{name}.embedding_from"
-    _check_known(other, headstarts, key)
-    if other == name:
-        raise ValueError(f"{key} is {name} itself; name another head start, or set it to null")
-    if headstarts[name].weights is not None:
-        raise ValueError(f"{key} is {other}, but headstarts.{name}.weights is set, too; set one to null")
-    for setting in ("weights", "embedding_from"):
-        if getattr(headstarts[other], setting) is not None:
-            raise ValueError(
-                f"{key} is {other}, which has {setting} of its own; name one whose {setting} is null, or set "
-                "this key to null"
-            )
-
-
-def _check_teacher(name: str, params: Params) -> None:
-    """Raise ValueError for a `teacher` that cannot be; its family is checked by `resolve`."""
-    student = params.headstarts[name]
-    if (other := student.teacher) is None:
-        return
-    key = f"headstarts.{name}.teacher"
-    _check_known(other, params.headstarts, key)
-    if other == name:
-        raise ValueError(f"{key} is {name} itself; name another head start, or set it to null")
-    for setting in ("weights", "embedding_from"):
-        if getattr(student, setting) is not None:
-            raise ValueError(
-                f"{key} is {other}, but headstarts.{name}.{setting} is set, too, and a student begins as its "
-                "teacher's layers; set one to null"
-            )
-    teacher = params.headstarts[other]
-    if teacher.teacher is not None:
-        raise ValueError(f"{key} is {other}, which has a teacher of its own; name one without a teacher")
-    if teacher.tokenizer != student.tokenizer:
-        raise ValueError(
-            f"{key} is {other}, whose tokenizer is {teacher.tokenizer}, but that of {name} is "
-            f"{student.tokenizer}; they have to read the same tokens: set one of the two"
-        )
-    trained = params.run.headstarts
-    if name in trained and other not in trained[: trained.index(name)]:
-        raise ValueError(
-            f"{key} is {other}, which run.headstarts does not name before {name}; name it there, so that it "
-            "is trained first"
         )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.project.params import Params, checked
+from pipeline.project.relations import check_relations
 from pipeline.settings.loader import overlay, read_yaml, typed
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ class Project:
         What only a family knows is checked with `head_starts`, which loads torch: stages without a model need
         not wait for it.
         """
-        return Project(checked(values, where=where), where)
+        project = Project(checked(values, where=where), where)
+        try:
+            check_relations(project.params)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        return project
 
     @cached_property
     def head_starts(self) -> Mapping[str, ResolvedHeadStart]:

@@ -47,8 +47,8 @@ def sentences(found: ScalingFigures) -> list[str]:
     passes = max(run.tokens for run in done) / found.corpus_tokens
     said = [
         f"{found.headstart}, {len(done)} runs of {sizes} parameters that multiply each token, on {tokens} "
-        "tokens of the general text. L(N, D) = E + A/N^alpha + B/D^beta in bits per byte, fitted by "
-        f"the Huber loss of its logarithm, with {found.confidence:.0%} intervals by bootstrap over residuals. "
+        "tokens of the general text. L(N, D) = E + A/N^alpha + B/D^beta in bits per byte, fitted by the "
+        f"Huber loss of its logarithm, with {found.confidence:.0%} intervals by bootstrap over residuals. "
         f"More compute C is best spent so that the size grows as C^{found.size_share:.2f}; Hoffmann et al. "
         "found 0.46 to 0.50 for networks of 70 million to 16 billion parameters."
     ]

@@ -38,7 +38,7 @@ _WIDTH = 200  # columns of the table off a terminal
 
 
 @dataclass(frozen=True)
-class Plan:
+class Cleanup:
     storage: Storage
     runs: list[StoredRun]  # as judged
     removals: list[Removal]
@@ -51,7 +51,7 @@ class Plan:
 
 def make_plan(
     root: Path, params: Path, older_than_days: float, thins: bool = False, projects: Sequence[Path] = ()
-) -> Plan:
+) -> Cleanup:
     """Decide what goes, from the storage, git and MLflow.
 
     Args:
@@ -67,9 +67,9 @@ def make_plan(
         raise ValueError(f"--older-than is {older_than_days:g}; expected 0 or more days")
     place = Project.load(params).params.run.storage
     storage = open_storage(place if "://" in place else str((root / place).resolve()))
-    found = References()
+    named = References()
     for project in (root, *projects):
-        found |= references(project)
+        named |= references(project)
     aliases, remarks = _aliases((root, *projects))
     if not storage.address.startswith(f"{root.resolve()}/") and not projects:
         remarks.append(
@@ -77,7 +77,7 @@ def make_plan(
             "--project"
         )
     now, unsent = time.time(), "\n".join(map(stored_runs.unsent_curves, (root, *projects)))
-    wanted = Wanted(found, aliases, unsent, older_than_days)
+    wanted = Wanted(named, aliases, unsent, older_than_days)
 
     def look() -> tuple[list[StoredRun], list[Stored]]:
         marker.check(root, place)
@@ -98,22 +98,22 @@ def make_plan(
     kept = {run.key for run in runs if not run.goes}
     for path in stored_runs.stale_here(root, kept, unsent, older_than_days, now):
         removals.append(Removal(str(path), _size(path), partial(_remove_here, path)))
-    return Plan(storage, runs, removals, [*found.remarks, *remarks])
+    return Cleanup(storage, runs, removals, [*named.remarks, *remarks])
 
 
 def _aliases(projects: Sequence[Path]) -> tuple[dict[str, str] | None, list[str]]:
     """Keys of the runs of models with an alias, or None with remarks if MLflow does not answer."""
-    found: dict[str, str] = {}
+    address_of: dict[str, str] = {}
     remarks = []
     for project in projects:
         try:
-            found |= tracking.aliased_keys(project)
+            address_of |= tracking.aliased_keys(project)
         except ConnectionError as error:
             remarks.append(f"{project}: MLflow does not answer ({error}); all results are kept")
-    return None if remarks else found, remarks
+    return None if remarks else address_of, remarks
 
 
-def show(plan: Plan) -> None:
+def show(plan: Cleanup) -> None:
     """Print a table of the runs, the oldest first, what else goes, and sums."""
     from rich.console import Console
     from rich.table import Table
@@ -144,7 +144,7 @@ def show(plan: Plan) -> None:
     console.print(f"{plan.storage.address}: {runs}; {going_runs}")
 
 
-def carry_out(plan: Plan) -> int:
+def carry_out(plan: Cleanup) -> int:
     """Remove what goes; returns the bytes removed. Raises StorageError if the storage goes away meanwhile."""
     removed = 0
     for removal in plan.removals:

@@ -1,7 +1,7 @@
 """Finds the training runs that the revisions of a project refer to.
 
 The metrics file of a training names the key of its run, and git has it in every revision, including DVC's
-experiments. Metrics files of earlier versions name no key, but their runs are older than the commit.
+experiments. One that cannot be read, as after a merge with conflicts, may refer to any run that is older.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pipeline.files.git import GitError, git
 from pipeline.project import stages
@@ -54,26 +53,26 @@ def references(root: Path) -> References:
     try:
         committed = dict(sorted(_committed(root), key=lambda version: version[1]))
         history = zip(_contents(root, committed), committed.values(), strict=True)
-        found = _named(history, root, "metrics files in its revisions") | _beyond_history(root)
+        named = _named(history, root, "metrics files in its revisions") | _beyond_history(root)
         folders = _worktrees(root)
     except OSError as error:
         remark = f"{root}: git cannot list its revisions ({error}); all results are kept"
-        committed, found = {}, References(unknown_until=float("inf"), remarks=(remark,))
+        committed, named = {}, References(unknown_until=float("inf"), remarks=(remark,))
     for folder in folders:
         files = [path for path in folder.glob("reports/metrics/*.json") if _metrics().search(path.as_posix())]
         versions = ((path.read_bytes(), path.stat().st_mtime) for path in files)
         new = (version for version in versions if _blob(version[0]) not in committed)
-        found |= _named(new, folder, "metrics files")
-    return found
+        named |= _named(new, folder, "metrics files")
+    return named
 
 
 def _named(versions: Iterable[tuple[bytes, float]], folder: Path, which: str) -> References:
     """The runs that versions of metrics files name, each with the time it was written."""
-    found = [(_key(content), time) for content, time in versions]
-    silent = [time for key, time in found if key is None]
-    remark = f"{folder}: {len(silent)} {which} do not name their run; older results than the newest are kept"
-    named = frozenset(key for key, _ in found if key)
-    return References(named, max(silent, default=0.0), (remark,) if silent else ())
+    keys_and_times = [(_key(content), time) for content, time in versions]
+    broken = [time for key, time in keys_and_times if key is None]
+    remark = f"{folder}: {len(broken)} {which} cannot be read; results older than the newest of them are kept"
+    named = frozenset(key for key, _ in keys_and_times if key)
+    return References(named, max(broken, default=0.0), (remark,) if broken else ())
 
 
 def _beyond_history(root: Path) -> References:
@@ -116,13 +115,11 @@ def _contents(root: Path, blobs: Iterable[str]) -> Iterator[bytes]:
 
 
 def _key(content: bytes) -> str | None:
-    """The run that a metrics file names, "" if nothing was trained, None if it does not say."""
+    """The run that a metrics file names, "" if nothing was trained, None if the file cannot be read."""
     try:
-        metrics: Any = json.loads(content)
-        key = metrics.get("key") or ("" if metrics.get("num_trials") == 0 else None)
+        return str(json.loads(content).get("key") or "")
     except (ValueError, AttributeError):
         return None
-    return None if key is None else str(key)
 
 
 def _blob(content: bytes) -> str:

@@ -136,10 +136,10 @@ def _described(run: Storage, paths: set[str]) -> dict[str, Any]:
     checkpoints = _whole_steps(paths, "checkpoints")
     if checkpoints:
         try:
-            found = json.loads(run.read(f"checkpoints/{checkpoints[-1]}/state.json") or b"")
-            title = " ".join(found["card"][name] for name in ("stage", "family", "direction"))
-            is_unfinished = not found["finished"]
-            state = f"step {found['step']:,} of {found['num_steps']:,}" if is_unfinished else "finished"
+            content = json.loads(run.read(f"checkpoints/{checkpoints[-1]}/state.json") or b"")
+            title = " ".join(content["card"][name] for name in ("stage", "family", "direction"))
+            is_unfinished = not content["finished"]
+            state = f"step {content['step']:,} of {content['num_steps']:,}" if is_unfinished else "finished"
         except (ValueError, KeyError, TypeError):
             title, state, is_unfinished = "", "unreadable", False
     if _whole_steps(paths, "outcome"):
@@ -179,7 +179,7 @@ def _reason(run: StoredRun, wanted: Wanted, now: float) -> str:
     if run.user not in (None, wanted.user):
         return f"{run.user}'s"
     if not run.is_unfinished and run.written <= wanted.references.unknown_until:
-        return "a revision that names no run may refer to it"
+        return "a revision that cannot be read may refer to it"
     if not run.is_unfinished and wanted.aliases is None:
         return "MLflow does not say whether an alias refers to it"
     return ""

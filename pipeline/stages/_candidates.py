@@ -27,6 +27,7 @@ from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
 from pipeline.evaluation.attention_weights import attended, most_looked_at
 from pipeline.evaluation.blend import Share, blended
@@ -39,9 +40,9 @@ from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.arm import TFIDF, Arm, Use
 from pipeline.stages._frozen_encoder import frozen_encoder
-from pipeline.training.beside import Beside
 from pipeline.training.cards import ModelCard, form_of
 from pipeline.training.classifier import chosen_documents, predict_logits
+from pipeline.training.frozen_features import FrozenFeatures
 
 _LOOKED_AT, _SHOWN = 500, 6  # test documents whose attention is counted, and those of them that are shown
 _LEAST_WEIGHT = 0.01  # a part of less is left out of a blend, for it costs as much as any other
@@ -179,7 +180,7 @@ def network(name: str, data: Data, classifiers: Path, features: Path) -> Candida
     model, card, head = load_classifier(folder)
     if card.tokenizer_sha256 != read_info(tokens).tokenizer_sha256:
         raise ValueError(f"the classifier in {folder} was trained with another tokenizer than {tokens}")
-    beside = None if head.beside is None else Beside(head.beside, features / head.beside)
+    beside = None if head.beside is None else FrozenFeatures(head.beside, features / head.beside)
     validation, _ = _predicted(model, card, tokens, data.validation, beside)
     test, seconds = _predicted(model, card, tokens, data.test, beside)
 
@@ -193,14 +194,14 @@ def network(name: str, data: Data, classifiers: Path, features: Path) -> Candida
         ids, moved = rows[shown], token_attributions(model.cpu(), rows, label, others)[shown]
         if card.direction == "backward":
             ids, moved = ids[::-1], moved[::-1]
-        pieces = Tokenizer.load(data.tokenizer_of(name)).pieces(ids)
+        pieces = load_tokenizer(data.tokenizer_of(name)).pieces(ids)
         return [(piece, round(float(value), 4)) for piece, value in zip(pieces, moved, strict=True)]
 
     def write(aside: Path) -> None:
         shutil.copytree(folder, aside)
 
     def looked_at() -> dict[str, Any]:
-        return _looked_at(model, card, tokens, Tokenizer.load(data.tokenizer_of(name)), data, test)
+        return _looked_at(model, card, tokens, load_tokenizer(data.tokenizer_of(name)), data, test)
 
     return Candidate(
         Arm(name),
@@ -249,7 +250,7 @@ def evenly(size: int, most: int) -> np.ndarray:
 
 
 def _predicted(
-    model: Classifier, card: ModelCard, tokens: Path, labelled: Labelled, beside: Beside | None
+    model: Classifier, card: ModelCard, tokens: Path, labelled: Labelled, beside: FrozenFeatures | None
 ) -> tuple[np.ndarray, float]:
     """Probabilities (N, C), and the seconds that they took."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -354,7 +355,7 @@ def _write_probe(
         )
         for name in members
     }
-    tokenizers = {name: Tokenizer.file_in(data.tokenizer_of(name)) for name in members}
+    tokenizers = {name: tokenizer_file_in(data.tokenizer_of(name)) for name in members}
     write_probe(aside, ShippedProbe(encoders, fitted), _labelling(project.params, data), tokenizers)
 
 

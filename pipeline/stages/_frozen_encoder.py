@@ -11,7 +11,7 @@ from pipeline.artifacts.feature_links import FeatureLink
 from pipeline.artifacts.model_folder import BESIDE, ModelFolder
 from pipeline.artifacts.shipped import FrozenEncoder, write_encoder
 from pipeline.corpus.token_links import read_link, tokens_at
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import tokenizer_file_in
 from pipeline.corpus.tokens import read_info
 from pipeline.evaluation.probe import Reading
 from pipeline.project.headstarts import ResolvedHeadStart
@@ -37,4 +37,4 @@ def write_beside(folder: Path, settings: ResolvedHeadStart, link: FeatureLink) -
     """Write into a classifier's folder the encoder whose features stand beside its own."""
     tokens = Path(link.tokens)
     found = frozen_encoder(settings, tokens_at(tokens), Path(link.features), Path(link.target_lm))
-    write_encoder(folder / BESIDE, found, Tokenizer.file_in(Path(read_link(tokens).tokenizer)))
+    write_encoder(folder / BESIDE, found, tokenizer_file_in(Path(read_link(tokens).tokenizer)))

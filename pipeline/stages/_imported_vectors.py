@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import open_shard, token_counts
 from pipeline.corpus.vector_files import read_vectors
 from pipeline.corpus.word_tokenizer import WordTokenizer
@@ -49,12 +49,12 @@ class ImportedVectors:
 def coverage(weights: Path, tokenizer: Path, tokens: Path) -> Coverage:
     """How much of a text's vocabulary and of its running words has a vector."""
     texts = [open_shard(tokens, "train").tokens]
-    counts = token_counts(texts, Tokenizer.load(tokenizer).vocab_size)
+    counts = token_counts(texts, load_tokenizer(tokenizer).vocab_size)
     return _matrix(weights, tokenizer, counts)[1]
 
 
 def _matrix(weights: Path, tokenizer: Path, counts: np.ndarray) -> tuple[np.ndarray, Coverage]:
-    loaded = Tokenizer.load(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     of_pieces = not isinstance(loaded, WordTokenizer)
     vectors = read_vectors(weights, set(loaded.vocabulary), of_pieces=of_pieces)
     try:

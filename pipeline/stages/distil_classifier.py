@@ -16,7 +16,7 @@ from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.text_parts import texts_of
 from pipeline.corpus.token_links import read_link, tokens_at
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import tokenizer_file_in
 from pipeline.corpus.tokens import (
     UNLABELLED,
     ShardWriter,
@@ -34,8 +34,8 @@ from pipeline.figures.estimates import Spent
 from pipeline.figures.sweeps import DistilFigures, MeasuredClassifier, NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.identity.fingerprint import fingerprint_of
-from pipeline.inference.known import write_known
 from pipeline.inference.predict import Predictor
+from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.machine.cost import Cost, total
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
@@ -126,10 +126,10 @@ def run(
     name = f"{student.name} distilled"
     (outcome,) = sweep.outcomes([Spec(name, identity, read, build, student.family.name)]).values()
     assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
-    tokenizer = Tokenizer.file_in(Path(read_link(link).tokenizer))
+    tokenizer = tokenizer_file_in(Path(read_link(link).tokenizer))
     build(keys.session({})).export(outcome, out, [tokenizer])
     shutil.rmtree(folder, ignore_errors=True)
-    write_known(out, tokens_at(link), documents, labelled, params.run.seed)
+    write_judged_and_reference(out, tokens_at(link), documents, labelled, params.run.seed)
     return DistilFigures(
         key=sweep.key,
         student=student.name,

@@ -11,6 +11,7 @@ import numpy as np
 from pipeline.corpus import text_parts, tokens, vocabulary
 from pipeline.corpus.document_files import INFO_FILE, read_documents, read_documents_info
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.project import Project
 from pipeline.project.stages import Stage
@@ -25,7 +26,7 @@ def run(project: Project, *, documents: Path, tokenizer: Path, out: Path) -> dic
         ValueError: documents or tokenizer are missing or damaged.
     """
     info = read_documents_info(documents)
-    pieces = Tokenizer.load(tokenizer)
+    pieces = load_tokenizer(tokenizer)
     threads = project.params.tokenizers[tokenizer.name].threads  # changes no token
     token_counts = np.zeros(pieces.vocab_size, dtype=np.int64)
     splits = {}

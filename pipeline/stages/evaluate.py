@@ -28,8 +28,8 @@ from pipeline.figures.classifiers import (
 )
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
-from pipeline.inference.known import reference_of
 from pipeline.inference.predict import Predictor
+from pipeline.inference.reference_sample import reference_of
 from pipeline.project.params import PAIR, Params
 from pipeline.project.project import Project
 from pipeline.project.stages import Stage

@@ -13,7 +13,7 @@ from torch import Tensor
 from pipeline.artifacts.feature_links import check_content, read_feature_link
 from pipeline.artifacts.model_folder import ModelFolder, export_model
 from pipeline.corpus.token_links import read_link, tokens_at
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.project.project import Project
@@ -63,7 +63,7 @@ def run(
         headstart=headstart,
     )
     tokenizer = Path(read_link(tokens).tokenizer)
-    if Tokenizer.load(tokenizer).sha256 != made.card.tokenizer_sha256:
+    if load_tokenizer(tokenizer).sha256 != made.card.tokenizer_sha256:
         raise ValueError(
             f"{tokens} was encoded with another tokenizer than {tokenizer}: predictions would mean nothing; "
             "run the stage `encode` again"
@@ -77,7 +77,7 @@ def run(
             frozen = importlib.import_module("pipeline.stages._frozen_encoder")
             frozen.write_beside(folder, project.head_starts[link.headstart], link)
 
-    export_model(out, model_tensors(done), card, [Tokenizer.file_in(tokenizer)], further)
+    export_model(out, model_tensors(done), card, [tokenizer_file_in(tokenizer)], further)
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
     begun = {name: done.state[name] for name in ("restarts", "took_off")}
     return {

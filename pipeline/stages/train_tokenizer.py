@@ -8,7 +8,8 @@ from typing import Any
 
 from pipeline.corpus.imported_tokenizer import import_tokenizer
 from pipeline.corpus.settings import ImportedTokenizer
-from pipeline.corpus.tokenizer import INFO_FILE, train
+from pipeline.corpus.tokenizer import INFO_FILE
+from pipeline.corpus.tokenizer_kinds import train
 from pipeline.corpus.tokenizer_sample import draw_sample
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.project import Project

@@ -19,7 +19,6 @@ import errno
 import getpass
 import json
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -27,16 +26,14 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Self
 
-import psutil
 from pydantic import TypeAdapter
 
-from pipeline.machine.process_identity import ProcessIdentity, identity_of, is_alive, place
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.storage.address import open_storage
 from pipeline.storage.interface import Storage
 
 BEAT_S = 5.0
 SILENT_S = 30.0  # without a beat, a holder on another machine counts as dead
-TERMINATE_S = 10.0  # for an orphan to exit before it is killed
 RETRY_S = 1.0
 
 Tell = Callable[[str], object]
@@ -51,55 +48,15 @@ class LeaseHeldError(ValueError):
 
 
 @dataclass(frozen=True)
-class Process:
-    """A process, told apart from later ones with its pid and from those of other machines and containers."""
-
-    place: str
-    pid: int
-    started: ProcessIdentity
-
-    @staticmethod
-    def this() -> Process:
-        return Process.of(psutil.Process())
-
-    @staticmethod
-    def of(process: psutil.Process) -> Process:
-        return Process(place(), process.pid, identity_of(process.pid))
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it ran on this machine, since its boot and in this container."""
-        return self.place == place()
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether it ran here and has exited."""
-        return self.is_here and not is_alive(self.pid, self.started)
-
-    def terminate(self) -> None:
-        """Send TERM, and KILL if that does not help."""
-        with contextlib.suppress(psutil.Error):
-            found = psutil.Process(self.pid)
-            if is_alive(self.pid, self.started):
-                found.terminate()
-                _, left = psutil.wait_procs([found], timeout=TERMINATE_S)
-                for process in left:
-                    process.kill()
-                psutil.wait_procs(left, timeout=TERMINATE_S)
-
-
-@dataclass(frozen=True)
 class Holder:
-    process: Process
-    parent: Process | None  # the process is an orphan without it: the dvc of a stage, the stage of a trial
-    host: str
+    process: ProcessIdentity
+    parent: ProcessIdentity | None  # the dvc of a stage, the stage of a trial: an orphan without it
     user: str
     since: str  # for a person to read
 
     @staticmethod
-    def this(parent: Process | None) -> Holder:
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        return Holder(Process.this(), parent, socket.gethostname(), user_name(), since)
+    def this(parent: ProcessIdentity | None) -> Holder:
+        return Holder(ProcessIdentity.this(), parent, user_name(), time.strftime("%Y-%m-%d %H:%M:%S"))
 
     def to_json(self) -> bytes:
         return json.dumps(asdict(self), indent=1).encode()
@@ -107,10 +64,10 @@ class Holder:
     @property
     def is_orphan(self) -> bool:
         """Whether the process that waits for its result has exited."""
-        return self.parent is not None and self.parent.is_dead
+        return self.parent is not None and self.parent.has_exited
 
     def __str__(self) -> str:
-        return f"process {self.process.pid} of {self.user} on {self.host}, since {self.since}"
+        return f"process {self.process.pid} of {self.user} on {self.process.host}, since {self.since}"
 
 
 _HOLDER = TypeAdapter(Holder)
@@ -198,7 +155,11 @@ class Lease:
 
 
 def acquire(
-    address: str, parent: Process | None = None, *, tell: Tell = lambda message: None, wait: bool = False
+    address: str,
+    parent: ProcessIdentity | None = None,
+    *,
+    tell: Tell = lambda message: None,
+    wait: bool = False,
 ) -> Lease:
     """Take the lease of the run at an address, to be released, as by leaving `with acquire(...) as lease`.
 
@@ -254,7 +215,7 @@ def holder_of(storage: Storage) -> Holder | None:
     if not last or _is_released(storage, last):
         return None
     holder = _holder(storage, last)
-    return None if holder is None or holder.process.is_dead else holder
+    return None if holder is None or holder.process.has_exited else holder
 
 
 def user_name() -> str:
@@ -264,7 +225,7 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def _check_free(storage: Storage, number: int, tell: Tell) -> Process | None:
+def _check_free(storage: Storage, number: int, tell: Tell) -> ProcessIdentity | None:
     """Return if the holder of a number is gone, with its process if that is an orphan to terminate.
 
     Raises LeaseHeldError if it is alive.
@@ -275,9 +236,9 @@ def _check_free(storage: Storage, number: int, tell: Tell) -> Process | None:
     if holder is None or not holder.process.is_here:
         _watch(storage, number, holder, tell)
         return None
-    if holder.process == Process.this():
+    if holder.process == ProcessIdentity.this():
         return None  # a trial of this process that was stopped
-    if holder.process.is_dead:
+    if holder.process.has_exited:
         tell(f"{storage.address} was being trained by {holder}, which is gone; taking over")
         return None
     if holder.is_orphan:

@@ -14,8 +14,9 @@ from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run, Trials
 from pipeline.distributed.trials import Terms, Trial, outcome_of, trial_runner
 from pipeline.identity.key import TRIALS_FILE, run_key
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.storage.address import open_storage
-from pipeline.storage.lease import Fence, Process
+from pipeline.storage.lease import Fence
 from pipeline.terminal.progress import counted
 from pipeline.tracking.runs import OpenRun
 from pipeline.training.checkpoint import Checkpoint
@@ -55,7 +56,7 @@ class Keys:
     inputs: Mapping[str, str]
     code: str
     places: Places
-    owner: Process  # the stage
+    owner: ProcessIdentity  # the stage
 
     def of(self, values: Mapping[str, Any]) -> str:
         return run_key("trial", {**self.common, **values}, self.inputs, self.code)
@@ -77,7 +78,7 @@ class Sweep:
     hash_of: Callable[[str], str]  # SHA-256 of what a trial reads
     code_of: Callable[[str | None], str]  # fingerprint of the code of trials, by family
     places: Places
-    owner: Process  # the stage: without it, trials are orphans
+    owner: ProcessIdentity  # the stage: without it, trials are orphans
     fence: Fence  # of the lease that the stage holds
     run_of: Callable[[str, str, Mapping[str, Any]], OpenRun]  # not yet open
     begin_run: Callable[[OpenRun], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.tracking.plans import children_of, mlflow_name, newest_run, set_tags
@@ -10,29 +11,40 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from pipeline.tracking.outcomes import Outcome
 
-
-def link_stages(client: MlflowClient, parent_id: str, outcome: Outcome, finished: bool) -> None:
+def link_stages(
+    client: MlflowClient,
+    parent_id: str,
+    stage: str,
+    stages: Sequence[str],
+    recipes: Mapping[str, str],
+    *,
+    finished: bool,
+) -> None:
     """Set the execution's links to the run of each stage.
 
     A stage that DVC has cached is linked to the newest finished run with the recipe that dvc.lock records,
     or to the newest finished run if it records none. Stages after this one may still run: they are linked
     once they have run, or once this one has finished without them.
+
+    Args:
+        stage: the one that has begun, or ended.
+        stages: all of the pipeline, in their order.
+        recipes: those that dvc.lock records, by stage.
+        finished: whether `stage` has finished.
     """
     parent = client.get_run(parent_id)
     experiment = parent.info.experiment_id
     own = {run.data.tags["headstart.stage"]: run for run in reversed(children_of(client, parent))}
-    names = [mlflow_name(each) for each in outcome.stages]
-    stage = mlflow_name(outcome.plan.name)
-    place = names.index(stage) if stage in names and not finished else len(names)
-    recipes = {mlflow_name(each): recipe for each, recipe in outcome.recipes.items()}
+    names, own_name = [mlflow_name(name) for name in stages], mlflow_name(stage)
+    num_before = names.index(own_name) if own_name in names and not finished else len(names)
+    recipe_of = {mlflow_name(name): recipe for name, recipe in recipes.items()}
     links: dict[str, Run] = {}
     for name in [*names, *own]:
-        recipe = {"headstart.recipe": recipes[name]} if name in recipes else {}
+        recipe = {"headstart.recipe": recipe_of[name]} if name in recipe_of else {}
         if name in own:
             links[name] = own[name]
-        elif name in names[:place]:
+        elif name in names[:num_before]:
             condition = "attributes.status = 'FINISHED' and "
             earlier = newest_run(client, experiment, {"headstart.stage": name, **recipe}, condition)
             links |= {name: earlier} if earlier else {}

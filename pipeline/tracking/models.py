@@ -173,7 +173,7 @@ def aliased_keys(root: Path) -> dict[str, str]:
     uri = tracking_uri(root)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
         return {}  # nothing was recorded, and a client would make the database
-    found: dict[str, str] = {}
+    address_of: dict[str, str] = {}
     mlflow, page = client(uri), ""
     try:
         while True:
@@ -182,10 +182,10 @@ def aliased_keys(root: Path) -> dict[str, str]:
                 for alias, version in model.aliases.items():
                     run_id = mlflow.get_model_version(model.name, version).run_id
                     tags = mlflow.get_run(run_id).data.tags if run_id else {}
-                    keys = tags.get(KEYS_TAG, tags.get("headstart.key", ""))
-                    found |= dict.fromkeys(filter(None, keys.split(",")), f"models:/{model.name}@{alias}")
+                    keys = filter(None, tags.get(KEYS_TAG, "").split(","))
+                    address_of |= dict.fromkeys(keys, f"models:/{model.name}@{alias}")
             page = models.token
             if not page:
-                return found
+                return address_of
     except RefusedError as error:
         raise ConnectionError(str(error)) from error

@@ -63,7 +63,7 @@ class Outcome:
     @property
     def is_running(self) -> bool:
         """Whether it may be running: a process on another host counts as alive."""
-        return self.time_ms is None and not self.plan.owner.died
+        return self.time_ms is None and not self.plan.owner.has_left_this_host
 
     @property
     def last_sign_ms(self) -> int:
@@ -141,7 +141,8 @@ def conclude(mlflow: MlflowClient, uri: str, outcome: Outcome, may_send: MaySend
     plans.delete_duplicates(mlflow, outcome.plan, run_id)
     if outcome.plan.kind == "stage":
         parent_id = run.data.tags["mlflow.parentRunId"]
-        link_stages(mlflow, parent_id, outcome, finished=outcome.status == "FINISHED")
+        finished = outcome.status == "FINISHED"
+        link_stages(mlflow, parent_id, outcome.plan.name, outcome.stages, outcome.recipes, finished=finished)
         _log_headline(mlflow, parent_id, outcome)
         plans.settle_parent(mlflow, parent_id)
     return run_id
@@ -184,14 +185,14 @@ def _folder(root: Path) -> Path:
 
 def _unsent(root: Path) -> tuple[dict[Path, Outcome], list[Kept]]:
     """The outcomes of runs that no longer run, in the order in which they ended; the unreadable files."""
-    found: dict[Path, Outcome] = {}
+    outcomes: dict[Path, Outcome] = {}
     unreadable: list[Kept] = []
     for path in sorted(_folder(root).glob("[!.]*.json")):
         try:
-            found[path] = Outcome.read(path)
+            outcomes[path] = Outcome.read(path)
         except ValueError as error:
             unreadable.append(Kept(path.stem, str(error)))
-    ended = sorted(found.items(), key=lambda item: item[1].last_sign_ms)
+    ended = sorted(outcomes.items(), key=lambda item: item[1].last_sign_ms)
     return {path: outcome for path, outcome in ended if not outcome.is_running}, unreadable
 
 
@@ -205,7 +206,7 @@ def _deliver(mlflow: MlflowClient, uri: str, outcome: Outcome) -> str | None:
         todo = "unset MLFLOW_TRACKING_URI" if outcome.store == stores.OWN_STORE else "set MLFLOW_TRACKING_URI"
         return f"it belongs to another MLflow, {outcome.store}: {todo}, and repeat"
     deleted = run is not None and run.info.lifecycle_stage == "deleted"
-    if run is None or (not deleted and plans.owner_of(run).is_same(outcome.plan.owner)):
+    if run is None or (not deleted and plans.owner_of(run) == outcome.plan.owner):
         conclude(mlflow, uri, outcome)
     return None
 

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pipeline.files.git import head
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.settings.loader import flatten
 from pipeline.terminal.redaction import redact
-from pipeline.tracking.processes import Owner, this_execution
+from pipeline.tracking.processes import owner_from, owner_tags, this_execution
 from pipeline.tracking.stores import TAG_CHARACTERS, RefusedError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class RunPlan:
     artifacts: str | None  # address of the artifacts of a new experiment; None: MLflow's default
     name: str
     start_ms: int  # since the epoch
-    owner: Owner
+    owner: ProcessIdentity
     tags: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     same: Mapping[str, str] = field(default_factory=dict)  # tags of an earlier run to resume; none: never
@@ -59,17 +60,21 @@ class RunPlan:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         above = cls.from_dict(data["above"]) if data["above"] else None
-        return cls(**{**data, "owner": Owner(*data["owner"]), "above": above})
+        return cls(**{**data, "owner": ProcessIdentity(**data["owner"]), "above": above})
 
     @property
     def all_tags(self) -> dict[str, str]:
         """The tags as they are sent, without that of the parent."""
-        tags = {"headstart.kind": self.kind, "headstart.plan": self.id, **self.owner.tags, **self.tags}
+        tags = {"headstart.kind": self.kind, "headstart.plan": self.id, **owner_tags(self.owner), **self.tags}
         return {mlflow_name(key): value[:TAG_CHARACTERS] for key, value in tags.items()}
 
 
 def new_plan(
-    above: RunPlan, owner: Owner, params: Mapping[str, Any], tags: Mapping[str, str | None], **fields: Any
+    above: RunPlan,
+    owner: ProcessIdentity,
+    params: Mapping[str, Any],
+    tags: Mapping[str, str | None],
+    **fields: Any,
 ) -> RunPlan:
     """The plan of a run that begins now below another, with credentials removed from its params and tags."""
     clean = {key: redact(value) for key, value in tags.items() if value is not None}
@@ -86,7 +91,7 @@ def _sendable(params: Mapping[str, Any]) -> dict[str, str]:
 def execution_plan(root: Path, experiment: str, artifacts: str | None, params: Mapping[str, Any]) -> RunPlan:
     """The plan of the execution that this process belongs to: that of the nearest `dvc`, or its own."""
     owner = this_execution()
-    id, began_s = f"{owner.host}:{owner.pid}:{owner.started}", owner.began_s
+    id, began_s = f"{owner.host}:{owner.pid}:{owner.started}", owner.started_s
     name = time.strftime("pipeline %Y-%m-%d %H:%M:%S", time.localtime(began_s))
     tags = git_tags(root)
     begun_ms = int(began_s * 1000)
@@ -159,8 +164,8 @@ def tag_filter(tags: Mapping[str, str]) -> str:
     return " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
 
 
-def owner_of(run: Run) -> Owner:
-    return Owner.from_tags(run.data.tags)
+def owner_of(run: Run) -> ProcessIdentity:
+    return owner_from(run.data.tags)
 
 
 def earlier_run(
@@ -168,7 +173,7 @@ def earlier_run(
 ) -> Run | None:
     """The newest run with these tags that no living process on this host owns."""
     for run in search(client, experiment, tag_filter(tags)):
-        in_use = run.info.status == "RUNNING" and owner_of(run).lives_here
+        in_use = run.info.status == "RUNNING" and owner_of(run).is_alive
         if not in_use and (may_have_finished or run.info.status != "FINISHED"):
             return run
     return None

@@ -2,76 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import socket
-import time
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
-from pipeline.machine.process_identity import ProcessIdentity, identity_of, is_alive
+from pipeline.machine.process_identity import ProcessIdentity
 
 
-class Owner(NamedTuple):
-    """The process that owns a run, distinguishable from a later one with its id."""
-
-    host: str
-    pid: int
-    started: ProcessIdentity
-
-    @property
-    def tags(self) -> dict[str, str]:
-        return {
-            "headstart.host": self.host,
-            "headstart.pid": str(self.pid),
-            "headstart.started": str(self.started),
-        }
-
-    @staticmethod
-    def from_tags(tags: Mapping[str, str]) -> Owner:
-        started: ProcessIdentity = tags["headstart.started"]
-        with contextlib.suppress(ValueError):  # a run of an earlier version
-            started = float(started)
-        return Owner(tags["headstart.host"], int(tags["headstart.pid"]), started)
-
-    @property
-    def is_here(self) -> bool:
-        return self.host == socket.gethostname()
-
-    @property
-    def died(self) -> bool:
-        """Whether it ran on this host and is gone."""
-        return self.is_here and not is_alive(self.pid, self.started)
-
-    @property
-    def lives_here(self) -> bool:
-        return self.is_here and not self.died
-
-    def is_same(self, other: Owner) -> bool:
-        mine, its = self.started, other.started
-        if isinstance(mine, float) and isinstance(its, float):  # as a tag it is rounded
-            return self[:2] == other[:2] and abs(mine - its) < 2
-        return self == other
-
-    @property
-    def began_s(self) -> float:
-        """Its start in seconds since the epoch, by the present clock; if it is gone, the present time."""
-        try:
-            return psutil.Process(self.pid).create_time()
-        except psutil.NoSuchProcess:
-            return time.time()
+def owner_tags(owner: ProcessIdentity) -> dict[str, str]:
+    """The tags that say in MLflow which process owns a run."""
+    return {f"headstart.{name}": str(value) for name, value in asdict(owner).items()}
 
 
-def this_process() -> Owner:
-    return _owner(psutil.Process())
+def owner_from(tags: Mapping[str, str]) -> ProcessIdentity:
+    """The process that owns the run with these tags."""
+    host, namespace, pid, started = (tags[f"headstart.{field.name}"] for field in fields(ProcessIdentity))
+    return ProcessIdentity(host, namespace, int(pid), started)
 
 
-def this_execution() -> Owner:
+def this_execution() -> ProcessIdentity:
     """The nearest `dvc` process above this one; without DVC, this process."""
-    return _owner(dvc_above() or psutil.Process())
+    dvc = dvc_above()
+    return ProcessIdentity.of(dvc.pid) if dvc else ProcessIdentity.this()
 
 
 def dvc_above() -> psutil.Process | None:
@@ -95,10 +50,6 @@ def was_asked_by_force() -> bool:
     dvc = dvc_above()
     words = _words(dvc) if dvc else []
     return any(word.startswith("--force") or re.fullmatch(r"-[a-zA-Z]*f[a-zA-Z]*", word) for word in words)
-
-
-def _owner(process: psutil.Process) -> Owner:
-    return Owner(socket.gethostname(), process.pid, identity_of(process.pid))
 
 
 def _is_dvc(process: psutil.Process) -> bool:

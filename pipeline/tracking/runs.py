@@ -13,6 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.settings.loader import flatten
 from pipeline.terminal.redaction import redact
 from pipeline.tracking import plans, stores
@@ -20,7 +21,6 @@ from pipeline.tracking.curves import RecorderConfig
 from pipeline.tracking.links import link_stages
 from pipeline.tracking.outcomes import Outcome, conclude, deliver_unsent, keep, lock
 from pipeline.tracking.plans import mlflow_name
-from pipeline.tracking.processes import this_process
 from pipeline.tracking.stores import CircuitBreaker, FencedError, MaySend, RefusedError, client, one_line
 
 log = logging.getLogger("pipeline.tracking")
@@ -181,7 +181,7 @@ def ensure_open(run: StageRun) -> str:
             deliver_unsent(mlflow, run.uri, run.root, besides=run.plan.id)
             run_id = plans.open_run(mlflow, run.plan)
             run.parent_id = mlflow.get_run(run_id).data.tags["mlflow.parentRunId"]
-            link_stages(mlflow, run.parent_id, run, finished=False)
+            link_stages(mlflow, run.parent_id, run.plan.name, run.stages, run.recipes, finished=False)
             run.run_id = run_id
             keep(run.root, run)
     return run.run_id
@@ -213,7 +213,7 @@ def _stage_run(info: StageInfo) -> StageRun:
     }
     plan = plans.new_plan(
         plans.execution_plan(info.root, info.experiment, artifacts, info.settings),
-        this_process(),
+        ProcessIdentity.this(),
         info.params,
         tags,
         kind="stage",

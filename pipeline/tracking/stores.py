@@ -15,7 +15,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from pipeline.machine.process_identity import is_alive
+from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.terminal.redaction import redact
 
 if TYPE_CHECKING:
@@ -71,11 +71,10 @@ def _recorded_server(path: Path) -> str | None:
     """Address of the recorded MLflow server while its process lives; None in a copy of its checkout."""
     own = str(path.parent.parent)
     try:
-        server = json.loads(path.read_text()).get("mlflow") or {}
-    except FileNotFoundError:
+        server = json.loads(path.read_text())["mlflow"]
+        is_up = server["folder"] == own and ProcessIdentity(**server["process"]).is_alive
+    except (FileNotFoundError, KeyError):
         return None
-    is_own = "pid" in server and server.get("folder") in (None, "", own)
-    is_up = is_own and is_alive(int(server["pid"]), server.get("started"))
     return str(server["address"]) if is_up else None
 
 

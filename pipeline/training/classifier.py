@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from models import kernels
 from models.contrastive import pair_loss
@@ -21,7 +21,7 @@ from models.distillation import soft_loss
 from models.family import Encoder, State, check_chunks, lookup, products_in
 from models.heads import Classifier, LinearHead, classifier_groups
 from models.layers import GlobalBatch
-from models.objective import StepLoss
+from models.objective import StepLoss, TrainingObjective, Workers
 from pipeline.corpus.batches import rng_of, rows_of
 from pipeline.corpus.classifier_batches import (
     ClassifierBatches,
@@ -34,7 +34,6 @@ from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS, TextForm
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info, read_word_parts
-from pipeline.training.beside import Beside
 from pipeline.training.cards import (
     HeadCard,
     ModelCard,
@@ -47,6 +46,7 @@ from pipeline.training.cards import (
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.context import Context
 from pipeline.training.fitted_head import fit_head
+from pipeline.training.frozen_features import FrozenFeatures
 from pipeline.training.jobs import (
     StartingModel,
     card_of,
@@ -54,9 +54,9 @@ from pipeline.training.jobs import (
     set_up,
     shapes_of,
 )
-from pipeline.training.schedules import Plan, make_plan
-from pipeline.training.settings import ClassifierTraining, Model, Optimizer
-from pipeline.training.task import evenly_spaced
+from pipeline.training.schedules import make_plan
+from pipeline.training.settings import ClassifierTraining, Model
+from pipeline.training.task import Task, evenly_spaced
 
 _LEAST_STEPS_PER_EPOCH, _LEAST_ROWS = 3, 8  # of a batch that is cut to the number of labels
 TAUGHT_FILE = "taught.npy"
@@ -80,7 +80,7 @@ class Decoder:
         return Decoder(tensors["decoder_bias"], tensors.get("decoder_weight"))
 
     def mean_nats(
-        self, encoder: Encoder, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor, context: Context
+        self, encoder: Encoder, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor, context: Workers
     ) -> Tensor:
         """Return this worker's part of the mean loss over all tokens of the global batch but first ones."""
         follows_BT = mask_BT[:, 1:]
@@ -110,42 +110,34 @@ class ClassifierLesson:
     hard: float
 
     def log_probs(self) -> np.ndarray:
-        found: np.ndarray = np.load(self.folder / TAUGHT_FILE, mmap_mode="r", allow_pickle=False)
-        return found
+        log_probs: np.ndarray = np.load(self.folder / TAUGHT_FILE, mmap_mode="r", allow_pickle=False)
+        return log_probs
 
 
 @dataclass
-class ClassifierTask:
+class Classification(TrainingObjective):
     """Classification of whole documents. Source: Howard & Ruder 2018, section 3.3."""
 
     model: Classifier
-    groups: list[list[nn.Parameter]]
-    plan: Plan
-    optimizer: Optimizer
-    evaluation_steps: frozenset[int]
     batches: ClassifierBatches
     validation: TokenShard
     validation_documents: np.ndarray  # indices into it
     form: TextForm
     label_smoothing: float
     seed: int
-    max_restarts: int
-    watched: str = "validation/loss"
-    patience: int | None = None
     decoder: Decoder | None = None
     language_model_weight: float = 0.0  # of its loss, beside the classifier's
     lesson: ClassifierLesson | None = None
     taught_NC: np.ndarray | None = None  # log probabilities of the lesson
-    beside: Beside | None = None  # features of another head start
+    beside: FrozenFeatures | None = None  # features of another head start
 
-    @property
-    def least_rows(self) -> int:
-        return len(self.batches.documents) // self.batches.steps_per_epoch
-
-    def lanes(self, context: Context) -> tuple[slice, int]:
+    def lanes(self, context: Workers) -> tuple[slice, int]:
         return slice(0, 0), 0
 
-    def loss(self, step: int, state: State, context: Context) -> StepLoss:
+    def least_rows(self, context: Workers) -> int:
+        return len(self.batches.documents) // self.batches.steps_per_epoch
+
+    def loss(self, step: int, state: State, context: Workers) -> StepLoss:
         batch = self.batches.at(step, context.rank, context.world)
         each, num_documents = self.form.rows_each, batch.num_documents
         mine = rows_of(context.rank, context.world, num_documents)
@@ -174,7 +166,7 @@ class ClassifierTask:
             objective = objective + self.language_model_weight * auxiliary
         return StepLoss(objective, nats, num_documents, num_tokens)
 
-    def evaluate(self, context: Context) -> dict[str, float]:
+    def evaluate(self, context: Workers) -> dict[str, float]:
         """Log loss in nats and accuracy on the validation documents; nothing if there are none."""
         if not len(self.validation_documents):
             return {}
@@ -182,7 +174,7 @@ class ClassifierTask:
         loss, accuracy = self._judged("validation", self.validation_documents, context)
         return {"validation/loss": loss, "validation/accuracy": accuracy}
 
-    def finish(self, context: Context) -> None:
+    def finish(self, context: Workers) -> None:
         """Fit a linear head to the training documents; the steps have trained what is below it."""
         if not isinstance(self.model.head, LinearHead):
             return
@@ -193,7 +185,7 @@ class ClassifierTask:
         features = pooled_texts(self.model, mine, self.form, context.device)
         fit_head(self.model.head, features, rows, labels, self.seed, context)
 
-    def took_off(self, context: Context) -> bool:
+    def took_off(self, context: Workers) -> bool:
         """Whether the loss on training documents is below that of the frequencies of their classes."""
         labels = self.batches.labels
         frequencies = np.bincount(labels) / len(labels)
@@ -202,7 +194,7 @@ class ClassifierTask:
         return loss < -float(np.log(frequencies[labels[chosen]]).mean())
 
     def _judged(
-        self, split: Literal["train", "validation"], documents: np.ndarray, context: Context
+        self, split: Literal["train", "validation"], documents: np.ndarray, context: Workers
     ) -> tuple[float, float]:
         """Mean log loss in nats, and accuracy."""
         self.model.eval()
@@ -237,12 +229,12 @@ def predict_logits(
 
     `beside_NG` are the features that a model reads beside its own, if it does.
     """
-    found = torch.zeros(len(documents), model.num_classes)
+    logits = torch.zeros(len(documents), model.num_classes)
     with products_in(dtype, model.encoder):
         for chosen, ids, mask in _padded(documents, form, device):
             beside = None if beside_NG is None else beside_NG[chosen].to(device)
-            found[chosen] = model(ids.to(device), mask.to(device), beside_DG=beside).cpu()
-    return found
+            logits[chosen] = model(ids.to(device), mask.to(device), beside_DG=beside).cpu()
+    return logits
 
 
 @torch.no_grad()
@@ -253,11 +245,11 @@ def pooled_texts(
     device: torch.device,
 ) -> Tensor:
     """Return the network's pooled features (N, F) on the CPU, in the order of the documents, in float32."""
-    found = torch.zeros(len(documents), model.pooled_width)
+    pooled = torch.zeros(len(documents), model.pooled_width)
     with products_in(torch.float32, model.encoder):
         for chosen, ids, mask in _padded(documents, form, device):
-            found[chosen] = model.pooled(ids.to(device), mask.to(device)).cpu()
-    return found
+            pooled[chosen] = model.pooled(ids.to(device), mask.to(device)).cpu()
+    return pooled
 
 
 def _padded(
@@ -294,9 +286,9 @@ class ClassifierJob:
     seed: int
     few_labels: FewLabels | None = None
     lesson: ClassifierLesson | None = None  # of a teacher
-    beside: Beside | None = None  # features of another head start
+    beside: FrozenFeatures | None = None  # features of another head start
 
-    def task(self, context: Context) -> ClassifierTask:
+    def task(self, context: Context) -> Task:
         settings, card = self.settings, self.card
         assert card.head is not None
         torch.manual_seed(self.seed)  # the initial weights
@@ -331,14 +323,8 @@ class ClassifierJob:
             num_steps=num_steps,
             steps_per_unfreezing=max(1, round(settings.epochs_per_unfreezing / settings.epochs * num_steps)),
         )
-        return ClassifierTask(
+        objective = Classification(
             model=model,
-            groups=groups,
-            plan=plan,
-            optimizer=settings.optimizer,
-            evaluation_steps=evenly_spaced(num_steps, num_evaluations) if validates else frozenset(),
-            patience=settings.patience if validates else None,
-            max_restarts=settings.restarts,
             batches=batches,
             validation=validation,
             validation_documents=np.flatnonzero(judged),
@@ -350,6 +336,16 @@ class ClassifierJob:
             lesson=self.lesson,
             taught_NC=None if self.lesson is None else self.lesson.log_probs(),
             beside=self.beside,
+        )
+        return Task(
+            model=model,
+            objective=objective,
+            groups=groups,
+            plan=plan,
+            optimizer=settings.optimizer,
+            evaluation_steps=evenly_spaced(num_steps, num_evaluations) if validates else frozenset(),
+            patience=settings.patience if validates else None,
+            max_restarts=settings.restarts,
         )
 
     def batches(self, train: TokenShard, documents: np.ndarray) -> ClassifierBatches:
@@ -462,14 +458,14 @@ def make_classifier_job(
     return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels, beside=beside)
 
 
-def _beside(settings: ClassifierTraining, features: Path | None, num_documents: int) -> Beside | None:
+def _beside(settings: ClassifierTraining, features: Path | None, num_documents: int) -> FrozenFeatures | None:
     """Return the features of the head start that `settings.beside` names, of the training documents."""
     if settings.beside is None:
         return None
     assert features is not None
-    found = Beside(settings.beside, (features / settings.beside).resolve())
-    found.check("train", num_documents)
-    return found
+    beside = FrozenFeatures(settings.beside, (features / settings.beside).resolve())
+    beside.check("train", num_documents)
+    return beside
 
 
 def chosen_documents(

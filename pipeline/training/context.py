@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from models.objective import Workers
 from pipeline.training.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class Context:
         return tuple(tensor.to(self.device, non_blocking=True) for tensor in tensors)
 
 
-def all_gather_rows(context: Context, local: Tensor, rows: slice, num_rows: int) -> Tensor:
+def all_gather_rows(context: Workers, local: Tensor, rows: slice, num_rows: int) -> Tensor:
     """Gather the rows of all workers, by summing tensors that are zero outside each worker's rows."""
     whole = torch.zeros(num_rows, *local.shape[1:], dtype=local.dtype, device=local.device)
     whole[rows] = local

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from models.heads import LinearHead
-from pipeline.training.context import Context, all_gather_rows
+from models.objective import Workers
+from pipeline.training.context import all_gather_rows
 from pipeline.training.logistic import Strengths, fit_logistic
 
 # For features of length one; see `pipeline.evaluation.probe`.
@@ -26,7 +27,7 @@ _IMPOSSIBLE = -30.0  # the bias of a class without a document: a finite logarith
 
 @torch.no_grad()
 def fit_head(
-    head: LinearHead, mine_NF: Tensor, rows: slice, labels_N: np.ndarray, seed: int, context: Context
+    head: LinearHead, mine_NF: Tensor, rows: slice, labels_N: np.ndarray, seed: int, context: Workers
 ) -> None:
     """Set the weights of `head`; `mine_NF` are the features of this worker's `rows` of the documents.
 
@@ -35,7 +36,7 @@ def fit_head(
     features = all_gather_rows(context, mine_NF.to(context.device), rows, len(labels_N))
     weight, bias = head.linear.weight, head.linear.bias
     fitted = torch.zeros(len(weight), weight.shape[1] + 1, device=context.device)
-    if context.is_first:
+    if context.rank == 0:
         units = torch.nn.functional.normalize(features, dim=1).double().cpu().numpy()
         linear = fit_logistic(units, labels_N, len(weight), _STRENGTHS, seed)
         bias_C = linear.bias_C.clip(min=_IMPOSSIBLE)

@@ -1,4 +1,4 @@
-"""Training a language model: the task around a family's objective, and the job that is sent to workers."""
+"""Training a language model: the job that is sent to workers, and the task that they make of it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from models.distillation import Distillation, Teacher
-from models.family import State, lookup
-from models.objective import Objective, StepLoss, TrainingText
+from models.family import lookup
+from models.objective import TrainingText
 from pipeline.corpus.tokens import open_shard, read_info, read_word_parts, read_word_starts
 from pipeline.objectives.lookup import objective_of
 from pipeline.training.cards import (
@@ -22,43 +21,9 @@ from pipeline.training.cards import (
 )
 from pipeline.training.context import Context
 from pipeline.training.jobs import StartingModel, card_of, check_stages_of_unfreezing, set_up, shapes_of
-from pipeline.training.schedules import Plan, make_plan
-from pipeline.training.settings import LanguageModelSettings, Model, Optimizer
-from pipeline.training.task import evenly_spaced
-
-
-@dataclass
-class LanguageModelTask:
-    """A training by an objective, with its plan."""
-
-    model: nn.Module
-    objective: Objective
-    groups: list[list[nn.Parameter]]
-    plan: Plan
-    optimizer: Optimizer
-    evaluation_steps: frozenset[int]
-    watched: str
-    patience: int | None = None
-    max_restarts: int = 0
-
-    @property
-    def least_rows(self) -> int:
-        return self.objective.lanes(Context())[1]
-
-    def lanes(self, context: Context) -> tuple[slice, int]:
-        return self.objective.lanes(context)
-
-    def loss(self, step: int, state: State, context: Context) -> StepLoss:
-        return self.objective.loss(step, state, context)
-
-    def evaluate(self, context: Context) -> dict[str, float]:
-        return self.objective.evaluate(context)
-
-    def finish(self, context: Context) -> None:
-        return None
-
-    def took_off(self, context: Context) -> bool:
-        return True  # each objective would need a measure of its own; classifiers are what fails to
+from pipeline.training.schedules import make_plan
+from pipeline.training.settings import LanguageModelSettings, Model
+from pipeline.training.task import Task, evenly_spaced
 
 
 @dataclass(frozen=True)
@@ -104,7 +69,7 @@ class LanguageModelJob:
         text = training_text(self.tokens, self.splits, self.card)
         return objective_of(lookup(self.card.family)).learns_from(text)
 
-    def task(self, context: Context) -> LanguageModelTask:
+    def task(self, context: Context) -> Task:
         training = self.settings.training
         torch.manual_seed(self.seed)  # the initial weights
         encoder, encoder_groups = build_encoder(self.card, training.dropout)
@@ -127,13 +92,12 @@ class LanguageModelJob:
             num_steps=num_steps,
             steps_per_unfreezing=objective.num_steps(training.epochs_per_unfreezing),
         )
-        return LanguageModelTask(
+        return Task(
             model=model,
             objective=objective,
             groups=groups,
             plan=plan,
             optimizer=training.optimizer,
-            watched=objective.watched,
             evaluation_steps=evenly_spaced(
                 num_steps, round(training.epochs * training.evaluations_per_epoch)
             ),

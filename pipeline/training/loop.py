@@ -1,8 +1,8 @@
 """The one training loop.
 
 It serves pretraining, language-model fine-tuning and classifier fine-tuning, in one process or many. It never
-asks where it runs or what it trains: the task defines the loss of a step and the rates, the context sums
-over workers and stores checkpoints and curves.
+asks where it runs or what it trains: the task's objective gives the loss of a step, its plan the rates. The
+context sums over workers and stores checkpoints and curves.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ class Training:
     finished: bool = False
 
     def __post_init__(self) -> None:
-        self.plan = self.task.plan
+        self.objective, self.plan = self.task.objective, self.task.plan
         self.model = self.task.model.to(self.context.device)
-        self.layout = layout_of(self.model, self.context, self.task.least_rows)
+        self.layout = layout_of(self.model, self.context, self.objective.least_rows(self.context))
         placed = self.layout.place(self.model)
         self.groups = [[placed.get(each, each) for each in group] for group in self.task.groups]
         check_groups(self.model, self.groups)
@@ -165,7 +165,7 @@ class Training:
         rates = self.plan.at(self._planned_step)
         self.layout.begin_step(self.optimizer, rates.lrs)
         self.optimizer.zero_grad()
-        loss = self.task.loss(self.step, self.state, self.context)
+        loss = self.objective.loss(self.step, self.state, self.context)
         loss.objective.backward()
         set_rates(self.optimizer, rates.lrs, loss.rate_scale)
         self.layout.end_backward(self.model, self.optimizer)
@@ -209,13 +209,13 @@ class Training:
         if self.average.started:
             self.average.swap(self.model)
         with self.layout.whole_model():
-            metrics = self.task.evaluate(self.context)
+            metrics = self.objective.evaluate(self.context)
         if self.step > 0 and self.task.patience is not None:
-            self.early_stop.observe(metrics[self.task.watched], self.model)
+            self.early_stop.observe(metrics[self.objective.watched], self.model)
         if self.average.started:
             self.average.swap(self.model)
         if self._averages and self.step > 0:
-            self.average.observe(metrics[self.task.watched])
+            self.average.observe(metrics[self.objective.watched])
         self.evaluations.append({"step": self.step, "metrics": metrics})
         return metrics
 
@@ -226,8 +226,8 @@ class Training:
         elif self.average.started:
             self.average.swap(self.model)
         with self.layout.whole_model():
-            self.task.finish(self.context)
-            self.took_off = self.task.took_off(self.context)
+            self.objective.finish(self.context)
+            self.took_off = self.objective.took_off(self.context)
         if self.took_off or self.restarts == self.task.max_restarts:
             self.finished = True
             return
@@ -255,7 +255,7 @@ class Training:
         return {CURVE_FILE: self.context.patiently("the training curve cannot be read", path.read_bytes)}
 
     def _gathered_lanes(self) -> list[Tensor]:
-        rows, num_rows = self.task.lanes(self.context)
+        rows, num_rows = self.objective.lanes(self.context)
         return [all_gather_rows(self.context, tensor, rows, num_rows) for tensor in self.state]
 
     def _spent(self) -> dict[str, float]:
@@ -318,7 +318,7 @@ class Training:
         self.early_stop.num_since = state["evaluations_since_best"]
         if state["best_loss"] is not None:
             self.early_stop.loss = state["best_loss"]
-        rows, _ = self.task.lanes(self.context)
+        rows, _ = self.objective.lanes(self.context)
         lanes = tensors_under(tensors, "lanes.")
         self.state = tuple(lanes[str(number)][rows].to(self.context.device) for number in range(len(lanes)))
         return checkpoint

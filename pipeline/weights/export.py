@@ -14,6 +14,7 @@ from models.family import lookup
 from models.foreign import ARCHITECTURES, Architecture, Entry, given
 from pipeline.artifacts.model_folder import load_model
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokenizers_tokenizer import TokenizersTokenizer
 from pipeline.files.atomic import atomic_folder
 from pipeline.training.cards import ModelCard
@@ -38,7 +39,7 @@ def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
     architecture = _architecture(card.family, config)
     entries = [each for each in architecture.entries(config) if _our_name(each) in tensors]
     lost = sorted(tensors.keys() - {_our_name(entry) for entry in entries} - {"decoder_weight"})
-    pieces = Tokenizer.load(tokenizer)
+    pieces = load_tokenizer(tokenizer)
     with atomic_folder(folder) as aside:
         described = _config_file(architecture, config, card, tensors, pieces)
         (aside / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pipeline.artifacts.model_folder import export_model
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model
@@ -59,7 +59,7 @@ def import_language_model(
         raise ValueError(f"{out} exists and is no model folder; choose another --out")
     tensors = language_model_tensors(read_weights(weights), weights)
     head_start = _head_start(project, headstart)
-    words, ours = read_vocabulary(vocabulary), Tokenizer.load(tokenizers / head_start.tokenizer)
+    words, ours = read_vocabulary(vocabulary), load_tokenizer(tokenizers / head_start.tokenizer)
     if len(words) != len(tensors["decoder_bias"]):
         raise ValueError(
             f"{vocabulary} has {len(words):,} words, but {weights} has rows for "

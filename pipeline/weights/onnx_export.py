@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from models.heads import Classifier, pool, segments_of
 from pipeline.artifacts.model_folder import load_classifier
 from pipeline.artifacts.tensor_folder import STATE_FILE
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import tokenizer_file_in
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.manifest import write_manifest
-from pipeline.inference.onnx_network import NETWORK_FILE, Session
+from pipeline.inference.onnx_network import NETWORK_FILE, OnnxSession
 from pipeline.training.cards import ModelCard, form_of
 
 _OPSET = 17
@@ -54,7 +54,7 @@ def write_onnx(classifier: Path, folder: Path, *, int8: bool) -> float:
         )
     with atomic_folder(folder) as aside:
         difference = _checked_network(model, card, aside / NETWORK_FILE, int8)
-        tokenizer = Tokenizer.file_in(classifier)
+        tokenizer = tokenizer_file_in(classifier)
         names = [NETWORK_FILE, STATE_FILE, tokenizer.name]
         (aside / tokenizer.name).write_bytes(tokenizer.read_bytes())
         state = {"kind": "onnx", "int8": int8, "card": asdict(card)}
@@ -152,7 +152,7 @@ def _quantise(file: Path) -> None:
 
 @torch.no_grad()
 def _largest_difference(model: Classifier, card: ModelCard, file: Path) -> float:
-    session, most = Session.open(file), form_of(card).max_tokens
+    session, most = OnnxSession.open(file), form_of(card).max_tokens
     lengths = [max(1, most * k // _CHECKED) for k in range(1, _CHECKED + 1)]
     worst = 0.0
     for some in (lengths[:1], lengths, lengths[:3]):

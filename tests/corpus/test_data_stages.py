@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.corpus import tokens
 from pipeline.corpus.document_files import read_documents
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.files.manifest import sha256_of
 from pipeline.stages import encode, prepare, train_tokenizer
 
@@ -36,7 +36,7 @@ def _route(params, folder):
 
 def test_tokens_decode_to_the_documents(params, tmp_path):
     metrics = _route(params, tmp_path)
-    pieces = Tokenizer.load(tmp_path / "pieces")
+    pieces = load_tokenizer(tmp_path / "pieces")
     info = tokens.read_info(tmp_path / "tokens")
     assert info.tokenizer_sha256 == pieces.sha256 == sha256_of(tmp_path / "pieces" / "tokenizer.model")
     assert info.vocab_size == pieces.vocab_size == 330

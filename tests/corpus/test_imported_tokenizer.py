@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 from pipeline.corpus.imported_tokenizer import import_tokenizer
 from pipeline.corpus.sentencepiece_tokenizer import completed
 from pipeline.corpus.settings import ImportedTokenizer as Settings
-from pipeline.corpus.tokenizer import INFO_FILE, LIBRARY_MODULE, Tokenizer
+from pipeline.corpus.tokenizer import INFO_FILE, LIBRARY_MODULE
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.corpus.vector_files import Vectors, read_vectors
 from pipeline.corpus.word_vectors import vectors_for
@@ -266,7 +267,7 @@ def test_the_stages_import_and_use_it(theirs, make_params, make_corpus, labelled
     documents, folder = tmp_path / "documents" / "target", tmp_path / "theirs"
     prepare.run(params, corpus="target", out=documents)
     made = train_tokenizer.run(params, tokenizer="theirs", documents=tmp_path / "documents", out=folder)
-    loaded = Tokenizer.load(folder)
+    loaded = load_tokenizer(folder)
     assert made == {"kind": "imported", "vocab_size": loaded.vocab_size, "sha256": loaded.sha256}
     assert sorted(file.name for file in folder.iterdir()) == sorted([loaded.FILE, INFO_FILE])
     encode.run(params, documents=documents, tokenizer=folder, out=tmp_path / "tokens")
@@ -275,7 +276,7 @@ def test_the_stages_import_and_use_it(theirs, make_params, make_corpus, labelled
     assert tokens[0] == loaded.bos_id
     (folder / loaded.FILE).write_bytes(b"{}")
     with pytest.raises(ValueError, match=r"damaged, or not the one .*; run the stage `train_tokenizer`"):
-        Tokenizer.load(folder)
+        load_tokenizer(folder)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,7 @@ def test_without_the_package_its_installation_is_asked_for(theirs, tmp_path, mon
     with pytest.raises(ValueError, match=wanted):
         import_tokenizer(settings_of(theirs), KEY)
     with pytest.raises(ValueError, match=wanted):
-        Tokenizer.load(tmp_path / pieces.FILE)
+        load_tokenizer(tmp_path / pieces.FILE)
 
 
 def test_only_who_imports_one_has_its_code_in_the_fingerprint(tmp_path):
@@ -397,7 +398,7 @@ def test_vectors_of_sentencepiece_are_matched_as_they_are_spelled(
         params, documents=tmp_path / "documents" / "target", tokenizer=tmp_path / "theirs",
         out=tmp_path / "tokens",
     )  # fmt: skip
-    pieces = Tokenizer.load(tmp_path / "theirs")
+    pieces = load_tokenizer(tmp_path / "theirs")
     file = tmp_path / "vectors.txt"
     file.write_text("".join(f"{piece} {token} 1\n" for token, piece in enumerate(pieces.vocabulary[:-2])))
     found = coverage(file, tmp_path / "theirs", tmp_path / "tokens")

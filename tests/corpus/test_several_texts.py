@@ -10,7 +10,7 @@ from pipeline.corpus import sources
 from pipeline.corpus.document_files import read_documents_info, read_texts
 from pipeline.corpus.documents import write_documents
 from pipeline.corpus.text_parts import SEPARATOR, texts_of
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.stages import encode, train_tokenizer
 
@@ -137,7 +137,7 @@ def test_tokens_of_a_pair_have_an_end_between_the_texts(tmp_path, make_corpus, m
     encode.run(
         params, documents=tmp_path / "documents/target", tokenizer=tmp_path / "tokenizers/pieces", out=out
     )
-    info, pieces = read_info(out), Tokenizer.load(tmp_path / "tokenizers/pieces")
+    info, pieces = read_info(out), load_tokenizer(tmp_path / "tokenizers/pieces")
     assert info.num_texts == 2
     shard = open_shard(out, "train")
     for number, document in enumerate(read_texts(tmp_path / "documents/target", "train")):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from models.word_parts import WordPart
-from pipeline.corpus import tokenizer as tokenizers
+from pipeline.corpus import tokenizer_kinds as tokenizers
 from pipeline.corpus import vocabulary
 from pipeline.corpus.document_files import read_documents, read_documents_info
 from pipeline.corpus.documents import write_documents
 from pipeline.corpus.sentencepiece_tokenizer import split_lines
 from pipeline.corpus.sources import open_source
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokenizer_sample import MEGABYTE, draw_sample
 
 SIZES = {"unigram": 330, "bpe": 330, "word": 300, "char": 283}
@@ -136,10 +136,10 @@ def test_long_lines_are_split_at_spaces_and_never_inside_a_character():
 
 def test_load_names_a_missing_or_invalid_file(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer\.model: no such file; run the stage `train_tokenizer`"):
-        Tokenizer.load(tmp_path / "tokenizer.model")
+        load_tokenizer(tmp_path / "tokenizer.model")
     (tmp_path / "tokenizer.model").write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match=r"tokenizer\.model: not a sentencepiece model"):
-        Tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 def test_vocabulary_report_does_not_count_document_start_and_end(train):
@@ -172,13 +172,13 @@ def test_a_model_other_than_the_trained_one_is_refused(train, tmp_path):
     info = {"sha256": hashlib.sha256(model).hexdigest()}
     (tmp_path / "tokenizer.json").write_text(json.dumps(info))
     (tmp_path / "tokenizer.model").write_bytes(model)
-    assert Tokenizer.load(tmp_path).sha256 == info["sha256"]
+    assert load_tokenizer(tmp_path).sha256 == info["sha256"]
     (tmp_path / "tokenizer.model").write_bytes(train(kind="bpe").content)
     with pytest.raises(ValueError, match=r"tokenizer\.model: damaged, or not the one that tokenizer\.json"):
-        Tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ValueError, match=r"tokenizer\.json: damaged"):
-        Tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 def test_a_sample_without_text_is_refused(tokenizer_settings):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline.corpus import vocabulary
 from pipeline.corpus.settings import WordTokenizer as Settings
-from pipeline.corpus.tokenizer import INFO_FILE, SPECIAL_PIECES, Tokenizer, train
+from pipeline.corpus.tokenizer import INFO_FILE, SPECIAL_PIECES
+from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in, train
 from pipeline.corpus.tokenizer_sample import MEGABYTE, draw_sample
 from pipeline.corpus.tokens import read_info
 from pipeline.corpus.word_tokenizer import WordTokenizer, count_words
@@ -135,10 +136,10 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     pieces = trained("the film was good", "été 日本 \x1c")
     (tmp_path / "words.txt").write_bytes(pieces.content)
     for path in (tmp_path, tmp_path / "words.txt"):
-        read = Tokenizer.load(path)
+        read = load_tokenizer(path)
         assert isinstance(read, WordTokenizer)
         assert (read.vocabulary, read.lowercase, read.sha256) == (pieces.vocabulary, True, pieces.sha256)
-    assert Tokenizer.file_in(tmp_path) == tmp_path / "words.txt"
+    assert tokenizer_file_in(tmp_path) == tmp_path / "words.txt"
 
 
 def test_another_file_than_the_trained_one_is_refused(tmp_path):
@@ -146,7 +147,7 @@ def test_another_file_than_the_trained_one_is_refused(tmp_path):
     (tmp_path / INFO_FILE).write_text(json.dumps({"sha256": pieces.sha256}))
     (tmp_path / "words.txt").write_bytes(pieces.content.replace(b"film", b"mlif"))
     with pytest.raises(ValueError, match=r"words\.txt: damaged, or not the one that tokenizer\.json"):
-        Tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -166,18 +167,18 @@ def test_a_damaged_or_foreign_file_is_refused_with_what_to_do(tmp_path, old, new
     assert old in content
     (tmp_path / "words.txt").write_bytes(content.replace(old, new))
     with pytest.raises(ValueError, match=rf"words\.txt: {message}.*; run the stage `train_tokenizer` again"):
-        Tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
 
 
 def test_a_folder_without_a_tokenizer_or_with_two_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"holds no tokenizer\.model, words\.txt or pieces\.json; run"):
-        Tokenizer.load(tmp_path)
+        load_tokenizer(tmp_path)
     for name in ("words.txt", "tokenizer.model"):
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match=r"holds tokenizer\.model and words\.txt; keep the one"):
-        Tokenizer.file_in(tmp_path)
+        tokenizer_file_in(tmp_path)
     with pytest.raises(ValueError, match=r"vocab\.bin: a tokenizer's file is called"):
-        Tokenizer.load(tmp_path / "vocab.bin")
+        load_tokenizer(tmp_path / "vocab.bin")
 
 
 def test_a_sample_is_drawn_from_several_corpora_and_from_unlabelled_text(make_params, make_corpus, tmp_path):
@@ -211,7 +212,7 @@ def test_the_stages_make_and_use_it(make_params, make_corpus, labelled_csv, tmp_
         params, documents=documents["target"], tokenizer=tmp_path / "words", out=tmp_path / "tokens"
     )
     assert read_info(tmp_path / "tokens").unk_id == 1
-    assert made["sha256"] == Tokenizer.load(tmp_path / "words").sha256
+    assert made["sha256"] == load_tokenizer(tmp_path / "words").sha256
     assert metrics["vocabulary"]["tokens_per_word"] == 1.0
 
 

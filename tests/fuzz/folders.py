@@ -17,7 +17,7 @@ from pipeline.corpus.document_files import read_documents, read_documents_info
 from pipeline.corpus.documents import write_documents
 from pipeline.corpus.settings import Corpus, Normalise, SentencepieceTokenizer, Split, WordTokenizer
 from pipeline.corpus.sources import open_source
-from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.stages import encode, train_tokenizer
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder
@@ -112,7 +112,7 @@ def _read_documents(folder: Path) -> Any:
 
 
 def _read_tokenizer(folder: Path) -> Any:
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = load_tokenizer(folder)
     return tokenizer.sha256, [tokenizer.raw_piece(piece) for piece in range(tokenizer.vocab_size)]
 
 
@@ -137,7 +137,7 @@ def _read_checkpoint(folder: Path) -> Any:
 
 
 def _write_model(folder: Path, tokenizer: Path) -> None:
-    pieces = Tokenizer.load(tokenizer)
+    pieces = load_tokenizer(tokenizer)
     config = {
         "embedding_dim": 4, "hidden_dim": 5, "num_layers": 2, "tie_weights": True, "embedding_dropout": 0.0,
         "input_dropout": 0.0, "hidden_dropout": 0.0, "output_dropout": 0.0, "weight_dropout": 0.0,
@@ -156,4 +156,4 @@ def _write_model(folder: Path, tokenizer: Path) -> None:
 def _read_model(folder: Path) -> Any:
     model, card, head = load_classifier(folder)
     weights = {name: tensor.tolist() for name, tensor in model.state_dict().items()}
-    return weights, asdict(card), asdict(head), Tokenizer.load(folder).sha256
+    return weights, asdict(card), asdict(head), load_tokenizer(folder).sha256

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 from hypothesis import strategies as st
 
-from pipeline.corpus import tokenizer as tokenizers
+from pipeline.corpus import tokenizer_kinds as tokenizers
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import SentencepieceTokenizer, WordTokenizer
 from pipeline.corpus.settings import TrainedTokenizer as TokenizerSettings

@@ -231,13 +231,6 @@ def test_a_checkpoint_says_its_format_and_the_loop_does_not_see_it(tmp_path):
     assert_same(store.newest(), checkpoint_at(1))
 
 
-def test_a_checkpoint_without_a_format_is_of_the_first(tmp_path):
-    store, warnings = filled(tmp_path, [1])
-    with_state(tmp_path / "step-000000002", checkpoint_at(2).state)
-    assert_same(store.newest(), checkpoint_at(2))
-    assert warnings == []
-
-
 @pytest.mark.parametrize("found", [2, 10, 0, "1.1", None, []])
 def test_a_newer_format_is_refused_by_name_and_not_skipped(tmp_path, found):
     store, warnings = filled(tmp_path, [1])

@@ -40,9 +40,9 @@ from pipeline.training import layout
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import (
     TAUGHT_FILE,
+    Classification,
     ClassifierJob,
     ClassifierLesson,
-    ClassifierTask,
     make_classifier_job,
 )
 from pipeline.training.context import Context
@@ -549,7 +549,7 @@ def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, starts, t
     context = context_of(tmp_path / "run", Curve())
     task = job.task(context)
     metrics = train(task, context)
-    again = task.evaluate(context)
+    again = task.objective.evaluate(context)
     assert again == metrics  # the last evaluation used the average, and the model keeps it
 
 
@@ -558,7 +558,7 @@ def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(tokens,
     context = context_of(tmp_path / "run", Curve())
     task = job.task(context)
     metrics = train(task, context)
-    assert task.evaluate(context) == metrics
+    assert task.objective.evaluate(context) == metrics
     done = run(job, tmp_path / "run")
     evaluations = done.state["evaluations"][1:]  # the first precedes training
     losses = [each["metrics"]["validation/loss"] for each in evaluations]
@@ -586,7 +586,7 @@ def test_a_training_that_begins_anew_does_so_from_its_first_weights(tokens):
     task = classifier_job(tokens, restarts=1).task(Context())
     first = {name: each.clone() for name, each in task.model.state_dict().items()}
     training = Training(task, Context())
-    task.took_off = lambda context: False  # type: ignore[method-assign]
+    task.objective.took_off = lambda context: False  # type: ignore[method-assign]
     while not training.at_end:
         training.train_step()
     assert any(not torch.equal(each, first[name]) for name, each in task.model.state_dict().items())
@@ -605,7 +605,7 @@ def test_a_classifier_takes_off_if_it_beats_the_class_frequencies_on_its_trainin
     with torch.no_grad():  # the frequencies of the two classes, which are equally frequent
         for name in ("weight", "bias"):
             task.model.get_parameter(f"head.linear_out.{name}").zero_()
-    assert not task.took_off(Context())
+    assert not task.objective.took_off(Context())
 
 
 def test_a_layer_that_would_never_train_is_refused_before_training(tokens):
@@ -723,7 +723,7 @@ def test_what_the_features_of_another_head_start_tell_is_learned(tokens):
         job = classifier_job(tokens, epochs=20.0, unfreeze="head", head_dropout=[0.0, 0.0], **features)
         task = job.task(Context())
         train(task, Context())
-        loss[name] = task.evaluate(Context())["validation/loss"]
+        loss[name] = task.objective.evaluate(Context())["validation/loss"]
     assert loss["beside"] < 0.2 * np.log(2) < 0.8 * np.log(2) < loss["alone"]
 
 
@@ -751,8 +751,9 @@ def test_the_auxiliary_loss_is_that_of_the_language_model_on_the_same_texts(toke
         ).task(Context())
         for weight in (0.0, 0.3)
     ]  # fmt: skip
-    without, with_it = (task.loss(3, (), Context()).objective for task in tasks)
-    batch = tasks[0].batches.at(3, 0, 1)
+    without, with_it = (task.objective.loss(3, (), Context()).objective for task in tasks)
+    assert isinstance(tasks[0].objective, Classification)
+    batch = tasks[0].objective.batches.at(3, 0, 1)
     language_model: Any = pretrained.task(Context()).model
     language_model.load_state_dict(start.tensors())
     logits = language_model.logits(language_model(batch.ids_BT).features)
@@ -764,7 +765,7 @@ def test_the_auxiliary_loss_is_that_of_the_language_model_on_the_same_texts(toke
     )
     assert float((with_it - without).detach()) == pytest.approx(0.3 * float(nats.detach().mean()), rel=1e-4)
     with_it.backward()
-    assert tasks[1].model.encoder.embedding.weight.grad is not None
+    assert tasks[1].model.get_parameter("encoder.embedding.weight").grad is not None
 
 
 @pytest.mark.parametrize(
@@ -783,12 +784,14 @@ def test_an_auxiliary_loss_that_there_is_not_is_refused(tokens, family, changes,
 def test_an_encoder_that_stays_frozen_gives_in_training_what_a_probe_reads(tokens, starts, name):
     start = starts[name].finetuned
     for unfreeze in ("head", "full"):
-        task = classifier_job(tokens, name, start=start, unfreeze=unfreeze, dropout=5.0).task(Context())
-        assert isinstance(task, ClassifierTask)
-        read, num_rows = task.batches.at(0, 0, 1), len(task.batches.at(0, 0, 1).ids_BT)
-        clean = task.model.features(read.ids_BT, read.mask_BT)
+        job = classifier_job(tokens, name, start=start, unfreeze=unfreeze, dropout=5.0)
+        objective = job.task(Context()).objective
+        assert isinstance(objective, Classification)
+        read = objective.batches.at(0, 0, 1)
+        num_rows = len(read.ids_BT)
+        clean = objective.model.features(read.ids_BT, read.mask_BT)
         batch = GlobalBatch(7, 3, num_rows, slice(0, num_rows))
-        trained = task.model.features(read.ids_BT, read.mask_BT, batch)
+        trained = objective.model.features(read.ids_BT, read.mask_BT, batch)
         assert torch.equal(trained, clean) == (unfreeze == "head")
 
 
@@ -836,7 +839,7 @@ def test_a_worker_without_rows_takes_part_with_nothing(tokens, kind):
     if kind == "vectors":  # how many pairs the others have is only known to them
         context.all_reduce = lambda counts: counts.add_(5)
     task = job.task(context)
-    loss = task.loss(0, (), context)
+    loss = task.objective.loss(0, (), context)
     loss.objective.backward()
     assert float(loss.nats) == 0
     assert loss.num_targets > 0
@@ -1086,7 +1089,9 @@ def test_what_only_both_texts_tell_is_learned(tmp_path, num_texts, family, chang
     job = classifier_job(tokens, family, epochs=60.0, bptt=14, unfreeze="full", dropout=0.0, **changes)
     task = job.task(Context())
     train(task, Context())
-    loss, accuracy = task._judged("train", task.batches.documents, Context())  # type: ignore[attr-defined]
+    assert isinstance(task.objective, Classification)
+    documents = task.objective.batches.documents
+    loss, accuracy = task.objective._judged("train", documents, Context())
     assert accuracy > 0.9, loss
 
 

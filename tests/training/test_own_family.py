@@ -133,7 +133,7 @@ def test_losses_of_several_workers_add_up_to_that_of_one(tokens):
         for rank in range(world):
             context = Context(rank=rank, world=world)
             task = bag_job(tokens, documents=3).task(context)
-            loss = task.loss(2, (), context)
+            loss = task.objective.loss(2, (), context)
             loss.objective.backward()
             found.append((float(loss.nats), [p.grad for p in task.model.parameters() if p.grad is not None]))
         return found

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.inference.seen import Summary, may_be_sampled, read_summary, write_summary
 from pipeline.inference.service import MEASURED
+from pipeline.inference.summary import Summary, may_be_sampled, read_summary, write_summary
 
 log = logging.getLogger(__name__)
 
 _WRITTEN_EVERY = 60.0  # seconds
 
 
-class Watcher:
+class ServiceSummary:
     """Counts and samples the documents of a service.
 
     The file's name may hold the date, as `strftime` writes it: then each day, or hour, has its summary. One

@@ -95,16 +95,16 @@ def write_summary(summary: Summary, file: Path) -> None:
 def read_summary(file: Path) -> Summary:
     """Raises ValueError if the file is missing, or no such summary."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found["format"] != _FORMAT:
-            raise ValueError(f"its format is {found['format']}, not {_FORMAT}")
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] != _FORMAT:
+            raise ValueError(f"its format is {content['format']}, not {_FORMAT}")
         summary = Summary(
-            str(found["classifier"]),
-            int(found["num_documents"]),
-            Counter({str(label): int(count) for label, count in found["labels"].items()}),
-            int(found["num_without_words"]),
+            str(content["classifier"]),
+            int(content["num_documents"]),
+            Counter({str(label): int(count) for label, count in content["labels"].items()}),
+            int(content["num_without_words"]),
         )
-        summary.add_rows(_row(each) for each in found["sample"])
+        summary.add_rows(_row(row) for row in content["sample"])
     except OSError as error:
         raise ValueError(f"{file} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -118,6 +118,6 @@ def _number(value: float) -> float | None:
     return None if np.isnan(value) else value
 
 
-def _row(found: Mapping[str, float | None]) -> Row:
-    values = (found[name] for name in ("draw", *MEASURES))
+def _row(entry: Mapping[str, float | None]) -> Row:
+    values = (entry[name] for name in ("draw", *MEASURES))
     return tuple(np.nan if value is None else float(value) for value in values)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Beside:
+class FrozenFeatures:
     """The stage `read_features` has written the features of each document, by another head start."""
 
     headstart: str
@@ -28,9 +28,9 @@ class Beside:
 
     def check(self, split: str, num_documents: int) -> None:
         """Raise ValueError if a split has features of another number of documents."""
-        if (found := len(self._of(split))) != num_documents:
+        if (num_found := len(self._of(split))) != num_documents:
             raise ValueError(
-                f"{self.folder} has features of {found:,} documents of {split}, where there are "
+                f"{self.folder} has features of {num_found:,} documents of {split}, where there are "
                 f"{num_documents:,}; run `dvc repro` for {self.headstart} first"
             )
 
@@ -41,13 +41,13 @@ class Beside:
     def _of(self, split: str) -> np.ndarray:
         file = self.folder / f"{split}.npy"
         try:
-            found: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+            features: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
             raise ValueError(
                 f"{file}: the features of {self.headstart} cannot be read ({error}); run `dvc repro` with "
                 f"{self.headstart} in run.headstarts first"
             ) from error
-        return found
+        return features
 
 
 def flat(features_NPF: np.ndarray) -> Tensor:

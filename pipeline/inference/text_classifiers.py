@@ -1,4 +1,7 @@
-"""The parts of a classifier, read from their folders: each gives probabilities for normalised texts."""
+"""The kinds of classifiers of normalised texts, and how each is loaded from its folder.
+
+One may be a part of what ships, whose probabilities are averaged.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,13 @@ from pipeline.artifacts.shipped import (
 )
 from pipeline.artifacts.tensor_folder import read_state
 from pipeline.corpus.tokenizer import Tokenizer
+from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.evaluation.probe import ProbeClassifier, num_features, pooled_features, side_by_side
 from pipeline.evaluation.tfidf import TfidfClassifier
 from pipeline.evaluation.with_tfidf import JointClassifier
-from pipeline.training.beside import flat
 from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder, form_of
 from pipeline.training.classifier import pooled_texts, predict_logits
+from pipeline.training.frozen_features import flat
 
 Ids = Callable[[Tokenizer], list[np.ndarray]]  # the texts' tokens by a tokenizer
 
@@ -65,8 +69,8 @@ class Network:
     ) -> np.ndarray:
         others = None if self.beside is None else flat(self.beside.features(ids, device, dtype))
         logits = predict_logits(self.model, ids(self.tokenizer), form_of(self.card), device, dtype, others)
-        found: np.ndarray = logits.double().softmax(1).numpy()
-        return found
+        probs: np.ndarray = logits.double().softmax(1).numpy()
+        return probs
 
     def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
         if self.head.num_choices is not None:  # it has features of each answer, not of the document
@@ -133,7 +137,7 @@ class Tfidf:
         return None
 
 
-def load_part(folder: Path) -> TextClassifier:
+def load_text_classifier(folder: Path) -> TextClassifier:
     """Load a part of whichever kind it is. Raises ValueError if the folder holds none, or is damaged."""
     kind = read_state(folder).get("kind")
     if kind == "tfidf":
@@ -152,17 +156,17 @@ def _beside(folder: Path, head: HeadCard) -> Reader | None:
     if head.beside is None:
         return None
     try:
-        found = _reader(folder / BESIDE, read_encoder(folder / BESIDE))
+        reader = _reader(folder / BESIDE, read_encoder(folder / BESIDE))
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"{folder / BESIDE} holds no encoder ({error}); train the classifier again"
         ) from error
-    if found.num_features != head.beside_width:
+    if reader.num_features != head.beside_width:
         raise ValueError(
-            f"{folder / BESIDE} gives {found.num_features:,} features, but the classifier reads "
+            f"{folder / BESIDE} gives {reader.num_features:,} features, but the classifier reads "
             f"{head.beside_width:,}; train the classifier again"
         )
-    return found
+    return reader
 
 
 def _load_probe(folder: Path) -> FrozenProbe:
@@ -183,7 +187,7 @@ def _reader(folder: Path, frozen: FrozenEncoder) -> Reader:
 
 
 def _tokenizer_of(folder: Path, card: ModelCard) -> Tokenizer:
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = load_tokenizer(folder)
     if card.tokenizer_sha256 != tokenizer.sha256:
         raise ValueError(f"the model in {folder} was trained with another tokenizer than the one there")
     return tokenizer

@@ -1,4 +1,6 @@
-"""A finished classifier is given its verdict on its validation documents, and a description of its documents.
+"""What a finished classifier carries for later: a reference sample, and how it judged validation documents.
+
+Later documents are compared with the sample, and thresholds of confidence come from the judgements.
 
 Shapes: N documents.
 """
@@ -22,7 +24,7 @@ from pipeline.evaluation.feature_space import fit_space
 from pipeline.evaluation.trust import Judged
 from pipeline.evaluation.words import vocabulary
 from pipeline.inference.predict import Predictor
-from pipeline.inference.seen import MEASURES, SAMPLE_SIZE
+from pipeline.inference.summary import MEASURES, SAMPLE_SIZE
 
 
 def reference_of(
@@ -53,8 +55,10 @@ def reference_of(
     return replace(known, sample=Sample(measures, labels))
 
 
-def write_known(classifier: Path, tokens: Path, documents: Path, training: np.ndarray, seed: int) -> None:
-    """Write both into the folder of a classifier, as `evaluate` does for the one that ships.
+def write_judged_and_reference(
+    classifier: Path, tokens: Path, documents: Path, training: np.ndarray, seed: int
+) -> None:
+    """Write both into a classifier's folder, as `evaluate` does for the one that ships.
 
     Args:
         training: indices of the labelled documents that it learned from.

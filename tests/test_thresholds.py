@@ -16,8 +16,8 @@ from pipeline.artifacts.shipped import read_judged, ship
 from pipeline.evaluation.blend import Share
 from pipeline.evaluation.trust import Judged, label_sets, least_confidence, least_probability
 from pipeline.inference.bulk import Request, label_files, label_to_lines
-from pipeline.inference.caution import CERTAINTY, Caution
 from pipeline.inference.predict import Predictor, predict_lines
+from pipeline.inference.thresholds import CERTAINTY, Guarantees
 from pipeline.training.temperature import tempered
 from tests.test_predict import copied, export
 
@@ -27,7 +27,7 @@ _EVERY = np.where(_CONFIDENCE >= 0.655, 200, 2)
 JUDGED = Judged(_CONFIDENCE, np.arange(1000) % _EVERY != 0, np.linspace(0.3, 1, 1000))
 TEXTS = ["a b c", "", "  ", "abc " * 60, "t a", "e f g h", "j", "k l m n", "o p q", "r s"]
 TEMPERATURE = 40.0  # of a network with random weights, which is far too sure
-CAUTION = Caution(most_wrong=0.05, coverage=0.9)
+GUARANTEES = Guarantees(most_wrong=0.05, coverage=0.9)
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +72,10 @@ def test_how_validation_documents_were_judged_is_read_as_it_was_written(model):
 
 
 def test_lines_say_what_is_sure_and_what_it_may_be(model, predictor):
-    lines = [json.loads(line) for line in predict_lines(TEXTS, None, [model], "fp32", caution=CAUTION)]
+    lines = [json.loads(line) for line in predict_lines(TEXTS, None, [model], "fp32", guarantees=GUARANTEES)]
     assert [(line["sure"], line["labels"]) for line in lines] == wanted(predictor)
     assert {line["sure"] for line in lines} == {True, False, None}
-    alone = [*predict_lines(TEXTS, None, [model], "fp32", "labels", CAUTION)]
+    alone = [*predict_lines(TEXTS, None, [model], "fp32", "labels", GUARANTEES)]
     assert [bool(label) for label in alone] == [bool(line["sure"]) for line in lines]
     plain = json.loads(next(predict_lines(TEXTS, None, [model], "fp32")))
     assert plain.keys() == {"label", "probabilities"}
@@ -84,7 +84,9 @@ def test_lines_say_what_is_sure_and_what_it_may_be(model, predictor):
 @pytest.mark.parametrize("ending", ["parquet", "csv", "ndjson"])
 def test_files_have_a_column_for_each(tmp_path, model, predictor, ending):
     pl.DataFrame({"text": TEXTS}).write_parquet(tmp_path / "in.parquet")
-    request = Request([str(tmp_path / "in.parquet")], ("text",), (model,), precision="fp32", caution=CAUTION)
+    request = Request(
+        [str(tmp_path / "in.parquet")], ("text",), (model,), precision="fp32", guarantees=GUARANTEES
+    )
     output = tmp_path / f"out.{ending}"
     tally = label_files(request, output, predictor)
     readers: dict[str, Any] = {"parquet": pl.read_parquet, "csv": pl.read_csv, "ndjson": pl.read_ndjson}

@@ -1,4 +1,4 @@
-"""Beside a label a person can be told whether it is sure, and which other labels are possible.
+"""Confidence thresholds and label sets for predictions: whether a label is sure, and which others may be.
 
 Both thresholds come from how the classifier judged its validation documents, so they hold for documents of
 the same kind.
@@ -18,14 +18,14 @@ CERTAINTY = 0.95  # with which no more than the wanted share of what is sure is 
 
 
 @dataclass(frozen=True)
-class Caution:
-    """A person may ask for either, for both, or for nothing (None)."""
+class Guarantees:
+    """What thresholds are to hold: either, both, or nothing (None)."""
 
     most_wrong: float | None = None  # of the documents that are called sure
     coverage: float | None = None  # of the sets of labels: so many hold the right one
 
 
-NOTHING = Caution()
+NO_GUARANTEES = Guarantees()
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,19 @@ class Thresholds:
     least_probability: float | None = None
 
     def said(self, probs_NC: np.ndarray, label_names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return what was asked for of each document: `sure`, and its `labels`, the likeliest first."""
-        found: list[dict[str, Any]] = [{} for _ in probs_NC]
+        """Return what was asked for, for each document: `sure`, and its `labels`, the likeliest first."""
+        answers: list[dict[str, Any]] = [{} for _ in probs_NC]
         if self.least_confidence is not None:
-            for each, probs_C in zip(found, probs_NC, strict=True):
-                each["sure"] = bool(probs_C.max() >= self.least_confidence)
+            for answer, probs_C in zip(answers, probs_NC, strict=True):
+                answer["sure"] = bool(probs_C.max() >= self.least_confidence)
         if self.least_probability is not None:
             sets_NC = label_sets(probs_NC, self.least_probability)
-            for each, inside_C, probs_C in zip(found, sets_NC, probs_NC, strict=True):
-                each["labels"] = [label_names[k] for k in np.argsort(-probs_C) if inside_C[k]]
-        return found
+            for answer, inside_C, probs_C in zip(answers, sets_NC, probs_NC, strict=True):
+                answer["labels"] = [label_names[k] for k in np.argsort(-probs_C) if inside_C[k]]
+        return answers
 
 
-def thresholds(caution: Caution, judged: Judged | None) -> Thresholds:
+def thresholds(guarantees: Guarantees, judged: Judged | None) -> Thresholds:
     """Return the thresholds for what is asked.
 
     Args:
@@ -57,9 +57,9 @@ def thresholds(caution: Caution, judged: Judged | None) -> Thresholds:
 
     Raises ValueError if these documents are missing, too few or too often wrong to show what is asked for.
     """
-    if caution == NOTHING:
+    if guarantees == NO_GUARANTEES:
         return Thresholds()
-    for name, share in (("most wrong", caution.most_wrong), ("label sets", caution.coverage)):
+    for name, share in (("most wrong", guarantees.most_wrong), ("label sets", guarantees.coverage)):
         if share is not None and not 0 < share < 1:
             raise ValueError(f"{name}: {share:g} is no share; give a number between 0 and 1")
     if judged is None:
@@ -68,19 +68,19 @@ def thresholds(caution: Caution, judged: Judged | None) -> Thresholds:
             "documents: that in data/classifier, in data/distilled, or an ONNX export"
         )
     confidence = probability = None
-    if caution.most_wrong is not None:
-        confidence = least_confidence(judged, caution.most_wrong, CERTAINTY)
+    if guarantees.most_wrong is not None:
+        confidence = least_confidence(judged, guarantees.most_wrong, CERTAINTY)
         if confidence is None:
             raise ValueError(
                 f"{len(judged.right_N):,} validation documents do not show, with a certainty of "
-                f"{CERTAINTY:.0%}, a confidence above which at most {caution.most_wrong:g} of the labels are "
-                "wrong; allow more, or set more documents aside for validation"
+                f"{CERTAINTY:.0%}, a confidence above which at most {guarantees.most_wrong:g} of the labels "
+                "are wrong; allow more, or set more documents aside for validation"
             )
-    if caution.coverage is not None:
-        probability = least_probability(judged.at_label_N, caution.coverage)
+    if guarantees.coverage is not None:
+        probability = least_probability(judged.at_label_N, guarantees.coverage)
         if probability == 0:
             raise ValueError(
                 f"{len(judged.right_N):,} validation documents cannot show which sets hold the right label "
-                f"in {caution.coverage:g} of all cases, so each would have all labels; ask for less"
+                f"in {guarantees.coverage:g} of all cases, so each would have all labels; ask for less"
             )
     return Thresholds(confidence, probability)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from pipeline.corpus.data_quality import remarks_on
 from pipeline.corpus.document_files import DocumentsInfo, SplitSize
-from pipeline.corpus.remarks import remarks_on
 
 NAMES = ("BAD", "bad", "good")
 

@@ -1,0 +1,205 @@
+"""Relations of head starts: what the training of one needs of another one, or of a file from elsewhere.
+
+Each relation is one entry of `RELATIONS`. From it follow the refusal of circles and of a wrong order, the
+modules and families in the fingerprint of a stage, the hash by which DVC notices a change (the links of
+`choose_tokens`), and the content in the key of a run. What only a family knows of a relation is checked where
+it is resolved, in `pipeline.project.headstarts`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pipeline.files.manifest import content_hash
+from pipeline.project.params import Params
+from pipeline.settings.messages import nearest
+
+Needs = Literal["file", "settings", "model", "features"]
+Trained = Literal["no matter", "too", "before"]
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A setting of a head start that names another head start, or a file.
+
+    Attributes:
+        setting: its key below `headstarts.NAME`.
+        needs: what a stage reads of the other: a file of a person's own, the settings that it is trained by,
+            its model of the same stage, or its features.
+        stages: the training stages that need it.
+        code: modules that only head starts with the relation load, so that others do not depend on them.
+        trains: whether the other's family is trained in these stages, so that its code counts.
+        trained: whether `run.headstarts` has to train the other too, or before this one.
+        settings: those of the other that the stages depend on; `sections` are those of params.yaml.
+        excludes: settings that the head start may not have beside this one.
+        other_lacks: settings that the other may not have: so there are no chains, and no circles.
+        same: settings in which the two have to agree.
+    """
+
+    setting: str
+    needs: Needs
+    stages: tuple[str, ...]
+    code: Callable[[Params, str], str]
+    trains: bool = False
+    trained: Trained = "no matter"
+    settings: frozenset[str] = frozenset()
+    sections: tuple[str, ...] = ()
+    excludes: tuple[str, ...] = ()
+    other_lacks: tuple[str, ...] = ()
+    same: tuple[str, ...] = ()
+
+    def other(self, params: Params, name: str) -> str | None:
+        """The head start or file that `name` is related to, as it is written; None without the relation."""
+        head_start = params.headstarts[name]
+        section, _, key = self.setting.rpartition(".")
+        if section:  # of a section that head starts lay their own settings over
+            own = getattr(head_start, section).get(key, getattr(getattr(params, section), key))
+        else:
+            own = getattr(head_start, key)
+        return None if own is None else str(own)
+
+
+def _importer(params: Params, name: str) -> str:
+    from models.family import lookup
+
+    family = lookup(params.headstarts[name].family, f"headstarts.{name}.family")
+    return f"pipeline.stages._imported_{'network' if family.imports_networks else 'vectors'}"
+
+
+RELATIONS = (
+    Relation("weights", needs="file", stages=("pretrain_lm",), code=_importer),
+    Relation(
+        "embedding_from",
+        needs="settings",
+        stages=("pretrain_lm",),
+        code=lambda params, name: "pipeline.stages._trained_embedding",
+        trains=True,
+        settings=frozenset(("family", "config", "pretrain_lm")),
+        excludes=("weights",),
+        other_lacks=("weights", "embedding_from"),
+    ),
+    Relation(
+        "teacher",
+        needs="model",
+        stages=("pretrain_lm", "finetune_lm"),
+        code=lambda params, name: "pipeline.stages._teacher",
+        trains=True,
+        trained="before",
+        settings=frozenset(("family", "config", "pretrain_lm", "finetune_lm")),
+        sections=("distillation",),
+        excludes=("weights", "embedding_from"),
+        other_lacks=("teacher",),
+        same=("tokenizer",),  # they have to read the same tokens
+    ),
+    Relation(
+        "finetune_classifier.beside",
+        needs="features",
+        stages=("finetune_classifier",),
+        code=lambda params, name: "pipeline.stages._frozen_encoder",
+        trained="too",
+    ),
+)
+
+
+def related(params: Params, name: str, stage: str) -> Iterator[tuple[Relation, str]]:
+    """Yield the relations that a stage of a head start needs, each with the other head start or the file."""
+    for relation in RELATIONS:
+        if stage in relation.stages and (other := relation.other(params, name)) is not None:
+            yield relation, other
+
+
+def code_of(params: Params, names: Iterable[str], stage: str) -> tuple[list[str], list[str]]:
+    """The modules that relations add to a stage of these head starts, and the head starts trained in it."""
+    modules, trained = dict[str, None](), dict[str, None]()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop(0)
+        if name in trained:
+            continue
+        trained[name] = None
+        for relation, other in related(params, name, stage):
+            modules[relation.code(params, name)] = None
+            waiting += [other] if relation.trains else []
+    return list(modules), list(trained)
+
+
+def digest(params: Params, relation: Relation, name: str, other: str) -> str:
+    """The hash of what a head start needs of another one or of a file, but for what DVC watches itself.
+
+    Raises ValueError if the file is missing.
+    """
+    if relation.needs == "file":
+        if not Path(other).exists():
+            raise ValueError(
+                f"headstarts.{name}.{relation.setting} is {other}, which does not exist; put the file or "
+                "folder of weights there"
+            )
+        return content_hash(Path(other))
+    needed = {
+        (each.setting, further): digest(params, each, other, further)
+        for stage in relation.stages
+        for each, further in related(params, other, stage)
+    }
+    content = [
+        params.headstarts[other].model_dump_json(include=set(relation.settings)),
+        *(getattr(params, section).model_dump_json() for section in relation.sections),
+        *needed.values(),
+    ]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+
+def check_relations(params: Params) -> None:
+    """Raise ValueError for a head start that is related to none, to itself, in a circle or a wrong order."""
+    for name in params.headstarts:
+        for relation in RELATIONS:
+            other = relation.other(params, name)
+            if other is not None and relation.needs in ("settings", "model"):
+                _check(params, relation, name, other)
+
+
+def _check(params: Params, relation: Relation, name: str, other: str) -> None:
+    key = f"headstarts.{name}.{relation.setting}"
+    if other not in params.headstarts:
+        raise ValueError(f"{key} names {other!r}, which there is not; {nearest(other, params.headstarts)}")
+    _check_other_than(name, other, key)
+    ours, theirs = params.headstarts[name], params.headstarts[other]
+    for setting in relation.excludes:
+        if getattr(ours, setting) is not None:
+            raise ValueError(
+                f"{key} is {other}, but headstarts.{name}.{setting} is set, too; set one to null"
+            )
+    for setting in relation.other_lacks:
+        if getattr(theirs, setting) is not None:
+            raise ValueError(
+                f"{key} is {other}, which has {setting} of its own; name one whose {setting} is null, or set "
+                "this key to null"
+            )
+    for setting in relation.same:
+        if (own := getattr(ours, setting)) != (others := getattr(theirs, setting)):
+            raise ValueError(
+                f"{key} is {other}, whose {setting} is {others}, but that of {name} is {own}; set one of "
+                "the two"
+            )
+    check_order(params, relation.trained, name, other, key)
+
+
+def _check_other_than(name: str, other: str, key: str) -> None:
+    if other == name:
+        raise ValueError(f"{key} is {name} itself; name another head start, or set it to null")
+
+
+def check_order(params: Params, trained: Trained, name: str, other: str, key: str) -> None:
+    """Raise ValueError, naming `key`, if the other is the head start itself, or not trained in time."""
+    _check_other_than(name, other, key)
+    order = params.run.headstarts
+    if trained == "too" and other not in order:
+        raise ValueError(f"{key} is {other}, which run.headstarts does not train; name it there")
+    if trained == "before" and name in order and other not in order[: order.index(name)]:
+        raise ValueError(
+            f"{key} is {other}, which run.headstarts does not name before {name}; name it there, so that it "
+            "is trained first"
+        )
