@@ -61,8 +61,8 @@ def test_a_class_that_neither_occurs_nor_is_predicted_has_an_f1_of_zero():
 def test_calibration_error_is_the_mean_gap_weighted_by_documents(predictions):
     labels, probs = predictions
     table = calibration_table(labels, probs, 10)
-    by_hand = sum(row["num_documents"] * abs(row["accuracy"] - row["confidence"]) for row in table) / 300
-    assert sum(row["num_documents"] for row in table) == 300
+    by_hand = sum(row.num_documents * abs(row.accuracy - row.confidence) for row in table) / 300
+    assert sum(row.num_documents for row in table) == 300
     found = classification_metrics(labels, probs, SETTINGS, seed=1).calibration_error
     assert found == pytest.approx(by_hand, abs=1e-6)
 
@@ -87,7 +87,7 @@ def test_confusion_has_a_row_for_each_document(predictions):
     labels, probs = predictions
     rows = confusion(labels, probs, ["a", "b", "c"])
     assert len(rows) == 300
-    right = sum(row["actual"] == row["predicted"] for row in rows)
+    right = sum(row.actual == row.predicted for row in rows)
     accuracy = classification_metrics(labels, probs, SETTINGS, seed=1).accuracy.value
     assert right / 300 == pytest.approx(accuracy)
 

@@ -23,6 +23,15 @@ from pipeline.figures.classifiers import Baselines, LabelSets, Leakage, Rival, T
 from pipeline.figures.estimates import Difference, Estimate, Interval, Spent
 from pipeline.figures.files import dumped, write_figures
 from pipeline.figures.label_curve import InContext
+from pipeline.figures.predictions import (
+    Attention,
+    CalibrationBin,
+    ExplainedText,
+    Mistake,
+    Prediction,
+    RiskPoint,
+    WordWeight,
+)
 from pipeline.figures.scaling import (
     Budget,
     Check,
@@ -175,13 +184,13 @@ def figures() -> Figures:
         labelled=Labelled(evaluation, label_curve),
         metrics=metrics,
         curves={f"{stage}-ulmfit": curve for stage in data.TRAININGS},
-        confusion=[{"actual": EVIL, "predicted": EVIL}, {"actual": EVIL, "predicted": "b"},
-                   {"actual": "b", "predicted": "b"}],
-        calibration=[{"confidence": 0.8, "accuracy": 0.7, "num_documents": 50.0}],
-        errors=[{"actual": EVIL, "predicted": "b", "confidence": 0.9, "leaked": False,
-                 "tokens": [[EVIL, 0.5], [" &", -0.2]]}],
-        risk=[{"classifier": "ulmfit", "coverage": 0.5, "error": 0.02},
-              {"classifier": "tfidf", "coverage": 1.0, "error": 0.2}],
+        confusion=[Prediction(actual=EVIL, predicted=EVIL), Prediction(actual=EVIL, predicted="b"),
+                   Prediction(actual="b", predicted="b")],
+        calibration=[CalibrationBin(confidence=0.8, accuracy=0.7, num_documents=50)],
+        errors=[Mistake(actual=EVIL, predicted="b", confidence=0.9, leaked=False,
+                        tokens=[(EVIL, 0.5), (" &", -0.2)])],
+        risk=[RiskPoint(classifier=ULMFIT, coverage=0.5, error=0.02),
+              RiskPoint(classifier=TFIDF, coverage=1.0, error=0.2)],
     )  # fmt: skip
 
 
@@ -504,11 +513,11 @@ def test_a_probe_of_an_ensemble_costs_what_all_its_members_do(figures):
 
 
 def test_what_attention_looked_at_is_on_the_page(figures):
-    found = {
-        "num_documents": 500,
-        "words": [{"word": EVIL, "times_even": 12.34, "count": 1_234}],
-        "texts": [{"actual": EVIL, "predicted": "b", "tokens": [["the", 0.1], [EVIL, 0.9]]}],
-    }
+    found = Attention(
+        num_documents=500,
+        words=[WordWeight(word=EVIL, times_even=12.34, count=1_234)],
+        texts=[ExplainedText(actual=EVIL, predicted="b", tokens=[("the", 0.1), (EVIL, 0.9)])],
+    )
     html = page(dataclasses.replace(figures, attention={"ulmfit": found}), Provenance())
     assert "looked at most in 500 test documents" in html
     assert "12.3" in html
@@ -595,7 +604,7 @@ def test_the_headline_is_a_dozen_figures(figures):
 
 def test_each_class_is_counted_and_one_that_is_never_predicted_is_named(figures):
     """EVIL is answered once of its two, b once of its one; c never."""
-    confusion = [*figures.confusion, {"actual": "c", "predicted": "b"}]
+    confusion = [*figures.confusion, Prediction(actual="c", predicted="b")]
     figures = dataclasses.replace(figures, confusion=confusion)
     rows = {row["class"]: row for row in tables.classes(figures)}
     assert rows["b"] == {
@@ -962,8 +971,8 @@ def planted(value: Any, text: str) -> Any:
         return type(value)(**fields)
     if isinstance(value, dict):
         return {planted(key, text): planted(each, text) for key, each in value.items()}
-    if isinstance(value, list):
-        return [planted(each, text) for each in value]
+    if isinstance(value, list | tuple):
+        return type(value)(planted(each, text) for each in value)
     return text if value == EVIL else value
 
 

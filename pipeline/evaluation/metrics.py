@@ -12,6 +12,7 @@ import numpy as np
 from pipeline.evaluation.settings import Evaluate
 from pipeline.figures.classifiers import Scores
 from pipeline.figures.estimates import Difference, Estimate
+from pipeline.figures.predictions import CalibrationBin, Prediction
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
@@ -97,25 +98,23 @@ def confident_errors(labels: np.ndarray, probs: np.ndarray, count: int) -> list[
     return [int(place) for place in wrong[np.argsort(-probs[wrong].max(1), kind="stable")][:count]]
 
 
-def confusion(labels: np.ndarray, probs: np.ndarray, names: Sequence[str]) -> list[dict[str, str]]:
-    """Return a row for each document, as DVC's confusion template expects."""
-    predicted = probs.argmax(1)
-    return [
-        {"actual": names[int(a)], "predicted": names[int(p)]} for a, p in zip(labels, predicted, strict=True)
-    ]
+def confusion(labels: np.ndarray, probs: np.ndarray, names: Sequence[str]) -> list[Prediction]:
+    """Return one for each document, as DVC's confusion template expects."""
+    pairs = zip(labels, probs.argmax(1), strict=True)
+    return [Prediction(actual=names[int(a)], predicted=names[int(p)]) for a, p in pairs]
 
 
-def calibration_table(labels: np.ndarray, probs: np.ndarray, num_bins: int) -> list[dict[str, float]]:
+def calibration_table(labels: np.ndarray, probs: np.ndarray, num_bins: int) -> list[CalibrationBin]:
     """Return mean confidence and accuracy of each bin of confidence that holds documents."""
     confidence = probs.max(1)
     right = probs.argmax(1) == labels
     bins = np.minimum((confidence * num_bins).astype(int), num_bins - 1)
     return [
-        {
-            "confidence": float(confidence[bins == k].mean()),
-            "accuracy": float(right[bins == k].mean()),
-            "num_documents": int((bins == k).sum()),
-        }
+        CalibrationBin(
+            confidence=float(confidence[bins == k].mean()),
+            accuracy=float(right[bins == k].mean()),
+            num_documents=int((bins == k).sum()),
+        )
         for k in range(num_bins)
         if (bins == k).any()
     ]

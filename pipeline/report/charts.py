@@ -8,9 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeline.figures.classifiers import Threshold
+from pipeline.figures.predictions import CalibrationBin, RiskPoint
 from pipeline.figures.scaling import IsoflopPoint, ScalingFigures
 from pipeline.figures.sweeps import Ablation, SearchFigures
-from pipeline.report.figures import ConfusionRow, PointRow, PriceRow, RiskRow, Row
+from pipeline.report.figures import ConfusionRow, PointRow, PriceRow, Row, name_of
 
 # Safe for colour-blind readers (Okabe & Ito 2008), and legible on white and on near black.
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"]
@@ -288,25 +289,26 @@ def confusion(rows: Sequence[ConfusionRow]) -> Any:
     return _sized(alt.layer(squares, numbers), height=max(160, 26 * num_labels))
 
 
-def risk_coverage(rows: Sequence[RiskRow], thresholds: Sequence[Threshold]) -> Any:
+def risk_coverage(points: Sequence[RiskPoint], thresholds: Sequence[Threshold]) -> Any:
     """Error by the share of documents that is labelled, a line a classifier, and where the thresholds lie."""
     import altair as alt
 
     x = alt.X("coverage:Q", title="labelled, the most confident first", axis=alt.Axis(format="%"),
               scale=alt.Scale(domain=[0, 1]))  # fmt: skip
     y = alt.Y("error:Q", title="error of these", axis=alt.Axis(format="%"))
-    names = list(dict.fromkeys(row.classifier for row in rows))
+    rows = [each.model_dump() | {"classifier": name_of(each.classifier)} for each in points]
+    names = list(dict.fromkeys(row["classifier"] for row in rows))
     places = [
         {"most_wrong": each.most_wrong, "coverage": each.coverage, "error": each.error.value}
         for each in thresholds
         if each.error is not None
     ]
     lines = (
-        alt.Chart(_data([asdict(row) for row in rows]))
+        alt.Chart(_data(rows))
         .mark_line(interpolate="step-after")
         .encode(x=x, y=y, color=_colour("classifier:N", "", names))
     )
-    points = (
+    marks = (
         alt.Chart(_data(places))
         .mark_point(filled=True, size=90, color="#888888", opacity=1)
         .encode(
@@ -319,7 +321,7 @@ def risk_coverage(rows: Sequence[RiskRow], thresholds: Sequence[Threshold]) -> A
             ],
         )
     )
-    return _sized(alt.layer(lines, points) if places else lines)
+    return _sized(alt.layer(lines, marks) if places else lines)
 
 
 def drift(
@@ -377,8 +379,10 @@ def _distances(differences: Sequence[Row]) -> Any:
     return (base.mark_line(opacity=0.5) + points).properties(width=380, height=200)
 
 
-def calibration(rows: Sequence[Row]) -> Any:
+def calibration(bins: Sequence[CalibrationBin]) -> Any:
     import altair as alt
+
+    rows = [each.model_dump() for each in bins]
 
     ideal = (
         alt.Chart(_data([{"confidence": 0.0, "accuracy": 0.0}, {"confidence": 1.0, "accuracy": 1.0}]))

@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.figures.classifiers import CandidateFigures, EvaluateFigures
 from pipeline.figures.files import F, checked, read_figures
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures, LabelsNeeded
+from pipeline.figures.predictions import Attention, CalibrationBin, Mistake, Prediction, RiskPoint
 from pipeline.figures.scaling import ScalingFigures
 from pipeline.figures.studies import ChoosingStudy
 from pipeline.figures.sweeps import AblationFigures, DistilFigures, SearchFigures
@@ -66,14 +67,14 @@ class Figures:
     labelled: Labelled | None  # None without labels: no classifier was trained
     metrics: Mapping[str, Mapping[str, Any]]  # of the other stages, by file name
     curves: Mapping[str, Sequence[Row]]  # of each training, by stage and head start
-    confusion: Sequence[Row]  # actual, predicted
-    calibration: Sequence[Row]
-    errors: Sequence[Mapping[str, Any]]
+    confusion: Sequence[Prediction]
+    calibration: Sequence[CalibrationBin]
+    errors: Sequence[Mistake]
     studies: Mapping[str, Study] = field(default_factory=dict)  # of commands beside the route
     corpora: Sequence[str] = CORPORA
     # The weights of attention pooling, for each head start that pools by it.
-    attention: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    risk: Sequence[Row] = ()  # classifier, coverage, error
+    attention: Mapping[str, Attention] = field(default_factory=dict)
+    risk: Sequence[RiskPoint] = ()
     distilled: DistilFigures | None = None
     ablations: AblationFigures | None = None
     search: SearchFigures | None = None
@@ -142,11 +143,11 @@ def read(
         labelled=labelled,
         metrics=found,
         curves={name: _csv(curves / f"{name}.csv") for name in trainings},
-        confusion=_csv(evaluation / "confusion.csv") if has_labels else [],
-        calibration=_csv(evaluation / "calibration.csv") if has_labels else [],
-        risk=_csv(evaluation / "risk_coverage.csv") if has_labels else [],
-        errors=_json(evaluation / "errors.json") if has_labels else [],
-        attention=_json(evaluation / "attention.json") if has_labels else {},
+        confusion=_table(Prediction, evaluation / "confusion.csv") if has_labels else [],
+        calibration=_table(CalibrationBin, evaluation / "calibration.csv") if has_labels else [],
+        risk=_table(RiskPoint, evaluation / "risk_coverage.csv") if has_labels else [],
+        errors=_texts(Mistake, evaluation / "errors.json") if has_labels else [],
+        attention=_attention(evaluation / "attention.json") if has_labels else {},
         studies=studies,
         corpora=corpora,
         distilled=_sweep(DistilFigures, metrics / "distil_classifier.json"),
@@ -186,10 +187,27 @@ def _json(file: Path) -> Any:
         raise ValueError(f"{file} is not valid JSON: {error}; rerun the stage that wrote it") from error
 
 
+def _table(kind: type[F], file: Path) -> list[F]:
+    """The rows of a table that a stage wrote."""
+    return [checked(kind, row, str(file)) for row in _rows(file)]
+
+
+def _texts(kind: type[F], file: Path) -> list[F]:
+    return [checked(kind, each, str(file)) for each in _json(file)]
+
+
+def _attention(file: Path) -> dict[str, Attention]:
+    return {name: checked(Attention, each, str(file)) for name, each in _json(file).items()}
+
+
 def _csv(file: Path) -> list[Row]:
+    return [{name: _value(text) for name, text in row.items()} for row in _rows(file)]
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
     try:
         with file.open(newline="", encoding="utf-8") as lines:
-            return [{name: _value(text) for name, text in row.items()} for row in csv.DictReader(lines)]
+            return list(csv.DictReader(lines))
     except FileNotFoundError as error:
         raise ValueError(f"{file}: no such file; run `dvc repro` first") from error
 
@@ -247,23 +265,6 @@ def labels_to_match(figures: Figures, arm: Arm, count: int) -> dict[Arm, LabelsN
         for trained, row in figures.curve.in_context.labels_needed.items()
         if count in row.get(arm, {})
     }
-
-
-@dataclass(frozen=True)
-class RiskRow:
-    """The error of the test documents that a classifier is most confident of, by their share."""
-
-    classifier: str
-    coverage: float
-    error: float
-
-
-def risk_coverage(figures: Figures) -> list[RiskRow]:
-    """Error by the share of test documents that is labelled, of what ships and of TF-IDF."""
-    return [
-        RiskRow(name_of(Arm.parse(str(row["classifier"]))), row["coverage"], row["error"])
-        for row in figures.risk
-    ]
 
 
 @dataclass(frozen=True)
@@ -414,8 +415,8 @@ class ConfusionRow:
 
 def confusion_counts(figures: Figures) -> list[ConfusionRow]:
     """A row for each pair of labels."""
-    counts = Counter((str(row["actual"]), str(row["predicted"])) for row in figures.confusion)
-    totals = Counter(str(row["actual"]) for row in figures.confusion)
+    counts = Counter((row.actual, row.predicted) for row in figures.confusion)
+    totals = Counter(row.actual for row in figures.confusion)
     return [
         ConfusionRow(actual, predicted, counts[actual, predicted], counts[actual, predicted] / totals[actual])
         for actual in sorted(totals)

@@ -125,8 +125,8 @@ def cut_shares(figures: Figures) -> dict[str, float]:
 
 def never_predicted(figures: Figures) -> list[str]:
     """The classes that the classifier never answers."""
-    actual, predicted = ({str(row[key]) for row in figures.confusion} for key in ("actual", "predicted"))
-    return sorted(actual - predicted)
+    actual = {row.actual for row in figures.confusion}
+    return sorted(actual - {row.predicted for row in figures.confusion})
 
 
 def failed_thresholds(figures: Figures) -> list[float]:

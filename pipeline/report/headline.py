@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pipeline.report.figures import TRAININGS, Figures
 from pipeline.settings.arm import TFIDF
 
+Headline = dict[str, str | int | float]
 
-def headline_figures(figures: Figures) -> dict[str, Any]:
+
+def headline_figures(figures: Figures) -> Headline:
     """A dozen figures: errors, the measure of each language model, the best arms with few labels, minutes."""
     found = _of_labels(figures) if figures.has_labels else {}
     for name in figures.head_starts:
@@ -21,10 +21,10 @@ def headline_figures(figures: Figures) -> dict[str, Any]:
     return found
 
 
-def _of_labels(figures: Figures) -> dict[str, Any]:
+def _of_labels(figures: Figures) -> Headline:
     found = figures.evaluate
     error, tfidf = found.error, found.baselines.tfidf
-    headline: dict[str, Any] = {
+    headline: Headline = {
         "ships": str(found.shipped),
         "test_error": _rounded(error.value),  # DVC takes a key `error` for a failure of its own
         "test_error_low": _rounded(error.low),
@@ -35,7 +35,7 @@ def _of_labels(figures: Figures) -> dict[str, Any]:
     return headline | _with_fewest_labels(figures)
 
 
-def _with_fewest_labels(figures: Figures) -> dict[str, Any]:
+def _with_fewest_labels(figures: Figures) -> Headline:
     """The best arm, its error and that of TF-IDF with the fewest labels of the curve."""
     curve = figures.curve
     fewest = min(curve.labels)
@@ -43,7 +43,7 @@ def _with_fewest_labels(figures: Figures) -> dict[str, Any]:
     if not errors:
         return {}
     best = min(errors, key=lambda arm: errors[arm])
-    headline = {
+    headline: Headline = {
         "few_labels": fewest,
         "best_with_few_labels": str(best),
         "error_with_few_labels": _rounded(errors[best]),

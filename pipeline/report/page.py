@@ -241,9 +241,9 @@ def _result(figures: Figures) -> str:
     ]
     calibration = [
         {
-            "confidence": f"{row['confidence']:.1%}",
-            "accuracy": f"{row['accuracy']:.1%}",
-            "documents": f"{row['num_documents']:.0f}",
+            "confidence": f"{row.confidence:.1%}",
+            "accuracy": f"{row.accuracy:.1%}",
+            "documents": str(row.num_documents),
         }
         for row in figures.calibration
     ]
@@ -278,7 +278,7 @@ def _trust(figures: Figures) -> str:
         + _table(trust.selective(figures))
         + _figure(
             "risk-coverage",
-            charts.risk_coverage(data.risk_coverage(figures), trust.thresholds(figures)),
+            charts.risk_coverage(figures.risk, trust.thresholds(figures)),
             f"Test error by the share of documents that is labelled; the points are the thresholds. "
             f"{trust.area(figures)}",
         )
@@ -302,8 +302,8 @@ def _errors(figures: Figures) -> str:
         "against it; a deeper shade means more.</p>"
     )
     return note + "".join(
-        f"<h3>{escape(error['actual'])}, labelled {escape(error['predicted'])} "
-        f"({error['confidence']:.0%} confident)</h3><p class='tokens'>{_tokens(error['tokens'])}</p>"
+        f"<h3>{escape(error.actual)}, labelled {escape(error.predicted)} "
+        f"({error.confidence:.0%} confident)</h3><p class='tokens'>{_tokens(error.tokens)}</p>"
         for error in figures.errors
     )
 
@@ -313,15 +313,15 @@ def _attention(figures: Figures) -> str:
         f"<h3>{escape(name)}</h3><p class='note'>{escape(sentences.attention(found))}</p>"
         + _table(tables.looked_at(found))
         + "".join(
-            f"<p class='tokens'><b>{escape(text['actual'])}</b>, labelled {escape(text['predicted'])}: "
-            f"{_tokens(text['tokens'])}</p>"
-            for text in found["texts"]
+            f"<p class='tokens'><b>{escape(text.actual)}</b>, labelled {escape(text.predicted)}: "
+            f"{_tokens(text.tokens)}</p>"
+            for text in found.texts
         )
         for name, found in figures.attention.items()
     )
 
 
-def _tokens(tokens: Sequence[Sequence[Any]]) -> str:
+def _tokens(tokens: Sequence[tuple[str, float]]) -> str:
     most = max((abs(value) for _, value in tokens), default=0.0) or 1.0
     return "".join(
         f'<span style="background: rgba(var(--{"for" if value > 0 else "against"}), '

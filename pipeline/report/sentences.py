@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.figures.classifiers import Rival
 from pipeline.figures.estimates import Spent
 from pipeline.figures.label_curve import ByArm, ByCount
+from pipeline.figures.predictions import Attention
 from pipeline.figures.studies import ChoosingStudy
 from pipeline.report import findings
 from pipeline.report.figures import TRAININGS, Figures, beside, name_of
@@ -371,10 +372,10 @@ def cuts(figures: Figures) -> list[str]:
     ]
 
 
-def attention(found: Mapping[str, Any]) -> str:
+def attention(found: Attention) -> str:
     """Explain the table and the texts of attention weights."""
     return (
-        f"The words that attention pooling looked at most in {found['num_documents']:,} test documents, by "
+        f"The words that attention pooling looked at most in {found.num_documents:,} test documents, by "
         "how many times the weight that they would have if it looked at all alike; and some of the "
         "documents, where a deeper shade is more weight."
     )

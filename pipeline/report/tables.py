@@ -8,6 +8,7 @@ from typing import Any
 from pipeline.evaluation.drift import Moved
 from pipeline.figures.classifiers import CandidateFigures, Scores
 from pipeline.figures.estimates import Spent
+from pipeline.figures.predictions import Attention
 from pipeline.figures.studies import ChoosingStudy
 from pipeline.figures.sweeps import MeasuredClassifier
 from pipeline.report.figures import (
@@ -184,15 +185,15 @@ def anatomy(study: Mapping[str, Any]) -> Table:
     ]
 
 
-def looked_at(found: Mapping[str, Any]) -> Table:
+def looked_at(found: Attention) -> Table:
     """The words that attention looks at most."""
     return [
         {
-            "word": row["word"],
-            "times an even share": f"{row['times_even']:.1f}",
-            "occurrences": f"{row['count']:,}",
+            "word": each.word,
+            "times an even share": f"{each.times_even:.1f}",
+            "occurrences": f"{each.count:,}",
         }
-        for row in found["words"]
+        for each in found.words
     ]
 
 

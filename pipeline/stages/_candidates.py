@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ from pipeline.evaluation.probe import ProbeClassifier, fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
 from pipeline.figures.estimates import Spent
+from pipeline.figures.predictions import Attention, ExplainedText, WordWeight
 from pipeline.machine.cost import Cost
 from pipeline.project.params import Params
 from pipeline.project.project import Project
@@ -150,7 +150,7 @@ class Candidate:
     is_frozen: bool = False  # its head starts were not fine-tuned as classifiers
     write: Callable[[Path], None] = lambda folder: None
     explain: Callable[[int, int], list[tuple[str, float]]] | None = None  # (test document, label)
-    looked_at: Callable[[], dict[str, Any]] | None = None  # by its attention pooling
+    looked_at: Callable[[], Attention] | None = None  # by its attention pooling
 
     @property
     def weights(self) -> dict[Arm, float]:
@@ -200,7 +200,7 @@ def network(name: str, data: Data, classifiers: Path, features: Path) -> Candida
     def write(aside: Path) -> None:
         shutil.copytree(folder, aside)
 
-    def looked_at() -> dict[str, Any]:
+    def looked_at() -> Attention:
         return _looked_at(model, card, tokens, load_tokenizer(data.tokenizer_of(name)), data, test)
 
     return Candidate(
@@ -218,7 +218,7 @@ def network(name: str, data: Data, classifiers: Path, features: Path) -> Candida
 
 def _looked_at(
     model: Classifier, card: ModelCard, tokens: Path, tokenizer: Tokenizer, data: Data, probs: np.ndarray
-) -> dict[str, Any]:
+) -> Attention:
     """The words that attention pooling looks at most, and some texts with the weights of their tokens."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     places = evenly(len(data.test.documents), _LOOKED_AT)
@@ -230,18 +230,18 @@ def _looked_at(
     begins_V = beginnings_of_words(tokens)
     found = attended(model, documents, form_of(card), shown, tokenizer, begins_V, device)
     names, labels = data.label_names, data.test.labels
-    return {
-        "num_documents": len(places),
-        "words": [asdict(each) for each in most_looked_at(found)],
-        "texts": [
-            {
-                "actual": names[labels[places[k]]],
-                "predicted": names[int(probs[places[k]].argmax())],
-                "tokens": [(token.text, round(token.weight, 4)) for token in found[k]],
-            }
+    return Attention(
+        num_documents=len(places),
+        words=[WordWeight(**asdict(each)) for each in most_looked_at(found)],
+        texts=[
+            ExplainedText(
+                actual=names[labels[places[k]]],
+                predicted=names[int(probs[places[k]].argmax())],
+                tokens=[(token.text, round(token.weight, 4)) for token in found[k]],
+            )
             for k in evenly(len(places), _SHOWN)
         ],
-    }
+    )
 
 
 def evenly(size: int, most: int) -> np.ndarray:

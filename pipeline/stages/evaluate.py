@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,6 +25,9 @@ from pipeline.figures.classifiers import (
     Rival,
     Validation,
 )
+from pipeline.figures.estimates import Figure
+from pipeline.figures.files import dumped
+from pipeline.figures.predictions import Mistake, RiskPoint
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.inference.predict import Predictor
@@ -163,13 +165,18 @@ def _write_tables(
     """Write the tables that the report and DVC draw, and the probabilities for test documents."""
     labels, probs = data.test.labels, shipped.test
     wrong = evaluation.confident_errors(labels, probs, settings.confident_errors)
-    errors = [_error(place, shipped, found, data) for place in wrong]
-    attention = {str(arm): each.looked_at() for arm, each in found.items() if each.looked_at is not None}
+    errors = [dumped(_mistake(place, shipped, found, data)) for place in wrong]
+    attention = {
+        str(arm): dumped(each.looked_at()) for arm, each in found.items() if each.looked_at is not None
+    }
+    tables: dict[str, Sequence[Figure]] = {
+        "confusion": evaluation.confusion(labels, probs, data.label_names),
+        "calibration": evaluation.calibration_table(labels, probs, settings.calibration_bins),
+        "risk_coverage": _risk_coverage(found, shipped.arm, data),
+    }
     with atomic_folder(out) as folder:
-        write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, data.label_names))
-        table = evaluation.calibration_table(labels, probs, settings.calibration_bins)
-        write_csv(folder / "calibration.csv", table)
-        write_csv(folder / "risk_coverage.csv", _risk_coverage(found, shipped.arm, data))
+        for name, rows in tables.items():
+            write_csv(folder / f"{name}.csv", [dumped(row) for row in rows])
         np.save(folder / "probabilities.npy", probs.astype(np.float32))
         (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
         (folder / "attention.json").write_text(json.dumps(attention, ensure_ascii=False), encoding="utf-8")
@@ -202,15 +209,15 @@ def _unseen(data: Data) -> np.ndarray:
     return unseen if unseen.any() else np.ones(len(unseen), dtype=bool)
 
 
-def _risk_coverage(found: Mapping[Arm, Candidate], shipped: Arm, data: Data) -> list[dict[str, str | float]]:
+def _risk_coverage(found: Mapping[Arm, Candidate], shipped: Arm, data: Data) -> list[RiskPoint]:
     """Error by share of the unseen test documents that is labelled; of TF-IDF, too."""
-    rows: list[dict[str, str | float]] = []
+    rows: list[RiskPoint] = []
     unseen = _unseen(data)
     for arm in dict.fromkeys((shipped, *([TFIDF] if TFIDF in found else []))):
         judged = trust.Judged.of(found[arm].test[unseen], data.test.labels[unseen])
         coverage, error = trust.risk_coverage(judged)
         rows += [
-            {"classifier": str(arm), "coverage": coverage[k], "error": error[k]}
+            RiskPoint(classifier=arm, coverage=float(coverage[k]), error=float(error[k]))
             for k in evenly(len(coverage), _MOST_DRAWN)
         ]
     return rows
@@ -297,19 +304,19 @@ def _blends_without(
     return found
 
 
-def _error(place: int, shipped: Candidate, found: Mapping[Arm, Candidate], data: Data) -> dict[str, Any]:
+def _mistake(place: int, shipped: Candidate, found: Mapping[Arm, Candidate], data: Data) -> Mistake:
     """A wrong prediction with its text, explained by the part of most weight that can be."""
     document, probs = int(data.test.documents[place]), shipped.test[place]
     label = int(probs.argmax())
     parts = sorted(shipped.parts, key=lambda part: -shipped.parts[part].weight)
     explain = next((found[part].explain for part in parts if found[part].explain is not None), None)
-    return {
-        "actual": data.label_names[data.test.labels[place]],
-        "predicted": data.label_names[label],
-        "confidence": float(probs[label]),
-        "leaked": bool(np.isin(document, data.leaked)),
-        "tokens": explain(document, label) if explain else _text(data, document),
-    }
+    return Mistake(
+        actual=data.label_names[data.test.labels[place]],
+        predicted=data.label_names[label],
+        confidence=float(probs[label]),
+        leaked=bool(np.isin(document, data.leaked)),
+        tokens=explain(document, label) if explain else _text(data, document),
+    )
 
 
 def _text(data: Data, document: int) -> list[tuple[str, float]]:

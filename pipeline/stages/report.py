@@ -73,5 +73,5 @@ def _charts_of_labels(found: say.Figures) -> dict[str, Any]:
         "prices": charts.prices(say.prices(found)),
         "confusion": charts.confusion(say.confusion_counts(found)),
         "calibration": charts.calibration(found.calibration),
-        "risk_coverage": charts.risk_coverage(say.risk_coverage(found), trust.thresholds(found)),
+        "risk_coverage": charts.risk_coverage(found.risk, trust.thresholds(found)),
     }
