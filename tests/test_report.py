@@ -382,7 +382,7 @@ def test_documents_that_are_read_in_part_are_said(figures):
     assert findings.cut_shares(with_share(0.341)) == {"ulmfit": 0.341}
     assert findings.cut_shares(with_share(0.009)) == {}
     (said,) = sentences.cuts(with_share(0.341))
-    assert "34% (ulmfit)" in said
+    assert "ulmfit 34%" in said
     assert said in page(with_share(0.341), Provenance())
     assert said in summary(with_share(0.341))
     assert "max_tokens" not in summary(with_share(0.009))

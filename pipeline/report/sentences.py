@@ -363,11 +363,11 @@ def of_classifiers(figures: Figures) -> list[str]:
 
 def cuts(figures: Figures) -> list[str]:
     """The head starts that truncate at least a hundredth of the documents."""
-    shares = [f"{share:.0%} ({name})" for name, share in findings.cut_shares(figures).items()]
+    shares = [f"{name} {share:.0%}" for name, share in findings.cut_shares(figures).items()]
     if not shares:
         return []
     return [
-        "Training documents longer than max_tokens, truncated to their first and last halves of it: "
+        "Share of training documents truncated to their first and last max_tokens/2 tokens: "
         f"{listed(shares)}."
     ]
 
