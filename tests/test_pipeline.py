@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -280,7 +283,6 @@ def test_dvc_knows_every_stage():
 
 def test_the_stages_are_in_the_order_of_the_route():
     """A stage comes after those whose outputs it reads."""
-    assert [stages.describe(stage).place for stage in STAGES] == list(range(1, len(STAGES) + 1))
     route = [stage for stage in DVC if stage != "fingerprint"]
     assert [stage for stage in route if stage in STAGES] == list(STAGES)
     made: set[str] = set()
@@ -385,6 +387,40 @@ def _path(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Subscript):
         return [*_path(node.value), f"{{{ast.unparse(node.slice)}}}"]
     return [node.id] if isinstance(node, ast.Name) else [""]
+
+
+def test_every_stage_is_a_file_and_is_described():
+    """A new file in pipeline/stages needs its description in pipeline/project/stages.py."""
+    files = {file.stem for file in (ROOT / "pipeline/stages").glob("[!_]*.py")}
+    assert files == set(STAGES)
+
+
+# What `run` gets besides its settings and the paths and names that are flags.
+HANDED = {"trains": ["session"], "sweeps": ["sweep"], "reports": ["provenance"]}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_is_described_with_the_arguments_of_its_run(stage):
+    parameters = inspect.signature(importlib.import_module(f"pipeline.stages.{stage}").run).parameters
+    by_keyword = {name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
+    assert parameters.keys() - by_keyword.keys() == {"params"}
+    flags, handed = stages.arguments(stage), HANDED.get(stages.describe(stage).kind, [])
+    assert by_keyword.keys() == {*flags, *handed}
+    assert {name: by_keyword[name].annotation for name in flags} == {
+        name: kind.__name__ for name, kind in flags.items()
+    }
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_dvc_writes_the_outputs_of_the_stage_and_not_its_inputs(stage):
+    path_of = {flag.removeprefix("--").replace("-", "_"): path
+               for flag, path in pairwise(DVC[stage]["cmd"].split())}  # fmt: skip
+    written = set[str]()
+    for entry in (*DVC[stage]["outs"], *DVC[stage].get("plots", ()), *DVC[stage].get("metrics", ())):
+        written |= {entry} if isinstance(entry, str) else entry.keys()
+    described = stages.describe(stage)
+    assert {path_of[flag] for flag in described.outputs} <= written
+    assert not {path_of[flag] for flag in described.inputs} & written
 
 
 @pytest.mark.parametrize("stage", STAGES)

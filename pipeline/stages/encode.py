@@ -13,9 +13,6 @@ from pipeline.corpus.document_files import INFO_FILE, read_documents, read_docum
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.params import Params
-from pipeline.project.stages import Stage
-
-STAGE = Stage(place=3, kind="prepares", sections=())
 
 
 def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from pipeline.files.tables import write_csv
 from pipeline.inference.known import reference_of
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import PAIR, Params
-from pipeline.project.stages import Stage
 from pipeline.stages._candidates import (
     TFIDF,
     Candidate,
@@ -36,25 +35,6 @@ from pipeline.stages._candidates import (
     with_tfidf,
 )
 from pipeline.training.temperature import tempered
-
-STAGE = Stage(
-    place=9,
-    kind="evaluates",
-    needs_labels=True,
-    sections=(
-        "run.seed",
-        "run.headstarts",
-        "headstarts",
-        "ensembles",
-        "probe",
-        "finetune_classifier",
-        "evaluate",
-        "corpus.target.normalise",
-        "leakage.action",
-    ),
-    outputs=("out", "classifier"),
-    registers="headstart-classifier",
-)
 
 _MOST_DRAWN = 200  # points of a curve
 

@@ -18,24 +18,8 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
-from pipeline.project.stages import Stage
 from pipeline.training.checkpoint import model_tensors
 from pipeline.training.classifier import ClassifierJob, make_classifier_job
-
-STAGE = Stage(
-    place=7,
-    kind="trains",
-    needs_labels=True,
-    sections=(
-        "run.seed",
-        "run.precision",
-        "headstarts.{headstart}.family",
-        "headstarts.{headstart}.config",
-        "headstarts.{headstart}.finetune_classifier",
-        "finetune_classifier",
-        "corpus.target.normalise",
-    ),
-)
 
 
 def run(

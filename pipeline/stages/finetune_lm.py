@@ -12,24 +12,8 @@ from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.distributed.session import Session
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
-from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
-
-STAGE = Stage(
-    place=5,
-    kind="trains",
-    sections=(
-        "run.seed",
-        "run.precision",
-        "headstarts.{headstart}.family",
-        "headstarts.{headstart}.config",
-        "headstarts.{headstart}.weights",
-        "headstarts.{headstart}.teacher",
-        "headstarts.{headstart}.finetune_lm",
-        "finetune_lm",
-    ),
-)
 
 
 def run(

@@ -11,26 +11,9 @@ from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.distributed.session import Session
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
-from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.jobs import StartingModel
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
-
-STAGE = Stage(
-    place=4,
-    kind="trains",
-    sections=(
-        "run.seed",
-        "run.precision",
-        "headstarts.{headstart}.family",
-        "headstarts.{headstart}.config",
-        "headstarts.{headstart}.weights",
-        "headstarts.{headstart}.embedding_from",
-        "headstarts.{headstart}.teacher",
-        "headstarts.{headstart}.pretrain_lm",
-        "pretrain_lm",
-    ),
-)
 
 
 def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Session) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from pipeline.files.tables import write_csv
 from pipeline.machine.cost import total
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import FROZEN_ARMS, Params, is_in_context
-from pipeline.project.stages import Stage
 from pipeline.stages._points import (
     Inputs,
     Place,
@@ -32,28 +31,6 @@ from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import label_counts
 from pipeline.training.jobs import shapes_of
-
-STAGE = Stage(
-    place=12,
-    kind="sweeps",
-    needs_labels=True,
-    sections=(
-        "run.seed",
-        "run.precision",
-        "run.headstarts",
-        "headstarts",
-        "ensembles",
-        "pretrain_lm",
-        "finetune_lm",
-        "probe",
-        "finetune_classifier",
-        "corpus.target.normalise",
-        "leakage.action",
-        "trials",
-        "sample_efficiency",
-        "zero_shot",
-    ),
-)
 
 
 def run(

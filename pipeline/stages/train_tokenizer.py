@@ -12,9 +12,6 @@ from pipeline.corpus.tokenizer import INFO_FILE, train
 from pipeline.corpus.tokenizer_sample import draw_sample
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.params import Params
-from pipeline.project.stages import Stage
-
-STAGE = Stage(place=2, kind="prepares", sections=("run.seed", "tokenizers.{tokenizer}"))
 
 
 def run(params: Params, *, tokenizer: str, documents: Path, out: Path) -> dict[str, Any]:
