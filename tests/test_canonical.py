@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipeline.identity import fingerprint
 from pipeline.identity.canonical import Source, forms_of
 from pipeline.identity.local_names import rename_locals
-from pipeline.identity.module_facts import ModuleFacts, nodes_of
+from pipeline.identity.module_facts import ModuleFacts
 from tests.test_rooms import modules as every_module
 
 START = "from __future__ import annotations\n\nimport logging\n\nlog = logging.getLogger(__name__)\n\n"
@@ -292,11 +292,19 @@ OTHER = {
         "from b import x\nfrom a import x\ndef f(): return x",
     ),
     "an import for its effect": ("x = 1", "import patches\nx = 1"),
+    "an import for types whose condition is one's own": (
+        "from typing import TYPE_CHECKING\nTYPE_CHECKING = True\nif TYPE_CHECKING: A = 1",
+        "from typing import TYPE_CHECKING\nTYPE_CHECKING = True\nif TYPE_CHECKING: A = 2",
+    ),
     # Messages
     "the type of an error": ("def f(x): raise ValueError('a')", "def f(x): raise TypeError('a')"),
     "a value that an error carries": (
         "def f(x): raise StopIteration('a')",
         "def f(x): raise StopIteration('b')",
+    ),
+    "an error with or without a number": (
+        "def f(x): raise OSError(2, 'a')",
+        "def f(x): raise OSError(2)",
     ),
     "a key that an error carries": ("def f(x): raise KeyError('a')", "def f(x): raise KeyError('b')"),
     "an error of one's own": ("def f(x): raise Stop('a')", "def f(x): raise Stop('b')"),
@@ -350,10 +358,14 @@ def test_no_numerical_code_looks_at_names():
 def test_no_module_calls_a_private_function_of_another():
     """Names of its parameters are free, as its own module makes all calls."""
     for module in every_module():
-        imported = fingerprint._source(module).imported
-        ours = {name for name in imported if name.startswith(("models.", "pipeline."))}
-        names = {name for name in ours if not fingerprint.source_of(name).exists()}
-        assert not any(name.rpartition(".")[2].startswith("_") for name in names), module
+        tree = ast.parse(fingerprint.source_of(module).read_text(encoding="utf-8"))
+        origin = ModuleFacts(tree).origin
+        used = {origin(node) for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        used |= {origin(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)
+                 and isinstance(node.value, ast.Name)}  # fmt: skip
+        ours = {name for name in used if name.startswith(("models.", "pipeline."))}
+        private = {name for name in ours if re.fullmatch(r"_(?!_).*", name.rpartition(".")[2])}
+        assert not {name for name in private if not fingerprint.source_of(name).exists()}, module
 
 
 def test_annotations_that_python_evaluates_stay():
@@ -367,7 +379,7 @@ def test_annotations_that_python_evaluates_stay():
 def renamed(source: str) -> str:
     """The source with nothing changed but names; new ones are `_new_0`, `_new_1`, ..."""
     tree = ast.parse(source)
-    rename_locals(tree, source, ModuleFacts(tree, nodes_of(tree)))
+    rename_locals(tree, source, ModuleFacts(tree))
     return re.sub(r"\$(?=\d)", "_new_", ast.unparse(tree))
 
 

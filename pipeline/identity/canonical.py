@@ -33,22 +33,25 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Source:
-    """A module's source."""
+    """A module's source, and what is known about it. Syntax trees are large, so none is kept."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tree = ast.parse(text)
-        self._nodes = nodes_of(self._tree)
-        self.imported = frozenset(_imported(self._nodes))  # dotted names, also of what may be no module
 
     @cached_property
-    def _facts(self) -> ModuleFacts:
-        return ModuleFacts(self._tree, self._nodes)
+    def imported(self) -> frozenset[str]:
+        """The dotted names that the module imports, also of what may be no module."""
+        return frozenset(_imported(nodes_of(ast.parse(self._text))))
+
+    @property
+    def canonical(self) -> str:
+        """The canonical form."""
+        return self._canonical[0]
 
     @property
     def is_reflective(self) -> bool:
         """Whether the code looks at what the canonical form leaves out."""
-        return self._facts.is_reflective
+        return self._canonical[1]
 
     @cached_property
     def as_written(self) -> str:
@@ -56,16 +59,16 @@ class Source:
         return ast.unparse(ast.parse(self._text))
 
     @cached_property
-    def canonical(self) -> str:
-        """The canonical form."""
-        tree, facts = self._tree, self._facts
+    def _canonical(self) -> tuple[str, bool]:
+        tree = ast.parse(self._text)
+        facts = ModuleFacts(tree)
         essence = Essence(facts)
         tree.body = essence.of_body(tree.body)
         _drop_imports(tree, {name for name, times in essence.removed.items() if times == facts.uses[name]})
         rename_locals(tree, self._text, facts)
         if not facts.has_star_import:
             _sort(tree, facts)
-        return ast.unparse(tree)
+        return ast.unparse(tree), facts.is_reflective
 
 
 def forms_of(sources: Iterable[Source]) -> list[str]:

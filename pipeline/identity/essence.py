@@ -58,9 +58,9 @@ class Essence:
             case ast.Raise(ast.Call(ast.Name(error)) as call):
                 if error in _ERRORS_WITH_MESSAGE and self._facts.is_builtin(error):
                     call.args = self._without_texts(call.args)
-            case ast.Assert(msg=ast.expr() as message):
-                parts = self._without_texts([message])
-                node.msg = ast.Tuple(parts, ast.Load()) if parts else None
+            case ast.Assert(msg=ast.expr() as message) if _is_text(message):
+                rest = self._without_text(message)
+                node.msg = None if isinstance(rest, ast.Constant) else rest
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._of_signature(node)
         self._of_bodies(node)
@@ -95,14 +95,13 @@ class Essence:
         return []
 
     def _without_texts(self, arguments: list[ast.expr]) -> list[ast.expr]:
-        kept: list[ast.expr] = []
-        for value in arguments:
-            if _is_text(value):
-                self._without(value)
-                kept += self._what_may_matter([value])
-            else:
-                kept.append(value)
-        return kept
+        return [self._without_text(value) if _is_text(value) else value for value in arguments]
+
+    def _without_text(self, text: ast.expr) -> ast.expr:
+        """An empty text, or a tuple of the parts that may matter."""
+        self._without(text)
+        parts = self._what_may_matter([text])
+        return ast.Tuple(parts, ast.Load()) if parts else ast.Constant("")
 
     def _what_may_matter(self, texts: Iterable[ast.AST]) -> list[ast.expr]:
         """The outermost parts of messages that may do more than read a value."""

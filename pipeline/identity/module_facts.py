@@ -29,10 +29,10 @@ _NEUTRAL_DECORATORS = {
 class ModuleFacts:
     """Facts about a module, by its syntax tree before anything is removed from it."""
 
-    def __init__(self, tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
+    def __init__(self, tree: ast.Module) -> None:
         self._body = list(tree.body)
         self._nodes: defaultdict[type[ast.AST], list[Any]] = defaultdict(list)
-        for node in nodes:
+        for node in nodes_of(tree):
             self._nodes[type(node)].append(node)
         self.uses = Counter(node.id for node in self._nodes[ast.Name])
         self.calls: list[ast.Call] = self._nodes[ast.Call]
@@ -52,9 +52,12 @@ class ModuleFacts:
         self.is_reflective = self._is_reflective()
 
     def origin(self, node: ast.expr) -> str:
-        """The dotted name of what an expression refers to: `nn.Module` -> `torch.nn.Module`."""
+        """What a dotted name refers to, `nn.Module` -> `torch.nn.Module`; empty if that is unclear."""
         first, dot, rest = ast.unparse(node).partition(".")
-        return self.origins.get(first, first) + dot + rest
+        if self.is_builtin(first):
+            return first + dot + rest
+        is_imported = first in self.origins and self.bound_anywhere[first] == 1
+        return self.origins[first] + dot + rest if is_imported else ""
 
     def is_builtin(self, name: str) -> bool:
         return hasattr(builtins, name) and not self.bound_anywhere[name] and not self.has_star_import
@@ -84,10 +87,8 @@ class ModuleFacts:
         if isinstance(decorator, ast.Call):
             called = decorator.func
             values = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
-        first = ast.unparse(called).partition(".")[0]
-        is_known = self.is_builtin(first) or (first in self.origins and self.bound_anywhere[first] == 1)
         are_constant = all(isinstance(value, ast.Constant) for value in values)
-        return is_known and are_constant and self.origin(called) in _NEUTRAL_DECORATORS
+        return are_constant and self.origin(called) in _NEUTRAL_DECORATORS
 
     def _logger(self) -> ast.stmt | None:
         """The statement `log = logging.getLogger(...)`, if nothing else is called `log`."""
@@ -215,7 +216,7 @@ def imported_by(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
 
 
 def _decides_by_text(handler: ast.ExceptHandler) -> bool:
-    """Whether a caught error, other than by its type, is part of a condition or of a search in its text."""
+    """Whether a caught error, other than by its type, is part of a condition, a key or a search."""
     tests: list[ast.AST] = []
     for part in nodes_of(*handler.body) if handler.name else ():
         match part:
@@ -225,6 +226,8 @@ def _decides_by_text(handler: ast.ExceptHandler) -> bool:
                 tests.append(part)
             case ast.Attribute(ast.Name(), "args"):
                 tests.append(part)
+            case ast.Subscript(_, index):
+                tests.append(index)
     return any(_names_error(test, handler.name) for test in tests)
 
 
