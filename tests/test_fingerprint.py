@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -129,6 +131,33 @@ def test_a_number_called_log_counts(source, params):
     )
     assert "pretrain_lm" in changed_by(source, params, file, "log = x + 1", "log = x + 2")
     assert "pretrain_lm" in changed_by(source, params, file, "log.add_(1)", "log.add_(3)")
+
+
+REPHRASED = [
+    ("pipeline/training/optim.py", r"\bgrouped\b", "known"),  # a local
+    ("pipeline/training/optim.py", "no layer group holds", "in no layer group:"),  # a message
+    ("pipeline/training/schedules.py", r"\bunfreeze: Unfreezing, ", "unfreeze: str, "),  # an annotation
+    ("pipeline/training/schedules.py", r"(?s)(def check_unfreezing.*?\n\n\n)(.*)", r"\2\n\n\1"),  # order
+    ("models/mixing.py", "(?m)^import", "# why\nimport"),  # a comment
+    ("pipeline/corpus/documents.py", r"\bfractions\b", "shares"),  # locals and parameters of private functions
+]
+
+
+def test_rephrased_code_trains_nothing_again(source, params):
+    """Other names of locals, order of functions, annotations and messages."""
+    before = digests(params)
+    for file, old, new in REPHRASED:
+        path = source / file
+        text = path.read_text(encoding="utf-8")
+        path.write_text(re.sub(old, new, text), encoding="utf-8")
+        assert path.read_text(encoding="utf-8") != text, file
+        ast.parse(path.read_text(encoding="utf-8"))
+    assert digests(params) == before
+
+
+def test_a_swapped_operand_trains_again(source, params):
+    file = "pipeline/training/schedules.py"
+    assert "pretrain_lm" in changed_by(source, params, file, "(step - warmup)", "(warmup - step)")
 
 
 def test_readers_of_sources_make_documents_and_no_later_stage(source, params):
