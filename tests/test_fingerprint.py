@@ -139,7 +139,11 @@ REPHRASED = [
     ("pipeline/training/schedules.py", r"\bunfreeze: Unfreezing, ", "unfreeze: str, "),  # an annotation
     ("pipeline/training/schedules.py", r"(?s)(def check_unfreezing.*?\n\n\n)(.*)", r"\2\n\n\1"),  # order
     ("models/mixing.py", "(?m)^import", "# why\nimport"),  # a comment
-    ("pipeline/corpus/documents.py", r"\bfractions\b", "shares"),  # locals and parameters of private functions
+    (
+        "pipeline/corpus/documents.py",
+        r"\bfractions\b",
+        "shares",
+    ),  # locals and parameters of private functions
 ]
 
 
@@ -315,6 +319,16 @@ def test_what_writes_the_encoder_beside_a_classifier_is_in_its_fingerprint_alone
     assert writes in stage_fingerprint(stage, beside, headstart="ulmfit").code
     assert writes not in stage_fingerprint(stage, beside, headstart="vectors").code
     assert writes not in stage_fingerprint("finetune_lm", beside, headstart="ulmfit").code
+
+
+def test_parts_that_only_some_head_starts_need_are_in_no_other_fingerprint(params):
+    shared = fingerprint.numerical_modules(["pipeline.stages.pretrain_lm", "pipeline.stages.finetune_lm"])
+    assert not fingerprint.OPTIONAL_PARTS & set(shared)
+    for part in fingerprint.OPTIONAL_PARTS:
+        assert fingerprint.source_of(part).exists()
+        assert part in fingerprint.numerical_modules([part])
+    # `evaluate` imports it at the top.
+    assert "pipeline.stages._frozen_encoder" in fingerprint.numerical_modules(["pipeline.stages.evaluate"])
 
 
 @pytest.mark.parametrize("family", ["layers", "awd_lsm"])

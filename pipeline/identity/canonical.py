@@ -43,6 +43,11 @@ class Source:
         """The dotted names that the module imports, also of what may be no module."""
         return frozenset(_imported(nodes_of(ast.parse(self._text))))
 
+    @cached_property
+    def imported_at_top(self) -> frozenset[str]:
+        """Those that are imported outside functions."""
+        return frozenset(_imported(in_scope(ast.parse(self._text).body)))
+
     @property
     def canonical(self) -> str:
         """The canonical form."""

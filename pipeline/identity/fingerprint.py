@@ -38,6 +38,18 @@ _STAGES = "pipeline.stages"
 # Modules that decide numbers in rooms of operations: which of several settings of a head start holds, and
 # which settings a search tries.
 NUMERICAL_ELSEWHERE = ("pipeline.project.headstarts", "pipeline.distributed.sampling")
+# Parts of stages that only some head starts need. A stage imports them inside a function, where they do not
+# count; the fingerprints of these head starts name them.
+OPTIONAL_PARTS = frozenset(
+    f"{_STAGES}.{name}"
+    for name in (
+        "_frozen_encoder",
+        "_imported_network",
+        "_imported_vectors",
+        "_teacher",
+        "_trained_embedding",
+    )
+)
 # Modules that every training uses, though its stage imports neither: they are called where it runs.
 _TRAINS = ("pipeline.training.loop", "pipeline.training.precision")
 
@@ -120,24 +132,30 @@ def modules_of_family(name: str) -> list[str]:
 
 def numerical_modules(roots: Iterable[str]) -> list[str]:
     """The given modules and every numerical module and shared part of stages below them, sorted."""
-    return _reached(roots, _counts)
+    return _reached(roots, _counted_imports)
 
 
 def modules_of(*modules: str) -> list[str]:
     """The given modules and all our modules below them, sorted."""
-    return _reached(modules, lambda module: True)
+    return _reached(modules, imports_of)
 
 
-def _reached(roots: Iterable[str], follow: Callable[[str], bool]) -> list[str]:
-    """Modules that some roots import, directly or not, as far as `follow` says."""
+def _reached(roots: Iterable[str], below: Callable[[str], Iterable[str]]) -> list[str]:
     found: set[str] = set()
     waiting = list(roots)
     while waiting:
         module = waiting.pop()
         if module not in found:
             found.add(module)
-            waiting += [name for name in imports_of(module) if follow(name)]
+            waiting += below(module)
     return sorted(found)
+
+
+def _counted_imports(module: str) -> list[str]:
+    """The imports of a module that its fingerprint covers."""
+    at_top = _source(module).imported_at_top
+    return [name for name in imports_of(module)
+            if _counts(name) and (name not in OPTIONAL_PARTS or name in at_top)]  # fmt: skip
 
 
 def _counts(module: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -58,9 +57,9 @@ def run(
 
     def further(folder: Path) -> None:
         if (link := read_feature_link(beside)) is not None:
-            # By name: classifiers without do not depend on this code.
-            frozen = importlib.import_module("pipeline.stages._frozen_encoder")
-            frozen.write_beside(folder, params, link)
+            from pipeline.stages._frozen_encoder import write_beside
+
+            write_beside(folder, params, link)
 
     export_model(out, model_tensors(done), card, [Tokenizer.file_in(tokenizer)], further)
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}

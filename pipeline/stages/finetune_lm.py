@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,10 @@ def run(
     found = fit_and_export(made, params.run, session, out)
     settings = resolve(params, headstart)
     if settings.weights is not None and settings.family.has_word_vectors:
-        imported = importlib.import_module("pipeline.stages._imported_vectors")
+        from pipeline.stages._imported_vectors import coverage
+
         tokenizer = Path(read_link(tokens).tokenizer)
-        found["coverage"] = asdict(imported.coverage(settings.weights, tokenizer, made.tokens))
+        found["coverage"] = asdict(coverage(settings.weights, tokenizer, made.tokens))
     return found
 
 
@@ -45,8 +45,8 @@ def job(params: Params, *, tokens: Path, start: Path, headstart: str, out: Path)
         seed=params.run.seed,
     )
     if settings.teacher is not None:
-        # By name: head starts without a teacher do not depend on this code.
-        teacher = importlib.import_module("pipeline.stages._teacher")
-        made = replace(made, lesson=teacher.lesson_of(settings, out))
+        from pipeline.stages._teacher import lesson_of
+
+        made = replace(made, lesson=lesson_of(settings, out))
         made.check()
     return made
