@@ -156,6 +156,10 @@ OTHER = {
         "from dataclasses import dataclass\n@dataclass\nclass A:\n    y: int",
     ),
     "a field's type": ("class A(M):\n    x: int", "class A(M):\n    x: float"),
+    "the type of a field on a condition": (
+        "class A(M):\n    if B:\n        x: int",
+        "class A(M):\n    if B:\n        x: float",
+    ),
     "the order of fields": ("class A(M):\n    x: int\n    y: int", "class A(M):\n    y: int\n    x: int"),
     "a module's constant by another name": ("A = 1", "B = 1"),
     # Names

@@ -100,10 +100,7 @@ def test_rephrased_code_and_a_fix_in_operations_train_nothing_again(project):
     run_by(project)
     edit(project / "models/layers.py", "from __future__", "# In other words.\nfrom __future__")
     schedules = project / "pipeline/training/schedules.py"
-    schedules.write_text(
-        re.sub(r"\bwarmup\b", "rise", schedules.read_text(encoding="utf-8")), encoding="utf-8"
-    )
-    text = schedules.read_text(encoding="utf-8")
+    text = re.sub(r"\bwarmup\b", "rise", schedules.read_text(encoding="utf-8"))
     first, second = text.index("\ndef slanted_triangular"), text.index("\ndef rate_fraction")
     last = text.index("\n@dataclass", second)
     swapped = text[:first] + text[second:last] + text[first:second] + text[last:]

@@ -6,7 +6,14 @@ import ast
 from collections import Counter
 from collections.abc import Iterable
 
-from pipeline.identity.module_facts import Function, ModuleFacts, children_of, nodes_of, parameters_of
+from pipeline.identity.module_facts import (
+    Function,
+    ModuleFacts,
+    children_of,
+    is_function,
+    nodes_of,
+    parameters_of,
+)
 
 # Errors that carry a text for people. Others, such as KeyError and StopIteration, may carry a value.
 _ERRORS_WITH_MESSAGE = {
@@ -63,17 +70,17 @@ class Essence:
                 node.msg = None if isinstance(rest, ast.Constant) else rest
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._of_signature(node)
-        self._of_bodies(node)
+        is_class = isinstance(node, ast.ClassDef)
+        self._of_bodies(node, is_class or (in_class and not is_function(node)))
         return [node]
 
-    def _of_bodies(self, node: ast.AST) -> None:
+    def _of_bodies(self, node: ast.AST, in_class: bool) -> None:
         for name in ("body", "orelse", "finalbody"):
             if statements := getattr(node, name, None):
-                kept = self.of_body(statements, in_class=isinstance(node, ast.ClassDef))
-                setattr(node, name, kept or [ast.Pass()])
+                setattr(node, name, self.of_body(statements, in_class=in_class) or [ast.Pass()])
         for name in ("handlers", "cases"):
             for part in getattr(node, name, ()):
-                self._of_bodies(part)
+                self._of_bodies(part, in_class)
 
     def _of_annotated(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None and not isinstance(node.target, ast.Name):
