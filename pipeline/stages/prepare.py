@@ -14,13 +14,10 @@ from pipeline.corpus.settings import AlignedSource, Corpora, FilesSource, Gettex
 from pipeline.corpus.sources import SPLITS, is_remote, open_source
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 
 log = logging.getLogger(__name__)
 
 _MOST_ORIGINS = 5  # that are named
-
-STAGE = Stage(place=1, kind="prepares", sections=("run.seed", "corpus.{corpus}"))
 
 
 def run(project: Project, *, corpus: str, out: Path) -> dict[str, Any]:
