@@ -50,7 +50,6 @@ _COMPUTING = {
     "sklearn": "scikit-learn",
     "tokenizers": "tokenizers",
     "torch": "torch",
-    "torchmetrics": "torchmetrics",
 }
 # Packages that only move data or call others. A test checks that each imported package is in one of the two.
 NOT_COMPUTING = {"joblib", "pyarrow", "pydantic", "safetensors", "threadpoolctl"}
