@@ -68,7 +68,8 @@ def test_calibration_error_is_the_mean_gap_weighted_by_documents(predictions):
 
 
 def test_the_bins_of_the_calibration_error_hold_each_document_once(predictions):
-    assert sum(row["num_documents"] for row in calibration_table(*predictions, 10)) == 300
+    labels, probs = predictions
+    assert sum(row["num_documents"] for row in calibration_table(labels, probs, 10)) == 300
 
 
 def test_the_interval_is_close_to_the_binomial_one(predictions):
