@@ -1,4 +1,4 @@
-"""The built-in default corpus: docstrings of libraries that are installed anyway.
+"""The built-in default corpus: docstrings of libraries that the project installs anyway.
 
 Files are parsed with `ast`, never imported. Two parts:
 

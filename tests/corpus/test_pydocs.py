@@ -9,6 +9,7 @@ import pytest
 from pipeline.corpus import distributions, pydocs
 from pipeline.execution.fingerprints import stage_fingerprint
 from pipeline.project.params import load
+from pipeline.stages import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,6 +143,16 @@ def test_missing_and_other_versions_are_named_in_one_line(site, tmp_path):
         "1 of the 1 packages whose documentation is read differ from those of the published figures: "
         "scipy 1.17.1 instead of 3"
     )
+
+
+def test_prepare_remarks_on_other_versions(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(distributions, "_site_folders", lambda: [site])
+    _write(tmp_path / "listed.txt", "scipy==1.17.2\ntorch==2.13.0\n")
+    for name in ("one", "two", "three"):
+        _write(site / f"scipy/{name}.py", f'"""{SENTENCE} {name}."""\n')
+    _install(site, "scipy", "1.17.1", "scipy")
+    found = prepare.run(load(ROOT / "params.yaml"), corpus="target", out=tmp_path / "documents")
+    assert found["remarks"][-1].endswith("published figures: scipy 1.17.1 instead of 1.17.2")
 
 
 def test_the_list_agrees_with_the_lock():
