@@ -14,8 +14,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import platform
-import sysconfig
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -65,7 +63,6 @@ _COMPUTING = {
     "sklearn": "scikit-learn",
     "tokenizers": "tokenizers",
     "torch": "torch",
-    "torchmetrics": "torchmetrics",
 }
 # Packages that only move data or call others. A test checks that each imported package is in one of the two.
 NOT_COMPUTING = {"joblib", "pyarrow", "pydantic", "safetensors", "threadpoolctl"}
@@ -77,7 +74,7 @@ class Fingerprint:
 
     code: Mapping[str, str]  # module -> hash of its canonical form
     packages: Mapping[str, str]  # distribution -> version
-    text: Mapping[str, str] = field(default_factory=dict)  # packages whose own text is the corpus
+    text: Mapping[str, str] = field(default_factory=dict)  # distributions whose documentation is the corpus
 
     @property
     def digest(self) -> str:
@@ -89,7 +86,10 @@ class Fingerprint:
 
 
 def fingerprint_of(
-    *modules: str, families: Sequence[str] = (), trains: bool = False, reads_packages: bool = False
+    *modules: str,
+    families: Sequence[str] = (),
+    trains: bool = False,
+    text: Mapping[str, str] | None = None,
 ) -> Fingerprint:
     """The fingerprint of a stage, or of the trials that a sweep runs.
 
@@ -97,7 +97,7 @@ def fingerprint_of(
         modules: the stage's module, or those that the trials are made of.
         families: the model families, which count, with their objectives, where the stage builds a model.
         trains: whether a training runs below it.
-        reads_packages: whether the text of the installed packages is its input (`source: pydocs`).
+        text: the versions of the distributions whose documentation is its input (`source: pydocs`).
     """
     roots = [*modules, *(_TRAINS if trains else ())]
     found = numerical_modules(roots)
@@ -111,7 +111,7 @@ def fingerprint_of(
     return Fingerprint(
         code=dict(zip(found, hashes, strict=True)),
         packages={name: _version(name) for name in distributions},
-        text=_installed() if reads_packages else {},
+        text=dict(text or {}),
     )
 
 
@@ -206,12 +206,3 @@ def _version(distribution: str) -> str:
         return metadata.version(distribution).partition("+")[0]
     except metadata.PackageNotFoundError:  # an optional one
         return "not installed"
-
-
-def _installed() -> dict[str, str]:
-    """Versions of Python and of each installed package except this one."""
-    paths = sysconfig.get_paths()
-    folders = sorted({paths["purelib"], paths["platlib"]})
-    found = {each.name.lower(): each.version for each in metadata.distributions(path=folders)}
-    found.pop("headstart", None)
-    return {"python": platform.python_version(), **dict(sorted(found.items()))}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.data_quality import remarks_on
+from pipeline.corpus.distributions import version_warning
 from pipeline.corpus.documents import write_documents
 from pipeline.corpus.settings import AlignedSource, Corpora, FilesSource, GettextSource, PydocsSource
 from pipeline.corpus.sources import SPLITS, is_remote, open_source
@@ -37,6 +38,8 @@ def run(project: Project, *, corpus: str, out: Path) -> dict[str, Any]:
     with atomic_folder(out) as folder:
         info = write_documents(source, settings, seed=project.params.run.seed, key=key, folder=folder)
         remarks = remarks_on(folder, info)
+    if isinstance(settings.source, PydocsSource) and (warning := version_warning(settings.source.part)):
+        remarks.append(warning)
     if source.origins:
         most = ", ".join(f"{name} {count:,}" for name, count in source.origins.most_common(_MOST_ORIGINS))
         log.info(
