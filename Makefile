@@ -2,25 +2,28 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-TESTLIBS := .testlibs
-AUDITLIBS := .auditlibs
 PYTHON ?= python3
+# The lock as a constraint: packages that are installed later leave its versions alone.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export RAY_USAGE_STATS_ENABLED := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export DVC_NO_ANALYTICS := true
 
-.PHONY: setup repro test test-long check audit peers bench up down
+.PHONY: setup setup-all repro test test-long check audit peers bench up down
 
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is wanted: make PYTHON=...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(INSTALL) -r requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation --editable .
 	headstart plots-page
 	touch $@
+
+# With what the tests and the audit need.
+setup-all: $(VENV)/.test-ready $(VENV)/.audit-ready
 
 # `make repro PRESET=smoke` first lays a preset over params.yaml.
 repro: setup
@@ -30,19 +33,17 @@ repro: setup
 
 # Three files of tests at a time: half of their time is spent waiting for processes to start and end. Each
 # computes in one thread, as those of several processes would wait for one another.
-PYTEST = OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/$(TESTLIBS) python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=25
+PYTEST = OMP_NUM_THREADS=1 python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder --durations=25
 
-test: setup $(TESTLIBS)/.ready
+test: setup $(VENV)/.test-ready
 	$(PYTEST) -m "not long"
 
 # Tests that take minutes: further routes, a whole one with secrets planted, lost nodes. HALF=0 or 1: every other file.
-test-long: setup $(TESTLIBS)/.ready
+test-long: setup $(VENV)/.test-ready
 	$(PYTEST) -m long $(if $(HALF),--half=$(HALF))
 
-# Apart from the environment, whose packages' text is the default corpus: see the file.
-$(TESTLIBS)/.ready: tests/requirements.txt $(VENV)/.ready
-	rm -rf $(TESTLIBS)
-	python -m pip install --quiet --disable-pip-version-check --no-deps --target $(TESTLIBS) -r tests/requirements.txt
+$(VENV)/.test-ready: tests/requirements.txt $(VENV)/.ready
+	$(INSTALL) -r tests/requirements.txt
 	touch $@
 
 check: setup
@@ -52,12 +53,11 @@ check: setup
 	@$(MAKE) --no-print-directory audit
 
 # Known vulnerabilities of the locked packages, or a line that says that no service could be asked.
-audit: setup $(AUDITLIBS)/.ready
-	@PYTHONPATH=$(CURDIR)/$(AUDITLIBS) python audit/audit.py
+audit: setup $(VENV)/.audit-ready
+	@python audit/audit.py
 
-$(AUDITLIBS)/.ready: audit/requirements.txt $(VENV)/.ready
-	rm -rf $(AUDITLIBS)
-	-python -m pip install --quiet --disable-pip-version-check --target $(AUDITLIBS) -r audit/requirements.txt && touch $@
+$(VENV)/.audit-ready: audit/requirements.txt $(VENV)/.ready
+	-$(INSTALL) -r audit/requirements.txt && touch $@
 
 # Other libraries, for the benchmarks alone.
 peers: setup

@@ -1,7 +1,6 @@
 """The command line: the stages, and the commands around them.
 
-Stages are found in `pipeline/stages/`; their flags are the arguments of their `run`, read from the
-source, so that asking for help imports none of them.
+The flags of stages come from `pipeline/project/stages.py`, so that asking for help imports no stage.
 """
 
 from __future__ import annotations
@@ -52,10 +51,8 @@ def _options(
 
 def _stage_command(name: str, runs_bare: bool) -> Callable[..., None]:
     """A command for a stage, with the flags of its `run`. One that `runs_bare` takes all of them or none."""
-    flags: dict[str, type] = {
-        arg: Path if kind == "Path" else str for arg, kind in stages.arguments(name).items()
-    }
-    flags |= {"metrics": Path} | ({"curve": Path} if stages.describe(name).kind == "trains" else {})
+    flags: dict[str, type] = {**stages.arguments(name), "metrics": Path}
+    flags |= {"curve": Path} if stages.describe(name).kind == "trains" else {}
 
     def invoke(markdown: bool = False, compare: str = "", **values: Any) -> None:
         if missing := [arg for arg in flags if values[arg] is None]:
@@ -136,7 +133,7 @@ def _add_stages(runs_bare: str | None) -> None:
     for name in stages.names():
         panel = "Stages (run by dvc repro)"
         command = _stage_command(name, name == runs_bare)
-        app.command(name, help=stages.title(name), rich_help_panel=panel)(command)
+        app.command(name, help=stages.describe(name).title, rich_help_panel=panel)(command)
 
 
 @app.command(rich_help_panel="Stages (run by dvc repro)")

@@ -52,11 +52,10 @@ def audit(tmp_path: Path, lock: str, url: str, accepted: str = "") -> tuple[int,
     (tmp_path / "lock").write_text(lock, encoding="utf-8")
     (tmp_path / "accepted").write_text(accepted, encoding="utf-8")
     command = [sys.executable, "audit/audit.py", "--lock", str(tmp_path / "lock"), "--osv-url", url]
-    path = f"{ROOT / '.auditlibs'}:{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
         [*command, "--accepted", str(tmp_path / "accepted")],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(tmp_path)},
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=120,

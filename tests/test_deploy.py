@@ -51,9 +51,9 @@ def pins(path):
 
 
 def tool(name):
-    """The path of a program, also of those that `make test` installs apart. Skips if it is missing."""
-    folders = [os.environ["PATH"], *(f"{folder}/bin" for folder in sys.path)]
-    return shutil.which(name, path=os.pathsep.join(folders)) or pytest.skip(f"{name} is not installed")
+    """The path of a program, also of those that `make test` installs. Skips if it is missing."""
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    return shutil.which(name, path=folders) or pytest.skip(f"{name} is not installed")
 
 
 def values(tree, path=()):

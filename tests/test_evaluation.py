@@ -60,11 +60,19 @@ def test_a_class_that_neither_occurs_nor_is_predicted_has_an_f1_of_zero():
 
 def test_calibration_error_is_the_mean_gap_weighted_by_documents(predictions):
     labels, probs = predictions
-    table = calibration_table(labels, probs, 10)
-    by_hand = sum(row.num_documents * abs(row.accuracy - row.confidence) for row in table) / 300
-    assert sum(row.num_documents for row in table) == 300
+    probs[:3] = np.eye(3)[labels[:3]]  # a confidence of 1 belongs to the last bin
+    gaps = []
+    for low in np.arange(10) / 10:
+        inside = (probs.max(1) >= low) & ((probs.max(1) < low + 0.1) | (low == 0.9))
+        right, confident = (probs.argmax(1) == labels)[inside].sum(), probs.max(1)[inside].sum()
+        gaps.append(abs(right - confident) / 300)
     found = classification_metrics(labels, probs, SETTINGS, seed=1).calibration_error
-    assert found == pytest.approx(by_hand, abs=1e-6)
+    assert found == pytest.approx(sum(gaps), rel=1e-12)
+
+
+def test_the_bins_of_the_calibration_error_hold_each_document_once(predictions):
+    labels, probs = predictions
+    assert sum(row.num_documents for row in calibration_table(labels, probs, 10)) == 300
 
 
 def test_the_interval_is_close_to_the_binomial_one(predictions):

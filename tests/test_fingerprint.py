@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.corpus.distributions import listed_versions
 from pipeline.execution.fingerprints import stage_fingerprint, trials_digest, write_fingerprints
 from pipeline.identity import fingerprint
 from pipeline.project import stages
@@ -22,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def forget() -> None:
-    for cached in (fingerprint.imports_of, fingerprint._imported, fingerprint._parsed, trials_digest):
+    """Read the files again."""
+    for cached in (fingerprint.imports_of, fingerprint._text, trials_digest):
         cached.cache_clear()
 
 
@@ -131,8 +135,35 @@ def test_a_number_called_log_counts(source, params):
     assert "pretrain_lm" in changed_by(source, params, file, "log.add_(1)", "log.add_(3)")
 
 
-def test_a_stage_may_move_on_the_route(source, params):
-    assert changed_by(source, params, "pipeline/stages/pretrain_lm.py", "place=", "place=1") == set()
+REPHRASED = [
+    ("pipeline/training/optim.py", r"\bgrouped\b", "known"),  # a local
+    ("pipeline/training/optim.py", "no layer group holds", "in no layer group:"),  # a message
+    ("pipeline/training/schedules.py", r"\bunfreeze: Unfreezing, ", "unfreeze: str, "),  # an annotation
+    ("pipeline/training/schedules.py", r"(?s)(def check_unfreezing.*?\n\n\n)(.*)", r"\2\n\n\1"),  # order
+    ("models/mixing.py", "(?m)^import", "# why\nimport"),  # a comment
+    (
+        "pipeline/corpus/documents.py",
+        r"\bfractions\b",
+        "shares",
+    ),  # locals and parameters of private functions
+]
+
+
+def test_rephrased_code_trains_nothing_again(source, params):
+    """Other names of locals, order of functions, annotations and messages."""
+    before = digests(params)
+    for file, old, new in REPHRASED:
+        path = source / file
+        text = path.read_text(encoding="utf-8")
+        path.write_text(re.sub(old, new, text), encoding="utf-8")
+        assert path.read_text(encoding="utf-8") != text, file
+        ast.parse(path.read_text(encoding="utf-8"))
+    assert digests(params) == before
+
+
+def test_a_swapped_operand_trains_again(source, params):
+    file = "pipeline/training/schedules.py"
+    assert "pretrain_lm" in changed_by(source, params, file, "(step - warmup)", "(warmup - step)")
 
 
 def test_readers_of_sources_make_documents_and_no_later_stage(source, params):
@@ -294,6 +325,16 @@ def test_what_writes_the_encoder_beside_a_classifier_is_in_its_fingerprint_alone
     assert writes not in stage_fingerprint("finetune_lm", Project(beside), headstart="ulmfit").code
 
 
+def test_parts_that_only_some_head_starts_need_are_in_no_other_fingerprint(params):
+    shared = fingerprint.numerical_modules(["pipeline.stages.pretrain_lm", "pipeline.stages.finetune_lm"])
+    assert not fingerprint.OPTIONAL_PARTS & set(shared)
+    for part in fingerprint.OPTIONAL_PARTS:
+        assert fingerprint.source_of(part).exists()
+        assert part in fingerprint.numerical_modules([part])
+    # `evaluate` imports it at the top.
+    assert "pipeline.stages._frozen_encoder" in fingerprint.numerical_modules(["pipeline.stages.evaluate"])
+
+
 @pytest.mark.parametrize("family", ["layers", "awd_lsm"])
 def test_a_family_that_is_none_is_refused_by_its_key(params, tmp_path, family):
     other = params.headstarts["ulmfit"].model_copy(update={"family": family})
@@ -344,10 +385,10 @@ def test_another_version_of_what_computes_changes_what_uses_it(monkeypatch, para
     assert with_version("torch", metadata.version("torch").partition("+")[0] + "+cu130") == set()
 
 
-def test_text_of_installed_packages_counts_where_it_is_the_corpus(params):
+def test_text_of_listed_packages_counts_where_it_is_the_corpus(params):
     found = stage_fingerprint("prepare", Project(params), "general")
-    assert found.text["torch"] == metadata.version("torch")
-    assert "headstart" not in found.text
+    assert found.text["torch"] == metadata.version("torch").partition("+")[0]
+    assert found.text.keys() == {"python", *listed_versions("general")}
     assert not stage_fingerprint("encode", Project(params)).text
 
 

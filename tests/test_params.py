@@ -52,9 +52,11 @@ def test_a_file_that_is_no_settings_is_named_with_the_place(load_text, content, 
     assert len(str(told.value)) < 500
 
 
-def test_names_with_a_colon_need_no_quotes_in_a_list(tmp_path):
-    (tmp_path / "mine.yaml").write_text("{arms: [vectors/probe, tfidf], seed: 1}")
-    assert read_yaml(tmp_path / "mine.yaml") == {"arms": ["vectors/probe", "tfidf"], "seed": 1}
+def test_a_colon_in_a_list_on_one_line_is_refused_with_what_to_do(tmp_path):
+    """As DVC refuses it in params.yaml."""
+    (tmp_path / "mine.yaml").write_text("{train: [hf://a/b.parquet], seed: 1}")
+    with pytest.raises(ValueError, match=r"(?s)mine\.yaml: not valid YAML: .*line 1.*put it in quotes"):
+        read_yaml(tmp_path / "mine.yaml")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -285,7 +288,6 @@ def test_dvc_knows_every_stage():
 
 def test_the_stages_are_in_the_order_of_the_route():
     """A stage comes after those whose outputs it reads."""
-    assert [stages.describe(stage).place for stage in STAGES] == list(range(1, len(STAGES) + 1))
     route = [stage for stage in DVC if stage != "fingerprint"]
     assert [stage for stage in route if stage in STAGES] == list(STAGES)
     made: set[str] = set()
@@ -343,15 +345,15 @@ METHODS = {
 def settings_read(tree: ast.AST, params: str = "params") -> Iterator[str]:
     """Dotted paths read of `params`, each as long as it goes; `params.x[y]` and `getattr` as `x.{y}`.
 
-    A method reads what is read in it, and `resolve` the head start's settings that are taken from its result
-    with the section that those are laid over.
+    A method reads what is read in it, and `project.head_starts[x]` the settings that are taken from it with
+    the section that those are laid over.
     """
     resolved: dict[str, str] = {}  # name of the result -> of the head start
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
             for target, value in _assigned(node.targets[0], node.value):
-                if isinstance(value, ast.Call) and ast.unparse(value.func) == "resolve":
-                    resolved[ast.unparse(target)] = ast.unparse(value.args[1])
+                if isinstance(value, ast.Subscript) and ast.unparse(value.value) == "project.head_starts":
+                    resolved[ast.unparse(target)] = ast.unparse(value.slice)
     inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Subscript)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
@@ -365,7 +367,7 @@ def settings_read(tree: ast.AST, params: str = "params") -> Iterator[str]:
         owner, *path = _path(node)
         if owner == params and path and path[0] in METHODS:
             yield from settings_read(METHODS[path[0]], "self")
-        elif owner == params and path[:1] != ["model_dump"] and path[:1] != ["model_copy"]:
+        elif owner == params and path and path[0] not in ("model_dump", "model_copy"):
             yield ".".join(path)
         elif owner in resolved:
             key = f"headstarts.{{{resolved[owner]}}}"
@@ -384,12 +386,49 @@ def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.exp
 
 
 def _path(node: ast.AST) -> list[str]:
-    """`a.b[c].d` -> a, b, {c}, d; empty where it begins with something else than a name."""
+    """`a.b[c].d` -> a, b, {c}, d; empty where it begins with something else than a name.
+
+    `project.params` is `params`.
+    """
     if isinstance(node, ast.Attribute):
-        return [*_path(node.value), node.attr]
+        return ["params"] if ast.unparse(node) == "project.params" else [*_path(node.value), node.attr]
     if isinstance(node, ast.Subscript):
         return [*_path(node.value), f"{{{ast.unparse(node.slice)}}}"]
     return [node.id] if isinstance(node, ast.Name) else [""]
+
+
+def test_every_stage_is_a_file_and_is_described():
+    """A new file in pipeline/stages needs its description in pipeline/project/stages.py."""
+    files = {file.stem for file in (ROOT / "pipeline/stages").glob("[!_]*.py")}
+    assert files == set(STAGES)
+
+
+# What `run` gets besides its settings and the paths and names that are flags.
+HANDED = {"trains": ["session"], "sweeps": ["sweep"], "reports": ["provenance"]}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_is_described_with_the_arguments_of_its_run(stage):
+    parameters = inspect.signature(importlib.import_module(f"pipeline.stages.{stage}").run).parameters
+    by_keyword = {name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
+    assert parameters.keys() - by_keyword.keys() == {"project"}
+    flags, handed = stages.arguments(stage), HANDED.get(stages.describe(stage).kind, [])
+    assert by_keyword.keys() == {*flags, *handed}
+    assert {name: by_keyword[name].annotation for name in flags} == {
+        name: kind.__name__ for name, kind in flags.items()
+    }
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_dvc_writes_the_outputs_of_the_stage_and_not_its_inputs(stage):
+    path_of = {flag.removeprefix("--").replace("-", "_"): path
+               for flag, path in pairwise(DVC[stage]["cmd"].split())}  # fmt: skip
+    written = set[str]()
+    for entry in (*DVC[stage]["outs"], *DVC[stage].get("plots", ()), *DVC[stage].get("metrics", ())):
+        written |= {entry} if isinstance(entry, str) else entry.keys()
+    described = stages.describe(stage)
+    assert {path_of[flag] for flag in described.outputs} <= written
+    assert not {path_of[flag] for flag in described.inputs} & written
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -61,9 +61,6 @@ _ALLOWED = {
     ("pipeline/weights/fastai.py", "pickle.UnpicklingError"),  # an error that torch raises
     ("pipeline/execution/lr_find.py", "importlib.import_module"),  # the name is a training stage
     ("pipeline/objectives/lookup.py", "importlib.import_module"),  # the name is one of the files there
-    ("pipeline/stages/pretrain_lm.py", "importlib.import_module"),  # one module of ours, named in the source
-    ("pipeline/stages/finetune_lm.py", "importlib.import_module"),  # the same one
-    ("pipeline/stages/finetune_classifier.py", "importlib.import_module"),  # one module of ours, too
     ("benchmarks/scaling.py", "torch.save"),  # three numbers, read with weights_only
 }
 

@@ -96,8 +96,15 @@ def test_with_nothing_changed_nothing_runs_and_the_status_is_clean(project):
     assert "up to date" in status
 
 
-def test_a_comment_a_message_and_a_fix_in_operations_train_nothing_again(project):
+def test_rephrased_code_and_a_fix_in_operations_train_nothing_again(project):
     run_by(project)
+    edit(project / "models/layers.py", "from __future__", "# In other words.\nfrom __future__")
+    schedules = project / "pipeline/training/schedules.py"
+    text = re.sub(r"\bwarmup\b", "rise", schedules.read_text(encoding="utf-8"))
+    first, second = text.index("\ndef slanted_triangular"), text.index("\ndef rate_fraction")
+    last = text.index("\n@dataclass", second)
+    swapped = text[:first] + text[second:last] + text[first:second] + text[last:]
+    schedules.write_text(swapped, encoding="utf-8")
     edit(project / "pipeline/training/loop.py", "def train(", "# A word of explanation.\ndef train(")
     edit(project / "models/layers.py", '"""', '"""In other words: ')
     edit(project / "pipeline/training/loop.py", "the training loss is", "by now the training loss is")

@@ -1,11 +1,11 @@
-"""The built-in default corpus: docstrings of libraries that are installed anyway.
+"""The built-in default corpus: docstrings of libraries that the project installs anyway.
 
 Files are parsed with `ast`, never imported. Two parts:
 
 - target: the opening prose (paragraphs before parameter lists, sections and code) of ten libraries,
   labelled with the library; library names are masked, as they would give the label away;
-- general: all prose of the docstrings of the standard library and of every other installed package,
-  and the `pydoc` topics (the language reference).
+- general: all prose of the docstrings of the standard library and of the other listed distributions
+  (`distributions.py`), and the `pydoc` topics (the language reference).
 
 Documents come in a fixed order (library, file, line), wherever Python is installed. A general document
 that is also a target document is left out.
@@ -28,6 +28,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.corpus.distributions import VENDORED_FOLDERS, python_files
+
 # Target libraries, and the names that their documentation uses for them. A short alias such as `pd` or `pl`
 # only counts before a dot.
 TARGET_LIBRARIES: Mapping[str, tuple[str, ...]] = {
@@ -48,12 +50,6 @@ _NUM_PROCESSES = min(4, os.cpu_count() or 1)
 _FILES_WORTH_PROCESSES = 500  # fewer are parsed before a process has started
 _FILES_PER_TASK = 50
 
-# Top-level names of this project, or created by its installation.
-_NOT_GENERAL = ("pipeline", "models", "headstart", "__editable__")
-# Vendored code inside a library, whose text would get the wrong label.
-_VENDORED_FOLDERS = frozenset(
-    ("_vendor", "_vendored", "vendor", "vendored", "thirdparty_files", "third_party", "site-packages")
-)
 # CPython's own tests are not installed everywhere, so they would make the corpus differ by machine.
 _NOT_STANDARD = ("test", "idlelib", "lib2to3")
 
@@ -94,9 +90,8 @@ def extract_target(
     Raises:
         ValueError: fewer than two of the libraries are installed.
     """
-    found = _packages(_site_folders() if site_folders is None else site_folders)
-    libraries = {name: found[name] for name in sorted(TARGET_LIBRARIES) if name in found}
-    names = tuple(libraries)
+    libraries = _targets(python_files(site_folders))
+    names = tuple(sorted(libraries))
     if len(names) < 2:
         raise ValueError(
             f"pydocs: {len(names)} of the libraries {', '.join(sorted(TARGET_LIBRARIES))} are installed, "
@@ -124,11 +119,11 @@ def extract_general(
 
     Only every `every`-th file is read, as for the target.
     """
-    site = list(_site_folders() if site_folders is None else site_folders)
     standard_library = standard_library or Path(sysconfig.get_paths()["stdlib"])
     extraction = Extraction()
-    seen = _target_keys(site, every)
-    for document in _general_documents(site, standard_library, every, extraction.skipped):
+    packages = python_files(site_folders)
+    seen = _target_keys(packages, every)
+    for document in _general_documents(packages, standard_library, every, extraction.skipped):
         if _keep(document, min_words, seen, extraction.skipped):
             extraction.texts.append(document)
     return extraction
@@ -173,51 +168,40 @@ def _key(text: str) -> str:
     return " ".join(re.findall(r"\w+", mask(text).lower()))
 
 
-def _target_keys(site_folders: list[Path], every: int) -> set[str]:
-    found = _packages(site_folders)
-    libraries = {name: path for name, path in found.items() if name in TARGET_LIBRARIES}
-    return {_key(opening(docstring)) for _, docstring in _docstrings_below(libraries, every, Counter())}
+def _targets(packages: Mapping[str, list[Path]]) -> dict[str, list[Path]]:
+    return {name: files for name, files in packages.items() if name in TARGET_LIBRARIES}
+
+
+def _target_keys(packages: Mapping[str, list[Path]], every: int) -> set[str]:
+    documents = _docstrings_below(_targets(packages), every, Counter())
+    return {_key(opening(docstring)) for _, docstring in documents}
 
 
 def _general_documents(
-    site: list[Path], standard_library: Path, every: int, skipped: Counter[str]
+    packages: Mapping[str, list[Path]], standard_library: Path, every: int, skipped: Counter[str]
 ) -> Iterator[str]:
     yield from _topics(standard_library / "pydoc_data" / "topics.py")
-    standard = _packages([standard_library])
-    others = _packages(site)
-    for packages in (
-        {name: path for name, path in standard.items() if name not in _NOT_STANDARD},
-        {
-            name: path
-            for name, path in others.items()
-            if name not in TARGET_LIBRARIES and not name.startswith(_NOT_GENERAL)
-        },
-    ):
-        for _, docstring in _docstrings_below(packages, every, skipped):
+    others = {name: files for name, files in packages.items() if name not in TARGET_LIBRARIES}
+    for part in (_standard_files(standard_library), others):
+        for _, docstring in _docstrings_below(part, every, skipped):
             yield prose(docstring)
 
 
-def _site_folders() -> list[Path]:
-    paths = sysconfig.get_paths()
-    return [Path(folder) for folder in sorted({paths["purelib"], paths["platlib"]})]
-
-
-def _packages(folders: Iterable[Path]) -> dict[str, Path]:
-    """Return top-level packages and modules by name; the first of equal names wins."""
-    found: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-            is_package = path.is_dir() and path.name.isidentifier() and path.name not in _VENDORED_FOLDERS
-            if is_package or path.suffix == ".py":
-                found.setdefault(path.stem, path)
-    return found
+def _standard_files(folder: Path) -> dict[str, list[Path]]:
+    """The Python files of the standard library by top-level package or module; a package hides a module."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        is_package = path.is_dir() and path.name.isidentifier() and path.name not in VENDORED_FOLDERS
+        if path.stem not in _NOT_STANDARD and (is_package or path.suffix == ".py"):
+            files.setdefault(path.stem, _files_below(path))
+    return files
 
 
 def _docstrings_below(
-    packages: Mapping[str, Path], every: int, skipped: Counter[str]
+    packages: Mapping[str, list[Path]], every: int, skipped: Counter[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield pairs of package name and docstring of every n-th file, in order of package, file and line."""
-    files = [(name, file) for name in sorted(packages) for file in _python_files(packages[name])][::every]
+    files = [(name, file) for name in sorted(packages) for file in packages[name]][::every]
     parsed = _each_files_docstrings([file for _, file in files])
     for (name, _), docstrings in zip(files, parsed, strict=True):
         if docstrings is None:
@@ -249,11 +233,11 @@ def _docstrings_in(file: Path) -> list[str] | None:
             return None
 
 
-def _python_files(package: Path) -> list[Path]:
+def _files_below(package: Path) -> list[Path]:
     if package.is_file():  # a single module
         return [package]
     relative = (file.relative_to(package) for file in package.rglob("*.py"))
-    kept = (file for file in relative if not _VENDORED_FOLDERS.intersection(file.parts))
+    kept = (file for file in relative if not VENDORED_FOLDERS.intersection(file.parts))
     return [package / file for file in sorted(kept, key=lambda file: file.parts)]
 
 

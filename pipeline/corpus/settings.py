@@ -16,7 +16,7 @@ Direction = Literal["forward", "backward"]
 
 
 class PydocsSource(Section):
-    """Docstrings of the installed libraries: real text on every machine."""
+    """Docstrings of the locked packages: real text on every machine."""
 
     kind: Literal["pydocs"]
     part: Literal["general", "target"]

@@ -79,17 +79,10 @@ def log_loss(labels: np.ndarray, probs: np.ndarray) -> float:
 
 
 def _calibration_error(labels: np.ndarray, probs: np.ndarray, num_bins: int) -> float:
-    import torch
-    from torchmetrics.functional.classification import multiclass_calibration_error
-
-    return float(
-        multiclass_calibration_error(
-            torch.from_numpy(probs),
-            torch.from_numpy(labels).long(),
-            num_classes=probs.shape[1],
-            n_bins=num_bins,
-        )
-    )
+    """Return the gap between confidence and accuracy of a bin, averaged over documents (Guo et al. 2017)."""
+    table = calibration_table(labels, probs, num_bins)
+    gaps = (row.num_documents * abs(row.confidence - row.accuracy) for row in table)
+    return float(sum(gaps) / len(labels))
 
 
 def confident_errors(labels: np.ndarray, probs: np.ndarray, count: int) -> list[int]:

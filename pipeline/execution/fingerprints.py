@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+from pipeline.corpus.distributions import text_versions
+from pipeline.corpus.settings import PydocsSource
 from pipeline.corpus.tokenizer import LIBRARY_MODULE
 from pipeline.files.atomic import atomic_write_text
 from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
@@ -65,7 +67,7 @@ def stage_fingerprint(
         *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(params) else []),
         families=families,
         trains=stages.describe(stage).is_training,
-        reads_packages=source is not None and source.kind == "pydocs",
+        text=text_versions(source.part) if isinstance(source, PydocsSource) else None,
     )
 
 

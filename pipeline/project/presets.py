@@ -140,7 +140,12 @@ def _lay(tree: Any, values: Mapping[str, Any]) -> None:
         if value and isinstance(value, Mapping) and isinstance(tree.get(key), Mapping):
             _lay(tree[key], value)
         elif key not in tree or tree[key] != value:
-            tree[key] = _on_one_line(value) if isinstance(value, list) else value
+            tree[key] = _on_one_line(value) if _has_numbers_alone(value) else value
+
+
+def _has_numbers_alone(value: Any) -> bool:
+    """Whether a value is a list without text, which may need quotes on one line: `[hf://...]` is refused."""
+    return isinstance(value, list) and not any(isinstance(each, str) for each in value)
 
 
 def _on_one_line(values: list[Any]) -> Any:

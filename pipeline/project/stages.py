@@ -1,34 +1,31 @@
-"""How each stage describes itself, read from its source so that nothing heavy is imported."""
+"""The stages, in the order of the route.
+
+Everything else that knows about stages derives it from here: the command line, tracking, `gc`, `lr-find`, the
+doctor and the tests on dvc.yaml. This module imports nothing of ours, so that `headstart --help` answers at
+once. A test compares each description with the stage's file.
+"""
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
-_FOLDER = Path(__file__).resolve().parents[1] / "stages"
-
 Kind = Literal["prepares", "trains", "sweeps", "evaluates", "reports"]
-
-# The argument that the run around a stage hands it, besides its settings and paths.
-HANDED: Mapping[Kind, str] = {"trains": "session", "sweeps": "sweep", "reports": "provenance"}
+Item = Literal["corpus", "tokenizer", "headstart"]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage's description of itself: the constant `STAGE` in its file, written in literals.
+    """The description of a stage, which is a file of the same name in `pipeline/stages`."""
 
-    Everything else that knows about stages derives it from here: the command line, tracking, `gc`, `lr-find`,
-    the doctor and the tests on dvc.yaml.
-    """
-
-    place: int  # on the route, from 1; lists of stages are in this order
+    title: str  # what it reads -> what it makes
     kind: Kind  # prepares data; trains one model; sweeps: trains many; evaluates; reports
+    inputs: tuple[str, ...]  # flags of the paths that it reads
     sections: tuple[str, ...]  # dotted paths in params.yaml; `{headstart}`: the value of that flag
-    outputs: tuple[str, ...] = ("out",)  # flags of what it writes; its other paths are inputs
+    outputs: tuple[str, ...] = ("out",)  # flags of the paths that it writes
+    item: Item | None = None  # the flag that names what it runs for, if it runs several times
     needs_labels: bool = False  # without labels it is passed over, and its outputs are empty
     registers: str | None = None  # the MLflow model that its last output becomes
 
@@ -36,44 +33,226 @@ class Stage:
     def is_training(self) -> bool:
         return self.kind in ("trains", "sweeps")
 
+    @property
+    def flags(self) -> Mapping[str, type[str] | type[Path]]:
+        """The flags of its command with their types."""
+        item: dict[str, type[str] | type[Path]] = {self.item: str} if self.item else {}
+        return item | dict.fromkeys((*self.inputs, *self.outputs), Path)
 
-@cache
+
+STAGES: Mapping[str, Stage] = {
+    "prepare": Stage(
+        title="raw text of one corpus -> normalised documents in splits.",
+        kind="prepares",
+        item="corpus",
+        inputs=(),
+        sections=("run.seed", "corpus.{corpus}"),
+    ),
+    "train_tokenizer": Stage(
+        title="documents, or a file from elsewhere -> a tokenizer.",
+        kind="prepares",
+        item="tokenizer",
+        inputs=("documents",),
+        sections=("run.seed", "tokenizers.{tokenizer}"),
+    ),
+    "encode": Stage(
+        title="documents -> token shards.",
+        kind="prepares",
+        inputs=("documents", "tokenizer"),
+        sections=(),
+    ),
+    "pretrain_lm": Stage(
+        title="general token shards -> a language model of general text.",
+        kind="trains",
+        item="headstart",
+        inputs=("tokens",),
+        sections=(
+            "run.seed",
+            "run.precision",
+            "headstarts.{headstart}.family",
+            "headstarts.{headstart}.config",
+            "headstarts.{headstart}.weights",
+            "headstarts.{headstart}.embedding_from",
+            "headstarts.{headstart}.teacher",
+            "headstarts.{headstart}.pretrain_lm",
+            "pretrain_lm",
+        ),
+    ),
+    "finetune_lm": Stage(
+        title="target token shards and the general language model -> a language model of the target text.",
+        kind="trains",
+        item="headstart",
+        inputs=("tokens", "start"),
+        sections=(
+            "run.seed",
+            "run.precision",
+            "headstarts.{headstart}.family",
+            "headstarts.{headstart}.config",
+            "headstarts.{headstart}.weights",
+            "headstarts.{headstart}.teacher",
+            "headstarts.{headstart}.finetune_lm",
+            "finetune_lm",
+        ),
+    ),
+    "read_features": Stage(
+        title="the labelled documents, as a frozen language model sees them -> their pooled features.",
+        kind="evaluates",
+        item="headstart",
+        inputs=("tokens", "target_lm"),
+        sections=(
+            "run.precision",
+            "headstarts.{headstart}.family",
+            "headstarts.{headstart}.config",
+            "headstarts.{headstart}.finetune_classifier",
+            "headstarts.{headstart}.probe",
+            "finetune_classifier.max_tokens",
+            "finetune_classifier.bptt",
+            "probe",
+        ),
+        needs_labels=True,
+    ),
+    "finetune_classifier": Stage(
+        title="labelled token shards and a language model -> a classifier.",
+        kind="trains",
+        item="headstart",
+        inputs=("tokens", "target_lm", "general_lm", "beside"),
+        sections=(
+            "run.seed",
+            "run.precision",
+            "headstarts.{headstart}.family",
+            "headstarts.{headstart}.config",
+            "headstarts.{headstart}.finetune_classifier",
+            "finetune_classifier",
+            "corpus.target.normalise",
+        ),
+        needs_labels=True,
+    ),
+    "find_leaks": Stage(
+        title="documents -> the test documents among them that were trained on, word for word or nearly so.",
+        kind="prepares",
+        inputs=("documents",),
+        sections=("leakage", "corpus"),
+    ),
+    "evaluate": Stage(
+        title="candidates, on validation documents -> the one to ship, and all on test documents.",
+        kind="evaluates",
+        inputs=("tokens", "documents", "classifiers", "features", "target_lm", "leaks"),
+        outputs=("out", "classifier"),
+        sections=(
+            "run.seed",
+            "run.headstarts",
+            "headstarts",
+            "ensembles",
+            "probe",
+            "finetune_classifier",
+            "evaluate",
+            "corpus.target.normalise",
+            "leakage.action",
+        ),
+        needs_labels=True,
+        registers="headstart-classifier",
+    ),
+    "distil_classifier": Stage(
+        title="what ships, and text -> one small classifier that learned from it (none with student: null).",
+        kind="sweeps",
+        inputs=("tokens", "documents", "classifier", "general_lm", "target_lm", "leaks"),
+        sections=(
+            "run.seed",
+            "run.precision",
+            "headstarts",
+            "finetune_classifier",
+            "corpus.target.normalise",
+            "leakage.action",
+            "evaluate",
+            "trials",
+            "distil_classifier",
+        ),
+        needs_labels=True,
+    ),
+    "tune": Stage(
+        title="a search over settings, judged on validation text alone -> the best ones, and what was tried.",
+        kind="sweeps",
+        inputs=("tokens", "general_lm", "target_lm", "features"),
+        sections=(
+            "run.seed",
+            "run.precision",
+            "headstarts",
+            "finetune_lm",
+            "finetune_classifier",
+            "corpus.target.normalise",
+            "trials",
+            "tune",
+            "sample_efficiency.classifier",
+        ),
+    ),
+    "sample_efficiency": Stage(
+        title="labelled token shards and language models -> error against number of labels, arm by arm.",
+        kind="sweeps",
+        inputs=("tokens", "documents", "general_lm", "target_lm", "features", "leaks"),
+        sections=(
+            "run.seed",
+            "run.precision",
+            "run.headstarts",
+            "headstarts",
+            "ensembles",
+            "pretrain_lm",
+            "finetune_lm",
+            "probe",
+            "finetune_classifier",
+            "corpus.target.normalise",
+            "leakage.action",
+            "trials",
+            "sample_efficiency",
+            "zero_shot",
+        ),
+        needs_labels=True,
+    ),
+    "ablate": Stage(
+        title="each trick switched off alone -> the ledger of what it is worth; run by `headstart ablate`.",
+        kind="sweeps",
+        inputs=("tokens", "documents", "general_lm", "target_lm", "features", "leaks"),
+        sections=(
+            "run.seed",
+            "run.precision",
+            "headstarts",
+            "pretrain_lm",
+            "finetune_lm",
+            "finetune_classifier",
+            "corpus.target.normalise",
+            "leakage.action",
+            "trials",
+            "sample_efficiency",
+            "ablate",
+        ),
+    ),
+    "scaling": Stage(
+        title="sizes and numbers of tokens of one head start -> the law of its loss, and a check of it.",
+        kind="sweeps",
+        inputs=("tokens",),
+        sections=("run.seed", "run.precision", "headstarts", "pretrain_lm", "trials", "scaling"),
+    ),
+    "report": Stage(
+        title="metrics, curves and tables of all stages -> page, Markdown summary, pictures, main figures.",
+        kind="reports",
+        inputs=("figures", "curves", "evaluation", "studies"),
+        outputs=("out", "summary", "pictures", "headline", "card"),
+        sections=("run.headstarts", "headstarts", "corpus", "card"),
+    ),
+}
+
+
 def names() -> tuple[str, ...]:
-    """Names of all stages, in the order of the route."""
-    found = (path.stem for path in _FOLDER.glob("*.py") if not path.stem.startswith("_"))
-    return tuple(sorted(found, key=lambda name: describe(name).place))
+    return tuple(STAGES)
 
 
 def of_kind(*kinds: Kind) -> tuple[str, ...]:
-    return tuple(name for name in names() if describe(name).kind in kinds)
+    return tuple(name for name, stage in STAGES.items() if stage.kind in kinds)
 
 
-@cache
 def describe(name: str) -> Stage:
-    """The `STAGE` of a stage's file."""
-    for node in _source(name).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "STAGE":
-            assert isinstance(node.value, ast.Call)
-            values = {str(each.arg): ast.literal_eval(each.value) for each in node.value.keywords}
-            return Stage(**values)
-    raise AssertionError(f"{_FOLDER / name}.py has no STAGE")
+    return STAGES[name]
 
 
-def title(name: str) -> str:
-    """The first line of a stage's docstring, without the leading "Stage:"."""
-    return (ast.get_docstring(_source(name)) or "").splitlines()[0].removeprefix("Stage: ")
-
-
-@cache
-def arguments(name: str) -> Mapping[str, str]:
-    """The flags of a stage with their annotations, without the argument that the run hands it."""
-    run = next(
-        node for node in _source(name).body if isinstance(node, ast.FunctionDef) and node.name == "run"
-    )
-    handed = HANDED.get(describe(name).kind)
-    return {arg.arg: ast.unparse(arg.annotation or arg) for arg in run.args.kwonlyargs if arg.arg != handed}
-
-
-@cache
-def _source(name: str) -> ast.Module:
-    return ast.parse((_FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+def arguments(name: str) -> Mapping[str, type[str] | type[Path]]:
+    """The flags of a stage with their types."""
+    return STAGES[name].flags

@@ -32,12 +32,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except (YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from error
+        hint = "; put it in quotes" if "unexpected ':'" in str(error) else ""
+        raise ValueError(f"{path}: not valid YAML: {error}{hint}") from error
     raise ValueError(f"{path}: holds {type(content).__name__}; expected a mapping")
 
 
 def parsed(text: str) -> Any:
-    """Parse YAML 1.2. Raises one of several errors if it is none."""
+    """Parse YAML 1.2 as DVC does: libyaml refuses a colon in a list on one line that has no quotes.
+
+    Raises one of several errors if it is none.
+    """
     from ruamel.yaml import YAML
 
     yaml = YAML(typ="safe")

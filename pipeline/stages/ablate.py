@@ -22,7 +22,6 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.project.params import Params
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.settings.arm import Arm
 from pipeline.settings.loader import overlay
 from pipeline.stages._ablations import TRICKS, Trick
@@ -37,24 +36,6 @@ from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import chosen_documents, num_labels_of
 from pipeline.training.language_model import make_language_model_job
-
-STAGE = Stage(
-    place=13,
-    kind="sweeps",
-    sections=(
-        "run.seed",
-        "run.precision",
-        "headstarts",
-        "pretrain_lm",
-        "finetune_lm",
-        "finetune_classifier",
-        "corpus.target.normalise",
-        "leakage.action",
-        "trials",
-        "sample_efficiency",
-        "ablate",
-    ),
-)
 
 _WITH = Trick("with all of them", "classifier")
 _WITH_LM = Trick("with all of them (LM)", "language_model")

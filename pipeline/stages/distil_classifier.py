@@ -40,7 +40,6 @@ from pipeline.machine.cost import Cost, total
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.settings.loader import overlay, typed
 from pipeline.stages._trials import ModelPoint
 from pipeline.sweeps.sweep import Spec, Sweep
@@ -52,23 +51,6 @@ from pipeline.training.classifier import (
     make_classifier_job,
 )
 from pipeline.training.settings import ClassifierTraining
-
-STAGE = Stage(
-    place=10,
-    kind="sweeps",
-    needs_labels=True,
-    sections=(
-        "run.seed",
-        "run.precision",
-        "headstarts",
-        "finetune_classifier",
-        "corpus.target.normalise",
-        "leakage.action",
-        "evaluate",
-        "trials",
-        "distil_classifier",
-    ),
-)
 
 _NONE_FILE = "nothing.txt"
 _TEACHING_SPLITS = ("train", "unlabelled")

@@ -14,9 +14,6 @@ from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
-
-STAGE = Stage(place=3, kind="prepares", sections=())
 
 
 def run(project: Project, *, documents: Path, tokenizer: Path, out: Path) -> dict[str, Any]:

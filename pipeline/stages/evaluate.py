@@ -34,7 +34,6 @@ from pipeline.inference.predict import Predictor
 from pipeline.inference.reference_sample import reference_of
 from pipeline.project.params import PAIR, Params
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.settings.arm import BLEND, TFIDF, Arm
 from pipeline.stages._candidates import (
     Candidate,
@@ -47,25 +46,6 @@ from pipeline.stages._candidates import (
     with_tfidf,
 )
 from pipeline.training.temperature import tempered
-
-STAGE = Stage(
-    place=9,
-    kind="evaluates",
-    needs_labels=True,
-    sections=(
-        "run.seed",
-        "run.headstarts",
-        "headstarts",
-        "ensembles",
-        "probe",
-        "finetune_classifier",
-        "evaluate",
-        "corpus.target.normalise",
-        "leakage.action",
-    ),
-    outputs=("out", "classifier"),
-    registers="headstart-classifier",
-)
 
 _MOST_DRAWN = 200  # points of a curve
 

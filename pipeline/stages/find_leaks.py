@@ -13,9 +13,6 @@ from pipeline.corpus.leakage import LEAKS_FILE, Leak, LeakFinder
 from pipeline.corpus.text_parts import readable
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
-
-STAGE = Stage(place=8, kind="prepares", sections=("leakage", "corpus"))
 
 _EXCERPT_CHARACTERS = 300
 

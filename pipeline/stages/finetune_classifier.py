@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,24 +16,8 @@ from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.training.checkpoint import model_tensors
 from pipeline.training.classifier import ClassifierJob, make_classifier_job
-
-STAGE = Stage(
-    place=7,
-    kind="trains",
-    needs_labels=True,
-    sections=(
-        "run.seed",
-        "run.precision",
-        "headstarts.{headstart}.family",
-        "headstarts.{headstart}.config",
-        "headstarts.{headstart}.finetune_classifier",
-        "finetune_classifier",
-        "corpus.target.normalise",
-    ),
-)
 
 
 def run(
@@ -73,9 +56,9 @@ def run(
 
     def further(folder: Path) -> None:
         if (link := read_feature_link(beside)) is not None:
-            # By name: classifiers without do not depend on this code.
-            frozen = importlib.import_module("pipeline.stages._frozen_encoder")
-            frozen.write_beside(folder, project.head_starts[link.headstart], link)
+            from pipeline.stages._frozen_encoder import write_beside
+
+            write_beside(folder, project.head_starts[link.headstart], link)
 
     export_model(out, model_tensors(done), card, [tokenizer_file_in(tokenizer)], further)
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}

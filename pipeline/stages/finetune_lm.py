@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,24 +10,8 @@ from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.distributed.session import Session
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
-
-STAGE = Stage(
-    place=5,
-    kind="trains",
-    sections=(
-        "run.seed",
-        "run.precision",
-        "headstarts.{headstart}.family",
-        "headstarts.{headstart}.config",
-        "headstarts.{headstart}.weights",
-        "headstarts.{headstart}.teacher",
-        "headstarts.{headstart}.finetune_lm",
-        "finetune_lm",
-    ),
-)
 
 
 def run(
@@ -42,9 +25,10 @@ def run(
     found = fit_and_export(made, project.params.run, session, out)
     settings = project.head_starts[headstart]
     if settings.weights is not None and settings.family.has_word_vectors:
-        imported = importlib.import_module("pipeline.stages._imported_vectors")
+        from pipeline.stages._imported_vectors import coverage
+
         tokenizer = Path(read_link(tokens).tokenizer)
-        found["coverage"] = asdict(imported.coverage(settings.weights, tokenizer, made.tokens))
+        found["coverage"] = asdict(coverage(settings.weights, tokenizer, made.tokens))
     return found
 
 
@@ -60,8 +44,8 @@ def job(project: Project, *, tokens: Path, start: Path, headstart: str, out: Pat
         seed=project.params.run.seed,
     )
     if settings.teacher is not None:
-        # By name: head starts without a teacher do not depend on this code.
-        teacher = importlib.import_module("pipeline.stages._teacher")
-        made = replace(made, lesson=teacher.lesson_of(settings, out))
+        from pipeline.stages._teacher import lesson_of
+
+        made = replace(made, lesson=lesson_of(settings, out))
         made.check()
     return made

@@ -9,18 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.data_quality import remarks_on
+from pipeline.corpus.distributions import version_warning
 from pipeline.corpus.documents import write_documents
 from pipeline.corpus.settings import AlignedSource, Corpora, FilesSource, GettextSource, PydocsSource
 from pipeline.corpus.sources import SPLITS, is_remote, open_source
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 
 log = logging.getLogger(__name__)
 
 _MOST_ORIGINS = 5  # that are named
-
-STAGE = Stage(place=1, kind="prepares", sections=("run.seed", "corpus.{corpus}"))
 
 
 def run(project: Project, *, corpus: str, out: Path) -> dict[str, Any]:
@@ -40,6 +38,8 @@ def run(project: Project, *, corpus: str, out: Path) -> dict[str, Any]:
     with atomic_folder(out) as folder:
         info = write_documents(source, settings, seed=project.params.run.seed, key=key, folder=folder)
         remarks = remarks_on(folder, info)
+    if isinstance(settings.source, PydocsSource) and (warning := version_warning(settings.source.part)):
+        remarks.append(warning)
     if source.origins:
         most = ", ".join(f"{name} {count:,}" for name, count in source.origins.most_common(_MOST_ORIGINS))
         log.info(

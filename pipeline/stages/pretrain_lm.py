@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,26 +9,9 @@ from typing import Any
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.distributed.session import Session
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.jobs import StartingModel
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
-
-STAGE = Stage(
-    place=4,
-    kind="trains",
-    sections=(
-        "run.seed",
-        "run.precision",
-        "headstarts.{headstart}.family",
-        "headstarts.{headstart}.config",
-        "headstarts.{headstart}.weights",
-        "headstarts.{headstart}.embedding_from",
-        "headstarts.{headstart}.teacher",
-        "headstarts.{headstart}.pretrain_lm",
-        "pretrain_lm",
-    ),
-)
 
 
 def run(project: Project, *, tokens: Path, headstart: str, out: Path, session: Session) -> dict[str, Any]:
@@ -45,16 +27,16 @@ def run(project: Project, *, tokens: Path, headstart: str, out: Path, session: S
     if vectors is None:
         figures = fit_and_export(made, run_settings, session, out)
         if settings.weights is not None and settings.family.imports_networks:
-            network = importlib.import_module("pipeline.stages._imported_network")
-            figures["warnings"] = network.remarks(settings.weights, made.card.vocab_size)
+            from pipeline.stages._imported_network import remarks
+
+            figures["warnings"] = remarks(settings.weights, made.card.vocab_size)
         if settings.teacher is not None:
             share = getattr(made.start, "share", 0.0)
             figures["teacher"] = {"headstart": settings.teacher.name, "begun_share": share}
         return figures
-    # By name: head starts that begin without do not depend on this code.
-    trained = importlib.import_module("pipeline.stages._trained_embedding")
-    found: dict[str, Any] = trained.fit_both_and_export(made, vectors, run_settings, session, out)
-    return found
+    from pipeline.stages._trained_embedding import fit_both_and_export
+
+    return fit_both_and_export(made, vectors, run_settings, session, out)
 
 
 def job(project: Project, *, tokens: Path, headstart: str, out: Path) -> LanguageModelJob:
@@ -72,24 +54,26 @@ def job(project: Project, *, tokens: Path, headstart: str, out: Path) -> Languag
         seed=project.params.run.seed,
     )
     if settings.teacher is not None:
-        teacher = importlib.import_module("pipeline.stages._teacher")
-        lesson = teacher.lesson_of(settings, out)
-        made = replace(made, lesson=lesson)
-        if settings.teacher.family is settings.family:
-            made = replace(made, start=teacher.LayersOfTeacher(lesson.model.path, made.card, made.seed))
+        from pipeline.stages._teacher import LayersOfTeacher, lesson_of
+
+        made = replace(made, lesson=lesson_of(settings, out))
+        folder = settings.folder_of_teacher(out)
+        if folder is not None and settings.teacher.family is settings.family:
+            made = replace(made, start=LayersOfTeacher(folder.resolve(), made.card, made.seed))
         made.check()
         return made
     if settings.weights is None:
         return made
-    # By name: head starts that train their own do not depend on this code.
     start: StartingModel
     if settings.family.imports_networks:
-        network = importlib.import_module("pipeline.stages._imported_network")
-        start = network.ImportedNetwork(settings.weights.resolve(), made.card)
+        from pipeline.stages._imported_network import ImportedNetwork
+
+        start = ImportedNetwork(settings.weights.resolve(), made.card)
     else:
-        vectors = importlib.import_module("pipeline.stages._imported_vectors")
+        from pipeline.stages._imported_vectors import ImportedVectors
+
         tokenizer = Path(read_link(tokens).tokenizer).resolve()
-        start = vectors.ImportedVectors(settings.weights.resolve(), tokenizer, made.card)
+        start = ImportedVectors(settings.weights.resolve(), tokenizer, made.card)
     start.tensors()  # refuses here what a worker would
     untrained = settings.pretrain_lm.training.model_copy(update={"epochs": 0.0})
     return replace(made, start=start, settings=replace(settings.pretrain_lm, training=untrained))

@@ -17,26 +17,9 @@ from pipeline.evaluation.probe import Reading, pooled_features
 from pipeline.files.atomic import atomic_folder
 from pipeline.machine.cost import Cost
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.training.cards import build_encoder
 from pipeline.training.checkpoint import tensors_under
 from pipeline.training.precision import dtype_of
-
-STAGE = Stage(
-    place=6,
-    kind="evaluates",
-    needs_labels=True,
-    sections=(
-        "run.precision",
-        "headstarts.{headstart}.family",
-        "headstarts.{headstart}.config",
-        "headstarts.{headstart}.finetune_classifier",
-        "headstarts.{headstart}.probe",
-        "finetune_classifier.max_tokens",
-        "finetune_classifier.bptt",
-        "probe",
-    ),
-)
 
 SPLITS = ("train", "validation", "test")
 

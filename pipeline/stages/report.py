@@ -8,20 +8,12 @@ from typing import Any
 
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.report import charts, markdown, trust
 from pipeline.report import figures as say
 from pipeline.report.headline import headline_figures
 from pipeline.report.model_card import model_card
 from pipeline.report.page import Provenance, page
 from pipeline.report.studies import read_studies
-
-STAGE = Stage(
-    place=15,
-    kind="reports",
-    sections=("run.headstarts", "headstarts", "corpus", "card"),
-    outputs=("out", "summary", "pictures", "headline", "card"),
-)
 
 
 def run(

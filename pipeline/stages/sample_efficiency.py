@@ -20,7 +20,6 @@ from pipeline.files.tables import write_csv
 from pipeline.machine.cost import total
 from pipeline.project.params import Params
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.settings.arm import Arm, Use
 from pipeline.stages._points import (
     Inputs,
@@ -35,28 +34,6 @@ from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import label_counts
 from pipeline.training.jobs import shapes_of
-
-STAGE = Stage(
-    place=12,
-    kind="sweeps",
-    needs_labels=True,
-    sections=(
-        "run.seed",
-        "run.precision",
-        "run.headstarts",
-        "headstarts",
-        "ensembles",
-        "pretrain_lm",
-        "finetune_lm",
-        "probe",
-        "finetune_classifier",
-        "corpus.target.normalise",
-        "leakage.action",
-        "trials",
-        "sample_efficiency",
-        "zero_shot",
-    ),
-)
 
 
 def run(

@@ -28,18 +28,11 @@ from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.project.sizes import Size, sizes_of
-from pipeline.project.stages import Stage
 from pipeline.stages._trials import ModelPoint
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.jobs import shapes_of
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
-
-STAGE = Stage(
-    place=14,
-    kind="sweeps",
-    sections=("run.seed", "run.precision", "headstarts", "pretrain_lm", "trials", "scaling"),
-)
 
 CHECK_FACTOR = 4.0  # the compute of the check over that of any run of the sweep
 LEAST_STEPS = 50  # of a run: its last step is a whole one, so its tokens are right to one in 50

@@ -13,9 +13,6 @@ from pipeline.corpus.tokenizer_kinds import train
 from pipeline.corpus.tokenizer_sample import draw_sample
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
-
-STAGE = Stage(place=2, kind="prepares", sections=("run.seed", "tokenizers.{tokenizer}"))
 
 
 def run(project: Project, *, tokenizer: str, documents: Path, out: Path) -> dict[str, Any]:

@@ -15,26 +15,9 @@ from pipeline.files.tables import write_csv
 from pipeline.identity.fingerprint import fingerprint_of
 from pipeline.project.params import Params
 from pipeline.project.project import Project
-from pipeline.project.stages import Stage
 from pipeline.stages._search_jobs import Jobs, nested, space_of
 from pipeline.sweeps.sweep import SearchRuns, Sweep
 from pipeline.terminal.progress import counted
-
-STAGE = Stage(
-    place=11,
-    kind="sweeps",
-    sections=(
-        "run.seed",
-        "run.precision",
-        "headstarts",
-        "finetune_lm",
-        "finetune_classifier",
-        "corpus.target.normalise",
-        "trials",
-        "tune",
-        "sample_efficiency.classifier",
-    ),
-)
 
 
 def run(
