@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.corpus import distributions, pydocs
 from pipeline.execution.fingerprints import stage_fingerprint
-from pipeline.project.params import load
+from pipeline.project.project import Project
 from pipeline.stages import prepare
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,7 +151,7 @@ def test_prepare_remarks_on_other_versions(site, tmp_path, monkeypatch):
     for name in ("one", "two", "three"):
         _write(site / f"scipy/{name}.py", f'"""{SENTENCE} {name}."""\n')
     _install(site, "scipy", "1.17.1", "scipy")
-    found = prepare.run(load(ROOT / "params.yaml"), corpus="target", out=tmp_path / "documents")
+    found = prepare.run(Project.load(ROOT / "params.yaml"), corpus="target", out=tmp_path / "documents")
     assert found["remarks"][-1].endswith("published figures: scipy 1.17.1 instead of 1.17.2")
 
 
@@ -172,7 +172,7 @@ def test_the_target_libraries_come_from_the_distributions_that_it_depends_on():
 
 def test_the_fingerprint_covers_the_versions_of_listed_packages_alone(site, monkeypatch):
     monkeypatch.setattr(distributions, "_site_folders", lambda: [site])
-    params = load(ROOT / "params.yaml")
+    params = Project.load(ROOT / "params.yaml")
 
     def text(corpus: str) -> dict[str, str]:
         found = dict(stage_fingerprint("prepare", params, corpus).text)
