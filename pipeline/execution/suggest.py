@@ -24,7 +24,7 @@ from pipeline.execution.opened import Opened, open_head_start
 from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import Params
-from pipeline.report.studies import write_study
+from pipeline.report.studies import Written, make_ready, write_study
 
 _DOCUMENTS = Path("data/documents/target")
 _LABELLED_SPLITS = ("train", "validation", "test")
@@ -136,17 +136,13 @@ def _write(
         raise ValueError(f"{out} exists, perhaps with labels in it; name another file")
 
 
-@dataclass(frozen=True)
-class Trial:
-    found: dict[str, object]
-    file: Path
-
-
-def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path) -> Trial:
+def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path) -> Written:
     """Try all strategies on the labelled training documents, beside random choice; write a study into `out`.
 
-    Raises ValueError where the counts do not rise, or are more than there are labels.
+    Raises ValueError where the counts do not rise, or are more than there are labels, and if `out` cannot be
+    made.
     """
+    make_ready(out)
     opened = open_head_start(headstart or _first_head_start(), "target_lm")
     shards = {split: open_shard(opened.folder, split) for split in ("train", "test")}
     rng = np.random.default_rng(0)
@@ -180,4 +176,4 @@ def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: 
     name = opened.settings.name
     content = {"headstart": name, "key": opened.card.key, "num_documents": len(labels["train"]),
                "num_judged": len(labels["test"]), **found}  # fmt: skip
-    return Trial(content, write_study(out, "choosing", name, content))
+    return write_study(out, "choosing", name, content)
