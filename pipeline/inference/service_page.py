@@ -12,7 +12,6 @@ import hashlib
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -31,8 +30,8 @@ def page(num_texts: int, *, takes_token: bool) -> str:
         takes_token=takes_token,
         policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         "connect-src 'self'; base-uri 'none'; form-action 'none'",
-        style=Markup(_file("service.css")),
-        script=Markup(script),
+        style=_file("service.css"),
+        script=script,
     )
 
 

@@ -7,7 +7,7 @@ cell and moves no cursor.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pipeline.report.section import (
     Block,
@@ -17,7 +17,6 @@ from pipeline.report.section import (
     Note,
     Paragraph,
     Report,
-    Section,
     Table,
     Text,
 )
@@ -34,16 +33,17 @@ def summary(report: Report) -> str:
         *map(plain, opening.remarks),
         _bullets(opening.key_figures),
     ]
-    return _joined([*beginning, *(_section(each) for each in report.sections if each.in_summary)])
+    sections = (section for section in report.sections if section.in_summary)
+    return _joined([*beginning, *(_section(each.heading, each.blocks) for each in sections)])
 
 
-def document(title: str, sections: Iterable[Section]) -> str:
-    """A page of its own with these sections."""
-    return _joined([f"# {plain(title)}", *map(_section, sections)])
+def document(title: str, parts: Mapping[str, Iterable[Block]]) -> str:
+    """A page of its own: blocks by heading."""
+    return _joined([f"# {plain(title)}", *(_section(heading, blocks) for heading, blocks in parts.items())])
 
 
-def _section(section: Section) -> str:
-    return "\n\n".join([f"## {plain(section.heading)}", *_blocks(section.blocks)])
+def _section(heading: str, blocks: Iterable[Block]) -> str:
+    return "\n\n".join([f"## {plain(heading)}", *_blocks(blocks)])
 
 
 def _blocks(blocks: Iterable[Block]) -> list[str]:

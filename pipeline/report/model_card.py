@@ -14,7 +14,7 @@ from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures, name_of
 from pipeline.report.markdown import document
 from pipeline.report.provenance import Provenance
-from pipeline.report.section import Block, Bullets, Code, Paragraph, Section, Text, paragraphs, table
+from pipeline.report.section import Block, Bullets, Code, Paragraph, Text, paragraphs, table
 from pipeline.report.sections import corpora, leakage, runs, trust
 
 _MIX_UPS = 5  # kinds of mistakes that are shown, the most frequent ones
@@ -32,9 +32,7 @@ def model_card(figures: Figures, card: Card, provenance: Provenance) -> str:
         "Versions": [runs.facts(provenance)],
     }
     title = card.title or f"Classifier of texts into {figures['prepare-target']['num_classes']} classes"
-    return document(
-        f"Model card: {title}", [Section("", heading, tuple(blocks)) for heading, blocks in parts.items()]
-    )
+    return document(f"Model card: {title}", parts)
 
 
 def _what(figures: Figures) -> list[Block]:

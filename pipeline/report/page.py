@@ -13,7 +13,6 @@ import json
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from pipeline.report.section import Chart, Report
 
@@ -31,9 +30,9 @@ def page(report: Report) -> str:
     return templates.get_template("page.html.j2").render(
         opening=report.opening,
         sections=report.sections,
-        policy=Markup(_policy(script)),
-        style=Markup(_file("page.css")),
-        script=Markup(script),
+        policy=_policy(script),
+        style=_file("page.css"),
+        script=script,
     )
 
 
@@ -57,7 +56,7 @@ def _policy(script: str) -> str:
     )
 
 
-def _specification(chart: Chart) -> Markup:
+def _specification(chart: Chart) -> str:
     """The chart as JSON that ends no script block."""
     specification = {**chart.draw().to_dict(), "description": chart.caption}
-    return Markup(json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c"))
+    return json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import typer
 
@@ -52,7 +53,8 @@ def _table(block: Table, title: str | None) -> None:
     table = RichTable(title=None if title is None else Text(printable(title)))
     for number, column in enumerate(block.columns):
         is_left = number == 0 or column in block.prose
-        table.add_column(Text(printable(column)), justify="left" if is_left else "right")
+        justify: Literal["left", "right"] = "left" if is_left else "right"
+        table.add_column(Text(printable(column)), justify=justify, overflow="fold")
     for number, row in enumerate(block.rows):
         cells = (Text(printable(_cell(cell))) for cell in row)
         table.add_row(*cells, style="bold" if number in block.strong else None)

@@ -77,11 +77,11 @@ def _point(row: Row, num_seeds: int) -> str:
 
 def _differences(figures: Figures) -> list[Block]:
     metrics = figures["sample_efficiency"]
-    base, counts = name_of(metrics["base"]), [f"{count:,}" for count in metrics["labels"]]
+    base, counts = name_of(metrics["base"]), [f"{count:,} labels" for count in metrics["labels"]]
     rows: dict[str, dict[str, str]] = {}
     for row in tables.differences(figures):
-        cells = rows.setdefault(row["arm"], {"labels": row["arm"], **dict.fromkeys(counts, "")})
-        cells[row["labels"]] = f"{row['difference']} ({row['interval']})"
+        cells = rows.setdefault(row["arm"], {"": row["arm"], **dict.fromkeys(counts, "")})
+        cells[f"{row['labels']} labels"] = f"{row['difference']} ({row['interval']})"
     return [
         Heading(f"Error compared with {base}"),
         table([*rows.values()], is_matrix=True) if rows else Paragraph("There is nothing to compare with."),
