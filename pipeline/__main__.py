@@ -749,19 +749,19 @@ def doubt(
 ) -> None:
     """List training documents whose label looks wrong, by models that did not see it."""
     from pipeline.execution.doubt import doubt as list_doubts
+    from pipeline.report.sections import doubtful
+    from pipeline.report.terminal import show
 
     found = list_doubts(headstart, most, folds, flip, out, seed, studies)
+    study = found.written.study
     if found.file is None:
-        precision = "none" if found.precision is None else f"{found.precision:.0%}"
+        show([doubtful.in_short(study, [study])])
+        typer.echo(f"wrote {found.written.file}")
+    else:
+        show([doubtful.in_short(study)])
         typer.echo(
-            f"{found.num_doubted:,} of {found.num_judged:,} labels are in doubt; {precision} of these were "
-            f"flipped, and of all that were flipped {found.recall:.0%} are among them; {found.study}"
+            f"wrote {found.file} and {found.written.file}; `dvc repro` puts the most doubtful on the page"
         )
-        return
-    typer.echo(
-        f"{found.num_doubted:,} of {found.num_judged:,} labels are in doubt; wrote the most doubtful to "
-        f"{found.file}; {found.study}, which `dvc repro` puts on the page"
-    )
 
 
 @app.command()

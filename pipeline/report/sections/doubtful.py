@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Extra, Paragraph, Section, table
@@ -10,10 +12,19 @@ from pipeline.report.studies import Study
 
 
 def section(figures: Figures) -> Section | None:
-    def blocks(study: Study) -> list[Block]:
-        said = sentences.doubtful(study, figures.studies_of("doubtful_flipped"))
-        labels = tables.doubtful(study)
-        most = [Extra("The most doubtful", (table(labels, prose=["text"]),))] if labels else []
-        return [Paragraph(said), *most]
+    trials = figures.studies_of("doubtful_flipped")
+    return section_of(
+        figures,
+        "doubtful",
+        "Labels that look wrong",
+        lambda study: [in_short(study, trials), *_listed(study)],
+    )
 
-    return section_of(figures, "doubtful", "Labels that look wrong", blocks)
+
+def in_short(study: Study, trials: Sequence[Study] = ()) -> Paragraph:
+    return Paragraph(sentences.doubtful(study, trials))
+
+
+def _listed(study: Study) -> list[Block]:
+    labels = tables.doubtful(study)
+    return [Extra("The most doubtful", (table(labels, prose=["text"]),))] if labels else []
