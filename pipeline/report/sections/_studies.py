@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Section
-from pipeline.report.studies import Study
+
+S = TypeVar("S")
 
 
 def section_of(
-    figures: Figures,
-    kinds: str | Sequence[str],
-    heading: str,
-    blocks: Callable[[Study], Sequence[Block]],
-    anchor: str | None = None,
+    studies: Sequence[S], anchor: str, heading: str, blocks: Callable[[S], Sequence[Block]]
 ) -> Section | None:
-    """Compose it of the studies of the models that are reported on; None if there are none."""
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    studies = [study for kind in kinds for study in figures.studies_of(kind)]
+    """Compose it; None without studies."""
     if not studies:
         return None
-    return Section(anchor or kinds[0], heading, tuple(block for study in studies for block in blocks(study)))
+    return Section(anchor, heading, tuple(block for study in studies for block in blocks(study)))

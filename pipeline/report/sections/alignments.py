@@ -14,7 +14,7 @@ from pipeline.report.studies import Study
 
 def section(figures: Figures) -> Section | None:
     heading = "Translations, and where the attention looked"
-    return section_of(figures, "alignment", heading, blocks, anchor="alignments")
+    return section_of(figures.studies_of("alignment"), "alignments", heading, blocks)
 
 
 def blocks(study: Study) -> list[Block]:

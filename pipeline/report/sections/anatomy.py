@@ -13,7 +13,7 @@ from pipeline.report.studies import Study
 
 
 def section(figures: Figures) -> Section | None:
-    return section_of(figures, "anatomy", "How contextual each layer is", blocks)
+    return section_of(figures.studies_of("anatomy"), "anatomy", "How contextual each layer is", blocks)
 
 
 def blocks(study: Study) -> list[Block]:

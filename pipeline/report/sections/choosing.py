@@ -10,7 +10,7 @@ from pipeline.report.studies import Study
 
 
 def section(figures: Figures) -> Section | None:
-    return section_of(figures, "choosing", "Which documents to label", blocks)
+    return section_of(figures.studies_of("choosing"), "choosing", "Which documents to label", blocks)
 
 
 def blocks(study: Study) -> list[Block]:

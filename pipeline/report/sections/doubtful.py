@@ -13,12 +13,11 @@ from pipeline.report.studies import Study
 
 def section(figures: Figures) -> Section | None:
     trials = figures.studies_of("doubtful_flipped")
-    return section_of(
-        figures,
-        "doubtful",
-        "Labels that look wrong",
-        lambda study: [in_short(study, trials), *_listed(study)],
-    )
+
+    def blocks(study: Study) -> list[Block]:
+        return [in_short(study, trials), *_listed(study)]
+
+    return section_of(figures.studies_of("doubtful"), "doubtful", "Labels that look wrong", blocks)
 
 
 def in_short(study: Study, trials: Sequence[Study] = ()) -> Paragraph:

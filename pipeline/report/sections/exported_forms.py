@@ -10,7 +10,8 @@ from pipeline.report.studies import Study
 
 
 def section(figures: Figures) -> Section | None:
-    return section_of(figures, ("onnx", "onnx_int8"), "Exported forms", blocks, anchor="forms")
+    studies = figures.studies_of("onnx") + figures.studies_of("onnx_int8")
+    return section_of(studies, "forms", "Exported forms", blocks)
 
 
 def blocks(study: Study) -> list[Block]:

@@ -12,7 +12,7 @@ from pipeline.report.studies import Study
 
 
 def section(figures: Figures) -> Section | None:
-    return section_of(figures, "layers", "Which layers serve a probe", blocks)
+    return section_of(figures.studies_of("layers"), "layers", "Which layers serve a probe", blocks)
 
 
 def blocks(study: Study) -> list[Block]:
