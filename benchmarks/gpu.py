@@ -33,7 +33,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,9 +51,10 @@ from pipeline.machine.cost import Cost
 from pipeline.objectives.lookup import objective_of
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params, checked
+from pipeline.settings.arm import Use
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import finetune_classifier, finetune_lm, pretrain_lm
-from pipeline.stages._points import Place, classifier_settings
+from pipeline.stages._points import classifier_settings
 from pipeline.training.cards import form_of
 from pipeline.training.checkpoint import Checkpoint, model_tensors
 from pipeline.training.classifier import ClassifierJob, FewLabels, make_classifier_job, predict_logits
@@ -355,11 +356,11 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
             headstart=name,
         ),
     }  # fmt: skip
-    for place in _few(arguments):
-        makers[place.arm] = partial(
-            _with_few_labels, place, params, name, tokens=target, start=models["finetune_lm"]
+    for few in _few(arguments):
+        makers[few.name] = partial(
+            _with_few_labels, few, params, name, tokens=target, start=models["finetune_lm"]
         )
-        models[place.arm] = folder / f"{place.arm}-model"
+        models[few.name] = folder / f"{few.name}-model"
     stop = _stopping_at(time.monotonic() + 60 * arguments.minutes)
     found: dict[str, Any] = {"headstart": name}
     for stage, make in makers.items():
@@ -382,18 +383,25 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _few(arguments: argparse.Namespace) -> list[Place]:
-    return [
-        Place(f"{count} labels, seed {seed}", count, seed) for count in arguments.labels for seed in (1, 2, 3)
-    ]
+class _Few(NamedTuple):
+    num_labels: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.num_labels} labels, seed {self.seed}"
 
 
-def _with_few_labels(place: Place, params: Params, name: str, *, tokens: Path, start: Path) -> ClassifierJob:
+def _few(arguments: argparse.Namespace) -> list[_Few]:
+    return [_Few(count, seed) for count in arguments.labels for seed in (1, 2, 3)]
+
+
+def _with_few_labels(few: _Few, params: Params, name: str, *, tokens: Path, start: Path) -> ClassifierJob:
     """The training of a point of the label curve."""
     head_start = resolve(params, name)
     return make_classifier_job(
-        classifier_settings(head_start, "target_lm"), head_start.model, params.corpus.target.normalise,
-        tokens=tokens, start=ModelFolder.at(start), seed=place.seed, few_labels=FewLabels(place.num_labels),
+        classifier_settings(head_start, Use.NETWORK), head_start.model, params.corpus.target.normalise,
+        tokens=tokens, start=ModelFolder.at(start), seed=few.seed, few_labels=FewLabels(few.num_labels),
     )  # fmt: skip
 
 

@@ -107,10 +107,8 @@ def _print_summary(wanted: bool) -> None:
 def _compare(revision: str) -> None:
     if not revision:
         return
-    import json
-
     from pipeline.files.git import content_at
-    from pipeline.report.compare import STAGES, Run, comparison
+    from pipeline.report.compare import comparison, read_run
 
     def here(file: Path) -> str:
         if not file.exists():
@@ -120,12 +118,8 @@ def _compare(revision: str) -> None:
     def there(file: Path) -> str:
         return content_at(Path.cwd(), revision, file).decode()
 
-    def run(read: Callable[[Path], str]) -> Run:
-        metrics = {stage: json.loads(read(Path(f"reports/metrics/{stage}.json"))) for stage in STAGES}
-        lines = [line for line in read(Path("reports/summary.md")).splitlines() if line.startswith("**")]
-        return Run(metrics, next((line.strip("*") for line in lines if "Stale: " not in line), ""))
-
-    for line in comparison(run(here), run(there), revision):
+    before = read_run(there, f"{revision}: ", "compare with a revision of this format")
+    for line in comparison(read_run(here), before, revision):
         typer.echo(_shown(line))
     raise typer.Exit
 

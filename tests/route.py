@@ -23,8 +23,8 @@ COMMON = ["the", "a", "of", "and", "near", "with", "old", "small", "bright", "un
 
 LOG_STEPS = 5
 ALL = ["ulmfit", "ulmfit_backward", "vectors"]
-ARMS = ["ulmfit", "ulmfit:general_lm", "ulmfit:target_lm_alone", "ulmfit:scratch", "bidirectional",
-        "vectors:probe", "vectors:probe_chosen", "tfidf"]  # fmt: skip
+ARMS = ["ulmfit", "ulmfit/general_lm", "ulmfit/target_lm_alone", "ulmfit/scratch", "bidirectional",
+        "vectors/probe", "vectors/probe_chosen", "tfidf"]  # fmt: skip
 TINY = """
 run: {workers: 0, log_steps: 5, checkpoint_minutes: 0.001, headstarts: [ulmfit]}
 corpus:
@@ -57,8 +57,8 @@ finetune_classifier:
 evaluate: {bootstrap_samples: 50, confident_errors: 2}
 sample_efficiency:
   arms:
-    [ulmfit, "ulmfit:general_lm", "ulmfit:target_lm_alone", "ulmfit:scratch", bidirectional, "vectors:probe",
-     "vectors:probe_chosen", tfidf, "ulmfit:in_context"]
+    [ulmfit, "ulmfit/general_lm", "ulmfit/target_lm_alone", "ulmfit/scratch", bidirectional, "vectors/probe",
+     "vectors/probe_chosen", tfidf, "ulmfit/in_context"]
   labels: [30, 120]
   seeds: [1, 2]
   classifier: {epochs: 4.0, min_steps: 100}

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from pipeline.evaluation.blend import (
-    BLEND,
     Share,
     blend_weights,
     blended,
@@ -17,6 +16,8 @@ from pipeline.evaluation.blend import (
 )
 from pipeline.evaluation.metrics import log_loss
 from pipeline.evaluation.settings import Evaluate
+from pipeline.figures.estimates import Difference
+from pipeline.settings.arm import BLEND, TFIDF, Arm
 from pipeline.training.temperature import fitted_temperature, tempered
 
 SETTINGS = Evaluate(
@@ -39,6 +40,11 @@ def predictions(seed: int, strengths: list[float], num_documents: int = 200) -> 
     logits += np.array(strengths)[:, None, None] * np.eye(3)[labels]
     probs = np.exp(logits)
     return probs / probs.sum(2, keepdims=True), labels
+
+
+def named(**probs: np.ndarray) -> dict[Arm, np.ndarray]:
+    """Candidates by arm."""
+    return {Arm(name): each for name, each in probs.items()}
 
 
 def loss_of(weights: np.ndarray, probs: np.ndarray, labels: np.ndarray) -> float:
@@ -164,44 +170,44 @@ def test_the_log_loss_decides_among_those_whose_error_is_not_clearly_above_the_l
     few, near, many = classifier(20, 0.05), classifier(22, 0.8), classifier(60, 0.45)
     losses = [log_loss(labels, probs) for probs in (near, many, few)]
     assert losses == sorted(losses)
-    found = choose({"few": few, "near": near, "many": many}, labels, SETTINGS, seed=0)
-    assert [each.name for each in found.candidates] == ["near", "few", "many"]
-    assert [each.above for each in found.candidates] == pytest.approx([0.01, 0, 0.2])
+    found = choose(named(few=few, near=near, many=many), labels, SETTINGS, seed=0)
+    assert [*map(str, found.candidates)] == ["near", "few", "many"]
+    assert [each.above.value for each in found.candidates.values()] == pytest.approx([0.01, 0, 0.2])
     # One that is clearly more often wrong is none of them, however low its log loss.
-    without = choose({"few": few, "many": many}, labels, SETTINGS, seed=0)
-    assert without.name == "few"
+    without = choose(named(few=few, many=many), labels, SETTINGS, seed=0)
+    assert without.arm == Arm("few")
 
 
 def test_of_equal_log_losses_the_least_error_wins():
     labels = np.array([0, 0, 1, 1])
     sure = np.array([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.99, 0.01]])
     unsure = np.array([[0.6, 0.4], [0.6, 0.4], [0.4, 0.6], [0.6, 0.4]])
-    found = choose({"sure": sure, "unsure": unsure}, labels, SETTINGS, seed=0)
+    found = choose(named(sure=sure, unsure=unsure), labels, SETTINGS, seed=0)
     assert log_loss(labels, unsure) < log_loss(labels, sure)
-    assert [each.name for each in found.candidates] == ["unsure", "sure"]
-    assert choose({"a": sure, "b": sure}, labels, SETTINGS, seed=0).name == "a"
+    assert [*map(str, found.candidates)] == ["unsure", "sure"]
+    assert choose(named(a=sure, b=sure), labels, SETTINGS, seed=0).arm == Arm("a")
 
 
 def test_candidates_come_with_the_noise_of_their_difference_from_the_least_error():
     probs, labels = predictions(4, [2.5, 2.3, 0.0], 400)
-    found = choose(dict(zip("abc", probs, strict=True)), labels, SETTINGS, seed=0)
-    best, close, far = found.candidates
-    assert (best.name, close.name, far.name) == ("a", "b", "c")
-    assert (best.above, best.above_low, best.above_high) == (0, 0, 0)
-    assert close.above_low <= 0 <= close.above_high
-    assert far.above_low > 0.1
-    assert far.above == pytest.approx(far.error - best.error)
+    found = choose(named(**dict(zip("abc", probs, strict=True))), labels, SETTINGS, seed=0)
+    assert [*map(str, found.candidates)] == ["a", "b", "c"]
+    best, close, far = found.candidates.values()
+    assert best.above == Difference(value=0, low=0, high=0)
+    assert not close.above.is_clear
+    assert far.above.low > 0.1
+    assert far.above.value == pytest.approx(far.error - best.error)
     assert found.shares == {}
 
 
 def test_a_blend_of_unlike_models_wins_with_weights_fitted_on_all_documents():
     probs, labels = predictions(5, [1.5, 1.5, 1.5], 600)
-    candidates = dict(zip("abc", probs, strict=True))
-    found = choose(candidates, labels, SETTINGS, seed=0, blend_of=["a", "b", "c"])
-    assert found.name == BLEND
-    assert found.shares == dict(zip("abc", fit_blend(probs, labels), strict=True))
+    candidates = named(**dict(zip("abc", probs, strict=True)))
+    found = choose(candidates, labels, SETTINGS, seed=0, blend_of=[*candidates])
+    assert found.arm == BLEND
+    assert found.shares == dict(zip(candidates, fit_blend(probs, labels), strict=True))
     out = cross_fitted_blend(probs, labels, seed=0)
-    assert found.candidates[0].error == pytest.approx((out.argmax(1) != labels).mean())
+    assert found.candidates[BLEND].error == pytest.approx((out.argmax(1) != labels).mean())
 
 
 def test_nothing_to_choose_from_is_refused():
@@ -217,22 +223,22 @@ def test_a_blend_is_compared_with_one_of_all_but_a_head_start():
     from pipeline.stages.evaluate import _blends_without
 
     probs, labels = predictions(3, [3.0, 0.0, 1.0], 1000)
-    members = {"strong": ["strong"], "useless": ["useless"], "tfidf": []}
+    members = {Arm("strong"): ["strong"], Arm("useless"): ["useless"], TFIDF: []}
     candidates = [
-        Candidate(name, each[:500], each[500:], 1.0, {name: Share(1.0)}, head_starts, {})
-        for (name, head_starts), each in zip(members.items(), probs, strict=True)
+        Candidate(arm, each[:500], each[500:], 1.0, {arm: Share(1.0)}, head_starts)
+        for (arm, head_starts), each in zip(members.items(), probs, strict=True)
     ]
     shares = dict(zip(members, fit_blend(probs[:, :500], labels[:500]), strict=True))
     test = blended([each.test for each in candidates], list(shares.values()))
-    blend = Candidate(BLEND, probs[0, :500], test, 3.0, shares, ["strong", "useless"], {})
+    blend = Candidate(BLEND, probs[0, :500], test, 3.0, shares, ["strong", "useless"])
     first, last = SimpleNamespace(labels=labels[:500]), SimpleNamespace(labels=labels[500:])
     data = SimpleNamespace(validation=first, test=last)
     settings = SimpleNamespace(evaluate=SETTINGS, run=SimpleNamespace(seed=1))
     found = _blends_without(blend, candidates, data, settings)  # type: ignore[arg-type]
     assert found.keys() == {"strong", "useless"}
     wrong = (test.argmax(1) != labels[500:]).mean()
-    assert found["strong"]["error"] > wrong + 0.1
-    assert found["strong"]["above_low"] > 0
-    assert found["useless"]["above_low"] <= 0 <= found["useless"]["above_high"]
+    assert found["strong"].error > wrong + 0.1
+    assert found["strong"].above.is_clearly_more
+    assert not found["useless"].above.is_clear
     for each in found.values():
-        assert each["error"] - wrong == pytest.approx(each["above"])
+        assert each.error - wrong == pytest.approx(each.above.value)

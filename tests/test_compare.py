@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from pipeline.report.compare import Run, comparison
+from pipeline.figures.files import dumped, write_figures
+from pipeline.report.compare import Run, comparison, sizes_of
+from pipeline.report.figures import Labelled
+from tests.figures import candidate, evaluated, label_curve, point
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-SHIPPED = {"shipped": "blend", "error": 0.1, "error_low": 0.08, "error_high": 0.12}
 SIZES = {"train": {"num_documents": 1000, "num_words": 5000}}
 
 
-def curve(shipped: dict[str, Any] | None = None, verdict: str = "Yes.", **errors: tuple[float, float]) -> Run:
+def curve(
+    ships: str = "blend", error: float = 0.1, verdict: str = "Yes.", **errors: tuple[float, float]
+) -> Run:
     """`arm=(error, standard deviation)`, with 100 labels and four seeds."""
     points = {
-        arm: {"100": {"error": error, "std_over_seeds": std, "num_seeds": 4}}
-        for arm, (error, std) in errors.items()
+        name: {100: point(mean, std=deviation, num_seeds=4)} for name, (mean, deviation) in errors.items()
     }
-    metrics: dict[str, dict[str, Any]] = {
-        "prepare-target": {"splits": SIZES},
-        "evaluate": {**SHIPPED, **(shipped or {})},
-        "sample_efficiency": {"curve": points},
-    }
-    return Run(metrics, verdict)
+    candidates = {ships: candidate(error, {"vectors": 1.0})}
+    return Run(sizes_of(SIZES), Labelled(evaluated(candidates, ships), label_curve(points, [100])), verdict)
 
 
 def test_equal_figures_are_said_to_be_equal():
@@ -44,30 +42,23 @@ def test_equal_figures_are_said_to_be_equal():
 
 
 @pytest.mark.parametrize(
-    ("shipped", "said"),
+    ("ships", "error", "said"),
     [
-        (
-            {"error": 0.09},
-            "blend ships and has 9.0% wrong; in HEAD it has 10.0% (8.0% to 12.0%), within that",
-        ),
-        (
-            {"error": 0.13},
-            "blend ships and has 13.0% wrong; in HEAD it has 10.0% (8.0% to 12.0%), outside of",
-        ),
-        ({"shipped": "ulmfit"}, "ulmfit ships and has 10.0% wrong; in HEAD blend has as many"),
+        ("blend", 0.09, "blend ships and has 9.0% wrong; in HEAD it has 10.0% (8.0% to 12.0%), within that"),
+        ("blend", 0.13, "blend ships and has 13.0% wrong; in HEAD it has 10.0% (8.0% to 12.0%), outside of"),
+        ("ulmfit", 0.1, "ulmfit ships and has 10.0% wrong; in HEAD blend has as many"),
     ],
 )
-def test_what_ships_and_the_verdict_are_compared(shipped, said):
-    now = curve(shipped, "No.", ulmfit=(0.3, 0.02))
-    _, ships, verdict = comparison(now, curve(ulmfit=(0.3, 0.02)), "HEAD")
-    assert ships.startswith(said)
+def test_what_ships_and_the_verdict_are_compared(ships, error, said):
+    now = curve(ships, error, "No.", ulmfit=(0.3, 0.02))
+    _, shipped, verdict = comparison(now, curve(ulmfit=(0.3, 0.02)), "HEAD")
+    assert shipped.startswith(said)
     assert verdict == "the verdict is another one: No. In HEAD: Yes."
 
 
 def test_another_corpus_is_not_compared():
     before = curve(ulmfit=(0.3, 0.02))
-    now = curve(ulmfit=(0.3, 0.02))
-    now.metrics["prepare-target"]["splits"] = {"train": {"num_documents": 161, "num_words": 9}}  # type: ignore[index]
+    now = dataclasses.replace(before, documents=sizes_of({"train": {"num_documents": 161, "num_words": 9}}))
     (line,) = comparison(now, before, "HEAD")
     assert line.startswith(
         "the documents are other ones (train 161, 9 words) than those of HEAD (train 1,000"
@@ -96,13 +87,25 @@ def test_on_the_command_line(tmp_path):
     folder.mkdir(parents=True)
     (tmp_path / "params.yaml").touch()
     (tmp_path / "reports/summary.md").write_text("# Summary\n\n**Yes.**\n", encoding="utf-8")
-    for error in (0.3, 0.5):
-        for name, metrics in curve(ulmfit=(error, 0.02)).metrics.items():
-            (folder / f"{name}.json").write_text(json.dumps(metrics), encoding="utf-8")
-        if error == 0.3:
-            who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-            for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "first")):
-                subprocess.run(["git", *words], cwd=tmp_path, check=True)
+
+    def commit(message: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", message)):
+            subprocess.run(["git", *words], cwd=tmp_path, check=True)
+
+    def write(error: float) -> None:
+        labelled = curve(ulmfit=(error, 0.02)).labelled
+        assert labelled is not None
+        write_figures(folder / "prepare-target.json", {"splits": SIZES})
+        write_figures(folder / "evaluate.json", dumped(labelled.evaluate))
+        write_figures(folder / "sample_efficiency.json", dumped(labelled.curve))
+
+    for name in ("prepare-target", "evaluate", "sample_efficiency"):
+        (folder / f"{name}.json").write_text('{"splits": {}}', encoding="utf-8")
+    commit("before figures had a version")
+    write(0.3)
+    commit("first")
+    write(0.5)
     done = subprocess.run(
         [sys.executable, "-m", "pipeline", "report", "--compare", "HEAD"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, capture_output=True,
@@ -116,3 +119,10 @@ def test_on_the_command_line(tmp_path):
     )  # fmt: skip
     assert unknown.returncode == 2
     assert "git revision 'nowhere'" in unknown.stderr
+    old = subprocess.run(
+        [sys.executable, "-m", "pipeline", "report", "--compare", "HEAD~1"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, capture_output=True,
+    )  # fmt: skip
+    assert old.returncode == 2
+    assert "HEAD~1: reports/metrics/prepare-target.json has no version" in old.stderr
+    assert "compare with a revision of this format" in old.stderr

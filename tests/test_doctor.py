@@ -155,8 +155,8 @@ def test_the_estimate_counts_as_many_logits_as_are_held_at_once():
 
 
 def test_the_trials_of_all_sweeps_are_counted():
-    arms = ["ulmfit", "bidirectional", "ulmfit:scratch", "ulmfit:probe", "vectors", "tfidf"]
-    arms += ["ulmfit:in_context"]
+    arms = ["ulmfit", "bidirectional", "ulmfit/scratch", "ulmfit/probe", "vectors", "tfidf"]
+    arms += ["ulmfit/in_context"]
     curve = {"arms": arms, "labels": [100, 200], "seeds": [1, 2, 3]}
     top = {"run": {"headstarts": ["ulmfit", "ulmfit_backward"]}, "tune": {"num_trials": 5},
            "sample_efficiency": curve}  # fmt: skip

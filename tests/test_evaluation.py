@@ -12,6 +12,9 @@ from pipeline.evaluation.metrics import (
 )
 from pipeline.evaluation.settings import Evaluate
 from pipeline.evaluation.tfidf import fit_tfidf
+from pipeline.figures.classifiers import Baselines, Rival
+from pipeline.figures.estimates import Difference
+from pipeline.settings.arm import BLEND, TFIDF, Arm
 
 SETTINGS = Evaluate(
     bootstrap_samples=200,
@@ -39,17 +42,17 @@ def test_figures_equal_those_of_scikit_learn(predictions):
 
     labels, probs = predictions
     found = classification_metrics(labels, probs, SETTINGS, seed=1)
-    assert found["accuracy"] == pytest.approx(accuracy_score(labels, probs.argmax(1)))
-    assert found["error"] == pytest.approx(1 - found["accuracy"])
-    assert found["macro_f1"] == pytest.approx(f1_score(labels, probs.argmax(1), average="macro"))
-    assert found["log_loss"] == pytest.approx(log_loss(labels, probs))
+    assert found.accuracy.value == pytest.approx(accuracy_score(labels, probs.argmax(1)))
+    assert found.error.value == pytest.approx(1 - found.accuracy.value)
+    assert found.macro_f1.value == pytest.approx(f1_score(labels, probs.argmax(1), average="macro"))
+    assert found.log_loss.value == pytest.approx(log_loss(labels, probs))
 
 
 def test_a_class_that_neither_occurs_nor_is_predicted_has_an_f1_of_zero():
     from sklearn.metrics import f1_score
 
     labels, probs = np.array([0, 0, 2]), np.eye(4)[[0, 2, 2]]
-    found = classification_metrics(labels, probs, SETTINGS, seed=1)["macro_f1"]
+    found = classification_metrics(labels, probs, SETTINGS, seed=1).macro_f1.value
     by_class = f1_score(labels, [0, 2, 2], average=None, labels=range(4), zero_division=0)
     assert found == pytest.approx(by_class.mean())
     assert by_class[1] == by_class[3] == 0
@@ -60,23 +63,24 @@ def test_calibration_error_is_the_mean_gap_weighted_by_documents(predictions):
     table = calibration_table(labels, probs, 10)
     by_hand = sum(row["num_documents"] * abs(row["accuracy"] - row["confidence"]) for row in table) / 300
     assert sum(row["num_documents"] for row in table) == 300
-    found = classification_metrics(labels, probs, SETTINGS, seed=1)["calibration_error"]
+    found = classification_metrics(labels, probs, SETTINGS, seed=1).calibration_error
     assert found == pytest.approx(by_hand, abs=1e-6)
 
 
 def test_the_interval_is_close_to_the_binomial_one(predictions):
     labels, probs = predictions
     found = classification_metrics(labels, probs, SETTINGS, seed=1)
-    deviation = (found["accuracy"] * found["error"] / 300) ** 0.5
-    assert found["accuracy_low"] == pytest.approx(found["accuracy"] - 1.645 * deviation, abs=0.02)
-    assert found["accuracy_high"] == pytest.approx(found["accuracy"] + 1.645 * deviation, abs=0.02)
+    accuracy = found.accuracy
+    deviation = (accuracy.value * found.error.value / 300) ** 0.5
+    assert accuracy.low == pytest.approx(accuracy.value - 1.645 * deviation, abs=0.02)
+    assert accuracy.high == pytest.approx(accuracy.value + 1.645 * deviation, abs=0.02)
 
 
 def test_intervals_depend_on_the_seed_alone(predictions):
     labels, probs = predictions
     first, again, other = (classification_metrics(labels, probs, SETTINGS, seed=seed) for seed in (1, 1, 2))
     assert first == again
-    assert first["log_loss_low"] != other["log_loss_low"]
+    assert first.log_loss.low != other.log_loss.low
 
 
 def test_confusion_has_a_row_for_each_document(predictions):
@@ -84,7 +88,8 @@ def test_confusion_has_a_row_for_each_document(predictions):
     rows = confusion(labels, probs, ["a", "b", "c"])
     assert len(rows) == 300
     right = sum(row["actual"] == row["predicted"] for row in rows)
-    assert right / 300 == pytest.approx(classification_metrics(labels, probs, SETTINGS, seed=1)["accuracy"])
+    accuracy = classification_metrics(labels, probs, SETTINGS, seed=1).accuracy.value
+    assert right / 300 == pytest.approx(accuracy)
 
 
 def test_tfidf_learns_words_and_gives_an_unseen_class_probability_zero():
@@ -111,10 +116,16 @@ def test_texts_without_terms_are_refused_with_what_to_do(texts, least):
 def test_what_ships_is_warned_of_where_it_is_not_clearly_better():
     from pipeline.stages.evaluate import _warnings
 
-    worse, better = {"error": 0.6, "above_low": -0.01}, {"error": 0.5, "above_low": 0.02}
-    assert _warnings({"majority_class": worse, "tfidf": better}, "blend") == [
+    def rivals(majority: float, tfidf: float) -> Baselines:
+        """`majority`, `tfidf`: the low ends of how much worse they are than what ships."""
+        each = [Rival(error=0.6, above=Difference(value=0.1, low=low, high=0.2)) for low in (majority, tfidf)]
+        return Baselines(majority_class=each[0], tfidf=each[1])
+
+    vectors = Arm("vectors")
+    assert _warnings(rivals(-0.01, 0.02), BLEND) == [
         "what ships is not clearly better than always answering the largest class, which gets 60.0% wrong"
     ]
-    assert _warnings({"majority_class": better, "tfidf": worse}, "tfidf") == []
-    (tfidf,) = _warnings({"majority_class": better, "tfidf": worse}, "vectors")
+    assert _warnings(rivals(0.02, -0.01), TFIDF) == []
+    assert _warnings(rivals(0.02, 0.02), vectors) == []
+    (tfidf,) = _warnings(rivals(0.02, -0.01), vectors)
     assert tfidf.startswith("what ships is not clearly better than TF-IDF")

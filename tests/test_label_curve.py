@@ -16,6 +16,7 @@ from pipeline.evaluation.label_curve import (
     labels_for,
     labels_needed,
 )
+from pipeline.figures.label_curve import LabelCount, LabelsNeeded
 
 BOOTSTRAP = Bootstrap(num_draws=300, confidence=0.9, seed=0)
 
@@ -39,6 +40,20 @@ def labels_at(counts: list[int], errors: list[float], error: float) -> float:
     return float(labels_for(counts, falling(np.array(errors)[:, None]), np.array([error]))[0])
 
 
+def exact(needed: LabelsNeeded) -> float:
+    """A number that is no bound."""
+    assert needed.number.bound is None
+    return needed.number.labels
+
+
+def more_than(labels: int) -> LabelCount:
+    return LabelCount(labels=labels, bound="more than")
+
+
+def at_most(labels: int) -> LabelCount:
+    return LabelCount(labels=labels, bound="at most")
+
+
 def test_a_curve_is_interpolated_linearly_in_the_logarithm():
     assert labels_at([100, 400], [0.4, 0.2], 0.3) == pytest.approx(200)
     assert labels_at([100, 400, 1600], [0.4, 0.2, 0.1], 0.2) == pytest.approx(400)
@@ -56,7 +71,7 @@ def test_a_point_that_is_clearly_worse_than_one_with_fewer_labels_is_left_out_of
     errors = errors_of(table)
     assert errors.worse_than_fewer("scratch") == {1600: 400}
     assert errors.worse_than_fewer("other") == {}
-    assert labels_needed(errors, "scratch", "other")["100"]["labels"] == pytest.approx(400)
+    assert exact(labels_needed(errors, "scratch", "other")[100]) == pytest.approx(400)
     within = errors_of(wrong({"scratch": {100: 0.5, 400: 0.3, 1600: 0.3}}))
     assert within.worse_than_fewer("scratch") == {}
 
@@ -87,16 +102,18 @@ def test_an_error_that_is_reached_exactly_is_reached():
 def test_labels_needed_are_those_between_the_curves():
     table = wrong({"a": {100: 0.2}, "b": {100: 0.4, 400: 0.2, 1600: 0.1}})
     found = labels_needed(errors_of(table), "b", "a")
+    assert found.keys() == {100}
     # Equal rates make the same documents wrong, so with pairing every draw gives the same answer.
-    assert found == {"100": pytest.approx({"labels": 400, "labels_low": 400, "labels_high": 400})}
+    for each in (found[100].number, found[100].low, found[100].high):
+        assert each.labels == pytest.approx(400)
+        assert each.bound is None
 
 
 def test_an_error_beyond_the_curve_gives_a_bound():
     errors = errors_of(wrong({"a": {100: 0.05}, "b": {100: 0.4, 400: 0.2}, "c": {100: 0.04, 400: 0.02}}))
-    assert labels_needed(errors, "b", "a") == {
-        "100": {"more_than": 400, "labels_low_more_than": 400, "labels_high_more_than": 400}
-    }
-    assert labels_needed(errors, "c", "a") == {"100": {"at_most": 100}}
+    beyond, below = more_than(400), at_most(100)
+    assert labels_needed(errors, "b", "a") == {100: LabelsNeeded(number=beyond, low=beyond, high=beyond)}
+    assert labels_needed(errors, "c", "a") == {100: LabelsNeeded(number=below, low=below, high=below)}
 
 
 def test_any_two_arms_are_compared_and_the_two_directions_answer_each_other():
@@ -104,11 +121,13 @@ def test_any_two_arms_are_compared_and_the_two_directions_answer_each_other():
     rates = {"slow": (0.4, 0.3, 0.2), "fast": (0.3, 0.2, 0.1), "last": (0.9, 0.9, 0.4)}
     errors = errors_of(wrong({arm: dict(zip(counts, each, strict=True)) for arm, each in rates.items()}))
     slow, fast = labels_needed(errors, "slow", "fast"), labels_needed(errors, "fast", "slow")
-    assert [slow[str(count)].get("labels") for count in counts] == pytest.approx([400, 1600, None])
-    assert [fast[str(count)].get("labels") for count in counts] == pytest.approx([None, None, 400])
-    assert (slow["1600"]["more_than"], fast["400"]["at_most"]) == (1600, 100)
-    assert labels_needed(errors, "fast", "last")["1600"] == {"at_most": 100}
-    assert labels_needed(errors, "last", "fast")["100"]["more_than"] == 1600
+    assert [exact(slow[count]) for count in counts[:2]] == pytest.approx([400, 1600])
+    assert exact(fast[1600]) == pytest.approx(400)
+    assert slow[1600].number == more_than(1600)
+    assert fast[100].number == fast[400].number == at_most(100)
+    assert labels_needed(errors, "fast", "last")[1600].number == at_most(100)
+    assert labels_needed(errors, "fast", "last")[1600].high == at_most(100)
+    assert labels_needed(errors, "last", "fast")[100].number == more_than(1600)
 
 
 def test_the_interval_of_labels_needed_holds_the_truth_and_narrows_with_more_documents():
@@ -124,10 +143,11 @@ def test_the_interval_of_labels_needed_holds_the_truth_and_narrows_with_more_doc
             }
             for arm, each in rates.items()
         }
-        found = labels_needed(errors_of(table), "b", "a")["100"]
-        assert found["labels_low"] < found["labels"] < found["labels_high"]
-        assert found["labels_low"] < 400 < found["labels_high"]
-        widths.append(math.log(found["labels_high"] / found["labels_low"]))
+        found = labels_needed(errors_of(table), "b", "a")[100]
+        assert found.low.bound is found.high.bound is None
+        assert found.low.labels < exact(found) < found.high.labels
+        assert found.low.labels < 400 < found.high.labels
+        widths.append(math.log(found.high.labels / found.low.labels))
     assert widths[0] / widths[1] == pytest.approx(10, rel=0.6)
 
 
@@ -136,7 +156,7 @@ def test_labels_needed_rest_on_the_seeds_that_all_the_points_have():
     easy, hard = wrong({"a": {100: 0.2}, "b": {100: 0.4, 400: 0.2}}), wrong({"a": {100: 0.6}})
     table = {"a": {100: {1: easy["a"][100][0], 2: hard["a"][100][0]}},
              "b": {count: {1: easy["b"][count][0]} for count in (100, 400)}}  # fmt: skip
-    assert labels_needed(errors_of(table), "b", "a")["100"]["labels"] == pytest.approx(400)
+    assert exact(labels_needed(errors_of(table), "b", "a")[100]) == pytest.approx(400)
     table["b"][100] = {2: table["b"][100][1]}
     assert labels_needed(errors_of(table), "b", "a") == {}
 
@@ -166,10 +186,10 @@ def test_bands_contain_the_mean_and_narrow_with_more_documents():
     many = wrong({"a": {100: 0.3}}, num_documents=5000)
     widths = []
     for table in (few, many):
-        point = curve(errors_of(table))["a"]["100"]
-        assert point["error_low"] <= point["error"] <= point["error_high"]
-        assert point["error"] == pytest.approx(0.3)
-        widths.append(point["error_high"] - point["error_low"])
+        error = curve(errors_of(table))["a"][100].error
+        assert error.holds(error.value)
+        assert error.value == pytest.approx(0.3)
+        widths.append(error.high - error.low)
     # A hundred times the documents narrow the band ten times.
     assert widths[0] / widths[1] == pytest.approx(10, rel=0.35)
 
@@ -177,32 +197,33 @@ def test_bands_contain_the_mean_and_narrow_with_more_documents():
 def test_bands_include_the_spread_over_seeds():
     table = wrong({"a": {100: 0.3}}, num_seeds=1)
     table["a"][100] = {0: (np.arange(400) < 40) * 1.0, 1: (np.arange(400) < 200) * 1.0}
-    point = curve(errors_of(table))["a"]["100"]
-    assert point["std_over_seeds"] == pytest.approx(0.4 / math.sqrt(2))
-    assert point["error_low"] < 0.15
-    assert point["error_high"] > 0.45
+    point = curve(errors_of(table))["a"][100]
+    assert point.std_over_seeds == pytest.approx(0.4 / math.sqrt(2))
+    assert point.error.low < 0.15
+    assert point.error.high > 0.45
 
 
 def test_a_comparison_is_paired():
     """Two arms whose errors differ in a few documents are apart although their bands overlap."""
     table = wrong({"a": {100: 0.30}, "b": {100: 0.33}})
     points = curve(errors_of(table))
-    assert points["a"]["100"]["error_high"] > points["b"]["100"]["error_low"]
-    found = comparisons(errors_of(table), "a")["b"]["100"]
-    assert found["difference"] == pytest.approx(0.03)
-    assert 0 < found["difference_low"] < 0.03 < found["difference_high"]
+    assert points["a"][100].error.high > points["b"][100].error.low
+    found = comparisons(errors_of(table), "a")["b"][100]
+    assert found.value == pytest.approx(0.03)
+    assert 0 < found.low < 0.03 < found.high
+    assert found.is_clearly_more
 
 
 def test_only_common_seeds_are_compared():
     """If a point failed, other seeds of the other arm are not compared with those that are left."""
     easy, hard = wrong({"a": {100: 0.2}, "b": {100: 0.25}}), wrong({"a": {100: 0.6}, "b": {100: 0.65}})
     table = {arm: {100: {1: easy[arm][100][0], 2: hard[arm][100][0]}} for arm in ("a", "b")}
-    whole = comparisons(errors_of(table), "a")["b"]["100"]
-    assert whole["difference"] == pytest.approx(0.05)
+    whole = comparisons(errors_of(table), "a")["b"][100]
+    assert whole.value == pytest.approx(0.05)
     del table["b"][100][1]
-    found = comparisons(errors_of(table), "a")["b"]["100"]
-    assert found["difference"] == pytest.approx(0.05)
-    assert found["num_seeds"] == 1
-    assert found["difference_high"] < 0.1
+    found = comparisons(errors_of(table), "a")["b"][100]
+    assert found.value == pytest.approx(0.05)
+    assert found.num_seeds == 1
+    assert found.high < 0.1
     del table["a"][100][2]
     assert comparisons(errors_of(table), "a") == {}

@@ -15,21 +15,45 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from pipeline.evaluation.settings import Card
+from pipeline.figures.classifiers import Baselines, LabelSets, Leakage, Rival, Threshold, Trust
+from pipeline.figures.estimates import Difference, Estimate, Interval, Spent
+from pipeline.figures.files import dumped, write_figures
+from pipeline.figures.label_curve import InContext
+from pipeline.figures.sweeps import Ablation, AblationFigures, BestTrial, SearchFigures, SearchTrial
 from pipeline.objectives.causal import Causal
-from pipeline.report import charts, markdown, sentences, tables, trust
+from pipeline.report import charts, findings, markdown, sentences, tables, trust
 from pipeline.report import figures as data
 from pipeline.report import page as html_page
 from pipeline.report.contents import compose
-from pipeline.report.figures import Figures
+from pipeline.report.decision import decide
+from pipeline.report.figures import Figures, Labelled
 from pipeline.report.headline import headline_figures
 from pipeline.report.model_card import model_card
 from pipeline.report.provenance import Provenance
 from pipeline.report.section import Link
 from pipeline.report.sections import runs
-from pipeline.report.sentences import number_of_labels
 from pipeline.report.verdict import verdict
+from pipeline.settings.arm import TFIDF, Arm
+from tests.figures import (
+    COST,
+    above,
+    arm,
+    candidate,
+    difference,
+    estimate,
+    evaluated,
+    needed,
+    point,
+    validation,
+    with_candidate,
+    with_curve,
+    with_evaluate,
+    with_metrics,
+)
+from tests.figures import label_curve as made_label_curve
 
 EVIL = "<script>document.title='owned'</script><img src=x onerror=alert(1)>"
 # Text that a review, a label, a path, a commit or a failure may contain.
@@ -68,48 +92,19 @@ def summary(figures: Figures) -> str:
     return markdown.summary(compose(figures, Provenance()))
 
 
-TRUST: dict[str, Any] = {
-    "certainty": 0.95, "num_documents": 50, "area_under_risk_coverage": 0.03, "least_area_possible": 0.004,
-    "selective": [
-        {"most_wrong": 0.01, "least_confidence": None},
-        {"most_wrong": 0.05, "least_confidence": 0.7, "validation_coverage": 0.8, "coverage": 0.78,
-         "error": 0.04, "error_low": 0.01, "error_high": 0.07},
+TRUST = Trust(
+    certainty=0.95, num_documents=50, area_under_risk_coverage=0.03, least_area_possible=0.004,
+    selective=[
+        Threshold(most_wrong=0.01, least_confidence=None),
+        Threshold(most_wrong=0.05, least_confidence=0.7, validation_coverage=0.8, coverage=0.78,
+                  error=estimate(0.04, 0.03)),
     ],
-    "label_sets": [
-        {"wanted": 0.9, "least_probability": 0.3, "coverage": 0.91, "coverage_low": 0.8,
-         "coverage_high": 0.97, "mean_size": 1.2, "share_of_one_label": 0.82,
-         "by_class": {EVIL: 0.85, "b": 0.95}},
+    label_sets=[
+        LabelSets(wanted=0.9, least_probability=0.3, coverage=Estimate(value=0.91, low=0.8, high=0.97),
+                  mean_size=1.2, share_of_one_label=0.82, by_class={EVIL: 0.85, "b": 0.95}),
     ],
-}  # fmt: skip
-
-
-def scores(error: float) -> dict[str, float]:
-    return {
-        "error": error, "error_low": error - 0.02, "error_high": error + 0.02, "macro_f1": 1 - error,
-        "log_loss": 0.4, "calibration_error": 0.05,
-    }  # fmt: skip
-
-
-def candidate_of(error: float, parts: dict[str, float], **more: Any) -> dict[str, Any]:
-    validation = {
-        "error": error + 0.01,
-        "log_loss": 0.5,
-        "above": 0.05,
-        "above_low": 0.01,
-        "above_high": 0.09,
-    }
-    used = dict.fromkeys(part.partition(":")[0] for part in parts if part != "tfidf")
-    return scores(error) | {"parts": parts, "head_starts": list(used), "validation": validation} | more
-
-
-def point(error: float) -> dict[str, float | None]:
-    return {"error": error, "error_low": error - 0.01, "error_high": error + 0.01, "std_over_seeds": None,
-            "num_seeds": 1}  # fmt: skip
-
-
-def above(difference: float) -> dict[str, float]:
-    return {"difference": difference, "difference_low": difference - 0.01,
-            "difference_high": difference + 0.01, "num_seeds": 1}  # fmt: skip
+)  # fmt: skip
+ULMFIT, SCRATCH, PROBE = map(arm, ("ulmfit", "ulmfit/scratch", "ulmfit/probe"))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -137,7 +132,8 @@ def figures() -> Figures:
         "encode-target-pieces": {"vocabulary": VOCABULARY},
         "pretrain_lm-ulmfit": {"before": LM, "after": LM, "measures": MEASURES} | cost | {"seconds": 120.0},
         "finetune_lm-ulmfit": {"before": LM, "after": LM, "measures": MEASURES} | cost,
-        "read_features-ulmfit": {"seconds": 6.0, "core_seconds": 5.0, "gpu_seconds": 0.0},
+        "read_features-ulmfit": {"seconds": 6.0, "core_seconds": 5.0, "gpu_seconds": 0.0,
+                                 "milliseconds_per_document": 0.0},
         "finetune_classifier-ulmfit": cost | {"restarts": 0, "took_off": True},
         "find_leaks": {
             "num_test_documents": 50, "num_leaked": 2, "num_exact": 1, "num_near": 1, "share": 0.04,
@@ -145,48 +141,40 @@ def figures() -> Figures:
             "examples": [{"source": "target train", "containment": 1.0, "test_text": EVIL,
                           "training_text": EVIL}],
         },
-        "evaluate": scores(0.1) | {
-            "num_documents": 50, "shipped": "ulmfit",
-            "num_validation_documents": 40, "forced": False,
-            "temperature": 0.8, "log_loss_without_temperature": 0.45, "trust": TRUST,
-            "candidates": {
-                "ulmfit": candidate_of(0.1, {"ulmfit": 1.0}, milliseconds_per_document=1.234,
-                                       tfidf_above={"above_low": 0.02, "above_high": 0.18}),
-                "ulmfit:probe": candidate_of(0.15, {"ulmfit:probe": 1.0}, seconds=3.0, core_seconds=3.0,
-                                             gpu_seconds=0.0),
-                "tfidf": candidate_of(0.2, {"tfidf": 1.0}, **cost),
-                "blend": candidate_of(0.11, {"ulmfit": 0.5, "ulmfit:probe": 0.3, "tfidf": 0.2}),
-            },
-            "leakage": {"num_leaked": 2, "action": "label", "error_without": 0.12,
-                        "tfidf_error_without": 0.23},
-            "baselines": {
-                "majority_class": {"error": 0.5} | cost,
-                "tfidf": scores(0.2) | cost | {"above": 0.1, "above_low": 0.02, "above_high": 0.18},
-            },
-        },
-        "sample_efficiency": {
-            "base": "ulmfit", "arms": ["ulmfit", "ulmfit:scratch", "tfidf"], "labels": [100, 1000],
-            "num_seeds": 1, "confidence": 0.95, "num_test_documents": 50,
-            "curve": {"ulmfit": {"100": point(0.3), "1000": point(0.1)},
-                      "ulmfit:scratch": {"100": point(0.5), "1000": point(0.3)}},
-            "labels_needed": {
-                "ulmfit": {"ulmfit:scratch": {
-                    "100": {"at_most": 100}, "1000": {"labels": 100, "labels_low": 100, "labels_high": 120}}},
-                "ulmfit:scratch": {"ulmfit": {
-                    "1000": {"more_than": 1000, "labels_low_more_than": 1000, "labels_high_more_than": 1000},
-                    "100": {"labels": 1000, "labels_low": 800, "labels_high_more_than": 1000}}},
-            },
-            "above": {"ulmfit": {"ulmfit:scratch": {"100": above(-0.02), "1000": above(0.2)}}},
-            "began_anew": {}, "never_took_off": {},
-            "head_starts": {"ulmfit": ["ulmfit"], "ulmfit:scratch": ["ulmfit"], "tfidf": []},
-            "cost": {"ulmfit": cost, "ulmfit:scratch": cost, "tfidf": cost},
-            "core_seconds": {"ulmfit": {"100": 6.0, "1000": 20.0}, "tfidf": {},
-                             "ulmfit:scratch": {"100": 12.0, "1000": 130.0}},
-            "failed": {EVIL: "out of memory"},
-        },
     }  # fmt: skip
+    candidates = {
+        "blend": candidate(0.11, {"ulmfit": 0.5, "ulmfit/probe": 0.3, "tfidf": 0.2}),
+        "tfidf": candidate(0.2, {"tfidf": 1.0}, cost=COST),
+        "ulmfit": candidate(0.1, {"ulmfit": 1.0}, milliseconds=1.234,
+                            tfidf_above=Difference(value=0.1, low=0.02, high=0.18)),
+        "ulmfit/probe": candidate(0.15, {"ulmfit/probe": 1.0},
+                                  cost=Spent(seconds=3.0, core_seconds=3.0, gpu_seconds=0.0)),
+    }  # fmt: skip
+    evaluation = evaluated(
+        candidates, "ulmfit", num_documents=50, num_validation_documents=40, trust=TRUST,
+        leakage=Leakage(num_leaked=2, action="label", error_without=0.12, tfidf_error_without=0.23),
+    )  # fmt: skip
+    label_curve = made_label_curve(
+        {
+            "ulmfit": {100: point(0.3), 1000: point(0.1)},
+            "ulmfit/scratch": {100: point(0.5), 1000: point(0.3)},
+            "tfidf": {},
+        },
+        [100, 1000],
+        labels_needed={
+            ULMFIT: {SCRATCH: {
+                100: needed("at most 100", "at most 100", "at most 100"), 1000: needed(100, 100, 120)}},
+            SCRATCH: {ULMFIT: {
+                1000: needed("more than 1000", "more than 1000", "more than 1000"),
+                100: needed(1000, 800, "more than 1000")}},
+        },
+        above={ULMFIT: {SCRATCH: {100: above(-0.02), 1000: above(0.2)}}},
+        core_seconds={ULMFIT: {100: 6.0, 1000: 20.0}, TFIDF: {}, SCRATCH: {100: 12.0, 1000: 130.0}},
+        failed={EVIL: "out of memory"},
+    )  # fmt: skip
     return Figures(
         tokenizers={"ulmfit": "pieces"},
+        labelled=Labelled(evaluation, label_curve),
         metrics=metrics,
         curves={f"{stage}-ulmfit": curve for stage in data.TRAININGS},
         confusion=[{"actual": EVIL, "predicted": EVIL}, {"actual": EVIL, "predicted": "b"},
@@ -237,29 +225,26 @@ SCALING: dict[str, Any] = {
 def with_search(figures: Figures) -> Figures:
     metrics = copy.deepcopy(dict(figures.metrics))
     trials = [
-        {"trial": k, "value": 0.1 * k, "percent": 100.0, "state": "finished", "failure": "",
-         "settings": {"finetune_classifier.optimizer.lr": 0.01 * (k + 1), "config.x": "ab"[k % 2]}}
+        SearchTrial(trial=k, value=0.1 * k, percent=100.0, state="finished", failure="",
+                    settings={"finetune_classifier.optimizer.lr": 0.01 * (k + 1), "config.x": "ab"[k % 2]})
         for k in range(4)
     ]  # fmt: skip
     rows = [
-        {"trick": "one", "measure": "bits per byte", "paper": "60 -> 61", "source": "somewhere",
-         "with": 1.5, "without": 1.6, "difference": 0.1, "difference_low": None, "difference_high": None,
-         "failure": None},
-        {"trick": "two", "measure": "test error", "paper": "", "source": "", "with": 0.2, "without": 0.3,
-         "difference": 0.1, "difference_low": 0.05, "difference_high": 0.15, "failure": None},
-        {"trick": "three", "measure": "test error", "paper": "", "source": "", "with": None,
-         "without": None, "difference": None, "difference_low": None, "difference_high": None,
-         "failure": EVIL},
+        Ablation(trick="one", measure="bits per byte", paper="60 -> 61", source="somewhere", with_it=1.5,
+                 without=1.6, difference=0.1),
+        Ablation(trick="two", measure="test error", paper="", source="", with_it=0.2, without=0.3,
+                 difference=0.1, interval=Interval(low=0.05, high=0.15)),
+        Ablation(trick="three", measure="test error", paper="", source="", failure=EVIL),
     ]  # fmt: skip
-    metrics["ablate"] = {"num_seeds": 1, "labels": 100, "rows": rows}
     metrics["scaling"] = copy.deepcopy(SCALING)
-    metrics["tune"] = {
-        "num_trials": 4, "stage": "finetune_classifier", "labels": 400, "measure": "validation error",
-        "best": {"trial": 0, "value": 0.0, "settings": trials[0]["settings"]},
-        "states": {"finished": 4}, "importance": {"config.x": 1.0},
-        "logarithmic": ["finetune_classifier.optimizer.lr"], "trials": trials,
-    }  # fmt: skip
-    return dataclasses.replace(figures, metrics=metrics)
+    search = SearchFigures(
+        key="search", num_trials=4, headstart="ulmfit", stage="finetune_classifier", labels=400,
+        measure="validation error", best=BestTrial(trial=0, value=0.0, settings=trials[0].settings),
+        states={"finished": 4}, importance={"config.x": 1.0},
+        logarithmic=["finetune_classifier.optimizer.lr"], trials=trials,
+    )  # fmt: skip
+    ablations = AblationFigures(key="ledger", headstart="ulmfit", labels=100, num_seeds=1, rows=rows)
+    return dataclasses.replace(figures, metrics=metrics, search=search, ablations=ablations)
 
 
 def both_with_figures(figures: Figures) -> Figures:
@@ -270,16 +255,17 @@ def both_with_figures(figures: Figures) -> Figures:
     words = VOCABULARY | {"bytes_per_token": 5.0}
     more: dict[str, Any] = {
             "encode-general-words": {"vocabulary": words}, "encode-target-words": {"vocabulary": words},
-            "pretrain_lm-vectors": lm, "finetune_lm-vectors": lm, "read_features-vectors": cost,
+            "pretrain_lm-vectors": lm, "finetune_lm-vectors": lm,
+            "read_features-vectors": cost | {"milliseconds_per_document": 0.0},
             "finetune_classifier-vectors": cost | {"restarts": 0, "took_off": True}}  # fmt: skip
     curve: list[dict[str, Any]] = [
         {"step": 0.0, "train_loss": None, "validation_loss": 4.5, "lr_group_0": None},
         {"step": 20.0, "train_loss": 4.0, "validation_loss": 3.25, "lr_group_0": 0.01},
     ]
     metrics: dict[str, Any] = copy.deepcopy(dict(figures.metrics)) | more
-    metrics["evaluate"]["candidates"].setdefault("vectors", candidate_of(0.12, {"vectors": 1.0}))
+    candidates = figures.evaluate.candidates | {Arm("vectors"): candidate(0.12, {"vectors": 1.0})}
     return dataclasses.replace(
-        figures,
+        with_evaluate(figures, candidates=candidates),
         tokenizers={"ulmfit": "pieces", "vectors": "words"},
         metrics=metrics,
         curves={**figures.curves, **{f"{stage}-vectors": curve for stage in data.TRAININGS}},
@@ -387,7 +373,10 @@ def test_documents_that_are_read_in_part_are_said(figures):
             figures, metrics={**figures.metrics, "finetune_classifier-ulmfit": trained}
         )
 
-    said = "so many training documents are longer: ulmfit (34%)."
+    assert findings.cut_shares(with_share(0.341)) == {"ulmfit": 0.341}
+    assert findings.cut_shares(with_share(0.009)) == {}
+    (said,) = sentences.cuts(with_share(0.341))
+    assert "34% (ulmfit)" in said
     assert said in page(with_share(0.341), Provenance())
     assert said in summary(with_share(0.341))
     assert "max_tokens" not in summary(with_share(0.009))
@@ -396,21 +385,18 @@ def test_documents_that_are_read_in_part_are_said(figures):
 def test_the_mix_of_layers_that_a_classifier_learned_is_said(figures):
     trained = {**figures["finetune_classifier-ulmfit"], "mix": {"weights": [0.25, 0.75], "factor": 1.5}}
     mixed = dataclasses.replace(figures, metrics={**figures.metrics, "finetune_classifier-ulmfit": trained})
-    said = (
-        "The classifier of ulmfit learned to mix its layers, from the lowest, by 0.25 and 0.75, times 1.50."
-    )
+    (said,) = sentences.mixes(mixed)
+    assert "0.25 and 0.75, times 1.50" in said
     assert said in page(mixed, Provenance())
     assert said in summary(mixed)
     assert "learned to mix" not in page(figures, Provenance())
 
 
 def test_the_price_of_a_probe_includes_reading_the_document(figures):
-    metrics = dict(figures.metrics)
-    metrics["read_features-ulmfit"] = {**metrics["read_features-ulmfit"], "milliseconds_per_document": 2.0}
-    candidates = metrics["evaluate"]["candidates"]
-    for name, taken in {"ulmfit:probe": 0.25, "blend": 1.5, "tfidf": 0.125}.items():
-        candidates[name]["milliseconds_per_document"] = taken
-    rows = tables.classifiers(dataclasses.replace(figures, metrics=metrics))
+    figures = with_metrics(figures, "read_features-ulmfit", milliseconds_per_document=2.0)
+    for name, taken in {"ulmfit/probe": 0.25, "blend": 1.5, "tfidf": 0.125}.items():
+        figures = with_candidate(figures, name, milliseconds_per_document=taken)
+    rows = tables.classifiers(figures)
     said = {row[""]: row["ms a document"] for row in rows}
     assert said["ulmfit (frozen features)"] == "2.25"
     assert said["blend of them"] == "3.50"  # the probe is one of its parts
@@ -425,27 +411,27 @@ def test_a_classifier_that_reads_other_features_costs_what_both_head_starts_do(f
     for stage in ("pretrain_lm", "finetune_lm", "read_features"):
         metrics[f"{stage}-vectors"] = {"core_seconds": 60.0, "seconds": 60.0, "gpu_seconds": 0.0}
     metrics["read_features-vectors"]["milliseconds_per_document"] = 2.0
-    metrics["sample_efficiency"]["beside"] = {"ulmfit": ["vectors"]}
-    found = dataclasses.replace(figures, metrics=metrics)
+    found = with_curve(dataclasses.replace(figures, metrics=metrics), beside={ULMFIT: ["vectors"]})
     (was,), (now,) = (
         [row for row in rows if row[""] == "ulmfit (ships)"] for rows in (before, tables.classifiers(found))
     )
     assert float(now["ms a document"]) == float(was["ms a document"]) + 2
     assert float(now["core minutes"]) == pytest.approx(float(was["core minutes"]) + 3, abs=0.11)
     prices = [
-        {row["labels"]: row["core_minutes"] for row in data.prices(each) if row["arm"] == "ulmfit"}
+        {row.labels: row.core_minutes for row in data.prices(each) if row.arm == ULMFIT}
         for each in (figures, found)
     ]
     assert prices[0]
     assert prices[1] == pytest.approx({labels: minutes + 3 for labels, minutes in prices[0].items()})
-    said = "The classifier of ulmfit also reads the frozen features of vectors, which"
+    (said,) = sentences.features_beside(found, ["ulmfit"])
+    assert "vectors" in said
     assert said in page(found, Provenance())
     assert said in summary(found)
     card = Card(**dict.fromkeys(Card.model_fields))
     assert said in model_card(found, card, Provenance())
     assert "ulmfit, the best of" in model_card(found, card, Provenance())
-    metrics["evaluate"]["forced"] = True
-    assert "ulmfit, named by evaluate.ship among" in model_card(found, card, Provenance())
+    forced = with_evaluate(found, forced=True)
+    assert "ulmfit, named by evaluate.ship among" in model_card(forced, card, Provenance())
     assert "also reads" not in page(figures, Provenance())
 
 
@@ -474,39 +460,28 @@ def test_the_verdict_opens_the_summary_and_the_page_before_any_figure(figures):
 
 def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
     first, chosen, leaks, last = sentences.key_figures(figures)
-    assert first == (
-        "The classifier that ships, ulmfit, gets 10.0% of 50 held-out documents wrong (8.0% to 12.0%). That "
-        "is 10.0 points (2.0 to 18.0) better than TF-IDF with logistic regression on the same labels and "
-        "documents, which gets 20.0% wrong."
-    )
-    assert chosen == (
-        "What ships, ulmfit, has the lowest error of all candidates, 11.0%, on 40 validation documents, "
-        "clearly below all 3 others."
-    )
-    assert leaks == (
-        "2 test documents are also in the training text, word for word or nearly; without them the "
-        "classifier gets 12.0% wrong, TF-IDF 23.0%."
-    )
-    assert last.startswith("Training took 4.0 minutes: ulmfit 4.0 minutes (pretrain_lm 2.0, ")
+    for part in ("10.0% of 50", "(8.0% to 12.0%)", "10.0 points (2.0 to 18.0) better", "20.0%"):
+        assert part in first
+    assert "11.0%, on 40 validation documents" in chosen
+    for part in ("2 test documents", "12.0%", "23.0%"):
+        assert part in leaks
+    for part in ("ulmfit 4.0 minutes", "pretrain_lm 2.0", "TF-IDF took 1.0 minutes", "2.5 core minutes"):
+        assert part in last
 
 
-def test_why_it_ships_is_said_and_how_sure_that_is(figures):
-    metrics = figures["evaluate"]
-    metrics["candidates"]["ulmfit:probe"]["validation"]["above_low"] = 0.0
-    assert sentences.key_figures(figures)[1].endswith(
-        "on 40 validation documents. Among those that are not clearly worse there than the lowest, it has "
-        "the lowest log loss; the others are ulmfit (frozen features) (16.0%)."
-    )
-    metrics["candidates"]["tfidf"]["validation"]["above_low"] = -0.01
-    assert sentences.key_figures(figures)[1].endswith(
-        "the others are ulmfit (frozen features) (16.0%), TF-IDF + logistic regression (21.0%)."
-    )
-    metrics["candidates"]["tfidf"]["validation"]["error"] = 0.105
-    assert sentences.key_figures(figures)[1].startswith(
-        "What ships, ulmfit, has an error of 11.0%, on 40 validation documents. Among those"
-    )
-    metrics["forced"] = True
-    assert sentences.key_figures(figures)[1] == "What ships, ulmfit, is named by evaluate.ship."
+def test_why_it_ships_and_how_sure_that_is(figures):
+    assert findings.choice(figures) == findings.Choice(ULMFIT, False, 0.11, True, {})
+    close = with_candidate(figures, "ulmfit/probe", validation=validation(0.16, difference(0.05, 0.05)))
+    assert findings.choice(close).close == {PROBE: 0.16}
+    close = with_candidate(close, "tfidf", validation=validation(0.21, difference(0.04, 0.05)))
+    assert findings.choice(close).close == {TFIDF: 0.21, PROBE: 0.16}
+    lower = with_candidate(close, "tfidf", validation=validation(0.105, difference(0.04, 0.05)))
+    assert not findings.choice(lower).is_lowest
+    assert findings.choice(with_evaluate(lower, forced=True)).forced
+    said = sentences.key_figures(lower)[1]
+    assert "an error of 11.0%" in said
+    assert "TF-IDF + logistic regression (10.5%), ulmfit (frozen features) (16.0%)" in said
+    assert "evaluate.ship" in sentences.key_figures(with_evaluate(lower, forced=True))[1]
 
 
 def test_a_probe_of_an_ensemble_costs_what_all_its_members_do(figures):
@@ -518,11 +493,11 @@ def test_a_probe_of_an_ensemble_costs_what_all_its_members_do(figures):
             "milliseconds_per_document": taken,
         }
     both = dataclasses.replace(both, metrics=metrics)
-    candidates = both["evaluate"]["candidates"]
-    cost = {"seconds": 60.0, "core_seconds": 60.0, "gpu_seconds": 0.0}
-    candidates["both:probe"] = candidate_of(
-        0.1, {"both:probe": 1.0}, milliseconds_per_document=0.5, **cost
-    ) | {"head_starts": ["ulmfit", "vectors"]}
+    cost = Spent(seconds=60.0, core_seconds=60.0, gpu_seconds=0.0)
+    probe = candidate(
+        0.1, {"both/probe": 1.0}, milliseconds=0.5, cost=cost, head_starts=["ulmfit", "vectors"]
+    )
+    both = with_evaluate(both, candidates=both.evaluate.candidates | {arm("both/probe"): probe})
     row = next(row for row in tables.classifiers(both) if row[""] == "both (frozen features)")
     assert row["ms a document"] == "2.75"
     spent = 60 + sum(
@@ -566,26 +541,28 @@ def test_translations_and_their_alignment_are_on_the_page(figures):
 
 
 def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
-    figures["evaluate"]["blend_without"] = {
-        "vectors": {"error": 0.13, "above": 0.03, "above_low": 0.01, "above_high": 0.05},
-        "ulmfit": {"error": 0.099, "above": -0.001, "above_low": -0.01, "above_high": 0.01},
+    without = {
+        "vectors": Rival(error=0.13, above=difference(0.03, 0.02)),
+        "ulmfit": Rival(error=0.099, above=Difference(value=-0.001, low=-0.01, high=0.01)),
     }
-    assert sentences.key_figures(figures)[2:4] == [
-        "Without vectors the blend gets 13.0% wrong, 3.0 points more (1.0 to 5.0).",
-        "Without ulmfit the blend gets 9.9% wrong, 0.1 points fewer (-1.0 to 1.0): no clear difference.",
-    ]
+    clear, unclear = sentences.key_figures(with_evaluate(figures, blend_without=without))[2:4]
+    assert "vectors the blend gets 13.0% wrong, 3.0 points more (1.0 to 5.0)." in clear
+    assert "ulmfit the blend gets 9.9% wrong, 0.1 points fewer (-1.0 to 1.0)" in unclear
+    assert "no clear difference" in unclear
+    assert "no clear difference" not in clear
 
 
 def test_without_labels_the_report_shows_the_language_models(figures):
     passed_over = {"without_labels": True}
-    names = ("evaluate", "sample_efficiency", "finetune_classifier-ulmfit", "read_features-ulmfit")
+    names = ("finetune_classifier-ulmfit", "read_features-ulmfit")
     metrics = {**figures.metrics, **dict.fromkeys(names, passed_over)}
     curves = {**figures.curves, "finetune_classifier-ulmfit": []}
-    figures = dataclasses.replace(figures, metrics=metrics, curves=curves, confusion=[], errors=[])
-    assert verdict(figures) == [
-        "Unknown: there are no labels, so no classifier was trained; label some documents to find out.",
-        "The head start ulmfit took 1.7 core minutes to train.",
-    ]
+    figures = dataclasses.replace(
+        figures, labelled=None, metrics=metrics, curves=curves, confusion=[], errors=[]
+    )
+    unknown, price = verdict(figures)
+    assert unknown.startswith("Unknown: there are no labels")
+    assert "ulmfit took 1.7 core minutes" in price
     assert headline_figures(figures) == {"ulmfit_bits_per_byte": LM["bits_per_byte"]}
     html, text = page(figures, Provenance()), summary(figures)
     for said in (html, text):
@@ -597,13 +574,12 @@ def test_without_labels_the_report_shows_the_language_models(figures):
 def test_the_model_card_says_what_ships_how_good_it_is_and_what_nobody_stated(figures):
     stated = dict.fromkeys(Card.model_fields) | {"purpose": "sorting *mail*", "licence": "Apache-2.0"}
     card = model_card(figures, Card(**stated), Provenance(facts={"torch": "2.13.0"}))
-    found = figures["evaluate"]
     assert card.startswith("# Model card: Classifier of texts into 2 classes\n")
     assert "- Meant for: sorting \\*mail\\*\n" in card
     assert "- Licence: Apache-2.0\n" in card
     assert "- Owner: not stated; write it into the section `card` of params.yaml\n" in card
     assert "Licence of the text: not stated" in card
-    assert f"| {found['error']:.1%} ({found['error_low']:.1%} to {found['error_high']:.1%}) |" in card
+    assert f"| {figures.evaluate.error:.1%} |" in card
     assert "| torch | 2.13.0 |" in card
     assert "| b | 1 | 50% |" in card  # the one mistake: half of the documents of its class
     assert not re.search(r"(?<!\\)<script>", card)
@@ -631,83 +607,82 @@ def test_each_class_is_counted_and_one_that_is_never_predicted_is_named(figures)
     }  # fmt: skip
     assert rows["c"]["precision"] == ""
     assert rows["c"]["F1"] == "0.000"
-    assert sentences.never_predicted(figures) == ["Never predicted: c."]
+    assert findings.never_predicted(figures) == ["c"]
+    assert sentences.never_predicted(figures)[0].endswith(": c.")
 
 
 def test_points_that_went_wrong_and_numbers_left_out_are_said(figures):
-    metrics = figures["sample_efficiency"]
-    metrics["worse_than_fewer"] = {"ulmfit:scratch": {"1000": 100}}
-    metrics["left_out"] = {"1600": "there are 161", "400": "there are 161", "2": "there are 3 classes"}
-    assert sentences.label_curve(figures) == [
-        "Left out: 400 and 1,600 labels, as there are 161.",
-        "Left out: 2 labels, as there are 3 classes.",
-        "ulmfit (from scratch) is clearly worse with 1,000 labels than with 100: trainings went wrong there, "
-        "and comparisons and the labels saved leave this point out.",
-    ]
+    figures = with_curve(
+        figures,
+        worse_than_fewer={SCRATCH: {1000: 100}},
+        left_out={2: "there are 3 classes", 400: "there are 161", 1600: "there are 161"},
+    )
+    classes, labels, wrong = sentences.label_curve(figures)
+    assert "2 labels, as there are 3 classes" in classes
+    assert "400 and 1,600 labels, as there are 161" in labels
+    assert "ulmfit (from scratch) is clearly worse with 1,000 labels than with 100" in wrong
     said = summary(figures)
     assert "| ulmfit (from scratch) | 50.0% (49.0% to 51.0%) | 30.0% (29.0% to 31.0%), went wrong |" in said
     # It was ahead with 1,000 labels by that point alone.
-    assert not any("1,000" in sentence for sentence in sentences.comparisons(figures))
+    assert findings.standings(figures) == [findings.Standing(ULMFIT, SCRATCH, (), (100,), ())]
     drawn = page(figures, Provenance())
     assert drawn.count('"shape": "cross"') == 1
 
 
 def test_arms_at_one_number_of_labels_are_drawn_below_one_another(figures):
-    metrics = figures["sample_efficiency"]
-    metrics["labels"] = [100]
-    metrics["curve"] = {arm: {"100": each["100"]} for arm, each in metrics["curve"].items()}
+    curve = {arm: {100: each[100]} for arm, each in figures.curve.curve.items()}
+    figures = with_curve(figures, labels=[100], curve=curve)
     chart = charts.label_curve(data.label_curve(figures), 0.95).to_dict()
     assert {layer["encoding"]["y"]["field"] for layer in chart["layer"]} == {"arm"}
 
 
 def test_arms_that_train_nothing_stand_beside_those_that_do(figures):
-    arm, name = "gpt:in_context", "gpt (asked, not trained)"
-    metrics = figures["sample_efficiency"]
-    metrics["cost"][arm] = metrics["cost"]["ulmfit"]
-    metrics["in_context"] = {
-        "curve": {arm: {"16": point(0.45), "0": point(0.495)}},
-        "labels_needed": {"ulmfit": {arm: {"0": {"at_most": 100}}}},
-        "left_out": {arm: {"64": "it reads 128 tokens at once"}},
-        "majority_error": 0.5,
-    }
+    asked, name = arm("gpt/in_context"), "gpt (asked, not trained)"
+    at_most = needed("at most 100", "at most 100", "at most 100")
+    found = InContext(
+        curve={asked: {16: point(0.45), 0: point(0.495)}},
+        labels_needed={ULMFIT: {asked: {0: at_most}}},
+        left_out={asked: {64: "it reads 128 tokens at once"}},
+        majority_error=0.5,
+    )
+    without, figures = figures, with_curve(
+        figures, cost=figures.curve.cost | {asked: COST}, in_context=found
+    )  # fmt: skip
     rows = [*data.label_curve(figures), *data.in_context(figures)]
     chart = charts.label_curve(rows, 0.95).to_dict()
     scales = {layer["encoding"]["x"]["scale"]["type"] for layer in chart["layer"]}
     assert scales == {"symlog"}  # as a logarithm has no place for 0
-    assert sentences.in_context(figures)[1:] == [
-        f"{name} was not shown 64 examples: it reads 128 tokens at once."
-    ]
-    assert "gets 50.0% wrong" in sentences.in_context(figures)[0]
-    needed = "labels that ulmfit needs"
+    first, left_out = sentences.in_context(figures)
+    assert "gets 50.0% wrong" in first
+    assert f"{name} was not shown 64 examples: it reads 128 tokens at once" in left_out
+    wanted = "labels that ulmfit needs"
     error, *labels = tables.in_context(figures)
     assert error[""] == "error (interval)"
     assert [*error][1:] == [f"{name}, 0 examples", f"{name}, 16 examples"]
-    assert labels == [{"": needed, f"{name}, 0 examples": "at most 100", f"{name}, 16 examples": ""}]
+    assert labels == [{"": wanted, f"{name}, 0 examples": "at most 100", f"{name}, 16 examples": ""}]
     for said in (summary(figures), page(figures, Provenance())):
         assert f"{name}, 16 examples" in said
         assert "45.0% (44.0%" in said
-    metrics["in_context"]["curve"][arm]["16"] = point(0.495)
-    assert "None of them is clearly better than that." in sentences.in_context(figures)
-    del metrics["in_context"]
-    assert sentences.in_context(figures) == tables.in_context(figures) == []
-    chart = charts.label_curve(data.label_curve(figures), 0.95).to_dict()
+    curve = {asked: {0: point(0.495), 16: point(0.495)}}
+    useless = with_curve(figures, in_context=found.model_copy(update={"curve": curve}))
+    assert "None of them is clearly better than that." in sentences.in_context(useless)
+    assert sentences.in_context(without) == tables.in_context(without) == []
+    chart = charts.label_curve(data.label_curve(without), 0.95).to_dict()
     assert {layer["encoding"]["x"]["scale"]["type"] for layer in chart["layer"]} == {"log"}
 
 
 def test_what_to_know_of_the_data_stands_below_the_verdict(figures):
     figures["prepare-target"]["remarks"] = ["classes with fewer than 10 documents: 'b' (3)"]
     figures["prepare-target"]["skipped"] = {"null_text": 2, "duplicate": 0}
-    said = "About the data: classes with fewer than 10 documents: 'b' (3); rows left out: 2 (null text)."
-    assert sentences.remarks(figures) == [said]
+    (said,) = sentences.remarks(figures)
+    assert said.endswith("classes with fewer than 10 documents: 'b' (3); rows left out: 2 (null text).")
     assert summary(figures).index("About the data") < summary(figures).index("## How many labels")
     assert page(figures, Provenance()).index("About the data") < page(figures, Provenance()).index("<main>")
 
 
 def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheapest(figures):
     """The core minutes: 50 + 50 seconds of two language models, and a training."""
-    rows = {
-        (row["arm"], row["labels"]): (row["core_minutes"], row["cheapest"]) for row in data.prices(figures)
-    }
+    rows = {(row.name, row.labels): (row.core_minutes, row.is_cheapest) for row in data.prices(figures)}
     assert rows == {
         ("ulmfit", 100): (pytest.approx(106 / 60), True),
         ("ulmfit", 1000): (pytest.approx(120 / 60), True),
@@ -721,49 +696,56 @@ def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheap
 
 
 def test_tf_idf_that_ships_is_compared_with_no_other(figures):
-    figures["evaluate"]["shipped"] = "tfidf"
-    first = sentences.key_figures(figures)[0]
-    assert first.startswith("The classifier that ships, TF-IDF + logistic regression, gets 10.0% of")
+    first = sentences.key_figures(with_evaluate(figures, shipped=TFIDF))[0]
+    assert "TF-IDF + logistic regression, gets 10.0% of" in first
     assert "points" not in first
 
 
-def test_a_difference_whose_interval_holds_zero_is_called_unclear(figures):
-    tfidf = figures["evaluate"]["baselines"]["tfidf"]
-    tfidf |= {"above": -0.01, "above_low": -0.04, "above_high": 0.02}
-    assert sentences.key_figures(figures)[0].endswith(
-        "That is 1.0 points (-2.0 to 4.0) worse than TF-IDF with logistic regression on the same labels and "
-        "documents, which gets 20.0% wrong: no clear difference."
+def with_tfidf(figures: Figures, above: Difference) -> Figures:
+    """`above`: the error of TF-IDF minus that of what ships."""
+    majority = figures.evaluate.baselines.majority_class
+    return with_evaluate(
+        figures, baselines=Baselines(majority_class=majority, tfidf=Rival(error=0.2, above=above))
     )
+
+
+def test_a_difference_whose_interval_holds_zero_is_called_unclear(figures):
+    found = with_tfidf(figures, Difference(value=-0.01, low=-0.04, high=0.02))
+    first = sentences.key_figures(found)[0]
+    assert "1.0 points (-2.0 to 4.0) worse" in first
+    assert "no clear difference" in first
 
 
 def test_no_difference_at_all_is_neither_better_nor_worse(figures):
-    figures["evaluate"]["baselines"]["tfidf"] |= {"above": 0.0, "above_low": -0.02, "above_high": 0.03}
-    first = sentences.key_figures(figures)[0]
-    assert first.endswith(
-        "as many wrong on the same labels and documents (by -2.0 to 3.0 points: no clear difference)."
-    )
+    found = with_tfidf(figures, Difference(value=0.0, low=-0.02, high=0.03))
+    first = sentences.key_figures(found)[0]
+    assert "as many wrong" in first
+    assert "(by -2.0 to 3.0 points: no clear difference)" in first
     assert "better" not in first
 
 
 def test_arms_that_are_behind_everywhere_share_a_sentence(figures):
-    ahead = {"100": above(0.1), "1000": above(0.2)}
-    figures["sample_efficiency"]["above"]["ulmfit"] |= {"ulmfit:scratch": ahead, "tfidf": ahead}
-    assert sentences.comparisons(figures) == [
-        "Ulmfit is ahead of ulmfit (from scratch) and TF-IDF + logistic regression with 100 and 1,000 labels."
-    ]
+    ahead = {100: above(0.1), 1000: above(0.2)}
+    figures = with_curve(figures, above={ULMFIT: {SCRATCH: ahead, TFIDF: ahead}})
+    first, second = findings.standings(figures)
+    assert first == findings.Standing(ULMFIT, SCRATCH, (100, 1000), (), ())
+    assert second == findings.Standing(ULMFIT, TFIDF, (100, 1000), (), ())
+    assert first.is_behind_everywhere
+    assert first.crossing is None
+    (said,) = sentences.comparisons(figures)
+    assert "ulmfit (from scratch) and TF-IDF + logistic regression with 100 and 1,000 labels" in said
 
 
-def test_the_arms_are_compared_in_pairs_and_their_crossing_is_named(figures):
-    assert sentences.comparisons(figures) == [
-        "Ulmfit is ahead of ulmfit (from scratch) with 1,000 labels; ulmfit (from scratch) is ahead of "
-        "ulmfit with 100 labels; they cross between 100 and 1,000."
-    ]
-    figures["sample_efficiency"]["above"]["ulmfit"]["ulmfit:scratch"]["300"] = above(0.005)
-    assert sentences.comparisons(figures)[0].endswith(
-        "with 300 labels there is no clear difference between ulmfit and ulmfit (from scratch); they cross "
-        "between 100 and 1,000."
-    )
-    figures["sample_efficiency"]["above"]["ulmfit"]["ulmfit:scratch"].pop("300")
+def test_the_arms_are_compared_in_pairs_and_their_crossing_is_found(figures):
+    (found,) = findings.standings(figures)
+    assert found == findings.Standing(ULMFIT, SCRATCH, behind=(1000,), ahead=(100,), unclear=())
+    assert found.crossing == (100, 1000)
+    (said,) = sentences.comparisons(figures)
+    assert said.endswith("they cross between 100 and 1,000.")
+    both = {100: above(-0.02), 300: above(0.005), 1000: above(0.2)}
+    (between,) = findings.standings(with_curve(figures, above={ULMFIT: {SCRATCH: both}}))
+    assert between.unclear == (300,)
+    assert between.crossing == (100, 1000)
     text = summary(figures)
     assert "| ulmfit (from scratch) | -2.0% (-3.0% to -1.0%) | +20.0% (+19.0% to +21.0%) |" in text
     assert "there is one seed, so they do not cover its spread" in text
@@ -793,44 +775,80 @@ def test_a_law_is_told_with_what_it_predicted_and_where_it_ends(figures):
     assert 'id="chart-scaling-isoflop"' in drawn
 
 
-def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_path):
-    metrics, curves, evaluation = (tmp_path / name for name in ("metrics", "curves", "evaluation"))
-    for folder in (metrics, curves, evaluation):
-        folder.mkdir()
-    written = dict(figures.metrics) | {name: {"num_trials": 0} for name in ("tune", "ablate", "scaling")}
-    for name, values in written.items():
-        (metrics / f"{name}.json").write_text(json.dumps(values), encoding="utf-8")
+def written(figures: Figures, folder: Path) -> tuple[Path, Path, Path]:
+    """Write figures as the stages do; return the folders of metrics, curves and tables."""
+    metrics, curves, evaluation = (folder / name for name in ("metrics", "curves", "evaluation"))
+    for each in (metrics, curves, evaluation):
+        each.mkdir()
+    nothing = {name: {"num_trials": 0} for name in ("tune", "ablate", "scaling", "distil_classifier")}
+    labelled = {"evaluate": dumped(figures.evaluate), "sample_efficiency": dumped(figures.curve)}
+    for name, values in (dict(figures.metrics) | nothing | labelled).items():
+        write_figures(metrics / f"{name}.json", values)
     for name in figures.curves:
         (curves / f"{name}.csv").write_text("step\n1\n", encoding="utf-8")
-    (evaluation / "confusion.csv").write_text("actual,predicted\n", encoding="utf-8")
-    (evaluation / "calibration.csv").write_text("confidence\n", encoding="utf-8")
-    (evaluation / "risk_coverage.csv").write_text("coverage\n", encoding="utf-8")
-    (evaluation / "errors.json").write_text("[]", encoding="utf-8")
-    (evaluation / "attention.json").write_text("{}", encoding="utf-8")
+    for name, text in (
+        ("confusion.csv", "actual,predicted\n"), ("calibration.csv", "confidence\n"),
+        ("risk_coverage.csv", "coverage\n"), ("errors.json", "[]"), ("attention.json", "{}"),
+    ):  # fmt: skip
+        (evaluation / name).write_text(text, encoding="utf-8")
+    return metrics, curves, evaluation
 
-    assert data.read(metrics, curves, evaluation, {"ulmfit": "pieces"}, {}).metrics == figures.metrics
-    (metrics / "tune.json").write_text('{"num_trials": 2}', encoding="utf-8")
-    found = data.read(metrics, curves, evaluation, {"ulmfit": "pieces"}, {})
-    assert found.metrics.keys() - figures.metrics.keys() == {"tune"}
+
+def test_figures_are_read_as_they_were_written(figures, tmp_path):
+    folders = written(figures, tmp_path)
+    found = data.read(*folders, {"ulmfit": "pieces"}, {})
+    assert found.labelled == figures.labelled
+    assert found.metrics == figures.metrics
+
+
+def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_path):
+    folders = written(figures, tmp_path)
+    found = data.read(*folders, {"ulmfit": "pieces"}, {})
+    assert found.search is found.ablations is found.distilled is None
+    assert found.get("scaling") is None
+    searched = with_search(figures).search
+    assert searched is not None
+    write_figures(folders[0] / "tune.json", dumped(searched))
+    assert data.read(*folders, {"ulmfit": "pieces"}, {}).search == searched
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda found: found.pop("version"), "evaluate.json has no version, and this headstart reads"),
+        (lambda found: found.update(version=99), "evaluate.json has version 99, and this headstart reads"),
+        (lambda found: found.pop("shipped"), "evaluate.json is damaged: shipped: Field required"),
+        (lambda found: found.update(shipped="vectors"), "vectors ships and is not among the candidates"),
+        (lambda found: found["error"].update(low="x"), r"damaged: error\.low: "),
+        (lambda found: found.update(more=1), "damaged: more: Extra inputs"),
+    ],
+)
+def test_figures_of_another_format_are_refused_with_what_to_do(figures, tmp_path, change, said):
+    folders = written(figures, tmp_path)
+    file = folders[0] / "evaluate.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    change(content)
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"{said}.*run `dvc repro`"):
+        data.read(*folders, {"ulmfit": "pieces"}, {})
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"labels": 412.3}, "412"),
-        ({"labels": 412.3, "labels_low": 300.0, "labels_high": 500.0}, "412 (300 to 500)"),
-        ({"labels": 412.3, "labels_low": 300.0, "labels_high_more_than": 1000},
-         "412 (300 to more than 1,000)"),
-        ({"more_than": 1000, "labels_low": 900.0, "labels_high_more_than": 1000},
-         "more than 1,000 (900 to more than 1,000)"),
-        ({"more_than": 1000, "labels_low_more_than": 1000, "labels_high_more_than": 1000}, "more than 1,000"),
-        ({"more_than": 120, "labels_high_more_than": 120}, "more than 120"),
-        ({"at_most": 100}, "at most 100"),
-        ({"at_most": 100, "labels_high": 140.0}, "at most 100 (up to 140)"),
+        ((412.3, 412.3, 412.3), "412"),
+        ((412.3, 300.0, 500.0), "412 (300 to 500)"),
+        ((412.3, 300.0, "more than 1000"), "412 (300 to more than 1,000)"),
+        (("more than 1000", 900.0, "more than 1000"), "more than 1,000 (900 to more than 1,000)"),
+        (("more than 1000", "more than 1000", "more than 1000"), "more than 1,000"),
+        (("more than 120", "at most 20", "more than 120"), "more than 120"),
+        ((412.3, "at most 100", 500.0), "412 (up to 500)"),
+        (("at most 100", "at most 100", "at most 100"), "at most 100"),
+        (("at most 100", "at most 100", 140.0), "at most 100 (up to 140)"),
     ],
-)  # fmt: skip
+)
 def test_a_number_of_labels_is_said_with_its_interval_or_bound(given, said):
-    assert number_of_labels(given) == said
+    assert str(needed(*given)) == said
 
 
 def test_the_labels_of_every_arm_for_the_error_of_every_other_one_are_one_table(figures):
@@ -853,29 +871,32 @@ def test_the_labels_of_every_arm_for_the_error_of_every_other_one_are_one_table(
 
 def test_without_labels_needed_there_is_no_such_table(figures):
     """One number of labels makes no curve."""
-    figures["sample_efficiency"]["labels_needed"] = {}
+    figures = with_curve(figures, labels_needed={})
     assert "Each row: the labels" not in summary(figures)
     assert "Labels saved" not in page(figures, Provenance())
 
 
 def test_trainings_that_began_anew_or_never_took_off_are_counted_below_the_label_curve(figures):
-    metrics = figures["sample_efficiency"]
     assert sentences.restarts(figures) == []
-    metrics["curve"]["ulmfit"]["100"]["num_seeds"] = 3
-    metrics["began_anew"] = {"ulmfit:scratch": {"1000": 1}, "ulmfit": {"1000": 1, "100": 2}}
-    metrics["never_took_off"] = {"ulmfit:scratch": {"1000": 1}}
-    said = [
-        "These trainings were no better than the class frequencies and began anew at half the rates: ulmfit "
-        "with 100 labels (2 of 3) and 1,000 labels (1 of 1); ulmfit (from scratch) with 1,000 labels (1 of "
-        "1).",
-        "These trainings were no better than the class frequencies to the end, and count in the curve all "
-        "the same: ulmfit (from scratch) with 1,000 labels (1 of 1).",
-    ]
-    assert sentences.restarts(figures) == said
+    curve = figures.curve.curve
+    three = curve[ULMFIT] | {100: point(0.3, num_seeds=3)}
+    figures = with_curve(
+        figures,
+        curve=curve | {ULMFIT: three},
+        began_anew={ULMFIT: {100: 2, 1000: 1}, SCRATCH: {1000: 1}},
+        never_took_off={SCRATCH: {1000: 1}},
+    )
+    began, never = sentences.restarts(figures)
+    assert began.endswith(
+        "ulmfit with 100 labels (2 of 3) and 1,000 labels (1 of 1); ulmfit (from scratch) with 1,000 labels "
+        "(1 of 1)."
+    )
+    assert never.endswith(": ulmfit (from scratch) with 1,000 labels (1 of 1).")
     for text in (summary(figures), page(figures, Provenance())):
-        assert all(sentence in text for sentence in said)
-    metrics["head_starts"]["ulmfit"] = ["one", "two"]  # an ensemble trains each of its members
-    assert "100 labels (2 of 6)" in sentences.restarts(figures)[0]
+        assert began in text
+        assert never in text
+    two = with_curve(figures, head_starts=figures.curve.head_starts | {ULMFIT: ["one", "two"]})
+    assert "100 labels (2 of 6)" in sentences.restarts(two)[0]  # an ensemble trains each of its members
 
 
 def test_classifiers_that_began_anew_or_never_took_off_are_named_below_their_table(figures):
@@ -884,12 +905,9 @@ def test_classifiers_that_began_anew_or_never_took_off_are_named_below_their_tab
     trainings: Any = both.metrics
     trainings["finetune_classifier-ulmfit"] |= {"restarts": 2, "took_off": False}
     trainings["finetune_classifier-vectors"] |= {"restarts": 1}
-    said = [
-        "These classifiers were no better than the class frequencies and began anew at half the rates: "
-        "ulmfit (2 times) and vectors (once).",
-        "These classifiers were no better than the class frequencies to the end: ulmfit.",
-    ]
-    assert sentences.classifier_restarts(both) == said
+    said = began, never = sentences.classifier_restarts(both)
+    assert began.endswith(": ulmfit (2 times) and vectors (once).")
+    assert never.endswith("to the end: ulmfit.")
     for text in (summary(both), page(both, Provenance())):
         assert all(sentence in text for sentence in said)
 
@@ -904,7 +922,8 @@ def test_training_loss_is_drawn_in_the_unit_of_the_evaluations(figures):
 def test_markdown_holds_the_figures_and_the_holes(figures):
     text = summary(figures)
     assert "| ulmfit | 30.0% (29.0% to 31.0%) | 10.0% (9.0% to 11.0%) |" in text
-    assert "Without them the classifier's error is 12.0%." in text
+    assert "12.0%" in sentences.leakage(figures)
+    assert sentences.leakage(figures) in text
     assert "out of memory" in text
     assert "| TF-IDF + logistic regression | failed | failed |" in text
     assert "general: 3 (duplicate)" in text
@@ -922,9 +941,9 @@ def test_markdown_holds_the_search_the_ledger_and_what_each_classifier_took(figu
     assert "- three, by test error: \\<script>" in text
     took = {  # the whole of what each needed: a probe no classifier, a blend each of its parts' once
         r"ulmfit \(ships\)": "| 1.23 | 4.0 | 2.5 | 0.0 |",
-        r"ulmfit \(frozen features\)": "|  | 3.1 | 1.8 | 0.0 |",
-        r"TF-IDF \+ logistic regression": "|  | 1.0 | 0.8 | 0.0 |",
-        "blend of them": "|  | 5.2 | 3.5 | 0.0 |",
+        r"ulmfit \(frozen features\)": "| 1.00 | 3.1 | 1.8 | 0.0 |",
+        r"TF-IDF \+ logistic regression": "| 1.00 | 1.0 | 0.8 | 0.0 |",
+        "blend of them": "| 1.00 | 5.2 | 3.5 | 0.0 |",
     }
     table = text.partition("## The classifier")[2].partition("### By class")[0]
     for name, cost in took.items():
@@ -934,8 +953,11 @@ def test_markdown_holds_the_search_the_ledger_and_what_each_classifier_took(figu
 
 def planted(value: Any, text: str) -> Any:
     """A copy with `text` in the place of EVIL."""
-    if isinstance(value, Figures):
-        return Figures(*(planted(getattr(value, each.name), text) for each in dataclasses.fields(value)))
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={name: planted(each, text) for name, each in value})
+    if isinstance(value, Figures | Labelled):
+        fields = {each.name: planted(getattr(value, each.name), text) for each in dataclasses.fields(value)}
+        return type(value)(**fields)
     if isinstance(value, dict):
         return {planted(key, text): planted(each, text) for key, each in value.items()}
     if isinstance(value, list):
@@ -943,15 +965,31 @@ def planted(value: Any, text: str) -> Any:
     return text if value == EVIL else value
 
 
+def hostile(figures: Figures) -> Figures:
+    """Figures with EVIL wherever text of a person may be."""
+    search, ablations = figures.search, figures.ablations
+    assert search is not None
+    assert ablations is not None
+    trials = [
+        each.model_copy(update={"failure": EVIL, "settings": each.settings | {"config.x": EVIL}})
+        if each.trial == 1
+        else each
+        for each in search.trials
+    ]
+    best = search.best.model_copy(update={"settings": search.best.settings | {"config.x": EVIL}})
+    first, *others = ablations.rows
+    first = first.model_copy(update={"trick": EVIL, "paper": EVIL, "source": EVIL})
+    figures.metrics["scaling"]["runs"][0]["size"] = EVIL
+    return dataclasses.replace(
+        with_curve(figures, failed=figures.curve.failed | {EVIL: EVIL}),
+        search=search.model_copy(update={"trials": trials, "best": best}),
+        ablations=ablations.model_copy(update={"rows": [first, *others]}),
+    )
+
+
 def hostile_page(figures: Figures, text: str) -> str:
-    figures["sample_efficiency"]["failed"].update({EVIL: EVIL})
-    metrics = figures.metrics
-    metrics["tune"]["trials"][1]["failure"] = EVIL
-    metrics["tune"]["trials"][1]["settings"]["config.x"] = EVIL
-    metrics["ablate"]["rows"][0] |= {"trick": EVIL, "paper": EVIL, "source": EVIL}
-    metrics["scaling"]["runs"][0]["size"] = EVIL
     run = {"stage": text, "run_id": text, "url": text, "cached": text}
-    return page(planted(figures, text), Provenance({text: text}, {text: text}, [run]))
+    return page(planted(hostile(figures), text), Provenance({text: text}, {text: text}, [run]))
 
 
 class Elements(HTMLParser):
@@ -1009,19 +1047,16 @@ def test_no_text_becomes_markup_of_markdown_or_moves_a_cursor(figures, name):
     from markdown_it import MarkdownIt
 
     text = PAYLOADS[name]
-    hostile = with_search(figures)
-    hostile["sample_efficiency"]["failed"].update({EVIL: EVIL})
-    hostile.metrics["ablate"]["rows"][0]["trick"] = EVIL
-    hostile.metrics["tune"]["best"]["settings"]["config.x"] = EVIL
+    everywhere = hostile(with_search(figures))
 
     def kinds(text: str) -> list[str]:
-        tokens = MarkdownIt("commonmark").enable("table").parse(summary(planted(hostile, text)))
+        tokens = MarkdownIt("commonmark").enable("table").parse(summary(planted(everywhere, text)))
         return [each.type for token in tokens for each in (token, *(token.children or []))
                 if each.type not in ("text", "text_special")]  # fmt: skip
 
     assert kinds(text) == kinds("word")
     assert not {"html_inline", "html_block", "link_open", "image"} & set(kinds(text))
-    assert all(letter.isprintable() or letter == "\n" for letter in summary(planted(hostile, text)))
+    assert all(letter.isprintable() or letter == "\n" for letter in summary(planted(everywhere, text)))
 
 
 def test_the_page_fetches_nothing(figures):
@@ -1082,50 +1117,57 @@ def test_the_page_says_when_to_trust_what_ships(figures):
 
 
 def test_a_threshold_that_does_not_hold_on_test_documents_is_told(figures):
-    found = copy.deepcopy(figures.metrics["evaluate"])
-    found["temperature"] = 1.0
-    found["trust"]["selective"][1] |= {"error": 0.09, "error_low": 0.06, "error_high": 0.12}
-    said = " ".join(
-        trust.sentences(dataclasses.replace(figures, metrics={**figures.metrics, "evaluate": found}))
-    )
-    assert "the threshold for 5.0% did not hold: 9.0% are clearly more" in said
-    assert "the probabilities are shipped as they are" in said
+    assert findings.failed_thresholds(figures) == []
+    unknown, threshold = TRUST.selective
+    failing = threshold.model_copy(update={"error": estimate(0.09, 0.03)})
+    changed = TRUST.model_copy(update={"selective": [unknown, failing]})
+    found = with_evaluate(figures, temperature=1.0, trust=changed)
+    assert findings.failed_thresholds(found) == [0.05]
+    said = " ".join(trust.sentences(found))
+    assert "5.0% did not hold: 9.0%" in said
+    assert "shipped as they are" in said
 
 
-def with_chosen_labels(figures: Figures, difference: float) -> Figures:
+def with_chosen_labels(figures: Figures, saved: float) -> Figures:
     """An arm that chooses its labels beside one that draws them, which has so much more error at 1,000."""
-    found = copy.deepcopy(figures.metrics["sample_efficiency"])
-    drawn, chosen = "ulmfit:probe", "ulmfit:probe_chosen"
-    for arm, error in ((drawn, 0.4 + difference), (chosen, 0.4)):
-        found["arms"].append(arm)
-        found["head_starts"][arm] = ["ulmfit"]
-        found["curve"][arm] = {"100": point(0.5), "1000": point(error)}
-        found["cost"][arm], found["core_seconds"][arm] = found["cost"]["ulmfit"], {"100": 1.0, "1000": 2.0}
-    found["above"][chosen] = {drawn: {"100": above(0.0), "1000": above(difference)}}
-    found["labels_needed"][drawn] = {
-        chosen: {"1000": {"more_than": 1000, "labels_low": 900, "labels_high_more_than": 1000}}
+    curve, drawn, chosen = figures.curve, PROBE, arm("ulmfit/probe_chosen")
+    points = {
+        drawn: {100: point(0.5), 1000: point(0.4 + saved)},
+        chosen: {100: point(0.5), 1000: point(0.4)},
     }
-    return dataclasses.replace(figures, metrics={**figures.metrics, "sample_efficiency": found})
+    worth = needed("more than 1000", 900, "more than 1000")
+    return with_curve(
+        figures,
+        arms=[*curve.arms, drawn, chosen],
+        head_starts=curve.head_starts | {drawn: ["ulmfit"], chosen: ["ulmfit"]},
+        curve=curve.curve | points,
+        cost=curve.cost | {drawn: COST, chosen: COST},
+        core_seconds=curve.core_seconds | {each: {100: 1.0, 1000: 2.0} for each in points},
+        above=curve.above | {chosen: {drawn: {100: above(0.0), 1000: above(saved)}}},
+        labels_needed=curve.labels_needed | {drawn: {chosen: {1000: worth}}},
+    )
 
 
 def test_what_choosing_labels_saves_is_told_and_so_if_it_saves_nothing(figures):
-    assert sentences.chosen(figures) == []
-    assert sentences.chosen(with_chosen_labels(figures, 0.05)) == [
-        "ulmfit (frozen features): with chosen labels there are clearly fewer mistakes at 1,000; 1,000 "
-        "chosen labels are worth more than 1,000 (900 to more than 1,000) drawn at random."
-    ]
-    (said,) = sentences.chosen(with_chosen_labels(figures, 0.005))
-    assert said.startswith("ulmfit (frozen features): choosing labels clearly saves none")
-    html = page(with_chosen_labels(figures, 0.005), Provenance())
+    assert findings.chosen_labels(figures) == []
+    saving, nothing = with_chosen_labels(figures, 0.05), with_chosen_labels(figures, 0.005)
+    worth = {1000: needed("more than 1000", 900, "more than 1000")}
+    assert findings.chosen_labels(saving) == [findings.ChosenLabels(PROBE, (1000,), worth)]
+    (said,) = sentences.chosen(saving)
+    assert "1,000 chosen labels are worth more than 1,000 (900 to more than 1,000) drawn at random" in said
+    assert findings.chosen_labels(nothing) == [findings.ChosenLabels(PROBE, (), {})]
+    (said,) = sentences.chosen(nothing)
+    html = page(nothing, Provenance())
     assert "ulmfit (frozen features, labels chosen)" in html
     assert said in html
 
 
 def test_an_arm_that_chooses_its_labels_is_no_use_of_a_head_start(figures):
     best = with_chosen_labels(figures, 0.05)
-    for count in ("100", "1000"):
-        best.metrics["sample_efficiency"]["curve"]["ulmfit:probe_chosen"][count] = point(0.001)
-    assert "labels chosen" not in " ".join(verdict(best))
+    chosen = {arm("ulmfit/probe_chosen"): {100: point(0.001), 1000: point(0.001)}}
+    found = decide(with_curve(best, curve=best.curve.curve | chosen)).fewest
+    assert found is not None
+    assert found.ours.arm == ULMFIT
 
 
 def test_labels_that_look_wrong_are_listed_with_their_texts(figures):

@@ -18,6 +18,7 @@ FLOORS = (
     "settings",
     "machine",
     "files",
+    "figures",
     "terminal",
     "corpus",
     "objectives",
@@ -39,8 +40,8 @@ FLOORS = (
     "doctor",
     "__main__",
 )
-# What decides no number and is used by what does: typed settings, files that are written whole.
-GROUND = {"settings", "files"}
+# What decides no number and is used by what does: typed settings and figures, files that are written whole.
+GROUND = {"settings", "files", "figures"}
 
 
 def modules() -> list[str]:

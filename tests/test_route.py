@@ -214,18 +214,18 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     # The arm that is asked has one trial without examples, and one a seed with three.
     assert len(outcomes(project)) == 8 * 2 * 2 + 1 + 3
     asked = figures["in_context"]
-    assert asked["curve"].keys() == {"ulmfit:in_context"}
-    assert asked["curve"]["ulmfit:in_context"].keys() == {"0", "3"}
-    assert asked["labels_needed"]["tfidf"]["ulmfit:in_context"]["0"]
+    assert asked["curve"].keys() == {"ulmfit/in_context"}
+    assert asked["curve"]["ulmfit/in_context"].keys() == {"0", "3"}
+    assert asked["labels_needed"]["tfidf"]["ulmfit/in_context"]["0"]
     num_labels = metrics(project, "prepare-target")["splits"]["train"]["num_documents"]
-    assert asked["left_out"] == {"ulmfit:in_context": {"9999": f"there are {num_labels} labels"}}
-    assert asked["curve"]["ulmfit:in_context"]["0"]["num_seeds"] == 1  # as nothing is drawn
+    assert asked["left_out"] == {"ulmfit/in_context": {"9999": f"there are {num_labels} labels"}}
+    assert asked["curve"]["ulmfit/in_context"]["0"]["num_seeds"] == 1  # as nothing is drawn
     drawn = (project / "reports/summary.md").read_text(encoding="utf-8")
     assert "A language model was asked, and nothing trained" in drawn
     client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
     everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
     (stage,) = client.search_runs(everywhere, "tags.`headstart.stage` = 'sample_efficiency'")
-    steps = [point.step for point in client.get_metric_history(stage.info.run_id, "error/ulmfit:scratch")]
+    steps = [point.step for point in client.get_metric_history(stage.info.run_id, "error/ulmfit/scratch")]
     assert steps == [30, 120]
     trials = client.search_runs(everywhere, f"tags.`mlflow.parentRunId` = '{stage.info.run_id}'")
     assert len(trials) == 36

@@ -23,7 +23,7 @@ headstarts:
     config: {embedding_dim: 24, hidden_dim: 16, num_layers: 1}
     pretrain_lm: {epochs: 6.0, optimizer: {lr: 0.01}}
     finetune_classifier: {epochs: 4.0, pooling: attention, beside: vectors}
-evaluate: {ship: "cove_and_vectors:with_tfidf"}
+evaluate: {ship: "cove_and_vectors/with_tfidf"}
 """
 BAG = """
 run: {headstarts: [bag, vectors, cove]}
@@ -43,7 +43,7 @@ headstarts:
     probe: {}
 ensembles: {both: [bag, vectors]}
 sample_efficiency:
-  arms: [bag, "bag:probe", "bag:with_tfidf", "bag:scratch", both, cove, "cove_and_vectors:probe", tfidf]
+  arms: [bag, "bag/probe", "bag/with_tfidf", "bag/scratch", both, cove, "cove_and_vectors/probe", tfidf]
   labels: [60]
   seeds: [1]
 tune: {headstart: bag, stage: finetune_lm, num_trials: 2, search: random, grace: null}
@@ -86,7 +86,7 @@ def test_a_family_that_somebody_adds_needs_no_change_outside_its_file(project):
     assert search["best"]["settings"].keys() == {"finetune_lm.optimizer.lr"}
     curve = metrics(project, "sample_efficiency")
     assert curve["failed"] == {}
-    learned = ("bag", "bag:probe", "bag:with_tfidf", "both")
+    learned = ("bag", "bag/probe", "bag/with_tfidf", "both")
     assert all(curve["curve"][arm]["60"]["error"] < 0.6 for arm in learned)
     assert {*learned, "tfidf", "blend"} < metrics(project, "evaluate")["candidates"].keys()
     page = (project / "reports/index.html").read_text(encoding="utf-8")
@@ -101,9 +101,9 @@ def test_a_translator_serves_a_classifier(project):
     assert pretrained["after"]["loss"] < 0.8 * pretrained["before"]["loss"]
     assert metrics(project, "finetune_lm-cove")["measures"] == []
     evaluation = metrics(project, "evaluate")
-    shipped = evaluation["candidates"]["cove_and_vectors:probe"]
+    shipped = evaluation["candidates"]["cove_and_vectors/probe"]
     assert shipped["head_starts"] == ["cove", "vectors"]
-    assert evaluation["shipped"] == "cove_and_vectors:with_tfidf"
+    assert evaluation["shipped"] == "cove_and_vectors/with_tfidf"
     assert evaluation["candidates"]["cove"]["head_starts"] == ["cove", "vectors"]  # whose features it reads
     assert metrics(project, "finetune_classifier-cove")["beside"] == "vectors"
     assert metrics(project, "sample_efficiency")["beside"] == {"cove": ["vectors"]}

@@ -25,7 +25,7 @@ headstarts:
     finetune_lm: {{epochs: 4.0, row_tokens: 40}}
     finetune_classifier: {LEARNING}
     few_labels: {{epochs: 10.0}}
-sample_efficiency: {{arms: [ulmfit, "bert:probe", "bert:with_tfidf", bert, tfidf], labels: [60], seeds: [1]}}
+sample_efficiency: {{arms: [ulmfit, "bert/probe", "bert/with_tfidf", bert, tfidf], labels: [60], seeds: [1]}}
 """
 CHOICES = f"""
 run: {{headstarts: [gpt, gpt_half]}}
@@ -53,7 +53,7 @@ headstarts:
     scratch: {{}}
     probe: {{}}
 distil_classifier: {{student: gpt_half, classifier: {{epochs: 10.0}}}}
-sample_efficiency: {{arms: [gpt, gpt_half, "gpt:probe", "gpt:scratch", tfidf], labels: [60], seeds: [1]}}
+sample_efficiency: {{arms: [gpt, gpt_half, "gpt/probe", "gpt/scratch", tfidf], labels: [60], seeds: [1]}}
 """
 
 
@@ -79,12 +79,12 @@ def test_pairs_go_the_whole_route(tmp_path):
     done = command(project, "dvc", "repro")
     assert "1 null further text" in done.stdout + done.stderr
     evaluation = metrics(project, "evaluate")
-    assert {"ulmfit", "bert", "bert:probe", "bert:with_tfidf", "tfidf", "blend"} <= evaluation[
+    assert {"ulmfit", "bert", "bert/probe", "bert/with_tfidf", "tfidf", "blend"} <= evaluation[
         "candidates"
     ].keys()
     curve = metrics(project, "sample_efficiency")
     assert curve["failed"] == {}
-    assert set(curve["curve"]) == {"ulmfit", "bert:probe", "bert:with_tfidf", "bert", "tfidf"}
+    assert set(curve["curve"]) == {"ulmfit", "bert/probe", "bert/with_tfidf", "bert", "tfidf"}
     asked = [of_one_topic(rng, k % 2 == 0) for k in range(40)]
     said = command(project, "headstart", "predict", input="\n".join("\t".join(pair) for pair in asked)).stdout
     assert len([json.loads(line)["label"] for line in said.splitlines()]) == 40
@@ -111,7 +111,7 @@ def test_answers_go_the_whole_route(tmp_path):
     command(project, "dvc", "repro")
     evaluation = metrics(project, "evaluate")
     assert evaluation["candidates"].keys() == {"gpt", "gpt_half", "blend"}
-    assert metrics(project, "sample_efficiency")["curve"].keys() == {"gpt", "gpt_half", "gpt:scratch"}
+    assert metrics(project, "sample_efficiency")["curve"].keys() == {"gpt", "gpt_half", "gpt/scratch"}
     summary = (project / "reports/summary.md").read_text(encoding="utf-8")
     assert "second" in summary
     said = command(project, "headstart", "predict", "oven pan salt\twave tide ship\tdough onion flour").stdout

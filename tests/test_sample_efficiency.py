@@ -12,8 +12,12 @@ import pytest
 import torch
 
 from pipeline.corpus.tokens import UNLABELLED
+from pipeline.figures.classifiers import Leakage
+from pipeline.figures.files import dumped, read_figures, write_figures
+from pipeline.figures.label_curve import LabelCount, LabelCurveFigures
 from pipeline.project import params
 from pipeline.project.params import Params
+from pipeline.settings.arm import TFIDF, Arm, Use
 from pipeline.settings.loader import overlay
 from pipeline.stages import _trials as trials
 from pipeline.stages import sample_efficiency as stage
@@ -25,12 +29,9 @@ from pipeline.training.checkpoint import Checkpoint
 ROOT = Path(__file__).resolve().parent.parent
 LABELS = np.zeros(200, np.int64)
 COST = {"seconds": 1.0, "core_seconds": 2.0, "gpu_seconds": 0.0}
-ERRORS = {
-    "ulmfit": (0.4, 0.2),
-    "ulmfit:scratch": (0.5, 0.4),
-    "bidirectional": (0.3, 0.1),
-    "tfidf": (0.3, 0.2),
-}
+ULMFIT, BIDIRECTIONAL = Arm("ulmfit"), Arm("bidirectional")
+SCRATCH = ULMFIT.using(Use.SCRATCH)
+ERRORS = {ULMFIT: (0.4, 0.2), SCRATCH: (0.5, 0.4), BIDIRECTIONAL: (0.3, 0.1), TFIDF: (0.3, 0.2)}
 COUNTS = (100, 400)
 
 
@@ -38,7 +39,11 @@ COUNTS = (100, 400)
 def settings() -> Params:
     changed = {
         "run": {"headstarts": ["ulmfit", "ulmfit_backward"]},
-        "sample_efficiency": {"arms": list(ERRORS), "labels": list(COUNTS), "bootstrap_samples": 50},
+        "sample_efficiency": {
+            "arms": [str(arm) for arm in ERRORS],
+            "labels": list(COUNTS),
+            "bootstrap_samples": 50,
+        },
     }
     return params.checked(overlay(params.load(ROOT / "params.yaml").model_dump(), changed), where="here")
 
@@ -50,7 +55,7 @@ def outcome(error: float, **state: Any) -> Checkpoint:
     return Checkpoint(1, {"probabilities": probs}, {"validation": {}, **COST, **state})
 
 
-def metrics_of(settings: Params, special: dict[tuple[str, int, int], list[Any]]) -> dict[str, Any]:
+def figures_of(settings: Params, special: dict[tuple[Arm, int, int], list[Any]]) -> LabelCurveFigures:
     """`special`: outcomes of some points, by arm, number of labels and seed; networks took off at once."""
     points = []
     for arm, errors in ERRORS.items():
@@ -60,55 +65,79 @@ def metrics_of(settings: Params, special: dict[tuple[str, int, int], list[Any]])
             for seed in (1, 2, 3):
                 plain = [outcome(error, **state)] * max(1, len(names))
                 points.append(
-                    stage._figures(
+                    stage._measured(
                         Place(arm, count, seed),
                         special.get((arm, count, seed), plain),
                         LABELS,
                         np.ones(len(LABELS), bool),
                     )
                 )
-    return stage._metrics(points, COUNTS, settings.arms(1), settings, {})
+    return stage.figures_of(
+        points, COUNTS, settings.arms(1), settings, shared_cost={}, left_out={}, not_shown={},
+        majority_error=0.5, leakage=Leakage(num_leaked=0, action="label"), key="key",
+    )  # fmt: skip
+
+
+def test_figures_are_the_same_after_they_were_written_and_read(settings, tmp_path):
+    found = figures_of(settings, {})
+    write_figures(tmp_path / "figures.json", dumped(found))
+    again = LabelCurveFigures.model_validate(read_figures(tmp_path / "figures.json"))
+    assert again == found
+    for table in ("curve", "above", "labels_needed", "cost"):  # in the order of the settings
+        assert [*getattr(again, table)] == [*ERRORS]
+    assert [*again.above[TFIDF]] == [arm for arm in ERRORS if arm != TFIDF]
+    assert [*again.curve[ULMFIT]] == [*COUNTS]
 
 
 def test_trainings_that_began_anew_or_never_took_off_are_counted_where_there_are_any(settings):
     once, twice = outcome(0.5, restarts=1, took_off=True), outcome(0.5, restarts=2, took_off=False)
     at_once = outcome(0.5, restarts=0, took_off=True)
     hopeless = outcome(0.5, restarts=0, took_off=False)  # with finetune_classifier.restarts 0
-    found = metrics_of(
+    found = figures_of(
         settings,
         {
-            ("ulmfit:scratch", 100, 1): [once],
-            ("ulmfit:scratch", 100, 3): [twice],
-            ("ulmfit:scratch", 400, 2): [hopeless],
-            ("bidirectional", 400, 1): [at_once, twice],
-            ("bidirectional", 400, 2): [once, once],
-            ("ulmfit", 100, 1): [ValueError("it failed")],
+            (SCRATCH, 100, 1): [once],
+            (SCRATCH, 100, 3): [twice],
+            (SCRATCH, 400, 2): [hopeless],
+            (BIDIRECTIONAL, 400, 1): [at_once, twice],
+            (BIDIRECTIONAL, 400, 2): [once, once],
+            (ULMFIT, 100, 1): [ValueError("it failed")],
         },
     )
-    assert found["began_anew"] == {"ulmfit:scratch": {"100": 2}, "bidirectional": {"400": 3}}
-    assert found["never_took_off"] == {"ulmfit:scratch": {"100": 1, "400": 1}, "bidirectional": {"400": 1}}
-    without = metrics_of(settings, {})
-    assert without["began_anew"] == without["never_took_off"] == {}
+    assert found.began_anew == {SCRATCH: {100: 2}, BIDIRECTIONAL: {400: 3}}
+    assert found.never_took_off == {SCRATCH: {100: 1, 400: 1}, BIDIRECTIONAL: {400: 1}}
+    without = figures_of(settings, {})
+    assert without.began_anew == without.never_took_off == {}
 
 
 def test_labels_needed_are_known_for_every_pair_of_arms(settings):
-    needed = metrics_of(settings, {})["labels_needed"]
-    assert {arm: set(row) for arm, row in needed.items()} == {arm: {*ERRORS} - {arm} for arm in ERRORS}
-    assert needed["ulmfit:scratch"]["ulmfit"]["100"]["labels"] == pytest.approx(400)
-    assert needed["ulmfit"]["ulmfit:scratch"]["400"] == {"at_most": 100}
-    assert needed["ulmfit"]["tfidf"]["100"]["labels"] == pytest.approx(200)
-    assert needed["tfidf"]["bidirectional"]["400"]["more_than"] == 400
+    found = figures_of(settings, {})
+    assert {arm: set(row) for arm, row in found.labels_needed.items()} == {
+        arm: {*ERRORS} - {arm} for arm in ERRORS
+    }
+
+    def number(arm: Arm, other: Arm, count: int) -> LabelCount:
+        needed = found.needed(arm, other, count)
+        assert needed is not None
+        return needed.number
+
+    assert number(SCRATCH, ULMFIT, 100).labels == pytest.approx(400)
+    assert number(SCRATCH, ULMFIT, 100).bound is None
+    assert number(ULMFIT, SCRATCH, 400) == LabelCount(labels=100, bound="at most")
+    assert number(ULMFIT, TFIDF, 100).labels == pytest.approx(200)
+    assert number(TFIDF, BIDIRECTIONAL, 400) == LabelCount(labels=400, bound="more than")
 
 
 def test_an_arm_whose_trainings_failed_is_left_out_of_the_pairs(settings):
-    failed = {("ulmfit", count, seed): [ValueError("it failed")] for count in COUNTS for seed in (1, 2, 3)}
-    needed = metrics_of(settings, failed)["labels_needed"]
-    assert needed.keys() == ERRORS.keys() - {"ulmfit"}
-    assert all("ulmfit" not in row for row in needed.values())
+    failed = {(ULMFIT, count, seed): [ValueError("it failed")] for count in COUNTS for seed in (1, 2, 3)}
+    found = figures_of(settings, failed)
+    assert found.labels_needed.keys() == found.above.keys() == ERRORS.keys() - {ULMFIT}
+    assert all(ULMFIT not in row for row in found.labels_needed.values())
+    assert len(found.failed) == 6
     half = {point: each for point, each in failed.items() if point[1] == 100}
-    needed = metrics_of(settings, half)["labels_needed"]  # one number of labels is left: no curve
-    assert needed.keys() == ERRORS.keys() - {"ulmfit"}
-    assert needed["tfidf"]["ulmfit"].keys() == {"400"}
+    needed = figures_of(settings, half).labels_needed  # one number of labels is left: no curve
+    assert needed.keys() == ERRORS.keys() - {ULMFIT}
+    assert needed[TFIDF][ULMFIT].keys() == {400}
 
 
 def test_a_trial_is_known_by_each_of_its_inputs_whatever_they_are_called():

@@ -284,7 +284,7 @@ finetune_lm: {{epochs: 1.0, batch_rows: 4, bptt: 20}}
 finetune_classifier: {{epochs: 2.0, min_steps: 5, restarts: 0, batch_rows: 16}}
 evaluate: {{bootstrap_samples: 20, confident_errors: 2}}
 sample_efficiency:
-  {{arms: [ulmfit, "ulmfit:probe", tfidf], labels: [30], seeds: [1],
+  {{arms: [ulmfit, "ulmfit/probe", tfidf], labels: [30], seeds: [1],
    bootstrap_samples: 20}}
 """
 

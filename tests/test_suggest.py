@@ -17,7 +17,8 @@ from pipeline.evaluation.choosing import try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.execution import suggest as suggesting
 from pipeline.project.params import load
-from pipeline.report import sentences, tables
+from pipeline.figures.studies import ChoosingStudy
+from pipeline.report import findings, sentences, tables
 from pipeline.settings.loader import overlay
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -148,13 +149,16 @@ def test_choosing_is_better_than_chance_where_a_class_is_rare():
         ["margin"], features, labels, test, test_labels, counts=[40, 80, 120], seeds=range(1, 9),
         bootstrap=Bootstrap(200, 0.95, 0),
     )  # fmt: skip
-    assert found["curve"]["margin"]["40"] == found["curve"]["random"]["40"]  # the same first documents
-    assert min(found["above"]["margin"][count]["difference_high"] for count in ("80", "120")) < 0
-    study = {"headstart": "vectors", "num_documents": 1_500, "num_judged": 1_500, **found}
+    assert found.curve["margin"][40] == found.curve["random"][40]  # the same first documents
+    assert any(found.above["margin"][count].is_clearly_less for count in (80, 120))
+    study = ChoosingStudy(headstart="vectors", key="", num_documents=1_500, num_judged=1_500, **dict(found))
+    assert findings.strategies_that_help(study) == ["margin"]
     assert sentences.choosing(study).endswith("each interval taken by itself: margin.")
     row = tables.choosing(study)[1]
     assert row["strategy"] == "margin"
-    assert row["40"] == f"{found['curve']['margin']['40']['error']:.1%}"
-    worse = {name: {count: each | {"difference_high": 0.01} for count, each in by_count.items()}
-             for name, by_count in found["above"].items()}  # fmt: skip
-    assert sentences.choosing(study | {"above": worse}).endswith("choosing saves nothing.")
+    assert row["40"] == f"{found.curve['margin'][40].error.value:.1%}"
+    worse = {name: {count: each.model_copy(update={"high": 0.01}) for count, each in by_count.items()}
+             for name, by_count in found.above.items()}  # fmt: skip
+    without = study.model_copy(update={"above": worse})
+    assert findings.strategies_that_help(without) == []
+    assert sentences.choosing(without).endswith("choosing saves nothing.")

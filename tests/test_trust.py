@@ -15,6 +15,7 @@ from pipeline.evaluation.trust import (
     risk_coverage,
     useful_temperature,
 )
+from pipeline.figures.classifiers import Threshold
 from pipeline.training.temperature import tempered
 
 
@@ -130,15 +131,17 @@ def test_figures_check_on_test_documents_what_was_chosen_on_others():
         Judged.of(probs[:2000], labels[:2000]), probs[2000:], labels[2000:], "abcd",
         most_wrong=[0.001, 0.1], coverages=[0.9], certainty=0.95,
     )  # fmt: skip
-    impossible, possible = found["selective"]
-    assert impossible == {"most_wrong": 0.001, "least_confidence": None}
-    kept = probs[2000:].max(1) >= possible["least_confidence"]
-    assert possible["coverage"] == kept.mean()
-    assert possible["error"] == (probs[2000:].argmax(1) != labels[2000:])[kept].mean()
-    assert possible["error_low"] < possible["error"] < possible["error_high"]
-    (sets,) = found["label_sets"]
-    assert sets["coverage"] == pytest.approx(0.9, abs=0.03)
-    assert sets["mean_size"] >= 1
-    by_class = np.bincount(labels[2000:]) @ np.array([sets["by_class"][name] for name in "abcd"]) / 2000
-    assert by_class == pytest.approx(sets["coverage"])
-    assert found["least_area_possible"] < found["area_under_risk_coverage"]
+    impossible, possible = found.selective
+    assert impossible == Threshold(most_wrong=0.001, least_confidence=None)
+    assert possible.least_confidence is not None
+    assert possible.error is not None
+    kept = probs[2000:].max(1) >= possible.least_confidence
+    assert possible.coverage == kept.mean()
+    assert possible.error.value == (probs[2000:].argmax(1) != labels[2000:])[kept].mean()
+    assert possible.error.low < possible.error.value < possible.error.high
+    (sets,) = found.label_sets
+    assert sets.coverage.value == pytest.approx(0.9, abs=0.03)
+    assert sets.mean_size >= 1
+    by_class = np.bincount(labels[2000:]) @ np.array([sets.by_class[name] for name in "abcd"]) / 2000
+    assert by_class == pytest.approx(sets.coverage.value)
+    assert found.least_area_possible < found.area_under_risk_coverage

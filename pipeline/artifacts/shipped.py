@@ -97,7 +97,7 @@ def ship(
         further: adds what needs the whole classifier to its folder.
     """
     with atomic_folder(folder) as aside:
-        folders = {part: part.replace(":", "-") for part in parts}
+        folders = {part: part.replace("/", "-") for part in parts}
         for part in parts:
             write[part](aside / folders[part])
         shares = {folders[part]: asdict(share) for part, share in parts.items()}

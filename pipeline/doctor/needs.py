@@ -16,6 +16,7 @@ from pipeline.project import stages
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
 from pipeline.project.params import Params
 from pipeline.project.sizes import sizes_of
+from pipeline.settings.arm import Use
 from pipeline.training.cards import HeadCard, ModelCard
 from pipeline.training.jobs import shapes_of
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
@@ -178,7 +179,7 @@ def num_trials(params: Params) -> int:
     networks = sum(
         len(params.head_starts_of(arm))
         for arm in params.trained_arms(params.num_texts)
-        if not arm.endswith(":probe")
+        if arm.use is not Use.PROBE
     )
     distilled = int(params.distil_classifier.student is not None)
     scaling = params.scaling

@@ -14,23 +14,12 @@ import numpy as np
 
 from pipeline.evaluation.metrics import error_above, log_loss
 from pipeline.evaluation.settings import Evaluate
+from pipeline.figures.classifiers import Validation
+from pipeline.settings.arm import BLEND, Arm
 from pipeline.training.temperature import fitted_temperature, tempered
 
-BLEND = "blend"
 _PRIOR_DOCUMENTS = 20
 _GAP, _MAX_ITERATIONS = 1e-6, 10_000  # nats per document from the least log loss there is
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """The figures of a candidate on validation documents."""
-
-    name: str
-    error: float  # fraction of documents
-    log_loss: float  # nats per document
-    above: float  # its error minus the least one
-    above_low: float
-    above_high: float
 
 
 @dataclass(frozen=True)
@@ -45,10 +34,10 @@ class Share:
 class Choice:
     """The candidate that ships, and the figures that decided it."""
 
-    name: str
-    candidates: tuple[Candidate, ...]  # the chosen one, then by error
-    shares: dict[str, Share]  # of the blend, fitted on all validation documents; empty without a blend
-    judged: dict[str, np.ndarray]  # the probabilities (N, C) that decided: the blend's are cross-fitted
+    arm: Arm
+    candidates: dict[Arm, Validation]  # the chosen one, then by error
+    shares: dict[Arm, Share]  # of the blend, fitted on all validation documents; empty without a blend
+    judged: dict[Arm, np.ndarray]  # the probabilities (N, C) that decided: the blend's are cross-fitted
 
 
 def fit_blend(probs_MNC: np.ndarray, labels_N: np.ndarray) -> list[Share]:
@@ -118,11 +107,11 @@ def cross_fitted_blend(
 
 
 def choose(
-    candidates: Mapping[str, np.ndarray],
+    candidates: Mapping[Arm, np.ndarray],
     labels_N: np.ndarray,
     settings: Evaluate,
     seed: int,
-    blend_of: Sequence[str] = (),
+    blend_of: Sequence[Arm] = (),
 ) -> Choice:
     """Choose among the candidates whose error on validation documents is not clearly above the least one.
 
@@ -137,28 +126,31 @@ def choose(
     downwards.
 
     Args:
-        candidates: name -> probabilities (N, C).
-        blend_of: names of those whose blend is a further candidate, judged by cross-fitting; () for none.
+        candidates: probabilities (N, C).
+        blend_of: those whose blend is a further candidate, judged by cross-fitting; () for none.
 
     Raises ValueError if there is no candidate or no document.
     """
     if not candidates or not len(labels_N):
         raise ValueError("there is nothing to choose from: no candidate, or no labelled validation document")
-    judged, shares = dict(candidates), {}
+    judged, shares = dict(candidates), dict[Arm, Share]()
     if blend_of:
-        probs_MNC = np.stack([candidates[name] for name in blend_of])
+        probs_MNC = np.stack([candidates[arm] for arm in blend_of])
         judged[BLEND] = cross_fitted_blend(probs_MNC, labels_N, seed)
         shares = dict(zip(blend_of, fit_blend(probs_MNC, labels_N), strict=True))
-    figures = {name: (_error(labels_N, probs), log_loss(labels_N, probs)) for name, probs in judged.items()}
-    ranked = sorted(judged, key=lambda name: figures[name])
+    figures = {arm: (_error(labels_N, probs), log_loss(labels_N, probs)) for arm, probs in judged.items()}
+    ranked = sorted(judged, key=lambda arm: figures[arm])
     least = judged[ranked[0]]
-    table = [
-        Candidate(name, *figures[name], **error_above(labels_N, judged[name], least, settings, seed))
-        for name in ranked
-    ]
-    close = (each for each in table if each.above_low <= 0)
-    chosen = min(close, key=lambda each: (each.log_loss, each.error))
-    return Choice(chosen.name, (chosen, *(each for each in table if each is not chosen)), shares, judged)
+    table = {
+        arm: Validation(
+            error=error, log_loss=loss, above=error_above(labels_N, judged[arm], least, settings, seed)
+        )
+        for arm in ranked
+        for error, loss in [figures[arm]]
+    }
+    close = (arm for arm, each in table.items() if not each.above.is_clearly_more)
+    chosen = min(close, key=lambda arm: (table[arm].log_loss, table[arm].error))
+    return Choice(chosen, {chosen: table[chosen], **table}, shares, judged)
 
 
 def _error(labels_N: np.ndarray, probs_NC: np.ndarray) -> float:

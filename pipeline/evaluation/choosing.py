@@ -6,7 +6,6 @@ Shapes: N documents to choose from, T test documents, P poolings, F features.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from pipeline.evaluation.acquisition import Strategy
 from pipeline.evaluation.label_curve import Bootstrap, Errors, comparisons, curve, labels_needed
 from pipeline.evaluation.probe import fit_probe, side_by_side
 from pipeline.evaluation.rounds import one_round
+from pipeline.figures.studies import Choosing
 
 BASE: Strategy = "random"
 
@@ -28,7 +28,7 @@ def try_strategies(
     counts: Sequence[int],
     seeds: Sequence[int],
     bootstrap: Bootstrap,
-) -> dict[str, Any]:
+) -> Choosing:
     """Label in rounds as each strategy says, and return error by number of labels, beside random choice.
 
     The documents of the first count are drawn at random, the same for all strategies: before there are
@@ -49,10 +49,10 @@ def try_strategies(
                 found = probe.probabilities([test_TPF]).argmax(1)
                 wrong[name].setdefault(count, {})[seed] = found != test_labels_T
     errors = Errors(wrong, bootstrap)
-    return {
-        "counts": [*counts],
-        "num_seeds": len(seeds),
-        "curve": curve(errors),
-        "above": comparisons(errors, BASE),
-        "needed": {name: labels_needed(errors, BASE, name) for name in strategies},
-    }
+    return Choosing(
+        counts=[*counts],
+        num_seeds=len(seeds),
+        curve=curve(errors),
+        above=comparisons(errors, BASE),
+        needed={name: labels_needed(errors, BASE, name) for name in strategies},
+    )

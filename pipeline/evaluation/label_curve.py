@@ -9,15 +9,19 @@ value about 80 % of the time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
+from pipeline.figures.estimates import Estimate
+from pipeline.figures.label_curve import CurvePoint, LabelCount, LabelsNeeded, PointDifference
+
+A = TypeVar("A", bound=Hashable)  # an arm
 # arm -> number of labels -> seed -> (N,), 1 where wrong
-Wrong = Mapping[str, Mapping[int, Mapping[int, np.ndarray]]]
-Point = tuple[str, int]  # arm, number of labels
+Wrong = Mapping[A, Mapping[int, Mapping[int, np.ndarray]]]
+Point = tuple[A, int]  # arm, number of labels
 Seeds = tuple[int, ...]
 
 _DECIMALS = 12  # far finer than one document of one seed
@@ -37,19 +41,19 @@ class Bootstrap:
         return float(low), float(high)
 
 
-class Errors:
+class Errors(Generic[A]):
     """Mean errors of points and their bootstrap draws; what several comparisons need is computed once."""
 
-    def __init__(self, wrong: Wrong, bootstrap: Bootstrap, may_rise: Collection[str] = ()) -> None:
+    def __init__(self, wrong: Wrong[A], bootstrap: Bootstrap, may_rise: Collection[A] = ()) -> None:
         """`may_rise`: arms that more labels may make worse, so that no training went wrong there."""
         self.wrong, self.bootstrap, self._may_rise = wrong, bootstrap, may_rise
-        self._drawn: dict[Seeds, dict[Point, np.ndarray]] = {}
-        self._falling: dict[tuple[str, Seeds], np.ndarray] = {}
+        self._drawn: dict[Seeds, dict[Point[A], np.ndarray]] = {}
+        self._falling: dict[tuple[A, Seeds], np.ndarray] = {}
 
-    def counts(self, arm: str) -> list[int]:
+    def counts(self, arm: A) -> list[int]:
         return sorted(self.wrong[arm])
 
-    def worse_than_fewer(self, arm: str) -> dict[int, int]:
+    def worse_than_fewer(self, arm: A) -> dict[int, int]:
         """Counts with a clearly higher error than a smaller count has, which the value names.
 
         More labels do not make a method worse, so a training went wrong there.
@@ -66,29 +70,29 @@ class Errors:
                     break
         return found
 
-    def trusted_counts(self, arm: str) -> list[int]:
+    def trusted_counts(self, arm: A) -> list[int]:
         """The counts that the monotone curve is fitted to."""
         worse = self.worse_than_fewer(arm)
         return [count for count in self.counts(arm) if count not in worse]
 
-    def common_seeds(self, *points: Point) -> Seeds:
+    def common_seeds(self, *points: Point[A]) -> Seeds:
         return tuple(sorted(set.intersection(*(set(self.wrong[arm][count]) for arm, count in points))))
 
-    def by_seed(self, point: Point, seeds: Seeds) -> np.ndarray:
+    def by_seed(self, point: Point[A], seeds: Seeds) -> np.ndarray:
         """Mean errors (S,)."""
         arm, count = point
         return np.array([self.wrong[arm][count][seed].mean() for seed in seeds])
 
-    def mean(self, point: Point, seeds: Seeds) -> float:
+    def mean(self, point: Point[A], seeds: Seeds) -> float:
         return float(self.by_seed(point, seeds).mean())
 
-    def drawn(self, point: Point, seeds: Seeds) -> np.ndarray:
+    def drawn(self, point: Point[A], seeds: Seeds) -> np.ndarray:
         """Bootstrap the mean error (D,); a draw takes the same seeds and documents for all points."""
         if seeds not in self._drawn:
             self._drawn[seeds] = self._draw(seeds)
         return self._drawn[seeds][point]
 
-    def _draw(self, seeds: Seeds) -> dict[Point, np.ndarray]:
+    def _draw(self, seeds: Seeds) -> dict[Point[A], np.ndarray]:
         """All points that have these seeds."""
         points = {
             (arm, count): [by_seed[seed] for seed in seeds]
@@ -107,7 +111,7 @@ class Errors:
             drawn_PD[:, draw] = weights_S @ sums_SP / (num_seeds * num_documents)
         return dict(zip(points, drawn_PD, strict=True))
 
-    def falling(self, arm: str, seeds: Seeds) -> np.ndarray:
+    def falling(self, arm: A, seeds: Seeds) -> np.ndarray:
         """The arm's monotone curve (K, 1 + D): of the means, then of each draw."""
         if (arm, seeds) not in self._falling:
             points = [(arm, count) for count in self.trusted_counts(arm)]
@@ -116,31 +120,32 @@ class Errors:
             )
         return self._falling[arm, seeds]
 
-    def mean_and_drawn(self, point: Point, seeds: Seeds) -> np.ndarray:
+    def mean_and_drawn(self, point: Point[A], seeds: Seeds) -> np.ndarray:
         return np.concatenate([[self.mean(point, seeds)], self.drawn(point, seeds)])
 
 
-def curve(errors: Errors, arms: Iterable[str] | None = None) -> dict[str, Any]:
+def curve(errors: Errors[A], arms: Iterable[A] | None = None) -> dict[A, dict[int, CurvePoint]]:
     """Return the mean error of arms, its spread over seeds and its interval at each number of labels."""
-    table: dict[str, Any] = {}
-    for arm in errors.wrong if arms is None else arms:
-        for count in errors.counts(arm):
-            seeds = errors.common_seeds((arm, count))
-            errors_S = errors.by_seed((arm, count), seeds)
-            low, high = errors.bootstrap.interval(errors.drawn((arm, count), seeds))
-            table.setdefault(arm, {})[str(count)] = {
-                "error": float(errors_S.mean()),
-                "error_low": low,
-                "error_high": high,
-                "std_over_seeds": float(errors_S.std(ddof=1)) if len(errors_S) > 1 else None,
-                "num_seeds": len(errors_S),
-            }
-    return table
+    return {
+        arm: {count: _point(errors, (arm, count)) for count in errors.counts(arm)}
+        for arm in (errors.wrong if arms is None else arms)
+    }
 
 
-def comparisons(errors: Errors, base: str) -> dict[str, Any]:
+def _point(errors: Errors[A], point: Point[A]) -> CurvePoint:
+    seeds = errors.common_seeds(point)
+    errors_S = errors.by_seed(point, seeds)
+    low, high = errors.bootstrap.interval(errors.drawn(point, seeds))
+    return CurvePoint(
+        error=Estimate(value=float(errors_S.mean()), low=low, high=high),
+        std_over_seeds=float(errors_S.std(ddof=1)) if len(errors_S) > 1 else None,
+        num_seeds=len(errors_S),
+    )
+
+
+def comparisons(errors: Errors[A], base: A) -> dict[A, dict[int, PointDifference]]:
     """Return by how much each other arm's error exceeds that of `base`, paired over common seeds."""
-    table: dict[str, Any] = {}
+    table: dict[A, dict[int, PointDifference]] = {}
     for arm in errors.wrong:
         for count in sorted(errors.wrong[arm].keys() & errors.wrong[base].keys() if arm != base else ()):
             ours, theirs = (arm, count), (base, count)
@@ -148,24 +153,22 @@ def comparisons(errors: Errors, base: str) -> dict[str, Any]:
             if not seeds:
                 continue
             low, high = errors.bootstrap.interval(errors.drawn(ours, seeds) - errors.drawn(theirs, seeds))
-            table.setdefault(arm, {})[str(count)] = {
-                "difference": errors.mean(ours, seeds) - errors.mean(theirs, seeds),
-                "difference_low": low,
-                "difference_high": high,
-                "num_seeds": len(seeds),
-            }
+            table.setdefault(arm, {})[count] = PointDifference(
+                value=errors.mean(ours, seeds) - errors.mean(theirs, seeds),
+                low=low,
+                high=high,
+                num_seeds=len(seeds),
+            )
     return table
 
 
-def labels_needed(errors: Errors, arm: str, other: str) -> dict[str, dict[str, float]]:
+def labels_needed(errors: Errors[A], arm: A, other: A) -> dict[int, LabelsNeeded]:
     """Return how many labels `arm` needs for the error that `other` reaches at each count.
 
-    The number of labels is interpolated (`labels`, with `labels_low` and `labels_high`) or, beyond the
-    counts that were trained, a bound: `more_than` the largest count, `at_most` the smallest. The same holds
-    for the ends of an interval: beyond the largest count they are `labels_low_more_than` and
-    `labels_high_more_than`, below the smallest they are left out. Paired over the seeds that all the points
-    have. Counts at which one of them is clearly worse than with fewer labels are left out. Empty if `arm` has
-    fewer than two left.
+    The number and the ends of its interval are interpolated or, beyond the counts that were trained, bounds:
+    more than the largest count, at most the smallest. Paired over the seeds that all the points have. Counts
+    at which one of them is clearly worse than with fewer labels are left out. Empty if `arm` has fewer than
+    two left.
     """
     counts = errors.trusted_counts(arm)
     table = {}
@@ -176,16 +179,19 @@ def labels_needed(errors: Errors, arm: str, other: str) -> dict[str, dict[str, f
         reached = errors.mean_and_drawn((other, count), seeds)
         needed, *drawn = labels_for(counts, errors.falling(arm, seeds), reached)
         low, high = errors.bootstrap.interval(np.array(drawn))
-        ends = _number_or_bound("labels_low", low, counts) | _number_or_bound("labels_high", high, counts)
-        at_most = {"at_most": counts[0]} if needed == 0 else {}
-        table[str(count)] = at_most | _number_or_bound("labels", float(needed), counts) | ends
+        table[count] = LabelsNeeded(
+            number=_number_or_bound(float(needed), counts),
+            low=_number_or_bound(low, counts),
+            high=_number_or_bound(high, counts),
+        )
     return table
 
 
-def _number_or_bound(name: str, labels: float, counts: Sequence[int]) -> dict[str, float]:
+def _number_or_bound(labels: float, counts: Sequence[int]) -> LabelCount:
+    """`labels` is as `labels_for` returns it."""
     if labels == np.inf:
-        return {"more_than" if name == "labels" else f"{name}_more_than": counts[-1]}
-    return {name: labels} if labels > 0 else {}
+        return LabelCount(labels=counts[-1], bound="more than")
+    return LabelCount(labels=labels) if labels > 0 else LabelCount(labels=counts[0], bound="at most")
 
 
 def falling(errors_KD: np.ndarray) -> np.ndarray:

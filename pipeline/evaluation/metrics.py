@@ -6,46 +6,49 @@ Shapes: N documents, C classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from pipeline.evaluation.settings import Evaluate
+from pipeline.figures.classifiers import Scores
+from pipeline.figures.estimates import Difference, Estimate
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def classification_metrics(
     labels_N: np.ndarray, probs_NC: np.ndarray, settings: Evaluate, seed: int
-) -> dict[str, Any]:
+) -> Scores:
     """Return accuracy, error, macro F1 and log loss (nats) with intervals, and the calibration error."""
-    figures: dict[str, Metric] = {
-        "accuracy": _accuracy,
-        "error": lambda labels, probs: 1 - _accuracy(labels, probs),
-        "macro_f1": _macro_f1,
-        "log_loss": log_loss,
-        "calibration_error": lambda labels, probs: _calibration_error(
-            labels, probs, settings.calibration_bins
-        ),
-    }
     draws = _resamples(len(labels_N), settings.bootstrap_samples, seed)
-    tail = (1 - settings.confidence) / 2
-    metrics: dict[str, Any] = {name: figure(labels_N, probs_NC) for name, figure in figures.items()}
-    for name in ("accuracy", "error", "macro_f1", "log_loss"):
-        values = [figures[name](labels_N[draw], probs_NC[draw]) for draw in draws]
-        metrics[f"{name}_low"], metrics[f"{name}_high"] = map(float, np.quantile(values, [tail, 1 - tail]))
-    return metrics
+
+    def estimated(metric: Metric) -> Estimate:
+        values = [metric(labels_N[draw], probs_NC[draw]) for draw in draws]
+        return _estimate(metric(labels_N, probs_NC), values, settings)
+
+    return Scores(
+        accuracy=estimated(_accuracy),
+        error=estimated(lambda labels, probs: 1 - _accuracy(labels, probs)),
+        macro_f1=estimated(_macro_f1),
+        log_loss=estimated(log_loss),
+        calibration_error=_calibration_error(labels_N, probs_NC, settings.calibration_bins),
+    )
 
 
 def error_above(
     labels_N: np.ndarray, probs_NC: np.ndarray, base_NC: np.ndarray, settings: Evaluate, seed: int
-) -> dict[str, float]:
+) -> Difference:
     """Return by how much a classifier's error exceeds another's, with a bootstrap paired by document."""
     above_N = (probs_NC.argmax(1) != labels_N).astype(float) - (base_NC.argmax(1) != labels_N)
     draws = _resamples(len(labels_N), settings.bootstrap_samples, seed)
+    found = _estimate(above_N.mean(), [above_N[draw].mean() for draw in draws], settings)
+    return Difference(value=found.value, low=found.low, high=found.high)
+
+
+def _estimate(value: float, drawn: Sequence[float], settings: Evaluate) -> Estimate:
     tail = (1 - settings.confidence) / 2
-    low, high = np.quantile([above_N[draw].mean() for draw in draws], [tail, 1 - tail])
-    return {"above": float(above_N.mean()), "above_low": float(low), "above_high": float(high)}
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Estimate(value=float(value), low=float(low), high=float(high))
 
 
 def _resamples(size: int, count: int, seed: int) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from pipeline.evaluation.template import checked_template, named_by_text
+from pipeline.settings.arm import ArmSetting
 from pipeline.settings.section import Count, CountOrZero, Distinct, Layers, Section
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class Evaluate(Section):
     calibration_bins: Annotated[int, Field(ge=1, le=10_000)]
     baseline_tfidf: bool
     confident_errors: CountOrZero  # how many to show, with texts and attributions
-    ship: str | None  # a candidate; null: the one with the least error on validation documents
+    ship: ArmSetting | None  # a candidate; null: the one with the least error on validation documents
     # Errors for which a threshold of confidence is chosen on validation documents and checked on test ones.
     most_wrong: Annotated[list[ProperFraction], Distinct]
     # Each is the share of label sets that should hold the right label.

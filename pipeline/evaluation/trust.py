@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from pipeline.evaluation.metrics import log_loss
+from pipeline.figures.classifiers import LabelSets, Threshold, Trust
+from pipeline.figures.estimates import Estimate
 from pipeline.training.temperature import fitted_temperature, tempered
 
 _PRIOR_DOCUMENTS = 20  # as in a blend
@@ -150,23 +151,20 @@ def figures(
     most_wrong: Sequence[float],
     coverages: Sequence[float],
     certainty: float,
-) -> dict[str, Any]:
+) -> Trust:
     """Choose on validation documents, and check on test documents, whose probabilities are given."""
     test = Judged.of(probs_NC, labels_N)
-    coverage, risk = risk_coverage(test)
-    best_coverage, best_risk = risk_coverage(
-        Judged(test.right_N.astype(float), test.right_N, test.at_label_N)
-    )
-    return {
-        "certainty": certainty,
-        "num_documents": len(labels_N),
-        "area_under_risk_coverage": _area(coverage, risk),
-        "least_area_possible": _area(best_coverage, best_risk),
-        "selective": [_selective(each, validation, test, certainty) for each in most_wrong],
-        "label_sets": [
-            _set_figures(each, validation, probs_NC, labels_N, label_names, certainty) for each in coverages
+    perfect = Judged(test.right_N.astype(float), test.right_N, test.at_label_N)
+    return Trust(
+        certainty=certainty,
+        num_documents=len(labels_N),
+        area_under_risk_coverage=_area(*risk_coverage(test)),
+        least_area_possible=_area(*risk_coverage(perfect)),
+        selective=[_threshold(each, validation, test, certainty) for each in most_wrong],
+        label_sets=[
+            _label_sets(each, validation, probs_NC, labels_N, label_names, certainty) for each in coverages
         ],
-    }
+    )
 
 
 def _area(coverage: np.ndarray, risk: np.ndarray) -> float:
@@ -174,49 +172,47 @@ def _area(coverage: np.ndarray, risk: np.ndarray) -> float:
     return float((np.diff(coverage, prepend=0.0) * risk).sum())
 
 
-def _selective(most_wrong: float, validation: Judged, test: Judged, certainty: float) -> dict[str, Any]:
+def _threshold(most_wrong: float, validation: Judged, test: Judged, certainty: float) -> Threshold:
     least = least_confidence(validation, most_wrong, certainty)
     if least is None:
-        return {"most_wrong": most_wrong, "least_confidence": None}
+        return Threshold(most_wrong=most_wrong, least_confidence=None)
     kept = test.confidence_N >= least
-    return {
-        "most_wrong": most_wrong,
-        "least_confidence": least,
-        "validation_coverage": float((validation.confidence_N >= least).mean()),
-        "coverage": float(kept.mean()),
-        **_share("error", int((~test.right_N[kept]).sum()), int(kept.sum()), certainty),
-    }
+    return Threshold(
+        most_wrong=most_wrong,
+        least_confidence=least,
+        validation_coverage=float((validation.confidence_N >= least).mean()),
+        coverage=float(kept.mean()),
+        error=_share(int((~test.right_N[kept]).sum()), int(kept.sum()), certainty) if kept.any() else None,
+    )
 
 
-def _set_figures(
+def _label_sets(
     wanted: float,
     validation: Judged,
     probs_NC: np.ndarray,
     labels_N: np.ndarray,
     label_names: Sequence[str],
     certainty: float,
-) -> dict[str, Any]:
+) -> LabelSets:
     least = least_probability(validation.at_label_N, wanted)
     inside_NC = label_sets(probs_NC, least)
     covered_N = inside_NC[np.arange(len(labels_N)), labels_N]
     sizes_N = inside_NC.sum(1)
-    return {
-        "wanted": wanted,
-        "least_probability": least,
-        **_share("coverage", int(covered_N.sum()), len(covered_N), certainty),
-        "mean_size": float(sizes_N.mean()),
-        "share_of_one_label": float((sizes_N == 1).mean()),
-        "by_class": {
+    return LabelSets(
+        wanted=wanted,
+        least_probability=least,
+        coverage=_share(int(covered_N.sum()), len(covered_N), certainty),
+        mean_size=float(sizes_N.mean()),
+        share_of_one_label=float((sizes_N == 1).mean()),
+        by_class={
             label_names[label]: float(covered_N[labels_N == label].mean()) for label in np.unique(labels_N)
         },
-    }
+    )
 
 
-def _share(name: str, count: int, size: int, certainty: float) -> dict[str, float | None]:
+def _share(count: int, size: int, certainty: float) -> Estimate:
     """A share with its exact interval (Clopper & Pearson 1934)."""
     from scipy.stats import binomtest
 
-    if not size:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
     interval = binomtest(count, size).proportion_ci(certainty)
-    return {name: count / size, f"{name}_low": float(interval.low), f"{name}_high": float(interval.high)}
+    return Estimate(value=count / size, low=float(interval.low), high=float(interval.high))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Device, Fitted, Law, Plan, Runs, Throughput
+from pipeline.figures.files import read_figures
 from pipeline.report.scaling import Answer, Choice
 
 METRICS, LAWS = Path("reports/metrics/scaling.json"), Path("data/scaling/laws.csv")
@@ -79,11 +79,11 @@ def _read() -> tuple[dict[str, Any], Fitted]:
     if not METRICS.exists():
         raise ValueError(f"{METRICS}: no such file; {advice}")
     try:
-        found: dict[str, Any] = json.loads(METRICS.read_text(encoding="utf-8"))
+        found = read_figures(METRICS)
         if found.get("num_trials") == 0:
             raise ValueError(f"there is no scaling law here, as scaling.sizes was empty; {advice}")
         return found, _fitted(found)
-    except (AttributeError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{METRICS} is damaged ({error}); `dvc repro scaling` makes it again") from error
 
 

@@ -26,7 +26,7 @@ from pipeline.execution import stale_report
 from pipeline.execution.fingerprints import stage_fingerprint, trials_digest
 from pipeline.execution.own_code import check_runs_own_code
 from pipeline.execution.without_labels import is_passed_over, write_nothing
-from pipeline.files.atomic import atomic_write_text
+from pipeline.figures.files import dumped, write_figures
 from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
 from pipeline.files.tables import write_csv
@@ -97,7 +97,7 @@ def run_stage(
                 more |= {"provenance": _provenance(run)} if kind == "reports" else {}
                 progress = busy(info.name)
             with progress:
-                found = module.run(settings, **arguments, **more)
+                found = dumped(module.run(settings, **arguments, **more))
             if stage == "prepare" and arguments["corpus"] == "target":
                 from pipeline.corpus.document_files import read_documents_info
                 from pipeline.project.checks import check_numbers_of_labels, check_words_of_classes
@@ -106,7 +106,7 @@ def run_stage(
                 check_words_of_classes(settings, read_documents_info(arguments["out"]).label_names or ())
             if curve is not None:
                 _write_curve(tracking.read_records(records), curve)
-            atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
+            write_figures(metrics, found)
             tracking.log_metrics(run, found)
             if described.registers is not None:
                 folder = arguments[described.outputs[-1]]
@@ -129,7 +129,7 @@ def _write_without_labels(
     found = write_nothing(stage, arguments)
     if curve is not None:
         _write_curve([], curve)
-    atomic_write_text(metrics, json.dumps(found, indent=2, sort_keys=True) + "\n")
+    write_figures(metrics, found)
     typer.echo(f"{stage}: passed over, as corpus.target.source.label_column is null: there are no labels")
 
 

@@ -21,10 +21,12 @@ from pipeline.evaluation.choosing import BASE, try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.probe import pooled_features, side_by_side
 from pipeline.execution.opened import Opened, open_head_start
+from pipeline.figures.files import dumped
+from pipeline.figures.studies import ChoosingStudy
 from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import Params
-from pipeline.report.studies import Written, make_ready, write_study
+from pipeline.report.studies import make_ready, write_study
 
 _DOCUMENTS = Path("data/documents/target")
 _LABELLED_SPLITS = ("train", "validation", "test")
@@ -136,7 +138,13 @@ def _write(
         raise ValueError(f"{out} exists, perhaps with labels in it; name another file")
 
 
-def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path) -> Written:
+@dataclass(frozen=True)
+class Trial:
+    study: ChoosingStudy
+    file: Path
+
+
+def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path) -> Trial:
     """Try all strategies on the labelled training documents, beside random choice; write a study into `out`.
 
     Raises ValueError where the counts do not rise, or are more than there are labels, and if `out` cannot be
@@ -174,6 +182,11 @@ def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: 
         labels["test"], counts=counts, seeds=range(1, num_seeds + 1), bootstrap=Bootstrap(500, 0.95, 0),
     )  # fmt: skip
     name = opened.settings.name
-    content = {"headstart": name, "key": opened.card.key, "num_documents": len(labels["train"]),
-               "num_judged": len(labels["test"]), **found}  # fmt: skip
-    return write_study(out, "choosing", name, content)
+    study = ChoosingStudy(
+        headstart=name,
+        key=opened.card.key,
+        num_documents=len(labels["train"]),
+        num_judged=len(labels["test"]),
+        **dict(found),
+    )
+    return Trial(study, write_study(out, "choosing", name, dumped(study)).file)

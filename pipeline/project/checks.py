@@ -10,8 +10,9 @@ from pipeline.corpus.settings import FilesSource, PydocsSource
 from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS
 from pipeline.evaluation.scaling_law import LEAST_DISTINCT
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
-from pipeline.project.params import Params, is_in_context
+from pipeline.project.params import Params
 from pipeline.project.sizes import CHECK, sizes_of
+from pipeline.settings.arm import Arm, Use
 from pipeline.training.cards import family_and_config
 from pipeline.training.schedules import check_unfreezing
 
@@ -66,8 +67,10 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
         )
     _check_texts(params, trained)
     _check_corpora(params, trained)
-    for arm in filter(is_in_context, params.arms(params.num_texts)):
-        _check_in_context(arm, found[arm.partition(":")[0]], params.num_texts)
+    for arm in params.arms(params.num_texts):
+        if arm.use is Use.IN_CONTEXT:
+            assert arm.source is not None
+            _check_in_context(arm, found[arm.source], params.num_texts)
     if params.scaling.sizes:
         _check_scaling(params, found[params.scaling.headstart])
     if params.distil_classifier.student is not None:
@@ -178,7 +181,7 @@ def _check_distilled(params: Params, student: ResolvedHeadStart) -> None:
         )
 
 
-def _check_in_context(arm: str, head_start: ResolvedHeadStart, num_texts: int) -> None:
+def _check_in_context(arm: Arm, head_start: ResolvedHeadStart, num_texts: int) -> None:
     """Raise ValueError for an arm that asks a language model which cannot continue a text."""
     family, key = head_start.family, f"params.yaml: sample_efficiency.arms has {arm}, but"
     if family.objective != "causal":
@@ -267,8 +270,8 @@ def _check_learns_nothing_of_the_target(params: Params, head_start: ResolvedHead
         raise ValueError(
             f"params.yaml: headstarts.{name}.finetune_lm.epochs is above 0, but {why}; set it to 0"
         )
-    if f"{name}:target_lm_alone" in params.sample_efficiency.arms:
-        raise ValueError(f"params.yaml: sample_efficiency.arms has {name}:target_lm_alone, but {why}")
+    if (arm := Arm(name, Use.TARGET_LM_ALONE)) in params.sample_efficiency.arms:
+        raise ValueError(f"params.yaml: sample_efficiency.arms has {arm}, but {why}")
     if ablate.seeds and ablate.headstart == name:
         raise ValueError(f"params.yaml: ablate.headstart is {name}, but {why}; name another")
     if tune.num_trials and tune.stage == "finetune_lm" and tune.headstart == name:
@@ -354,7 +357,7 @@ def check_words_of_classes(params: Params, class_names: Sequence[str]) -> None:
     """Raise ValueError for `zero_shot.labels` of a class that there is not, if any arm reads them."""
     from pipeline.evaluation.in_context import check_labels
 
-    if any(map(is_in_context, params.arms(params.num_texts))):
+    if any(arm.use is Use.IN_CONTEXT for arm in params.arms(params.num_texts)):
         check_labels(params.zero_shot.labels, class_names)
 
 

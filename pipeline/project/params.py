@@ -7,7 +7,6 @@ or mistyped is refused with its dotted name.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,7 +17,9 @@ from pydantic import Field
 from pipeline.corpus.settings import Corpora, FilesSource, Leakage, Tokenizer
 from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.evaluation.settings import Card, Evaluate, Probe, ZeroShot
+from pipeline.settings.arm import BLEND, RESERVED_NAMES, TFIDF, Arm, Use
 from pipeline.settings.loader import overlay, read_yaml, typed
+from pipeline.settings.messages import nearest
 from pipeline.settings.section import Distinct, Section
 from pipeline.sweeps.settings import Ablate, DistilClassifier, SampleEfficiency, Scaling
 from pipeline.training.settings import (
@@ -28,21 +29,7 @@ from pipeline.training.settings import (
     LanguageModelTraining,
 )
 
-FROZEN_STARTS = ("probe", "with_tfidf")  # arms that read features of a frozen network
-# Arms that read these features, too, and choose which documents have labels: what each trains.
-CHOSEN = {"probe_chosen": "probe", "with_tfidf_chosen": "with_tfidf"}
-FROZEN_ARMS = (*FROZEN_STARTS, *CHOSEN)
-IN_CONTEXT = "in_context"  # arms that train nothing: a language model is asked
-STARTS = (
-    "general_lm",
-    "target_lm_alone",
-    "scratch",
-    *FROZEN_ARMS,
-    IN_CONTEXT,
-)  # beside the target's language model
-BASELINES = ("tfidf",)  # arms without a head start
 PAIR = 2  # texts of a document; more: one and answers to choose from
-BLEND = "blend"  # of all candidates of `evaluate`
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -83,47 +70,37 @@ class Params(Section):
         source = self.corpus.target.source
         return 1 + len(source.further_columns) if isinstance(source, FilesSource) else 1
 
-    def candidates(self, num_texts: int) -> list[str]:
+    def candidates(self, num_texts: int) -> list[Arm]:
         """The candidates that `evaluate` chooses from. What reads a document as one text tells no answers
         apart, so with answers there are networks alone.
         """
-        names = self.run.headstarts
+        networks = [Arm(name) for name in self.run.headstarts]
+        ensembles = [Arm(name) for name in self.trained_ensembles()]
         if num_texts > PAIR:
-            return [*names, *self.trained_ensembles(), BLEND]
-        read_frozen = [*names, *self.trained_ensembles()]
-        found = [*names, *(f"{name}:probe" for name in read_frozen)]
+            return [*networks, *ensembles, BLEND]
+        single = [*networks, *(arm.using(Use.PROBE) for arm in (*networks, *ensembles))]
         if self.evaluate.baseline_tfidf:
-            found += [*BASELINES, *(f"{name}:with_tfidf" for name in read_frozen)]
-        return [*found, *self.trained_ensembles(), BLEND]
+            single += [TFIDF, *(arm.using(Use.WITH_TFIDF) for arm in (*networks, *ensembles))]
+        return [*single, *ensembles, BLEND]
 
-    def head_starts_of(self, arm: str) -> list[str]:
+    def head_starts_of(self, arm: Arm) -> list[str]:
         """The head starts that an arm of the label curve trains: none, one, or the members of an ensemble."""
-        name = arm.partition(":")[0]
-        return [] if name in BASELINES else self.ensembles.get(name, [name])
+        return [] if arm.source is None else self.ensembles.get(arm.source, [arm.source])
 
-    def arms(self, num_texts: int) -> list[str]:
+    def arms(self, num_texts: int) -> list[Arm]:
         """The arms of the label curve that can be trained: those of head starts that the route trains.
 
         With answers to choose from there are networks alone, as in `candidates`.
         """
-        known = {*self.run.headstarts, *self.trained_ensembles(), *BASELINES}
-        found = [arm for arm in self.sample_efficiency.arms if arm.partition(":")[0] in known]
+        trained = {*self.run.headstarts, *self.trained_ensembles(), None}
+        arms = [arm for arm in self.sample_efficiency.arms if arm.source in trained]
         if num_texts > PAIR:
-            found = [arm for arm in found if not ({*BASELINES, *FROZEN_ARMS} & {*arm.split(":")})]
-        return found
+            arms = [arm for arm in arms if not (arm.use.is_frozen or arm.use.reads_tfidf)]
+        return arms
 
-    def trained_arms(self, num_texts: int) -> list[str]:
+    def trained_arms(self, num_texts: int) -> list[Arm]:
         """The arms that train something on each number of labels."""
-        return [arm for arm in self.arms(num_texts) if not is_in_context(arm)]
-
-
-def is_chosen(arm: str) -> bool:
-    """Whether an arm of the label curve chooses which documents have labels."""
-    return arm.partition(":")[2] in CHOSEN
-
-
-def is_in_context(arm: str) -> bool:
-    return arm.partition(":")[2] == IN_CONTEXT
+        return [arm for arm in self.arms(num_texts) if arm.use is not Use.IN_CONTEXT]
 
 
 def load(path: Path) -> Params:
@@ -168,10 +145,10 @@ def _check_names(params: Params) -> None:
     """Raise ValueError for a name that cannot be one, and for one that names nothing."""
     for section in ("tokenizers", "headstarts", "ensembles"):
         for name in getattr(params, section):
-            if not _NAME.fullmatch(name) or name in (*BASELINES, BLEND):
+            if not _NAME.fullmatch(name) or name in RESERVED_NAMES:
                 raise ValueError(
                     f"{section} has {name!r}; a name has lower-case letters, digits and _, begins with a "
-                    f"letter, and is not {' or '.join((*BASELINES, BLEND))}"
+                    f"letter, and is not {' or '.join(RESERVED_NAMES)}"
                 )
     both = sorted(params.headstarts.keys() & params.ensembles.keys())
     if both:
@@ -186,7 +163,8 @@ def _check_names(params: Params) -> None:
         for name in members:
             _check_known(name, params.headstarts, f"ensembles.{ensemble}")
     if params.evaluate.ship is not None:
-        _check_known(params.evaluate.ship, params.candidates(params.num_texts), "evaluate.ship")
+        candidates = map(str, params.candidates(params.num_texts))
+        _check_known(str(params.evaluate.ship), candidates, "evaluate.ship")
     _check_known(params.tune.headstart, params.headstarts, "tune.headstart")
     _check_known(params.ablate.headstart, params.headstarts, "ablate.headstart")
     if params.scaling.sizes:
@@ -202,27 +180,28 @@ def _check_names(params: Params) -> None:
         if not (distilled.soft or distilled.hard):
             raise ValueError("distil_classifier has no weight above 0: set soft or hard")
     for arm in params.sample_efficiency.arms:
-        name, _, start = arm.partition(":")
-        if start not in ("", *FROZEN_ARMS) and name in params.ensembles:
+        if arm.source is None:
+            if arm.use is not Use.TFIDF:
+                raise ValueError(
+                    f"sample_efficiency.arms has {arm}, which `evaluate` alone makes; take it out"
+                )
+            continue
+        if arm.source in params.ensembles and not (arm.use is Use.NETWORK or arm.use.is_frozen):
+            frozen = " or ".join(f"/{use}" for use in Use if use.is_frozen)
             raise ValueError(
-                f"sample_efficiency.arms has {arm}, but {name} is an ensemble, which is an arm by itself or "
-                f"with {' or '.join(f':{way}' for way in FROZEN_ARMS)}"
+                f"sample_efficiency.arms has {arm}, but {arm.source} is an ensemble, which is an arm by "
+                f"itself or with {frozen}"
             )
-        if start and name in BASELINES:
-            raise ValueError(f"sample_efficiency.arms has {arm}, but {name} is an arm by itself alone")
-        baselines = () if start else BASELINES
-        ensembles = params.ensembles if start in ("", *FROZEN_ARMS) else ()
-        _check_known(name, [*params.headstarts, *ensembles, *baselines], "sample_efficiency.arms")
-        if start:
-            _check_known(start, STARTS, f"sample_efficiency.arms, after {name}:,")
+        _check_known(arm.source, [*params.headstarts, *params.ensembles, TFIDF], "sample_efficiency.arms")
     if not params.trained_arms(params.num_texts):
         if asked := params.arms(params.num_texts):
             raise ValueError(
-                f"sample_efficiency.arms has {', '.join(asked)} alone, which train nothing; name one more "
-                "that is trained, such as tfidf"
+                f"sample_efficiency.arms has {_listed(asked)} alone, which train nothing; name one more that "
+                "is trained, such as tfidf"
             )
+        named = _listed(params.sample_efficiency.arms)
         raise ValueError(
-            f"sample_efficiency.arms is {params.sample_efficiency.arms}; run.headstarts trains none of them: "
+            f"sample_efficiency.arms is [{named}]; run.headstarts trains none of them: "
             + ("name one of them" if params.num_texts > PAIR else "name one of them, or tfidf")
         )
 
@@ -277,9 +256,11 @@ def _check_teacher(name: str, params: Params) -> None:
         )
 
 
-def _check_known(name: str, known: Iterable[str], key: str) -> None:
-    known = list(known)
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        raise ValueError(f"{key} names {name!r}, which there is not; {hint}")
+def _listed(arms: Iterable[Arm]) -> str:
+    return ", ".join(map(str, arms))
+
+
+def _check_known(name: str, known: Iterable[object], key: str) -> None:
+    names = list(map(str, known))
+    if name not in names:
+        raise ValueError(f"{key} names {name!r}, which there is not; {nearest(name, names)}")

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files.atomic import atomic_write_text
-from pipeline.project.params import BASELINES, checked
+from pipeline.project.params import checked
 from pipeline.project.templates import template_folder
+from pipeline.settings.arm import Arm
 from pipeline.settings.loader import flatten, overlay, parsed, read_yaml
 
 _FOLDER = "presets"  # of the project; those of the installation count, too
@@ -78,9 +79,9 @@ def _fitting(source: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], l
                 found.append(f"{section}.{name}")
                 del given[name]
     sections = [each.get(section, {}) for each in (before, top) for section in ("headstarts", "ensembles")]
-    known_arms = {name for section in sections for name in section} | {*BASELINES}
+    known_sources = {None, *(name for section in sections for name in section)}
     arms = top.get("sample_efficiency", {}).get("arms", [])
-    for arm in [arm for arm in arms if arm.partition(":")[0] not in known_arms]:
+    for arm in [arm for arm in arms if Arm.parse(arm).source not in known_sources]:
         found.append(f"the arm {arm}")
         arms.remove(arm)
     return top, found
@@ -139,12 +140,7 @@ def _lay(tree: Any, values: Mapping[str, Any]) -> None:
         if value and isinstance(value, Mapping) and isinstance(tree.get(key), Mapping):
             _lay(tree[key], value)
         elif key not in tree or tree[key] != value:
-            tree[key] = _on_one_line(value) if _has_numbers_alone(value) else value
-
-
-def _has_numbers_alone(value: Any) -> bool:
-    """Whether a value is a list without text; DVC does not read `[vectors:probe]`, which has a colon."""
-    return isinstance(value, list) and not any(isinstance(each, str) for each in value)
+            tree[key] = _on_one_line(value) if isinstance(value, list) else value
 
 
 def _on_one_line(values: list[Any]) -> Any:

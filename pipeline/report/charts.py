@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from pipeline.report.figures import Row
+from pipeline.figures.classifiers import Threshold
+from pipeline.figures.sweeps import Ablation, SearchFigures
+from pipeline.report.figures import ConfusionRow, PointRow, PriceRow, RiskRow, Row
 
 # Safe for colour-blind readers (Okabe & Ito 2008), and legible on white and on near black.
 PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#999999"]
@@ -32,12 +35,13 @@ _TITLES = {
 }
 
 
-def label_curve(rows: Sequence[Row], confidence: float) -> Any:
+def label_curve(points: Sequence[PointRow], confidence: float) -> Any:
     import altair as alt
 
-    measured = alt.Axis(values=sorted({row["labels"] for row in rows}), format=",d", labelOverlap="greedy")
-    has_zero = any(row["labels"] == 0 for row in rows)  # which a logarithm has no place for
-    scale = alt.Scale(type="symlog" if has_zero else "log", nice=False, padding=20)
+    rows = [_drawn_point(each) for each in points]
+    counts = sorted({each.labels for each in points})
+    measured = alt.Axis(values=counts, format=",d", labelOverlap="greedy")
+    scale = alt.Scale(type="log" if all(counts) else "symlog", nice=False, padding=20)  # no logarithm of 0
     arms = list(dict.fromkeys(row["arm"] for row in rows))
     base = alt.Chart(_data(rows)).encode(
         x=alt.X("labels:Q", scale=scale, axis=measured, title="labels (logarithmic)"),
@@ -59,17 +63,29 @@ def label_curve(rows: Sequence[Row], confidence: float) -> Any:
     ][: any(row["went_wrong"] for row in rows)]
     band = sound.mark_area(opacity=0.18).encode(y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q")
     line = sound.mark_line().encode(y=error)
-    points = sound.mark_point(filled=True, size=60, opacity=1).encode(
+    marks = sound.mark_point(filled=True, size=60, opacity=1).encode(
         y=error, shape=_shape("arm:N", arms), tooltip=tips
     )
-    if len({row["labels"] for row in rows}) == 1:
+    if len(counts) == 1:
         return _arms_at_one_number(rows)
-    if len({row["labels"] for row in rows}) < 3:  # two points are no curve
+    if len(counts) < 3:  # two points are no curve
         ends = base.mark_rule(opacity=0.6).encode(
             y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q"
         )
-        return _sized(alt.layer(ends, points, *crosses))
-    return _sized(alt.layer(band, line, points, *crosses))
+        return _sized(alt.layer(ends, marks, *crosses))
+    return _sized(alt.layer(band, line, marks, *crosses))
+
+
+def _drawn_point(row: PointRow) -> Row:
+    error = None if row.point is None else row.point.error
+    return {
+        "arm": row.name,
+        "labels": row.labels,
+        "error": error and error.value,
+        "error_low": error and error.low,
+        "error_high": error and error.high,
+        "went_wrong": row.went_wrong,
+    }
 
 
 def _arms_at_one_number(rows: Sequence[Row]) -> Any:
@@ -86,10 +102,12 @@ def _arms_at_one_number(rows: Sequence[Row]) -> Any:
     return _sized(alt.layer(ends, base.mark_point(filled=True, size=60, opacity=1).encode(x=x)))
 
 
-def prices(rows: Sequence[Row]) -> Any:
+def prices(found: Sequence[PriceRow]) -> Any:
     """Error against core minutes, one point an arm and number of labels, with their frontier."""
     import altair as alt
 
+    rows = [{"arm": row.name} | {name: getattr(row, name) for name in ("labels", "error", "core_minutes")}
+            for row in found]  # fmt: skip
     x = alt.X("core_minutes:Q", scale=alt.Scale(type="log"), title="core minutes (logarithmic)")
     y = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     measured = sorted({row["labels"] for row in rows})
@@ -112,7 +130,7 @@ def prices(rows: Sequence[Row]) -> Any:
             tooltip=tips,
         )
     )
-    frontier = alt.Chart(_data([row for row in rows if row["cheapest"]]))
+    frontier = alt.Chart(_data([row for row, price in zip(rows, found, strict=True) if price.is_cheapest]))
     line = frontier.mark_line(color="#888888", strokeDash=[4, 4], interpolate="step-after").encode(x=x, y=y)
     return _sized(alt.layer(line, points), height=320)
 
@@ -250,10 +268,10 @@ def rates(rows: Sequence[Row]) -> Any:
     )
 
 
-def confusion(rows: Sequence[Row]) -> Any:
+def confusion(rows: Sequence[ConfusionRow]) -> Any:
     import altair as alt
 
-    base = alt.Chart(_data(rows)).encode(
+    base = alt.Chart(_data([asdict(row) for row in rows])).encode(
         x=alt.X("predicted:N", title="predicted"),
         y=alt.Y("actual:N", title="actual"),
         tooltip=["actual:N", "predicted:N", "documents:Q", alt.Tooltip("share:Q", format=".1%")],
@@ -265,25 +283,30 @@ def confusion(rows: Sequence[Row]) -> Any:
         text="documents:Q",
         color=alt.condition("datum.share > 0.5", alt.value("white"), alt.value("#222")),
     )
-    num_labels = len({row["actual"] for row in rows})
+    num_labels = len({row.actual for row in rows})
     return _sized(alt.layer(squares, numbers), height=max(160, 26 * num_labels))
 
 
-def risk_coverage(rows: Sequence[Row], thresholds: Sequence[Row]) -> Any:
+def risk_coverage(rows: Sequence[RiskRow], thresholds: Sequence[Threshold]) -> Any:
     """Error by the share of documents that is labelled, a line a classifier, and where the thresholds lie."""
     import altair as alt
 
     x = alt.X("coverage:Q", title="labelled, the most confident first", axis=alt.Axis(format="%"),
               scale=alt.Scale(domain=[0, 1]))  # fmt: skip
     y = alt.Y("error:Q", title="error of these", axis=alt.Axis(format="%"))
-    names = list(dict.fromkeys(row["classifier"] for row in rows))
+    names = list(dict.fromkeys(row.classifier for row in rows))
+    places = [
+        {"most_wrong": each.most_wrong, "coverage": each.coverage, "error": each.error.value}
+        for each in thresholds
+        if each.error is not None
+    ]
     lines = (
-        alt.Chart(_data(rows))
+        alt.Chart(_data([asdict(row) for row in rows]))
         .mark_line(interpolate="step-after")
         .encode(x=x, y=y, color=_colour("classifier:N", "", names))
     )
     points = (
-        alt.Chart(_data(thresholds))
+        alt.Chart(_data(places))
         .mark_point(filled=True, size=90, color="#888888", opacity=1)
         .encode(
             x=x,
@@ -295,7 +318,7 @@ def risk_coverage(rows: Sequence[Row], thresholds: Sequence[Row]) -> Any:
             ],
         )
     )
-    return _sized(alt.layer(lines, points) if thresholds else lines)
+    return _sized(alt.layer(lines, points) if places else lines)
 
 
 def drift(
@@ -379,19 +402,24 @@ def calibration(rows: Sequence[Row]) -> Any:
     return _sized(alt.layer(ideal, line, points))
 
 
-def setting(rows: Sequence[Row], key: str, logarithmic: bool, measure: str) -> Any:
+def setting(found: SearchFigures, key: str) -> Any:
     """One setting of a search against its measure, a point a trial."""
     import altair as alt
 
-    scale = alt.Scale(type="log") if logarithmic else alt.Scale(zero=False)
-    number = all(isinstance(row[key], int | float) for row in rows)
+    trials = found.judged
+    rows = [
+        {key: each.settings[key], "trial": each.trial, "value": each.value, "state": each.state}
+        for each in trials
+    ]
+    scale = alt.Scale(type="log") if key in found.logarithmic else alt.Scale(zero=False)
+    number = all(isinstance(each.settings[key], int | float) for each in trials)
     x = alt.X(f"{_field(key)}:{'Q' if number else 'N'}", title=key, scale=scale if number else alt.Undefined)
     return _sized(
         alt.Chart(_data(rows))
         .mark_point(filled=True, size=60, opacity=0.8)
         .encode(
             x=x,
-            y=alt.Y("value:Q", title=measure, scale=alt.Scale(zero=False)),
+            y=alt.Y("value:Q", title=found.measure, scale=alt.Scale(zero=False)),
             color=_colour("state:N", ""),
             tooltip=["trial:Q", alt.Tooltip("value:Q", format=".4f"), "state:N"],
         ),
@@ -404,45 +432,54 @@ def _without_section(key: str) -> str:
     return key.partition(".")[2] or key
 
 
-def parallel_coordinates(
-    rows: Sequence[Row], keys: Sequence[str], logarithmic: Sequence[str], measure: str
-) -> Any:
+def parallel_coordinates(found: SearchFigures, keys: Sequence[str]) -> Any:
     """Every trial as a line through its settings, each on its own scale from the lowest to the highest."""
     import altair as alt
 
-    axes = [*keys, measure]
-    points = []
-    for row in rows:
-        values = {**{key: row[key] for key in keys}, measure: row["value"]}
-        for axis in axes:
-            column = [each["value"] if axis == measure else each[axis] for each in rows]
-            height = _relative(values[axis], column, axis in logarithmic)
-            points.append({
-                "trial": row["trial"], "axis": _without_section(axis), "height": height,
-                "shown": values[axis], "value": row["value"],
-            })  # fmt: skip
+    columns = {key: [each.settings[key] for each in found.judged] for key in keys}
+    columns[found.measure] = [each.value for each in found.judged]
+    points = [
+        {
+            "trial": each.trial,
+            "axis": _without_section(axis),
+            "height": _relative(column[place], column, axis in found.logarithmic),
+            "shown": column[place],
+            "value": each.value,
+        }
+        for place, each in enumerate(found.judged)
+        for axis, column in columns.items()
+    ]
     return _sized(
         alt.Chart(_data(points))
         .mark_line(opacity=0.7, point=True)
         .encode(
             x=alt.X(
                 "axis:N",
-                sort=[_without_section(axis) for axis in axes],
+                sort=[_without_section(axis) for axis in columns],
                 title=None,
                 axis=alt.Axis(labelAngle=-40, labelLimit=140, labelOverlap=False),
             ),
             y=alt.Y("height:Q", title="lowest to highest", axis=alt.Axis(labels=False, ticks=False)),
             detail="trial:Q",
-            color=alt.Color("value:Q", title=measure, scale=alt.Scale(scheme="viridis", reverse=True)),
+            color=alt.Color("value:Q", title=found.measure, scale=alt.Scale(scheme="viridis", reverse=True)),
             tooltip=["trial:Q", "axis:N", "shown:N", alt.Tooltip("value:Q", format=".4f")],
         )
     )
 
 
-def ablations(rows: Sequence[Row], measure: str) -> Any:
+def ablations(found: Sequence[Ablation], measure: str) -> Any:
     """The change of the measure when each trick is switched off, with its interval if it has one."""
     import altair as alt
 
+    rows = [
+        {
+            "trick": row.trick,
+            "difference": row.difference,
+            "difference_low": row.interval and row.interval.low,
+            "difference_high": row.interval and row.interval.high,
+        }
+        for row in found
+    ]
     tricks = alt.Y("trick:N", sort=None, title=None, axis=alt.Axis(labelLimit=400))
     tips = [alt.Tooltip(f"difference{end}:Q", format=".4f") for end in ("", "_low", "_high")]
     points = (

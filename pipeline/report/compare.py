@@ -7,69 +7,88 @@ products are rounded in another order, and trainings differ as they do with anot
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pipeline.report.figures import name_of
+from pipeline.figures.classifiers import EvaluateFigures
+from pipeline.figures.files import parsed_figures
+from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures
+from pipeline.report.figures import Labelled, checked, name_of
 
 _DEVIATIONS = 2.0  # of the difference of two means over seeds
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is compared of a run: metrics by stage, and the verdict's first sentence."""
+    """What is compared of a run."""
 
-    metrics: Mapping[str, Mapping[str, Any]]  # of STAGES
-    verdict: str
+    documents: str  # sizes of the corpus
+    labelled: Labelled | None
+    verdict: str  # its first sentence
 
 
-STAGES = ("prepare-target", "evaluate", "sample_efficiency")
+def read_run(read: Callable[[Path], str], where: str = "", remedy: str = "run `dvc repro`") -> Run:
+    """Read a run from its files. `where` and `remedy` are for messages on a file.
+
+    Raises ValueError if a file is damaged, or has figures of another version.
+    """
+
+    def figures(stage: str) -> dict[str, Any]:
+        file = Path(f"reports/metrics/{stage}.json")
+        return parsed_figures(read(file), f"{where}{file}", remedy)
+
+    prepared, evaluated, curve = map(figures, ("prepare-target", "evaluate", "sample_efficiency"))
+    labelled = None
+    if "without_labels" not in evaluated:
+        labelled = Labelled(
+            checked(EvaluateFigures, evaluated, f"{where}evaluate.json", remedy),
+            checked(LabelCurveFigures, curve, f"{where}sample_efficiency.json", remedy),
+        )
+    lines = [line for line in read(Path("reports/summary.md")).splitlines() if line.startswith("**")]
+    verdict = next((line.strip("*") for line in lines if "Stale: " not in line), "")
+    return Run(sizes_of(prepared["splits"]), labelled, verdict)
 
 
 def comparison(now: Run, before: Run, what: str) -> list[str]:
     """Lines on corpus, label curve, what ships and verdict of two runs; `what` names the earlier one."""
-    ours, theirs = (_documents(run.metrics["prepare-target"]) for run in (now, before))
-    if ours != theirs:
-        return [f"the documents are other ones ({ours}) than those of {what} ({theirs}): nothing compares"]
-    if any("without_labels" in run.metrics["evaluate"] for run in (now, before)):
+    if now.documents != before.documents:
+        return [
+            f"the documents are other ones ({now.documents}) than those of {what} ({before.documents}): "
+            "nothing compares"
+        ]
+    if now.labelled is None or before.labelled is None:
         return [f"without labels there is nothing to compare with {what}"]
-    curve, earlier = (run.metrics["sample_efficiency"] for run in (now, before))
-    shipped = _shipped(now.metrics["evaluate"], before.metrics["evaluate"], what)
-    lines = [*_curves(curve, earlier, what), shipped]
+    shipped = _shipped(now.labelled.evaluate, before.labelled.evaluate, what)
+    lines = [*_curves(now.labelled.curve, before.labelled.curve, what), shipped]
     if now.verdict == before.verdict:
         return [*lines, f"the verdict is that of {what}"]
     return [*lines, f"the verdict is another one: {now.verdict} In {what}: {before.verdict}"]
 
 
-def _documents(prepared: Mapping[str, Any]) -> str:
-    splits = prepared["splits"].items()
+def sizes_of(splits: Mapping[str, Mapping[str, int]]) -> str:
     return ", ".join(
-        f"{name} {size['num_documents']:,}, {size['num_words']:,} words" for name, size in splits
+        f"{name} {size['num_documents']:,}, {size['num_words']:,} words" for name, size in splits.items()
     )
 
 
-def _shipped(ours: Mapping[str, Any], theirs: Mapping[str, Any], what: str) -> str:
-    said = f"{ours['shipped']} ships and has {ours['error']:.1%} wrong"
-    other = "it" if ours["shipped"] == theirs["shipped"] else theirs["shipped"]
-    if ours["error"] == theirs["error"]:
+def _shipped(ours: EvaluateFigures, theirs: EvaluateFigures, what: str) -> str:
+    said = f"{ours.shipped} ships and has {ours.error.value:.1%} wrong"
+    other = "it" if ours.shipped == theirs.shipped else str(theirs.shipped)
+    if ours.error.value == theirs.error.value:
         return f"{said}; in {what} {other} has as many"
-    inside = theirs["error_low"] <= ours["error"] <= theirs["error_high"]
-    return (
-        f"{said}; in {what} {other} has {theirs['error']:.1%} ({theirs['error_low']:.1%} to "
-        f"{theirs['error_high']:.1%}), {'within' if inside else 'outside of'} that interval"
-    )
+    where = "within" if theirs.error.holds(ours.error.value) else "outside of"
+    return f"{said}; in {what} {other} has {theirs.error:.1%}, {where} that interval"
 
 
-def _curves(now: Mapping[str, Any], before: Mapping[str, Any], what: str) -> list[str]:
+def _curves(now: LabelCurveFigures, before: LabelCurveFigures, what: str) -> list[str]:
     """Lines on the points of the label curve that both runs have.
 
     A point is within the spread if its two mean errors differ by at most two standard errors of their
     difference, from the standard deviations over seeds of both.
     """
-    ours_of, theirs_of = (
-        each["curve"] | each.get("in_context", {}).get("curve", {}) for each in (now, before)
-    )
+    ours_of, theirs_of = (each.curve | each.in_context.curve for each in (now, before))
     found = [
         (arm, count, point, theirs_of[arm][count])
         for arm, row in ours_of.items()
@@ -78,7 +97,7 @@ def _curves(now: Mapping[str, Any], before: Mapping[str, Any], what: str) -> lis
     ]
     if not found:
         return [f"no point of the label curve is also in {what}"]
-    equal = sum(ours["error"] == theirs["error"] for _, _, ours, theirs in found)
+    equal = sum(ours.error.value == theirs.error.value for _, _, ours, theirs in found)
     if equal == len(found):
         return [f"all {len(found)} points of the label curve are equal to those of {what}"]
     outside = [each for each in found if not _is_within(*each[2:])]
@@ -87,17 +106,17 @@ def _curves(now: Mapping[str, Any], before: Mapping[str, Any], what: str) -> lis
         f"seeds of {what}, {equal} of them equal"
     ]
     return lines + [
-        f"outside: {name_of(arm)} with {int(count):,} labels, {ours['error']:.1%} and {theirs['error']:.1%} "
+        f"outside: {name_of(arm)} with {count:,} labels, {ours.error.value:.1%} and {theirs.error.value:.1%} "
         f"(spread {_spread(ours, theirs):.1%})"
         for arm, count, ours, theirs in outside
     ]
 
 
-def _is_within(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    return abs(ours["error"] - theirs["error"]) <= _spread(ours, theirs)
+def _is_within(ours: CurvePoint, theirs: CurvePoint) -> bool:
+    return abs(ours.error.value - theirs.error.value) <= _spread(ours, theirs)
 
 
-def _spread(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+def _spread(ours: CurvePoint, theirs: CurvePoint) -> float:
     """Two standard errors of the difference; 0 where a point has one seed."""
-    variances = [(each["std_over_seeds"] or 0.0) ** 2 / each["num_seeds"] for each in (ours, theirs)]
+    variances = [(each.std_over_seeds or 0.0) ** 2 / each.num_seeds for each in (ours, theirs)]
     return _DEVIATIONS * math.sqrt(sum(variances))

@@ -7,46 +7,67 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
+from pipeline.figures.classifiers import CandidateFigures, EvaluateFigures
+from pipeline.figures.estimates import Figure
+from pipeline.figures.files import read_figures
+from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures, LabelsNeeded
+from pipeline.figures.studies import ChoosingStudy
+from pipeline.figures.sweeps import AblationFigures, DistilFigures, SearchFigures
 from pipeline.project import stages
-from pipeline.project.params import FROZEN_ARMS
 from pipeline.report.studies import Study
+from pipeline.settings.arm import TFIDF, Arm, Use
 
 Row = Mapping[str, Any]
+F = TypeVar("F", bound=Figure)
 
 TRAININGS = stages.of_kind("trains")
 FROZEN = ("pretrain_lm", "finetune_lm", "read_features")  # the stages behind a probe
 CORPORA = ("general", "target")
-TFIDF = "TF-IDF + logistic regression"
-_STARTS = {
-    "scratch": "from scratch",
-    "probe": "frozen features",
-    "with_tfidf": "frozen features and TF-IDF",
-    "probe_chosen": "frozen features, labels chosen",
-    "with_tfidf_chosen": "frozen features and TF-IDF, labels chosen",
-    "general_lm": "general language model only",
-    "target_lm_alone": "target language model only",
-    "in_context": "asked, not trained",
+_SAID_OF_USE = {
+    Use.SCRATCH: "from scratch",
+    Use.PROBE: "frozen features",
+    Use.WITH_TFIDF: "frozen features and TF-IDF",
+    Use.PROBE_CHOSEN: "frozen features, labels chosen",
+    Use.WITH_TFIDF_CHOSEN: "frozen features and TF-IDF, labels chosen",
+    Use.GENERAL_LM: "general language model only",
+    Use.TARGET_LM_ALONE: "target language model only",
+    Use.IN_CONTEXT: "asked, not trained",
+}
+_STAGES_BEHIND = {  # the stages of a head start before an arm's own training; none for those left out
+    Use.NETWORK: ("pretrain_lm", "finetune_lm"),
+    Use.GENERAL_LM: ("pretrain_lm",),
 }
 
 
-def name_of(arm: str) -> str:
+def name_of(arm: Arm) -> str:
     """An arm of the label curve, as the report names it."""
-    name, _, start = arm.partition(":")
-    if name == "tfidf":
-        return TFIDF
-    return f"{name} ({_STARTS.get(start, start)})" if start else name
+    if arm == TFIDF:
+        return "TF-IDF + logistic regression"
+    said = _SAID_OF_USE.get(arm.use)
+    return str(arm) if arm.source is None or said is None else f"{arm.source} ({said})"
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The figures of the stages that need labels."""
+
+    evaluate: EvaluateFigures
+    curve: LabelCurveFigures
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Metrics by file name. Those of sweeps are there only if they ran any trials."""
+    """All figures of a run. Those of sweeps are there only if they ran any trials."""
 
     tokenizers: Mapping[str, str]  # of each head start that was trained
-    metrics: Mapping[str, Mapping[str, Any]]
+    labelled: Labelled | None  # None without labels: no classifier was trained
+    metrics: Mapping[str, Mapping[str, Any]]  # of the other stages, by file name
     curves: Mapping[str, Sequence[Row]]  # of each training, by stage and head start
     confusion: Sequence[Row]  # actual, predicted
     calibration: Sequence[Row]
@@ -56,6 +77,9 @@ class Figures:
     # The weights of attention pooling, for each head start that pools by it.
     attention: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     risk: Sequence[Row] = ()  # classifier, coverage, error
+    distilled: DistilFigures | None = None
+    ablations: AblationFigures | None = None
+    search: SearchFigures | None = None
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         return self.metrics[name]
@@ -63,7 +87,17 @@ class Figures:
     @property
     def has_labels(self) -> bool:
         """Whether classifiers were trained; else only the language models and corpora have figures."""
-        return "without_labels" not in self.metrics["evaluate"]
+        return self.labelled is not None
+
+    @property
+    def evaluate(self) -> EvaluateFigures:
+        assert self.labelled is not None
+        return self.labelled.evaluate
+
+    @property
+    def curve(self) -> LabelCurveFigures:
+        assert self.labelled is not None
+        return self.labelled.curve
 
     @property
     def head_starts(self) -> list[str]:
@@ -80,6 +114,14 @@ class Figures:
         mine = (study for name, study in self.studies.items() if name.startswith(f"{kind}-"))
         return [study for study in mine if study["key"] in keys]
 
+    def choosing_studies(self) -> list[ChoosingStudy]:
+        """What `headstart suggest --simulate` found. Raises ValueError if a file has another format."""
+        advice = "remove it, or run `headstart suggest --simulate` again"
+        return [
+            checked(ChoosingStudy, study, f"the study of choosing of {study['headstart']}", advice)
+            for study in self.studies_of("choosing")
+        ]
+
 
 def read(
     metrics: Path,
@@ -89,20 +131,19 @@ def read(
     studies: Mapping[str, Study],
     corpora: Sequence[str] = CORPORA,
 ) -> Figures:
-    """`tokenizers`: of each head start. Raises ValueError if a file is missing or damaged."""
+    """`tokenizers`: of each head start. Raises ValueError if a file is missing, damaged or out of date."""
     trainings = [f"{stage}-{name}" for stage in TRAININGS for name in tokenizers]
     encoded = {f"encode-{corpus}-{each}": None for each in tokenizers.values() for corpus in CORPORA}
     features = [f"read_features-{name}" for name in tokenizers]
-    needed = [*(f"prepare-{corpus}" for corpus in corpora), *encoded, *trainings, *features]
-    needed += ["find_leaks", "evaluate", "sample_efficiency"]
-    found = {name: _json(metrics / f"{name}.json") for name in needed}
-    has_labels = "without_labels" not in found["evaluate"]
-    for name in ("tune", "ablate", "scaling", "distil_classifier"):
-        file = metrics / f"{name}.json"
-        if file.exists() and (figures := _json(file)).get("num_trials") != 0:
-            found[name] = figures
+    needed = [*(f"prepare-{corpus}" for corpus in corpora), *encoded, *trainings, *features, "find_leaks"]
+    found: dict[str, Mapping[str, Any]] = {name: read_figures(metrics / f"{name}.json") for name in needed}
+    labelled = _labelled(metrics)
+    has_labels = labelled is not None
+    if (scaling := _of_sweep(metrics / "scaling.json")) is not None:
+        found["scaling"] = scaling
     return Figures(
         tokenizers=dict(tokenizers),
+        labelled=labelled,
         metrics=found,
         curves={name: _csv(curves / f"{name}.csv") for name in trainings},
         confusion=_csv(evaluation / "confusion.csv") if has_labels else [],
@@ -112,7 +153,41 @@ def read(
         attention=_json(evaluation / "attention.json") if has_labels else {},
         studies=studies,
         corpora=corpora,
+        distilled=_sweep(DistilFigures, metrics / "distil_classifier.json"),
+        ablations=_sweep(AblationFigures, metrics / "ablate.json"),
+        search=_sweep(SearchFigures, metrics / "tune.json"),
     )
+
+
+def _sweep(kind: type[F], file: Path) -> F | None:
+    found = _of_sweep(file)
+    return None if found is None else checked(kind, found, str(file))
+
+
+def _of_sweep(file: Path) -> Mapping[str, Any] | None:
+    """What a sweep reported; None if it is switched off, or never ran."""
+    found = read_figures(file) if file.exists() else {"num_trials": 0}
+    return None if found.get("num_trials") == 0 else found
+
+
+def _labelled(metrics: Path) -> Labelled | None:
+    files = [metrics / f"{name}.json" for name in ("evaluate", "sample_efficiency")]
+    evaluated, curve = map(read_figures, files)
+    if "without_labels" in evaluated:
+        return None
+    return Labelled(
+        checked(EvaluateFigures, evaluated, str(files[0])), checked(LabelCurveFigures, curve, str(files[1]))
+    )
+
+
+def checked(kind: type[F], found: Mapping[str, Any], where: str, remedy: str = "run `dvc repro`") -> F:
+    """The figures that JSON holds. Raises ValueError, with `where` and `remedy`, if it holds others."""
+    try:
+        return kind.model_validate(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where} is damaged: {key}: {first['msg']}; {remedy}") from error
 
 
 def _json(file: Path) -> Any:
@@ -145,112 +220,104 @@ def _value(text: str) -> float | str | None:
 # ------------------------------------------------------------------------------------- rows to draw
 
 
-def label_curve(figures: Figures) -> list[Row]:
-    """Error and interval, by arm and number of labels; None if all seeds failed."""
-    metrics, curve = figures["sample_efficiency"], by_arm(figures, "curve")
-    failed = dict.fromkeys(("error", "error_low", "error_high", "std_over_seeds")) | {"num_seeds": 0}
-    wrong = went_wrong(figures)
+@dataclass(frozen=True)
+class PointRow:
+    """A point of the label curve, to show or to draw."""
+
+    arm: Arm
+    labels: int
+    point: CurvePoint | None  # None if all seeds failed
+    went_wrong: bool = False
+
+    @property
+    def name(self) -> str:
+        return name_of(self.arm)
+
+
+def label_curve(figures: Figures) -> list[PointRow]:
+    """All points of the arms that are trained."""
+    curve = figures.curve
     return [
-        {
-            "arm": name_of(arm),
-            "labels": count,
-            **curve.get(arm, {}).get(count, failed),
-            "went_wrong": (arm, count) in wrong,
-        }
-        for arm in metrics["arms"]
-        for count in metrics["labels"]
+        PointRow(arm, count, curve.curve.get(arm, {}).get(count), curve.went_wrong(arm, count))
+        for arm in curve.arms
+        for count in curve.labels
     ]
 
 
-def risk_coverage(figures: Figures) -> list[Row]:
-    """Error by the share of test documents that is labelled, of what ships and of TF-IDF."""
-    return [{**row, "classifier": name_of(str(row["classifier"]))} for row in figures.risk]
-
-
-def in_context(figures: Figures) -> list[Row]:
-    """The same of arms that train nothing, by the number of labelled examples that they are shown."""
+def in_context(figures: Figures) -> list[PointRow]:
+    """All points of the arms that train nothing, by the number of labelled examples that they are shown."""
     return [
-        {"arm": name_of(arm), "labels": int(count), **point, "went_wrong": False}
-        for arm, by_count in _asked(figures, "curve").items()
-        for count, point in sorted(by_count.items(), key=lambda each: int(each[0]))
+        PointRow(arm, count, point)
+        for arm, by_count in figures.curve.in_context.curve.items()
+        for count, point in by_count.items()
     ]
 
 
-def labels_to_match(figures: Figures, name: str, count: int) -> dict[str, Mapping[str, float]]:
-    """How many labels each trained arm needs for the error of one that trains nothing, by arm.
-
-    `name`: of that arm, as `name_of` has it.
-    """
+def labels_to_match(figures: Figures, arm: Arm, count: int) -> dict[Arm, LabelsNeeded]:
+    """How many labels each trained arm needs for the error of one that trains nothing, by trained arm."""
     return {
-        arm: needed[str(count)]
-        for arm, row in _asked(figures, "labels_needed").items()
-        for other, needed in row.items()
-        if name_of(other) == name and str(count) in needed
+        trained: row[arm][count]
+        for trained, row in figures.curve.in_context.labels_needed.items()
+        if count in row.get(arm, {})
     }
 
 
-def examples_left_out(figures: Figures) -> dict[str, dict[str, str]]:
-    """Why an arm could not be shown a number of examples, by arm and number."""
-    return _asked(figures, "left_out")
+@dataclass(frozen=True)
+class RiskRow:
+    """The error of the test documents that a classifier is most confident of, by their share."""
+
+    classifier: str
+    coverage: float
+    error: float
 
 
-def _asked(figures: Figures, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = figures["sample_efficiency"].get("in_context", {}).get(name, {})
-    return found
+def risk_coverage(figures: Figures) -> list[RiskRow]:
+    """Error by the share of test documents that is labelled, of what ships and of TF-IDF."""
+    return [
+        RiskRow(name_of(Arm.parse(str(row["classifier"]))), row["coverage"], row["error"])
+        for row in figures.risk
+    ]
 
 
-def went_wrong(figures: Figures) -> set[tuple[str, int]]:
-    """Arms and numbers of labels that are clearly worse than the arm is with fewer labels."""
-    found = figures["sample_efficiency"].get("worse_than_fewer", {})
-    return {(arm, int(count)) for arm, worse in found.items() for count in worse}
+@dataclass(frozen=True)
+class PriceRow:
+    """Error against price: core minutes of the head start and of the training."""
+
+    arm: Arm
+    labels: int
+    error: float
+    core_minutes: float
+    is_cheapest: bool = False  # on the frontier: no cheaper point has so low an error
+
+    @property
+    def name(self) -> str:
+        return name_of(self.arm)
 
 
-def prices(figures: Figures) -> list[Row]:
-    """Error against price, by arm and number of labels: core minutes of the head start and of the training.
-
-    `cheapest` marks the frontier: no cheaper point has so low an error.
-    """
-    metrics = figures["sample_efficiency"]
-    rows: list[dict[str, Any]] = []
-    for arm, by_count in by_arm(figures, "curve").items():
-        before = _core_seconds_before(figures, arm)
-        spent = metrics["core_seconds"][arm]
-        if before is None:
-            continue
-        rows += [
-            {
-                "arm": name_of(arm),
-                "labels": count,
-                "error": point["error"],
-                "core_minutes": (before + spent[str(count)]) / 60,
-            }
-            for count, point in by_count.items()
-            if str(count) in spent
-        ]
-    lowest = math.inf
-    for row in sorted(rows, key=lambda row: (row["core_minutes"], row["error"])):
-        row["cheapest"] = row["error"] < lowest
-        lowest = min(lowest, row["error"])
-    return [*rows]
+def prices(figures: Figures) -> list[PriceRow]:
+    """A row for each point of the label curve whose price was recorded."""
+    curve = figures.curve
+    rows = [
+        PriceRow(arm, count, point.error.value, (before + curve.core_seconds[arm][count]) / 60)
+        for arm, by_count in curve.curve.items()
+        if (before := _core_seconds_before(figures, arm)) is not None
+        for count, point in by_count.items()
+        if count in curve.core_seconds[arm]
+    ]
+    cheapest, lowest = set(), math.inf
+    for row in sorted(rows, key=lambda row: (row.core_minutes, row.error)):
+        if row.error < lowest:
+            cheapest.add((row.arm, row.labels))
+            lowest = row.error
+    return [replace(row, is_cheapest=(row.arm, row.labels) in cheapest) for row in rows]
 
 
-def _core_seconds_before(figures: Figures, arm: str) -> float | None:
+def _core_seconds_before(figures: Figures, arm: Arm) -> float | None:
     """Core time of the language models and features that an arm starts from; None if it was not recorded."""
-    stages_of = {
-        "": ("pretrain_lm", "finetune_lm"),
-        **dict.fromkeys(FROZEN_ARMS, FROZEN),
-        "general_lm": ("pretrain_lm",),
-    }
-    needed, metrics = stages_of.get(arm.partition(":")[2], ()), figures["sample_efficiency"]
-    trainings = with_teachers(figures, metrics["head_starts"][arm], needed)
-    trainings += with_teachers(figures, beside_arm(figures, arm), FROZEN)
+    needed = FROZEN if arm.use.is_frozen else _STAGES_BEHIND.get(arm.use, ())
+    trainings = with_teachers(figures, figures.curve.head_starts[arm], needed)
+    trainings += with_teachers(figures, figures.curve.beside.get(arm, []), FROZEN)
     return _recorded(figures, dict.fromkeys(trainings))
-
-
-def beside_arm(figures: Figures, arm: str) -> list[str]:
-    """The head starts whose features an arm's networks read beside their own."""
-    found: list[str] = figures["sample_efficiency"].get("beside", {}).get(arm, [])
-    return found
 
 
 def with_teachers(figures: Figures, names: Iterable[str], needed: Iterable[str]) -> list[str]:
@@ -275,6 +342,30 @@ def beside(figures: Figures, name: str) -> str | None:
     return (figures.get(f"finetune_classifier-{name}") or {}).get("beside")
 
 
+def milliseconds(figures: Figures, candidate: CandidateFigures) -> float:
+    """The time of a prediction. A probe's includes reading the document, which another stage timed."""
+    read = [
+        name
+        for part in candidate.parts
+        for name in (head_starts_of(figures, part) if part.use.is_frozen else _read_beside(figures, part))
+    ]
+    return candidate.milliseconds_per_document + sum(
+        figures[f"read_features-{name}"]["milliseconds_per_document"] for name in read
+    )
+
+
+def head_starts_of(figures: Figures, part: Arm) -> list[str]:
+    """The head starts that a single candidate's own trainings are of."""
+    if part.use is Use.NETWORK and part.source in figures.head_starts:
+        return [part.source]
+    return figures.evaluate.candidates[part].head_starts
+
+
+def _read_beside(figures: Figures, part: Arm) -> list[str]:
+    other = beside(figures, part.source) if part.source in figures.head_starts else None
+    return [] if other is None else [other]
+
+
 def core_seconds_of(figures: Figures, names: Sequence[str], needed: Sequence[str]) -> float | None:
     """Core time of these stages of these head starts, and of their teachers' language models.
 
@@ -288,25 +379,6 @@ def _recorded(figures: Figures, names: Iterable[str]) -> float | None:
     if not all("core_seconds" in training for training in trainings):
         return None
     return float(sum(training["core_seconds"] for training in trainings))
-
-
-def by_arm(figures: Figures, name: str, of: str | None = None) -> dict[str, dict[int, Any]]:
-    """A table of the label curve, arms in the order of the settings and numbers of labels ascending.
-
-    `of`: the arm that a table of pairs is read for.
-    """
-    metrics = figures["sample_efficiency"]
-    table = metrics[name] if of is None else metrics[name].get(of, {})
-    return {
-        arm: {int(count): table[arm][count] for count in sorted(table[arm], key=int)}
-        for arm in metrics["arms"]
-        if arm in table
-    }
-
-
-def above_base(figures: Figures) -> dict[str, dict[int, Any]]:
-    """By how much each other arm's error is above that of the first arm, paired."""
-    return by_arm(figures, "above", of=figures["sample_efficiency"]["base"])
 
 
 def language_model_curves(figures: Figures) -> dict[str, list[Row]]:
@@ -343,35 +415,30 @@ def rates(figures: Figures, stage: str, head_start: str) -> list[Row]:
     ]
 
 
-def confusion_counts(figures: Figures) -> list[Row]:
-    """Number of documents by actual and predicted label, and its share of the actual label."""
+@dataclass(frozen=True)
+class ConfusionRow:
+    """Documents of a label that were given a label."""
+
+    actual: str
+    predicted: str
+    documents: int
+    share: float  # of the actual label
+
+
+def confusion_counts(figures: Figures) -> list[ConfusionRow]:
+    """A row for each pair of labels."""
     counts = Counter((str(row["actual"]), str(row["predicted"])) for row in figures.confusion)
     totals = Counter(str(row["actual"]) for row in figures.confusion)
     return [
-        {
-            "actual": actual,
-            "predicted": predicted,
-            "documents": counts[actual, predicted],
-            "share": counts[actual, predicted] / totals[actual],
-        }
+        ConfusionRow(actual, predicted, counts[actual, predicted], counts[actual, predicted] / totals[actual])
         for actual in sorted(totals)
         for predicted in sorted({predicted for _, predicted in counts} | set(totals))
     ]
 
 
-def trials(figures: Figures) -> list[Row]:
-    """The search's trials that have an outcome, each setting a column."""
-    return [
-        {**trial["settings"], **{name: trial[name] for name in ("trial", "value", "state")}}
-        for trial in figures["tune"]["trials"]
-        if trial["value"] is not None
-    ]
-
-
-def by_importance(figures: Figures) -> list[str]:
+def by_importance(found: SearchFigures) -> list[str]:
     """The settings that the search tried, the most important first."""
-    metrics = figures["tune"]
-    return sorted(metrics["best"]["settings"], key=lambda key: -metrics["importance"].get(key, 0.0))
+    return sorted(found.best.settings, key=lambda key: -found.importance.get(key, 0.0))
 
 
 def alignment(pair: Mapping[str, Any]) -> list[Row]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.report.figures import TRAININGS, Figures
-from pipeline.report.sentences import number_without_interval
+from pipeline.settings.arm import TFIDF
 
 
 def headline_figures(figures: Figures) -> dict[str, Any]:
@@ -22,40 +22,39 @@ def headline_figures(figures: Figures) -> dict[str, Any]:
 
 
 def _of_labels(figures: Figures) -> dict[str, Any]:
-    evaluation = figures["evaluate"]
-    found: dict[str, Any] = {
-        "ships": evaluation["shipped"],
-        "test_error": _rounded(evaluation["error"]),  # DVC takes a key `error` for a failure of its own
-        "test_error_low": _rounded(evaluation["error_low"]),
-        "test_error_high": _rounded(evaluation["error_high"]),
+    found = figures.evaluate
+    error, tfidf = found.error, found.baselines.tfidf
+    headline: dict[str, Any] = {
+        "ships": str(found.shipped),
+        "test_error": _rounded(error.value),  # DVC takes a key `error` for a failure of its own
+        "test_error_low": _rounded(error.low),
+        "test_error_high": _rounded(error.high),
     }
-    tfidf = evaluation["baselines"].get("tfidf")
     if tfidf is not None:
-        found |= {"tfidf_error": _rounded(tfidf["error"]), "better_than_tfidf": _rounded(tfidf["above"])}
-    return found | _with_fewest_labels(figures)
+        headline |= {"tfidf_error": _rounded(tfidf.error), "better_than_tfidf": _rounded(tfidf.above.value)}
+    return headline | _with_fewest_labels(figures)
 
 
 def _with_fewest_labels(figures: Figures) -> dict[str, Any]:
     """The best arm, its error and that of TF-IDF with the fewest labels of the curve."""
-    metrics = figures["sample_efficiency"]
-    fewest = str(min(metrics["labels"]))
-    errors = {arm: row[fewest]["error"] for arm, row in metrics["curve"].items() if fewest in row}
+    curve = figures.curve
+    fewest = min(curve.labels)
+    errors = {arm: row[fewest].error.value for arm, row in curve.curve.items() if fewest in row}
     if not errors:
         return {}
     best = min(errors, key=lambda arm: errors[arm])
-    found = {
-        "few_labels": int(fewest),
-        "best_with_few_labels": best,
+    headline = {
+        "few_labels": fewest,
+        "best_with_few_labels": str(best),
         "error_with_few_labels": _rounded(errors[best]),
     }
-    if "tfidf" in errors:
-        found["tfidf_error_with_few_labels"] = _rounded(errors["tfidf"])
-    needed = metrics["labels_needed"].get("tfidf", {}).get(best, {}).get(fewest)
+    if TFIDF in errors:
+        headline["tfidf_error_with_few_labels"] = _rounded(errors[TFIDF])
+    needed = curve.needed(TFIDF, best, fewest)
     if needed is not None:
-        found["labels_tfidf_needs_for_it"] = (
-            round(needed["labels"]) if "labels" in needed else number_without_interval(needed)
-        )
-    return found
+        number = needed.number
+        headline["labels_tfidf_needs_for_it"] = str(number) if number.bound else round(number.labels)
+    return headline
 
 
 def _rounded(value: float) -> float:

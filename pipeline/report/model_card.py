@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pipeline.evaluation.settings import Card
+from pipeline.figures.classifiers import Scores
 from pipeline.report import figures as data
 from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures, name_of
@@ -16,6 +17,7 @@ from pipeline.report.markdown import document
 from pipeline.report.provenance import Provenance
 from pipeline.report.section import Block, Bullets, Code, Paragraph, Text, paragraphs, table
 from pipeline.report.sections import corpora, leakage, runs, trust
+from pipeline.settings.arm import TFIDF
 
 _MIX_UPS = 5  # kinds of mistakes that are shown, the most frequent ones
 
@@ -36,20 +38,19 @@ def model_card(figures: Figures, card: Card, provenance: Provenance) -> str:
 
 
 def _what(figures: Figures) -> list[Block]:
-    metrics = figures["evaluate"]
-    ships, candidates = metrics["shipped"], metrics["candidates"]
-    parts, trained = candidates[ships]["parts"], candidates[ships]["head_starts"]
+    evaluated, ships = figures.evaluate, figures.evaluate.ships
     labels = ", ".join(str(row["class"]) for row in tables.classes(figures))
-    why = "named by evaluate.ship among" if metrics["forced"] else "the best of"
-    largest_first = sorted(parts.items(), key=lambda item: -item[1])
+    why = "named by evaluate.ship among" if evaluated.forced else "the best of"
+    largest_first = sorted(ships.parts.items(), key=lambda item: -item[1])
     return [
         Paragraph(
-            f"{name_of(ships)}, {why} {len(candidates)} candidates on "
-            f"{metrics['num_validation_documents']:,} validation documents. Head starts: "
-            f"{', '.join(trained) or 'none'}. It gives each of these labels a probability: {labels}."
+            f"{name_of(evaluated.shipped)}, {why} {len(evaluated.candidates)} candidates on "
+            f"{evaluated.num_validation_documents:,} validation documents. Head starts: "
+            f"{', '.join(ships.head_starts) or 'none'}. It gives each of these labels a probability: "
+            f"{labels}."
         ),
         table([{"part": name_of(part), "share": f"{share:.2f}"} for part, share in largest_first]),
-        *paragraphs(sentences.features_beside(figures, parts)),
+        *paragraphs(sentences.features_beside(figures, sentences.networks(ships.parts))),
     ]
 
 
@@ -71,19 +72,18 @@ def _stated(name: str, said: str | None) -> Text:
 
 
 def _quality(figures: Figures) -> list[Block]:
-    metrics = figures["evaluate"]
-    ships, baselines = metrics["candidates"][metrics["shipped"]], metrics["baselines"]
-    rows = [_row(name_of(metrics["shipped"]), ships)]
-    if "tfidf" in baselines:
-        rows.append(_row(name_of("tfidf"), baselines["tfidf"]))
+    evaluated = figures.evaluate
+    rows = [_row(name_of(evaluated.shipped), evaluated.ships)]
+    if evaluated.tfidf is not None:
+        rows.append(_row(name_of(TFIDF), evaluated.tfidf))
     most_frequent = {
         "": "the most frequent class",
-        "error": f"{baselines['majority_class']['error']:.1%}",
+        "error": f"{evaluated.baselines.majority_class.error:.1%}",
     }
     rows.append(dict.fromkeys(rows[0], "") | most_frequent)
     return [
         Paragraph(
-            f"On {metrics['num_documents']:,} test documents, which played no part in any choice, with "
+            f"On {evaluated.num_documents:,} test documents, which played no part in any choice, with "
             "intervals over them:"
         ),
         table(rows),
@@ -94,29 +94,27 @@ def _quality(figures: Figures) -> list[Block]:
     ]
 
 
-def _row(name: str, scores: Mapping[str, float]) -> dict[str, str]:
+def _row(name: str, scores: Scores) -> dict[str, str]:
     return {
         "": name,
-        "error": tables.error(scores),
-        "macro F1": f"{scores['macro_f1']:.3f}",
-        "log loss, nats": f"{scores['log_loss']:.3f}",
-        "calibration error": f"{scores['calibration_error']:.3f}",
+        "error": f"{scores.error:.1%}",
+        "macro F1": f"{scores.macro_f1.value:.3f}",
+        "log loss, nats": f"{scores.log_loss.value:.3f}",
+        "calibration error": f"{scores.calibration_error:.3f}",
     }
 
 
 def _errors(figures: Figures) -> list[Block]:
     mistakes = [
-        row
-        for row in data.confusion_counts(figures)
-        if row["actual"] != row["predicted"] and row["documents"]
+        row for row in data.confusion_counts(figures) if row.actual != row.predicted and row.documents
     ]
-    worst = sorted(mistakes, key=lambda row: (-row["documents"], row["actual"], row["predicted"]))[:_MIX_UPS]
+    worst = sorted(mistakes, key=lambda row: (-row.documents, row.actual, row.predicted))[:_MIX_UPS]
     mixed = [
         {
-            "is": row["actual"],
-            "is taken for": row["predicted"],
-            "documents": f"{row['documents']:,}",
-            "of its class": f"{row['share']:.0%}",
+            "is": row.actual,
+            "is taken for": row.predicted,
+            "documents": f"{row.documents:,}",
+            "of its class": f"{row.share:.0%}",
         }
         for row in worst
     ]

@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pipeline.project.params import CHOSEN, is_chosen
-from pipeline.report.figures import (
-    TRAININGS,
-    Figures,
-    above_base,
-    beside,
-    by_arm,
-    examples_left_out,
-    name_of,
-    went_wrong,
-)
+from pipeline.figures.classifiers import Rival
+from pipeline.figures.estimates import Spent
+from pipeline.figures.label_curve import ByArm, ByCount
+from pipeline.figures.studies import ChoosingStudy
+from pipeline.report import findings
+from pipeline.report.figures import TRAININGS, Figures, beside, name_of
 from pipeline.report.figures import in_context as in_context_rows
+from pipeline.settings.arm import TFIDF, Arm, Use
 
-_WORTH_SAYING = 0.01  # of the documents
 _LEARNED_NOTHING = "were no better than the class frequencies"
 
 
@@ -49,111 +44,80 @@ def _coverage(figures: Figures) -> list[str]:
 
 def _choice(figures: Figures) -> str:
     """What ships, why, and how sure the choice is."""
-    metrics = figures["evaluate"]
-    shipped, candidates = metrics["shipped"], metrics["candidates"]
-    chosen = name_of(shipped)
-    if metrics["forced"]:
-        return f"What ships, {chosen}, is named by evaluate.ship."
-    errors = {name: each["validation"]["error"] for name, each in candidates.items()}
-    close = [
-        f"{name_of(name)} ({errors[name]:.1%})"
-        for name, each in candidates.items()
-        if name != shipped and each["validation"]["above_low"] <= 0
-    ]
-    least = min(errors.values())
-    is_least = errors[shipped] == least
+    found, ships = findings.choice(figures), name_of(figures.evaluate.shipped)
+    if found.forced:
+        return f"What ships, {ships}, is named by evaluate.ship."
+    which = "the lowest error of all candidates, " if found.is_lowest else "an error of "
     said = (
-        f"What ships, {chosen}, has {'the lowest error of all candidates, ' if is_least else 'an error of '}"
-        f"{errors[shipped]:.1%}, on {metrics['num_validation_documents']:,} validation documents"
+        f"What ships, {ships}, has {which}{found.error:.1%}, on "
+        f"{figures.evaluate.num_validation_documents:,} validation documents"
     )
-    if not close:
-        return f"{said}, clearly below all {len(candidates) - 1} others."
+    if not found.close:
+        return f"{said}, clearly below all {len(figures.evaluate.candidates) - 1} others."
+    close = ", ".join(f"{name_of(arm)} ({error:.1%})" for arm, error in found.close.items())
     return (
-        f"{said}. Among those that are not clearly worse there than the lowest, it has the lowest log loss; "
-        f"the others are {', '.join(close)}."
+        f"{said}. Of the candidates not clearly worse than the best there, it has the lowest log loss; the "
+        f"others are {close}."
     )
 
 
 def _without(figures: Figures) -> list[str]:
     """The blend's error without each of its head starts."""
-    found = figures["evaluate"].get("blend_without", {})
     return [
-        f"Without {name} the blend gets {each['error']:.1%} wrong, {_points_more(each)}."
-        for name, each in found.items()
+        f"Without {name} the blend gets {each.error:.1%} wrong, {_points_more(each)}."
+        for name, each in figures.evaluate.blend_without.items()
     ]
 
 
-def _points_more(above: Mapping[str, float]) -> str:
-    points, low, high = (100 * above[key] for key in ("above", "above_low", "above_high"))
-    said = f"{abs(points):.1f} points {'more' if points >= 0 else 'fewer'}"
-    unclear = ": no clear difference" if low <= 0 <= high else ""
-    return f"{said} ({low:.1f} to {high:.1f}){unclear}"
+def _points_more(rival: Rival) -> str:
+    points = rival.above.points
+    said = (
+        f"{abs(points.value):.1f} points {'more' if points.value >= 0 else 'fewer'} ({points.interval:.1f})"
+    )
+    return said if rival.above.is_clear else f"{said}: no clear difference"
 
 
 def _error(figures: Figures) -> str:
-    metrics = figures["evaluate"]
+    found = figures.evaluate
     said = (
-        f"The classifier that ships, {name_of(metrics['shipped'])}, gets {metrics['error']:.1%} of "
-        f"{metrics['num_documents']:,} held-out documents "
-        f"wrong ({metrics['error_low']:.1%} to {metrics['error_high']:.1%})."
+        f"The classifier that ships, {name_of(found.shipped)}, gets {found.error.value:.1%} of "
+        f"{found.num_documents:,} held-out documents wrong ({found.error.interval:.1%})."
     )
-    tfidf = metrics["baselines"].get("tfidf")
-    if tfidf is None or metrics["shipped"] == "tfidf":
+    tfidf = found.baselines.tfidf
+    if tfidf is None or found.shipped == TFIDF:
         return said
-    sign = 100 if tfidf["above"] >= 0 else -100
-    low, high = (points + 0.0 for points in sorted((sign * tfidf["above_low"], sign * tfidf["above_high"])))
-    unclear = ": no clear difference" if low <= 0 <= high else ""
-    if tfidf["above"] == 0:
+    is_better = tfidf.above.value >= 0
+    by = (tfidf.above if is_better else -tfidf.above).points
+    unclear = "" if tfidf.above.is_clear else ": no clear difference"
+    if tfidf.above.value == 0:
         return (
             f"{said} TF-IDF with logistic regression gets as many wrong on the same labels and documents "
-            f"(by {low:.1f} to {high:.1f} points{unclear})."
+            f"(by {by.interval:.1f} points{unclear})."
         )
     return (
-        f"{said} That is {sign * tfidf['above']:.1f} points ({low:.1f} to {high:.1f}) "
-        f"{'better' if sign > 0 else 'worse'} than TF-IDF with logistic regression on the same labels and "
-        f"documents, which gets {tfidf['error']:.1%} wrong{unclear}."
+        f"{said} That is {by.value:.1f} points ({by.interval:.1f}) {'better' if is_better else 'worse'} than "
+        f"TF-IDF with logistic regression on the same labels and documents, which gets {tfidf.error:.1%} "
+        f"wrong{unclear}."
     )
 
 
 def _leaks(figures: Figures) -> list[str]:
-    leakage = figures["evaluate"]["leakage"]
-    if not leakage["num_leaked"]:
+    leakage = figures.evaluate.leakage
+    if not leakage.num_leaked:
         return []
-    said = f"{leakage['num_leaked']:,} test documents are also in the training text, word for word or nearly"
-    if leakage["action"] == "drop":
+    said = f"{leakage.num_leaked:,} test documents are also in the training text, word for word or nearly"
+    if leakage.action == "drop":
         return [f"{said}; all figures leave them out."]
-    if "error_without" in leakage:
-        said += f"; without them the classifier gets {leakage['error_without']:.1%} wrong"
-    if "tfidf_error_without" in leakage:
-        said += f", TF-IDF {leakage['tfidf_error_without']:.1%}"
+    if leakage.error_without is not None:
+        said += f"; without them the classifier gets {leakage.error_without:.1%} wrong"
+    if leakage.tfidf_error_without is not None:
+        said += f", TF-IDF {leakage.tfidf_error_without:.1%}"
     return [f"{said}."]
 
 
 def labels_needed(count: int) -> str:
     """The sentence above the table of every arm against every other one."""
     return f"Each row: the labels that an arm needs for the error that another one has with {count:,} labels."
-
-
-def number_of_labels(needed: Mapping[str, float]) -> str:
-    """A number of labels with its interval; outside of what was trained, a bound."""
-
-    def end(side: str) -> str | None:
-        if f"labels_{side}" in needed:
-            return f"{needed[f'labels_{side}']:,.0f}"
-        beyond = needed.get(f"labels_{side}_more_than")
-        return f"more than {beyond:,}" if beyond is not None else None
-
-    number = number_without_interval(needed)
-    low, high = end("low"), end("high")
-    if high is None or (high == number and low in (None, number)):
-        return number
-    return f"{number} ({low} to {high})" if low is not None else f"{number} (up to {high})"
-
-
-def number_without_interval(needed: Mapping[str, float]) -> str:
-    if "more_than" in needed:
-        return f"more than {needed['more_than']:,}"
-    return f"at most {needed['at_most']:,}" if "at_most" in needed else f"{needed['labels']:,.0f}"
 
 
 def _cost(figures: Figures) -> list[str]:
@@ -169,25 +133,26 @@ def _cost(figures: Figures) -> list[str]:
     if not parts:
         return []
     said = f"Training took {total / 60:.1f} minutes: {'; '.join(parts)}"
-    tfidf = figures["evaluate"]["baselines"].get("tfidf", {})
-    if "seconds" in tfidf:
-        said += f". TF-IDF took {tfidf['seconds'] / 60:.1f} minutes"
-    cores = sum(cost["core_seconds"] for cost in figures["sample_efficiency"]["cost"].values())
+    tfidf = figures.evaluate.tfidf
+    if tfidf is not None and tfidf.cost is not None:
+        said += f". TF-IDF took {tfidf.cost.seconds / 60:.1f} minutes"
+    cores = Spent.total(figures.curve.cost.values()).core_seconds
     return [f"{said}. The label curve took {cores / 60:.1f} core minutes."]
 
 
 def distilled(figures: Figures) -> str:
     """Tell how much a student keeps of the classifier that ships, and how much it saves."""
-    found = figures["distil_classifier"]
-    teacher, student = found["teacher"], found["distilled"]
-    faster = student["documents_per_second"] / teacher["documents_per_second"]
-    kept = student["accuracy"] / teacher["accuracy"]
+    found = figures.distilled
+    assert found is not None
+    teacher, student = found.teacher, found.distilled
+    faster = student.documents_per_second / teacher.documents_per_second
+    kept = student.accuracy.value / teacher.accuracy.value
     return (
-        f"The classifier of {found['student']} learned from what ships on {found['num_taught']:,} documents, "
-        f"{found['num_labels']:,} of them with labels. It keeps {kept:.1%} of its accuracy and says the same "
-        f"of {found['agreement']:.1%} of {found['num_documents']:,} test documents. On the machine of the "
-        f"run it labels {faster:,.1f} times as many a second. Its files, in data/distilled, have "
-        f"{student['num_bytes'] / 1e6:,.1f} MB in place of {teacher['num_bytes'] / 1e6:,.1f}."
+        f"The classifier of {found.student} learned from what ships on {found.num_taught:,} documents, "
+        f"{found.num_labels:,} of them labelled. It keeps {kept:.1%} of its accuracy and agrees with it on "
+        f"{found.agreement:.1%} of {found.num_documents:,} test documents. On the machine of the run it "
+        f"labels {faster:,.1f} times as many a second. Its files, in data/distilled, take "
+        f"{student.num_bytes / 1e6:,.1f} MB instead of {teacher.num_bytes / 1e6:,.1f}."
     )
 
 
@@ -207,36 +172,24 @@ def comparisons(figures: Figures) -> list[str]:
 
     Arms that are behind the base everywhere, at the same numbers of labels, share a sentence.
     """
-    first_arm, wrong = figures["sample_efficiency"]["base"], went_wrong(figures)
-    base = name_of(first_arm)
     behind_everywhere: dict[tuple[int, ...], list[str]] = {}
-    said = []
-    for arm, at_all_counts in above_base(figures).items():
-        by_count = {
-            count: each
-            for count, each in at_all_counts.items()
-            if not {(arm, count), (first_arm, count)} & wrong
-        }
-        if not by_count:
-            continue
-        ahead = [count for count, each in by_count.items() if each["difference_low"] > 0]
-        behind = [count for count, each in by_count.items() if each["difference_high"] < 0]
-        unclear = [count for count in by_count if count not in (*ahead, *behind)]
-        if len(ahead) == len(by_count):
-            behind_everywhere.setdefault(tuple(ahead), []).append(name_of(arm))
+    said, base = [], name_of(figures.curve.base)
+    for each in findings.standings(figures):
+        arm = name_of(each.arm)
+        if each.is_behind_everywhere:
+            behind_everywhere.setdefault(each.behind, []).append(arm)
             continue
         parts = [
             f"{first} is ahead of {second} with {_counts(counts)} labels"
-            for first, second, counts in ((base, name_of(arm), ahead), (name_of(arm), base, behind))
+            for first, second, counts in ((base, arm, each.behind), (arm, base, each.ahead))
             if counts
         ]
-        if unclear:
-            both = f"{base} and {name_of(arm)}"
-            parts.append(f"with {_counts(unclear)} labels there is no clear difference between {both}")
-        if ahead and behind:
-            low, high = sorted((ahead, behind))
-            if max(low) < min(high):
-                parts.append(f"they cross between {max(low):,} and {min(high):,}")
+        if each.unclear:
+            parts.append(
+                f"with {_counts(each.unclear)} labels there is no clear difference between {base} and {arm}"
+            )
+        if each.crossing is not None:
+            parts.append(f"they cross between {each.crossing[0]:,} and {each.crossing[1]:,}")
         said.append(_sentence(parts))
     return said + [
         _sentence([f"{base} is ahead of {listed(names)} with {_counts(counts)} labels"])
@@ -249,14 +202,9 @@ def label_curve(figures: Figures) -> list[str]:
     return [*labels_left_out(figures), *worse_than_fewer(figures), *restarts(figures)]
 
 
-def choosing(study: Mapping[str, Any]) -> str:
+def choosing(study: ChoosingStudy) -> str:
     """Tell what `headstart suggest --simulate` tried, and whether choosing saves labels."""
-    first, *later = study["counts"]
-    better = [
-        name
-        for name, by_count in study["above"].items()
-        if any(by_count[str(count)]["difference_high"] < 0 for count in later)
-    ]
+    better = findings.strategies_that_help(study)
     verdict = "None is clearly better than random choice: choosing saves nothing."
     if better:
         verdict = (
@@ -264,39 +212,30 @@ def choosing(study: Mapping[str, Any]) -> str:
             f"{listed(better)}."
         )
     return (
-        f"Labels chosen in rounds among {study['num_documents']:,} documents, the first {first:,} at random "
-        f"and the others by probes on the features of {study['headstart']}; error on "
-        f"{study['num_judged']:,} test documents, "
-        f"mean of {study['num_seeds']} first draws; in brackets the interval of the points above random "
-        f"choice. {verdict}"
+        f"Labels chosen in rounds among {study.num_documents:,} documents, the first {study.counts[0]:,} at "
+        f"random and the others by probes on the features of {study.headstart}; error on "
+        f"{study.num_judged:,} test documents, mean of {study.num_seeds} first draws; in brackets the "
+        f"interval of the points above random choice. {verdict}"
     )
 
 
 def chosen(figures: Figures) -> list[str]:
     """Tell for each arm that chooses its labels what that saved, beside the same arm with labels drawn."""
-    metrics, said = figures["sample_efficiency"], []
-    for arm in filter(is_chosen, metrics["arms"]):
-        name, _, start = arm.partition(":")
-        drawn = f"{name}:{CHOSEN[start]}"
-        above = by_arm(figures, "above", of=arm).get(drawn, {})
-        better = [count for count, each in above.items() if each["difference_low"] > 0]
-        if drawn not in metrics["arms"] or len(metrics["labels"]) < 2:
-            continue
-        if not better:
+    said = []
+    for each in findings.chosen_labels(figures):
+        if not each.better:
             said.append(
-                f"{name_of(drawn)}: choosing labels clearly saves none; at no number of labels are there "
-                "clearly fewer mistakes than with labels drawn at random."
+                f"{name_of(each.drawn)}: choosing labels clearly saves none; at no number of labels are "
+                "there clearly fewer mistakes than with labels drawn at random."
             )
             continue
-        needed = by_arm(figures, "labels_needed", of=drawn).get(arm, {})
         worth = [
-            f"{count:,} chosen labels are worth {number_of_labels(needed[count])} drawn at random"
-            for count in better
-            if count in needed
+            f"{count:,} chosen labels are worth {needed} drawn at random"
+            for count, needed in each.worth.items()
         ]
         said.append(
-            f"{name_of(drawn)}: with chosen labels there are clearly fewer mistakes at "
-            f"{listed([f'{count:,}' for count in better])}" + (f"; {listed(worth)}." if worth else ".")
+            f"{name_of(each.drawn)}: with chosen labels there are clearly fewer mistakes at "
+            f"{_counts(each.better)}" + (f"; {listed(worth)}." if worth else ".")
         )
     return said
 
@@ -320,75 +259,74 @@ def doubtful(study: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> s
 
 def in_context(figures: Figures) -> list[str]:
     """Tell what the arms that train nothing were asked, and what could not be asked; empty without any."""
-    if not (rows := in_context_rows(figures)) and not examples_left_out(figures):
+    rows, found = in_context_rows(figures), figures.curve.in_context
+    if not rows and not found.left_out:
         return []
-    majority = figures["sample_efficiency"]["in_context"]["majority_error"]
     said = [
         "A language model was asked, and nothing trained: how likely it finds the words of each class behind "
         "a text, in the template zero_shot.template. Before the text it was shown labelled examples, as many "
-        f"as the number of labels says. Always answering the largest class gets {majority:.1%} wrong."
+        f"as the number of labels says. Always answering the largest class gets {found.majority_error:.1%} "
+        "wrong."
     ]
-    if rows and all(row["error_high"] >= majority for row in rows):
+    if rows and all(row.point is None or row.point.error.high >= found.majority_error for row in rows):
         said.append("None of them is clearly better than that.")
     return said + [
-        f"{name_of(arm)} was not shown {int(count):,} examples: {reason}."
-        for arm, reasons in examples_left_out(figures).items()
-        for count, reason in sorted(reasons.items(), key=lambda each: int(each[0]))
+        f"{name_of(arm)} was not shown {count:,} examples: {reason}."
+        for arm, reasons in found.left_out.items()
+        for count, reason in reasons.items()
     ]
 
 
 def labels_left_out(figures: Figures) -> list[str]:
     """Numbers of labels that were asked for and could not be trained on; empty without any."""
     by_reason: dict[str, list[int]] = {}
-    for count, reason in figures["sample_efficiency"].get("left_out", {}).items():
-        by_reason.setdefault(reason, []).append(int(count))
-    return [
-        f"Left out: {_counts(sorted(counts))} labels, as {reason}." for reason, counts in by_reason.items()
-    ]
+    for count, reason in figures.curve.left_out.items():
+        by_reason.setdefault(reason, []).append(count)
+    return [f"Left out: {_counts(counts)} labels, as {reason}." for reason, counts in by_reason.items()]
 
 
 def worse_than_fewer(figures: Figures) -> list[str]:
     """Points that are clearly worse than one of the same arm with fewer labels; empty without any."""
-    found = figures["sample_efficiency"].get("worse_than_fewer", {})
     return [
-        f"{name_of(arm)} is clearly worse with {int(count):,} labels than with {fewer:,}: trainings went "
-        "wrong there, and comparisons and the labels saved leave this point out."
-        for arm, worse in found.items()
+        f"{name_of(arm)} is clearly worse with {count:,} labels than with {fewer:,}: trainings went wrong "
+        "there, and comparisons and the labels saved leave this point out."
+        for arm, worse in figures.curve.worse_than_fewer.items()
         for count, fewer in worse.items()
     ]
 
 
 def restarts(figures: Figures) -> list[str]:
-    """Trainings of the label curve that began anew, and those that never took off; empty without any."""
-    began, never = (_trainings(figures, name) for name in ("began_anew", "never_took_off"))
-    said = []
-    if began:
-        said.append(f"These trainings {_LEARNED_NOTHING} and began anew at half the rates: {began}.")
-    if never:
+    """Trainings of the label curve that restarted, and those that never took off; empty without any."""
+    curve, said = figures.curve, []
+    if curve.began_anew:
+        trainings = _trainings(figures, curve.began_anew)
+        said.append(f"These trainings {_LEARNED_NOTHING} and restarted at half the rates: {trainings}.")
+    if curve.never_took_off:
+        trainings = _trainings(figures, curve.never_took_off)
         said.append(
-            f"These trainings {_LEARNED_NOTHING} to the end, and count in the curve all the same: {never}."
+            f"These trainings {_LEARNED_NOTHING} to the end, and count in the curve all the same: "
+            f"{trainings}."
         )
     return said
 
 
-def _trainings(figures: Figures, name: str) -> str:
+def _trainings(figures: Figures, by_arm: ByArm[ByCount[int]]) -> str:
     """The number of such trainings, by arm and number of labels."""
-    metrics = figures["sample_efficiency"]
-    parts = []
-    for arm, by_count in by_arm(figures, name).items():
-        members = len(metrics["head_starts"][arm])
-        found = [
-            f"{count:,} labels ({num} of {members * metrics['curve'][arm][str(count)]['num_seeds']})"
-            for count, num in by_count.items()
-        ]
-        parts.append(f"{name_of(arm)} with {listed(found)}")
-    return "; ".join(parts)
+    curve = figures.curve
+
+    def total(arm: Arm, count: int) -> int:
+        return len(curve.head_starts[arm]) * curve.curve[arm][count].num_seeds
+
+    return "; ".join(
+        f"{name_of(arm)} with "
+        + listed([f"{count:,} labels ({num} of {total(arm, count)})" for count, num in by_count.items()])
+        for arm, by_count in by_arm.items()
+    )
 
 
 def never_predicted(figures: Figures) -> list[str]:
     """The classes that the classifier never answers; empty without any."""
-    actual, predicted = ({row[key] for row in figures.confusion} for key in ("actual", "predicted"))
-    never = sorted(shown_label(str(name)) for name in actual - predicted)
+    never = [shown_label(name) for name in findings.never_predicted(figures)]
     return [f"Never predicted: {listed(never)}."] if never else []
 
 
@@ -423,16 +361,13 @@ def of_classifiers(figures: Figures) -> list[str]:
 
 
 def cuts(figures: Figures) -> list[str]:
-    """The head starts that read only a part of at least a hundredth of the documents."""
-    shares = {
-        name: figures[f"finetune_classifier-{name}"].get("cut_share", 0) for name in figures.head_starts
-    }
-    cut = [f"{name} ({share:.0%})" for name, share in shares.items() if share >= _WORTH_SAYING]
-    if not cut:
+    """The head starts that truncate at least a hundredth of the documents."""
+    shares = [f"{share:.0%} ({name})" for name, share in findings.cut_shares(figures).items()]
+    if not shares:
         return []
     return [
-        f"Of documents longer than max_tokens these head starts read the first and the last half of that "
-        f"alone; so many training documents are longer: {listed(cut)}."
+        "Training documents longer than max_tokens, truncated to their first and last halves of it: "
+        f"{listed(shares)}."
     ]
 
 
@@ -467,6 +402,11 @@ def features_beside(figures: Figures, classifiers: Iterable[str]) -> list[str]:
     ]
 
 
+def networks(parts: Iterable[Arm]) -> list[str]:
+    """The head starts whose own classifiers are among the parts of a classifier."""
+    return [arm.source for arm in parts if arm.source is not None and arm.use is Use.NETWORK]
+
+
 def listed(names: Sequence[str]) -> str:
     """`a, b and c`."""
     *most, last = names
@@ -484,17 +424,17 @@ def _sentence(parts: Sequence[str]) -> str:
 
 def bands(figures: Figures) -> str:
     """The bands of the label curve, and what they cover."""
-    metrics = figures["sample_efficiency"]
-    over = f"{metrics['confidence']:.0%} bootstrap bands over test documents"
-    if metrics["num_seeds"] == 1:
+    curve = figures.curve
+    over = f"{curve.confidence:.0%} bootstrap bands over test documents"
+    if curve.num_seeds == 1:
         return f"{over}; there is one seed, so they do not cover its spread"
-    few = "; with so few seeds they are too narrow" if metrics["num_seeds"] < 5 else ""
-    return f"{over} and {metrics['num_seeds']} seeds{few}"
+    few = "; with so few seeds they are too narrow" if curve.num_seeds < 5 else ""
+    return f"{over} and {curve.num_seeds} seeds{few}"
 
 
 def leakage(figures: Figures) -> str:
     """One paragraph."""
-    found, metrics = figures["find_leaks"], figures["evaluate"]
+    found = figures["find_leaks"]
     if not found["num_leaked"]:
         return f"None of {found['num_test_documents']:,}."
     where = ", ".join(
@@ -504,11 +444,13 @@ def leakage(figures: Figures) -> str:
         f"{found['num_leaked']:,} of {found['num_test_documents']:,} ({found['share']:.1%}), "
         f"{found['num_exact']:,} word for word, {found['num_near']:,} nearly ({where})."
     )
-    judged = metrics.get("leakage", {})  # without labels there is no error to judge
-    if judged.get("action") == "drop":
+    if not figures.has_labels:  # there is no error to judge
+        return said
+    judged = figures.evaluate.leakage
+    if judged.action == "drop":
         return f"{said} All figures leave them out."
-    if "error_without" in judged:
-        said += f" Without them the classifier's error is {metrics['leakage']['error_without']:.1%}."
+    if judged.error_without is not None:
+        said += f" Without them the classifier's error is {judged.error_without:.1%}."
     return said
 
 
@@ -548,21 +490,22 @@ def left_out(figures: Figures) -> str:
 
 
 def search(figures: Figures) -> str:
-    metrics = figures["tune"]
-    best = metrics["best"]
-    states = ", ".join(f"{count} {state}" for state, count in metrics["states"].items() if count)
-    what = metrics["stage"] + ("" if metrics["labels"] is None else f" with {metrics['labels']:,} labels")
+    found = figures.search
+    assert found is not None
+    states = ", ".join(f"{count} {state}" for state, count in found.states.items() if count)
+    what = found.stage + ("" if found.labels is None else f" with {found.labels:,} labels")
     return (
-        f"{metrics['num_trials']} trials of {what} ({states}). "
-        f"The best, trial {best['trial']}: {metrics['measure']} {best['value']:.4f}, on validation text."
+        f"{found.num_trials} trials of {what} ({states}). The best, trial {found.best.trial}: "
+        f"{found.measure} {found.best.value:.4f}, on validation text."
     )
 
 
 def ablations(figures: Figures) -> str:
-    metrics = figures["ablate"]
+    found = figures.ablations
+    assert found is not None
     return (
-        f"Each trick switched off alone; seeds: {metrics['num_seeds']}; classifiers of "
-        f"{metrics['labels']:,} labels. If the interval lies above 0, the trick was worth having here."
+        f"Each trick switched off alone; seeds: {found.num_seeds}; classifiers of {found.labels:,} labels. "
+        "If the interval lies above 0, the trick was worth having here."
     )
 
 

@@ -6,75 +6,93 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.evaluation.drift import Moved
-from pipeline.project.params import FROZEN_STARTS
+from pipeline.figures.classifiers import CandidateFigures, Scores
+from pipeline.figures.estimates import Spent
+from pipeline.figures.studies import ChoosingStudy
+from pipeline.figures.sweeps import MeasuredClassifier
 from pipeline.report.figures import (
     FROZEN,
     TRAININGS,
     Figures,
-    above_base,
-    beside,
-    by_arm,
+    PointRow,
     by_importance,
     confusion_counts,
+    head_starts_of,
     labels_to_match,
+    milliseconds,
     name_of,
     with_teachers,
 )
 from pipeline.report.figures import in_context as in_context_rows
 from pipeline.report.figures import prices as prices_of_arms
-from pipeline.report.sentences import number_of_labels, shown_label
+from pipeline.report.sentences import shown_label
+from pipeline.settings.arm import BLEND, TFIDF, Arm
 
 Table = list[dict[str, str]]
 
 SAME = "-"  # an arm beside itself
 
 
-def error(row: Mapping[str, Any]) -> str:
-    """An error with its interval, if it has one."""
-    if "error_low" not in row:
-        return f"{row['error']:.1%}"
-    return f"{row['error']:.1%} ({row['error_low']:.1%} to {row['error_high']:.1%})"
-
-
-def point(row: Mapping[str, Any]) -> str:
+def point(row: PointRow) -> str:
     """A point of the label curve."""
-    if row["error"] is None:
+    if row.point is None:
         return "failed"
-    return f"{error(row)}, went wrong" if row["went_wrong"] else error(row)
+    return f"{row.point.error:.1%}, went wrong" if row.went_wrong else f"{row.point.error:.1%}"
 
 
-def cost(row: Mapping[str, Any]) -> dict[str, str]:
+def points(rows: Iterable[PointRow]) -> Table:
+    """The points of the label curve, one a row."""
+    return [
+        {
+            "arm": row.name,
+            "labels": f"{row.labels:,}",
+            "error (interval)": point(row),
+            "spread over seeds": ""
+            if row.point is None or row.point.std_over_seeds is None
+            else f"{row.point.std_over_seeds:.1%}",
+            "seeds": str(0 if row.point is None else row.point.num_seeds),
+        }
+        for row in rows
+    ]
+
+
+def cost(spent: Spent | None) -> dict[str, str]:
     """Wall-clock, core and GPU time; empty if it was not recorded."""
-    names = {"minutes": "seconds", "core minutes": "core_seconds", "GPU minutes": "gpu_seconds"}
-    spent = {column: row.get(name) for column, name in names.items()}
-    return {column: "" if seconds is None else f"{seconds / 60:.1f}" for column, seconds in spent.items()}
+    columns = ("minutes", "core minutes", "GPU minutes")
+    if spent is None:
+        return dict.fromkeys(columns, "")
+    seconds = (spent.seconds, spent.core_seconds, spent.gpu_seconds)
+    return {column: f"{each / 60:.1f}" for column, each in zip(columns, seconds, strict=True)}
 
 
 def classifiers(figures: Figures) -> Table:
     """All candidates, the one that ships first, and the majority class, with the cost of their training."""
-    metrics = figures["evaluate"]
-    shipped = metrics["shipped"]
-    names = sorted(metrics["candidates"], key=lambda name: name != shipped)
-    rows = {
-        f"{_candidate(name)} (ships)" if name == shipped else _candidate(name): {
-            **metrics["candidates"][name],
-            **_spent(figures, metrics["candidates"][name]["parts"]),
-        }
-        for name in names
-    }
-    rows["majority class"] = metrics["baselines"]["majority_class"]
-    scores = {"macro F1": "macro_f1", "log loss, nats": "log_loss", "calibration error": "calibration_error"}
-    return [
+    found = figures.evaluate
+    arms = sorted(found.candidates, key=lambda arm: arm != found.shipped)
+    rows = [
         {
-            "": name,
-            "error (interval)": error(row),
-            "on validation": _on_validation(row),
-            **{column: f"{row[score]:.3f}" if score in row else "" for column, score in scores.items()},
-            "ms a document": milliseconds(figures, row),
-            **cost(row),
+            "": f"{candidate_name(arm)} (ships)" if arm == found.shipped else candidate_name(arm),
+            **_scores(figures, found.candidates[arm]),
         }
-        for name, row in rows.items()
+        for arm in arms
     ]
+    majority = {
+        "": "majority class",
+        "error (interval)": f"{found.baselines.majority_class.error:.1%}",
+    }
+    return [*rows, {column: majority.get(column, "") for column in rows[0]}]
+
+
+def _scores(figures: Figures, found: CandidateFigures) -> dict[str, str]:
+    return {
+        "error (interval)": f"{found.error:.1%}",
+        "on validation": f"{found.validation.error:.1%}",
+        "macro F1": f"{found.macro_f1.value:.3f}",
+        "log loss, nats": f"{found.log_loss.value:.3f}",
+        "calibration error": f"{found.calibration_error:.3f}",
+        "ms a document": f"{milliseconds(figures, found):.2f}",
+        **cost(_spent(figures, found.parts)),
+    }
 
 
 def layers(study: Mapping[str, Any]) -> Table:
@@ -125,22 +143,16 @@ def forms(study: Mapping[str, Any]) -> Table:
     ]
 
 
-def choosing(study: Mapping[str, Any]) -> Table:
+def choosing(study: ChoosingStudy) -> Table:
     """Error by number of labels of each way to choose them; in brackets the interval above random choice."""
-    rows, middle = [], study["counts"][len(study["counts"]) // 2]
-    for name, by_count in study["curve"].items():
-        needed = study["needed"].get(name, {}).get(str(middle))
-        row = {
-            "strategy": name,
-            f"{middle:,} are worth, at random": number_of_labels(needed) if needed else "",
-        }
-        for count in map(str, study["counts"]):
-            row[f"{int(count):,}"] = f"{by_count[count]['error']:.1%}"
-            if (above := study["above"].get(name, {}).get(count)) is not None and count != str(
-                study["counts"][0]
-            ):
-                low, high = above["difference_low"], above["difference_high"]
-                row[f"{int(count):,}"] += f" ({100 * low:+.1f} to {100 * high:+.1f})"
+    rows, (first, *_), middle = [], study.counts, study.counts[len(study.counts) // 2]
+    for name, by_count in study.curve.items():
+        needed = study.needed.get(name, {}).get(middle)
+        row = {"strategy": name, f"{middle:,} are worth, at random": "" if needed is None else str(needed)}
+        for count in study.counts:
+            above = study.above.get(name, {}).get(count)
+            interval = "" if above is None or count == first else f" ({above.points.interval:+.1f})"
+            row[f"{count:,}"] = f"{by_count[count].error.value:.1%}{interval}"
         rows.append(row)
     return rows
 
@@ -194,64 +206,45 @@ def contexts(example: Mapping[str, Any], most: int = 4) -> Table:
     ]
 
 
-def _candidate(name: str) -> str:
-    return name_of(name) if name != "blend" else "blend of them"
+def candidate_name(arm: Arm) -> str:
+    return "blend of them" if arm == BLEND else name_of(arm)
 
 
-def _on_validation(row: Mapping[str, Any]) -> str:
-    return f"{row['validation']['error']:.1%}" if "validation" in row else ""
-
-
-def milliseconds(figures: Figures, row: Mapping[str, Any]) -> str:
-    """The time of a prediction. A probe's includes reading the document, which another stage timed."""
-    taken = row.get("milliseconds_per_document")
-    for part in row.get("parts", ()):
-        if taken is not None and part.partition(":")[2] in FROZEN_STARTS:
-            for name in _head_starts_of(figures, part):
-                taken += figures[f"read_features-{name}"]["milliseconds_per_document"]
-        elif taken is not None and part in figures.head_starts and (other := beside(figures, part)):
-            taken += figures[f"read_features-{other}"]["milliseconds_per_document"]
-    return "" if taken is None else f"{taken:.2f}"
-
-
-def _spent(figures: Figures, parts: Iterable[str]) -> dict[str, float | None]:
+def _spent(figures: Figures, parts: Iterable[Arm]) -> Spent | None:
     """The cost of all that the parts of a classifier needed, each once; None if it was not recorded."""
     trainings = {
-        each
+        each: None
         for part in parts
-        for each in with_teachers(figures, _head_starts_of(figures, part), _behind(part))
+        for each in with_teachers(figures, head_starts_of(figures, part), _behind(part))
     }
-    fitted = [figures["evaluate"]["candidates"][part] for part in parts if ":" in part or part == "tfidf"]
-    costs = [*(figures[each] for each in trainings), *fitted]
-    return {
-        name: sum(cost[name] for cost in costs) if all(name in cost for cost in costs) else None
-        for name in ("seconds", "core_seconds", "gpu_seconds")
-    }
+    fitted = [figures.evaluate.candidates[part].cost for part in parts]
+    costs = [*(spent_on(figures, each) for each in trainings), *(cost for cost in fitted if cost is not None)]
+    known = [cost for cost in costs if cost is not None]
+    return Spent.total(known) if len(known) == len(costs) else None
 
 
-def _head_starts_of(figures: Figures, part: str) -> Sequence[str]:
-    """Those that a single candidate's own trainings are of."""
-    if part in figures.head_starts:
-        return [part]
-    found: Sequence[str] = figures["evaluate"]["candidates"][part]["head_starts"]
-    return found
+def spent_on(figures: Figures, training: str) -> Spent | None:
+    """The cost of a stage of a head start; None if it was not recorded."""
+    found = figures[training]
+    names = Spent.model_fields
+    return Spent(**{name: found[name] for name in names}) if names.keys() <= found.keys() else None
 
 
-def _behind(part: str) -> Sequence[str]:
+def _behind(part: Arm) -> Sequence[str]:
     """The stages behind a single candidate: TF-IDF, a probe, or a head start's own classifier."""
-    if part == "tfidf":
+    if part == TFIDF:
         return ()
-    return FROZEN if part.partition(":")[2] in FROZEN_STARTS else TRAININGS
+    return FROZEN if part.use.is_frozen else TRAININGS
 
 
 def classes(figures: Figures) -> Table:
     """Each class: its test documents, how often it is predicted, and how well."""
     rows = []
     counts = confusion_counts(figures)
-    for name in dict.fromkeys(row["actual"] for row in counts):
-        actual = sum(row["documents"] for row in counts if row["actual"] == name)
-        predicted = sum(row["documents"] for row in counts if row["predicted"] == name)
-        right = sum(row["documents"] for row in counts if row["actual"] == row["predicted"] == name)
+    for name in dict.fromkeys(row.actual for row in counts):
+        actual = sum(row.documents for row in counts if row.actual == name)
+        predicted = sum(row.documents for row in counts if row.predicted == name)
+        right = sum(row.documents for row in counts if row.actual == row.predicted == name)
         rows.append({
             "class": shown_label(name),
             "documents": f"{actual:,}",
@@ -265,29 +258,33 @@ def classes(figures: Figures) -> Table:
 
 def distilled(figures: Figures) -> Table:
     """Compare what ships with its student, and with the same head start without a teacher."""
-    found, evaluated = figures["distil_classifier"], figures["evaluate"]
-    student = found["student"]
-    rows = {
-        f"{_candidate(evaluated['shipped'])} (ships)": found["teacher"],
-        f"{student}, taught by it": found["distilled"],
-        f"{student}, without it": evaluated["candidates"][student],
+    found, evaluated = figures.distilled, figures.evaluate
+    assert found is not None
+    rows: dict[str, Scores] = {
+        f"{candidate_name(evaluated.shipped)} (ships)": found.teacher,
+        f"{found.student}, taught by it": found.distilled,
+        f"{found.student}, without it": evaluated.candidates[Arm(found.student)],
     }
     return [
         {
             "": name,
-            "error (interval)": error(row),
-            "log loss, nats": f"{row['log_loss']:.3f}",
-            "documents a second": f"{row['documents_per_second']:,.0f}" if "num_bytes" in row else "",
-            "MB": f"{row['num_bytes'] / 1e6:,.1f}" if "num_bytes" in row else "",
+            "error (interval)": f"{row.error:.1%}",
+            "log loss, nats": f"{row.log_loss.value:.3f}",
+            **_use(row if isinstance(row, MeasuredClassifier) else None),
         }
         for name, row in rows.items()
     ]
 
 
+def _use(found: MeasuredClassifier | None) -> dict[str, str]:
+    return {
+        "documents a second": "" if found is None else f"{found.documents_per_second:,.0f}",
+        "MB": "" if found is None else f"{found.num_bytes / 1e6:,.1f}",
+    }
+
+
 def label_curve_cost(figures: Figures) -> Table:
-    metrics = figures["sample_efficiency"]
-    arms = dict.fromkeys([*metrics["arms"], *metrics["cost"]])
-    return [{"arm": name_of(arm), **cost(metrics["cost"][arm])} for arm in arms]
+    return [{"arm": name_of(arm), **cost(spent)} for arm, spent in figures.curve.cost.items()]
 
 
 def differences(figures: Figures) -> Table:
@@ -296,24 +293,24 @@ def differences(figures: Figures) -> Table:
         {
             "arm": name_of(arm),
             "labels": f"{count:,}",
-            "difference": f"{each['difference']:+.1%}",
-            "interval": f"{each['difference_low']:+.1%} to {each['difference_high']:+.1%}",
+            "difference": f"{each.value:+.1%}",
+            "interval": f"{each.interval:+.1%}",
         }
-        for arm, by_count in above_base(figures).items()
+        for arm, by_count in figures.curve.above_base.items()
         for count, each in by_count.items()
     ]
 
 
 def labels_needed(figures: Figures, count: int) -> Table:
     """How many labels each arm needs for the error that each other arm reaches with `count` labels."""
-    curve = by_arm(figures, "curve")
-    needed = {arm: by_arm(figures, "labels_needed", of=arm) for arm in curve}
-    others = [arm for arm in curve if any(count in row.get(arm, {}) for row in needed.values())]
+    curve = figures.curve
+    needed = {arm: curve.labels_needed.get(arm, {}) for arm in curve.curve}
+    others = [arm for arm in curve.curve if any(count in row.get(arm, {}) for row in needed.values())]
     return [
         {
             "": name_of(arm),
             **{
-                f"{name_of(other)}: {curve[other][count]['error']:.1%}": number_of_labels(row[other][count])
+                f"{name_of(other)}: {curve.curve[other][count].error.value:.1%}": str(row[other][count])
                 if count in row.get(other, {})
                 else SAME
                 if arm == other
@@ -331,28 +328,27 @@ def in_context(figures: Figures) -> Table:
     asked = in_context_rows(figures)
     if not asked:
         return []
-    titles = [f"{row['arm']}, {row['labels']:,} example{'s' * (row['labels'] != 1)}" for row in asked]
-    needed = [labels_to_match(figures, row["arm"], row["labels"]) for row in asked]
-    arms = [arm for arm in figures["sample_efficiency"]["arms"] if any(arm in each for each in needed)]
+    titles = [f"{row.name}, {row.labels:,} example{'s' * (row.labels != 1)}" for row in asked]
+    needed = [labels_to_match(figures, row.arm, row.labels) for row in asked]
+    arms = [arm for arm in figures.curve.arms if any(arm in each for each in needed)]
     rows = [{"": "error (interval)"} | dict(zip(titles, map(point, asked), strict=True))]
     for arm in arms:
-        cells = [number_of_labels(each[arm]) if arm in each else "" for each in needed]
+        cells = [str(each[arm]) if arm in each else "" for each in needed]
         rows.append({"": f"labels that {name_of(arm)} needs"} | dict(zip(titles, cells, strict=True)))
     return rows
 
 
 def prices(figures: Figures) -> Table:
     """The cheapest ways to ever lower errors."""
-    rows = sorted(prices_of_arms(figures), key=lambda row: row["core_minutes"])
     return [
         {
-            "cheapest way to": f"{row['error']:.1%}",
-            "arm": row["arm"],
-            "labels": f"{row['labels']:,}",
-            "core minutes": f"{row['core_minutes']:.2f}",
+            "cheapest way to": f"{row.error:.1%}",
+            "arm": row.name,
+            "labels": f"{row.labels:,}",
+            "core minutes": f"{row.core_minutes:.2f}",
         }
-        for row in rows
-        if row["cheapest"]
+        for row in sorted(prices_of_arms(figures), key=lambda row: row.core_minutes)
+        if row.is_cheapest
     ]
 
 
@@ -412,35 +408,34 @@ def corpora(figures: Figures) -> Table:
 
 def best_settings(figures: Figures) -> Table:
     """The search's best settings, the most important first."""
-    metrics = figures["tune"]
-    found, importance = metrics["best"]["settings"], metrics["importance"]
+    found = figures.search
+    assert found is not None
+    settings, importance = found.best.settings, found.importance
     return [
         {
             "setting": key,
-            "best": f"{found[key]:.4g}" if isinstance(found[key], float) else str(found[key]),
+            "best": f"{value:.4g}" if isinstance(value := settings[key], float) else str(value),
             "importance": f"{importance[key]:.0%}" if key in importance else "",
         }
-        for key in by_importance(figures)
+        for key in by_importance(found)
     ]
 
 
 def ablations(figures: Figures) -> Table:
     """The worth of each trick, in the unit of its measure; a trick that failed has no figures."""
+    assert figures.ablations is not None
     rows = []
-    for row in figures["ablate"]["rows"]:
-        form = ".1%" if row["measure"] == "test error" else ".3f"
-        signed = f"+{form}"
-        known, has_interval = row["difference"] is not None, row["difference_low"] is not None
+    for row in figures.ablations.rows:
+        form = ".1%" if row.measure == "test error" else ".3f"
         rows.append({
-            "trick": row["trick"],
-            "measure": row["measure"],
-            "with": format(row["with"], form) if known else "",
-            "without": format(row["without"], form) if known else "",
-            "difference": format(row["difference"], signed) if known else "",
-            "interval": f"{row['difference_low']:{signed}} to {row['difference_high']:{signed}}"
-            if has_interval else "",
-            "paper": row["paper"],
-            "source": row["source"],
-            "failure": row["failure"] or "",
+            "trick": row.trick,
+            "measure": row.measure,
+            "with": "" if row.with_it is None else format(row.with_it, form),
+            "without": "" if row.without is None else format(row.without, form),
+            "difference": "" if row.difference is None else format(row.difference, f"+{form}"),
+            "interval": "" if row.interval is None else format(row.interval, f"+{form}"),
+            "paper": row.paper,
+            "source": row.source,
+            "failure": row.failure or "",
         })  # fmt: skip
     return rows

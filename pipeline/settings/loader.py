@@ -39,15 +39,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def parsed(text: str) -> Any:
     """Parse YAML 1.2. Raises one of several errors if it is none."""
     from ruamel.yaml import YAML
-    from ruamel.yaml.scanner import ScannerError
 
-    fast, exact = YAML(typ="safe"), YAML(typ="safe", pure=True)
-    for yaml in (fast, exact):
-        yaml.Constructor = _with_positions(yaml.Constructor)
-    try:
-        return fast.load(text)
-    except ScannerError:  # libyaml does not know that `[vectors:probe]` is a list of one name in YAML 1.2
-        return exact.load(text)
+    yaml = YAML(typ="safe")
+    yaml.Constructor = _with_positions(yaml.Constructor)
+    return yaml.load(text)
 
 
 def _with_positions(constructor: type[Any]) -> type[Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pipeline.project.headstarts import ResolvedHeadStart
+from pipeline.settings.arm import Use
 from pipeline.settings.loader import flatten
 
 ULMFIT = "Howard & Ruder 2018, validation error on IMDb, %"
@@ -30,9 +31,14 @@ class Trick:
     without: Mapping[str, Any] = field(default_factory=dict)
     needs: Mapping[str, Any] = field(default_factory=dict)
     unless: Mapping[str, Any] = field(default_factory=dict)
-    start: Literal["", "general_lm", "target_lm_alone", "scratch"] = ""  # of the classifier
+    use: Use = Use.NETWORK  # of the head start, for the classifier
     paper: tuple[float, float] | None = None
     source: str = ""
+
+    @property
+    def in_paper(self) -> str:
+        """`with -> without`; empty if no paper says."""
+        return "" if self.paper is None else f"{self.paper[0]:g} -> {self.paper[1]:g}"
 
     def applies(self, head_start: ResolvedHeadStart) -> bool:
         """Whether the head start has what this one switches off."""
@@ -88,7 +94,7 @@ TRICKS = (
     Trick("concat pooling, not the last state", "classifier", {"pooling": "last"}, _CONCAT),
     Trick("concat pooling, not the mean", "classifier", {"pooling": "mean"}, _CONCAT),
     Trick("features of another head start", "classifier", {"beside": None}, unless={"beside": None}),
-    Trick("language-model fine-tuning", "classifier", start="general_lm", paper=(5.0, 6.99), source=ULMFIT),
-    Trick("general pretraining", "classifier", start="target_lm_alone", paper=(5.0, 5.63), source=ULMFIT),
-    Trick("any pretraining", "classifier", start="scratch", paper=(5.0, 9.93), source=ULMFIT),
+    Trick("language-model fine-tuning", "classifier", use=Use.GENERAL_LM, paper=(5.0, 6.99), source=ULMFIT),
+    Trick("general pretraining", "classifier", use=Use.TARGET_LM_ALONE, paper=(5.0, 5.63), source=ULMFIT),
+    Trick("any pretraining", "classifier", use=Use.SCRATCH, paper=(5.0, 9.93), source=ULMFIT),
 )  # fmt: skip

@@ -33,14 +33,15 @@ from pipeline.evaluation.blend import Share, blended
 from pipeline.evaluation.probe import ProbeClassifier, fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
+from pipeline.figures.estimates import Spent
 from pipeline.machine.cost import Cost
 from pipeline.project.params import Params
+from pipeline.settings.arm import TFIDF, Arm, Use
 from pipeline.stages._frozen_encoder import frozen_encoder
 from pipeline.training.beside import Beside
 from pipeline.training.cards import ModelCard, form_of
 from pipeline.training.classifier import chosen_documents, predict_logits
 
-TFIDF = "tfidf"
 _LOOKED_AT, _SHOWN = 500, 6  # test documents whose attention is counted, and those of them that are shown
 _LEAST_WEIGHT = 0.01  # a part of less is left out of a blend, for it costs as much as any other
 
@@ -137,37 +138,36 @@ class Data:
 class Candidate:
     """Probabilities (N, C) for validation and test documents, and what they cost."""
 
-    name: str
+    arm: Arm
     validation: np.ndarray
     test: np.ndarray
     seconds: float  # that the test documents took
-    parts: dict[str, Share]  # single candidates
+    parts: dict[Arm, Share]  # single candidates
     head_starts: Sequence[str]
-    cost: dict[str, float]  # of its fit, where it was fitted here
+    cost: Spent | None = None  # of its fit, if it was fitted here
     is_frozen: bool = False  # its head starts were not fine-tuned as classifiers
     write: Callable[[Path], None] = lambda folder: None
     explain: Callable[[int, int], list[tuple[str, float]]] | None = None  # (test document, label)
     looked_at: Callable[[], dict[str, Any]] | None = None  # by its attention pooling
 
     @property
-    def weights(self) -> dict[str, float]:
+    def weights(self) -> dict[Arm, float]:
         return {part: share.weight for part, share in self.parts.items()}
 
 
-def mixture(name: str, shares: Mapping[str, Share], found: Mapping[str, Candidate]) -> Candidate:
+def mixture(arm: Arm, shares: Mapping[Arm, Share], found: Mapping[Arm, Candidate]) -> Candidate:
     """A weighted mean of single candidates, without those of next to no weight."""
     used = {part: share for part, share in shares.items() if share.weight > _LEAST_WEIGHT}
     total = sum(share.weight for share in used.values())
     parts = {part: replace(share, weight=share.weight / total) for part, share in used.items()}
     members = [found[part] for part in parts]
     return Candidate(
-        name,
+        arm,
         blended([each.validation for each in members], list(parts.values())),
         blended([each.test for each in members], list(parts.values())),
         seconds=sum(each.seconds for each in members),
         parts=parts,
         head_starts=list(dict.fromkeys(name for each in members for name in each.head_starts)),
-        cost={},
         is_frozen=all(each.is_frozen for each in members),
     )
 
@@ -202,13 +202,12 @@ def network(params: Params, name: str, data: Data, classifiers: Path, features: 
         return _looked_at(model, card, tokens, Tokenizer.load(data.tokenizer_of(name)), data, test)
 
     return Candidate(
-        name,
+        Arm(name),
         validation,
         test,
         seconds,
-        {name: Share(1.0)},
+        {Arm(name): Share(1.0)},
         [name] if head.beside is None else [name, head.beside],
-        {},
         write=write,
         explain=explain,
         looked_at=None if model.attention is None else looked_at,
@@ -269,7 +268,7 @@ def probe(
     cost = Cost()
     fitted = fit_probe(pooled["train"], data.train.labels, classes, params.run.seed)
     return _frozen(
-        f"{name}:probe",
+        Arm(name, Use.PROBE),
         cost,
         lambda labelled: fitted.probabilities(pooled[labelled.split]),
         data,
@@ -287,7 +286,7 @@ def with_tfidf(
     cost = Cost()
     fitted = fit_joint(texts["train"], pooled["train"], data.train.labels, classes, params.run.seed)
     return _frozen(
-        f"{name}:with_tfidf",
+        Arm(name, Use.WITH_TFIDF),
         cost,
         lambda labelled: fitted.probabilities(texts[labelled.split], pooled[labelled.split]),
         data,
@@ -312,7 +311,7 @@ def tfidf(params: Params, data: Data) -> Candidate:
 
 
 def _frozen(
-    name: str,
+    arm: Arm,
     cost: Cost,
     probabilities: Callable[[Labelled], np.ndarray],
     data: Data,
@@ -320,12 +319,12 @@ def _frozen(
     write: Callable[[Path], None],
 ) -> Candidate:
     """A candidate whose fit, which `cost` has measured, is done."""
-    spent = dict(cost.spent())
+    spent = Spent(**cost.spent())
     validation, before = probabilities(data.validation), time.monotonic()
     test = probabilities(data.test)
     seconds = time.monotonic() - before
     return Candidate(
-        name, validation, test, seconds, {name: Share(1.0)}, head_starts, spent, is_frozen=True, write=write
+        arm, validation, test, seconds, {arm: Share(1.0)}, head_starts, spent, is_frozen=True, write=write
     )
 
 

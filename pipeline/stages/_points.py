@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.token_links import read_link, tokens_at
@@ -15,7 +15,8 @@ from pipeline.distributed.session import Session
 from pipeline.evaluation.in_context import Prompt, prompt_of, without_content
 from pipeline.machine.cost import total
 from pipeline.project.headstarts import ResolvedHeadStart, resolve
-from pipeline.project.params import CHOSEN, FROZEN_ARMS, IN_CONTEXT, Params
+from pipeline.project.params import Params
+from pipeline.settings.arm import Arm, Use
 from pipeline.settings.loader import overlay
 from pipeline.stages._trials import ClassifierPoint, InContextPoint, LogisticPoint, ModelPoint, Rounds
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
@@ -24,32 +25,15 @@ from pipeline.training.classifier import FewLabels, label_counts, make_classifie
 from pipeline.training.language_model import make_language_model_job
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 
-# What a network's weights come from.
-Start = Literal[
-    "target_lm",
-    "general_lm",
-    "target_lm_alone",
-    "scratch",
-    "probe",
-    "with_tfidf",
-    "probe_chosen",
-    "with_tfidf_chosen",
-    "in_context",
-]
-
 
 @dataclass(frozen=True)
 class Place:
     """A point of the curve."""
 
-    arm: str  # `ulmfit`, `ulmfit:scratch`, an ensemble or `tfidf`
+    arm: Arm
     num_labels: int
     seed: int
     key: str = "sample_efficiency.labels"  # dotted key that set the number of labels; error messages name it
-
-    @property
-    def start(self) -> Start:
-        return cast(Start, self.arm.partition(":")[2] or "target_lm")
 
 
 @dataclass(frozen=True)
@@ -64,13 +48,15 @@ class Inputs:
     def tokens_of(self, head_start: str, corpus: str = "target") -> Path:
         return tokens_at(self.tokens / head_start / f"{corpus}.json")
 
-    def start(self, start: Start, head_start: str) -> ModelFolder | None:
+    def start(self, use: Use, head_start: str) -> ModelFolder | None:
+        """The language model that a network begins with; None from scratch."""
         folders = {
-            "target_lm": self.target_lm / head_start,
-            "general_lm": self.general_lm / head_start,
-            "target_lm_alone": self.target_lm_alone.get(head_start),
+            Use.NETWORK: self.target_lm / head_start,
+            Use.IN_CONTEXT: self.target_lm / head_start,
+            Use.GENERAL_LM: self.general_lm / head_start,
+            Use.TARGET_LM_ALONE: self.target_lm_alone.get(head_start),
         }
-        folder = folders.get(start)
+        folder = folders.get(use)
         return ModelFolder.at(folder) if folder else None
 
 
@@ -106,7 +92,7 @@ def train_target_lm_alone(
         )
         return ModelPoint(trial, session.folder, job, params.run, session)
 
-    trial = f"{name}: target_lm_alone"
+    trial = str(Arm(name, Use.TARGET_LM_ALONE))
     spec = Spec(trial, identity, (f"tokens/{name}/target.json",), build, head_start.family.name)
     (outcome,) = sweep.outcomes([spec]).values()
     assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
@@ -119,23 +105,22 @@ def train_target_lm_alone(
 def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
     """The trainings of a point: one, or one for each member of an ensemble."""
     names = params.head_starts_of(place.arm)
-    if not names or place.start in FROZEN_ARMS:
+    if not names or place.arm.use.is_frozen:
         return [_logistic(place, names, params, inputs)]
-    if place.start == IN_CONTEXT:
+    if place.arm.use is Use.IN_CONTEXT:
         return [_in_context(place, resolve(params, names[0]), params, inputs)]
     return [_classifier(place, resolve(params, name), params, inputs) for name in names]
 
 
 def _logistic(place: Place, names: Sequence[str], params: Params, inputs: Inputs) -> Spec:
     """Logistic regression on head starts' frozen features, with TF-IDF beside them, or on TF-IDF alone."""
-    start: str = place.start if names else "tfidf"
-    kind = CHOSEN.get(start, start)
-    rounds = _rounds(params, inputs, place) if start in CHOSEN else None
-    trial = " ".join((*names, start, f"{place.num_labels} labels, seed {place.seed}"))
+    use = place.arm.use
+    rounds = _rounds(params, inputs, place) if use.chooses_labels else None
+    trial = " ".join((*names, use, f"{place.num_labels} labels, seed {place.seed}"))
     test_documents = params.sample_efficiency.test_documents
     labels_of = [*names, *params.run.headstarts][0]  # all head starts have the same documents and labels
     read = [file for name in names for file in (f"tokens/{name}/target.json", f"features/{name}")]
-    read += ["documents"] if kind != "probe" else []
+    read += ["documents"] if use.reads_tfidf else []
     assert not names or inputs.features is not None
     features = [(inputs.features / name).resolve() for name in names] if inputs.features else []
 
@@ -148,12 +133,12 @@ def _logistic(place: Place, names: Sequence[str], params: Params, inputs: Inputs
             place.seed,
             test_documents,
             features,
-            inputs.documents.resolve() if kind != "probe" else None,
+            inputs.documents.resolve() if use.reads_tfidf else None,
             rounds,
         )
 
     identity = {
-        "arm": kind,
+        "use": use.drawn,
         **({} if rounds is None else {"rounds": asdict(rounds)}),
         "labels": place.num_labels,
         "seed": place.seed,
@@ -171,11 +156,11 @@ def _rounds(params: Params, inputs: Inputs, place: Place) -> Rounds:
 
 
 def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
-    settings, start = params.sample_efficiency, place.start
+    settings, use = params.sample_efficiency, place.arm.use
     few = FewLabels(place.num_labels, key=place.key)
-    classifier = classifier_settings(head_start, start)
+    classifier = classifier_settings(head_start, use)
     assert classifier.beside is None or inputs.features is not None
-    name = f"{head_start.name} {start} {place.num_labels} labels, seed {place.seed}"
+    name = f"{head_start.name} {use} {place.num_labels} labels, seed {place.seed}"
 
     def build(session: Session) -> SweepTrial:
         job = make_classifier_job(
@@ -183,7 +168,7 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
             head_start.model,
             params.corpus.target.normalise,
             tokens=inputs.tokens_of(head_start.name),
-            start=inputs.start(start, head_start.name),
+            start=inputs.start(use, head_start.name),
             seed=place.seed,
             few_labels=few,
             features=inputs.features,
@@ -191,7 +176,7 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
         return ClassifierPoint(name, session.folder, job, params.run, session, settings.test_documents)
 
     identity: dict[str, Any] = {
-        "start": start,
+        "use": use,
         "labels": place.num_labels,
         "seed": place.seed,
         "test_documents": settings.test_documents,
@@ -200,9 +185,11 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
         "classifier": classifier.model_dump(exclude={"start", "max_labels"}),
     }
     read = [f"tokens/{head_start.name}/target.json"]
-    if start in ("target_lm", "general_lm"):
-        read.append(f"{start}/{head_start.name}")
-    elif start == "target_lm_alone":
+    if use is Use.NETWORK:
+        read.append(f"target_lm/{head_start.name}")
+    elif use is Use.GENERAL_LM:
+        read.append(f"general_lm/{head_start.name}")
+    elif use is Use.TARGET_LM_ALONE:
         identity["lm"] = settings_alone(head_start).dump()
         identity["lm_seed"] = params.run.seed
     if classifier.beside is not None:
@@ -216,7 +203,7 @@ def _in_context(place: Place, head_start: ResolvedHeadStart, params: Params, inp
     seed = place.seed if place.num_labels else 0
     name = f"{head_start.name} in_context {place.num_labels} labels, seed {seed}"
     prompt, free_of_content = prompt_for(params, inputs, head_start.name)
-    start = inputs.start("target_lm", head_start.name)
+    start = inputs.start(Use.IN_CONTEXT, head_start.name)
     assert start is not None
 
     def build(session: Session) -> SweepTrial:
@@ -236,7 +223,7 @@ def _in_context(place: Place, head_start: ResolvedHeadStart, params: Params, inp
         )
 
     identity = {
-        "arm": IN_CONTEXT,
+        "use": Use.IN_CONTEXT,
         "labels": place.num_labels,
         "seed": seed,
         "test_documents": test_documents,
@@ -257,9 +244,9 @@ def prompt_for(params: Params, inputs: Inputs, head_start: str) -> tuple[Prompt,
     return prompt, without_content(tokenizer, params.corpus.target.normalise)
 
 
-def classifier_settings(head_start: ResolvedHeadStart, start: Start) -> ClassifierTraining:
+def classifier_settings(head_start: ResolvedHeadStart, use: Use) -> ClassifierTraining:
     """Settings of a point's classifier."""
-    return head_start.scratch if start == "scratch" else head_start.few_labels
+    return head_start.scratch if use is Use.SCRATCH else head_start.few_labels
 
 
 def laid_over(params: Params, head_start: str, top: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,14 @@ from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard
 from pipeline.distributed.session import Session
 from pipeline.evaluation import label_curve
+from pipeline.figures.estimates import Interval
+from pipeline.figures.sweeps import Ablation, AblationFigures, NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
 from pipeline.project.stages import Stage
+from pipeline.settings.arm import Arm
 from pipeline.settings.loader import overlay, typed
 from pipeline.stages._ablations import TRICKS, Trick
 from pipeline.stages._points import (
@@ -68,7 +71,7 @@ def run(
     leaks: Path,
     out: Path,
     sweep: Sweep,
-) -> dict[str, Any]:
+) -> AblationFigures | NoTrials:
     """Train with all tricks, and without each one, over the seeds; report each difference with an interval.
 
     Language models are compared by their objective's first measure on the general validation text,
@@ -80,7 +83,7 @@ def run(
     if not params.ablate.seeds:
         with atomic_folder(out) as folder:
             write_csv(folder / "ledger.csv", [], ["trick"])
-        return {"key": sweep.key, "num_trials": 0}
+        return NoTrials(key=sweep.key)
     name = params.ablate.headstart
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(name)
@@ -111,14 +114,10 @@ def run(
     rows = _language_model_rows(tricks, outcomes, params)
     rows += _classifier_rows(tricks, outcomes, params, labelled, leaks)
     with atomic_folder(out) as folder:
-        write_csv(folder / "ledger.csv", rows)
-    return {
-        "key": sweep.key,
-        "headstart": name,
-        "labels": num_labels,
-        "num_seeds": len(params.ablate.seeds),
-        "rows": rows,
-    }
+        write_csv(folder / "ledger.csv", [_row(row) for row in rows])
+    return AblationFigures(
+        key=sweep.key, headstart=name, labels=num_labels, num_seeds=len(params.ablate.seeds), rows=rows
+    )
 
 
 def _same_weights(one: Checkpoint | Exception, other: Checkpoint | Exception) -> bool:
@@ -165,9 +164,8 @@ def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec
     settings = laid_over(params, name, {"few_labels": params.ablate.classifier})
     settings = overlay(settings, {"headstarts": {name: {"few_labels": trick.without}}})
     changed = typed(Params, settings, where="ablate")
-    arm = f"{name}:{trick.start}" if trick.start else name
     num_labels = num_labels_of(params.ablate.labels, open_shard(inputs.tokens_of(name), "train"))
-    (spec,) = specs_of(Place(arm, num_labels, seed, "ablate.labels"), changed, inputs)
+    (spec,) = specs_of(Place(Arm(name, trick.use), num_labels, seed, "ablate.labels"), changed, inputs)
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
 
     def build(session: Session) -> SweepTrial:
@@ -180,11 +178,26 @@ def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec
 # ------------------------------------------------------------------------------------------ figures
 
 
-def _row(trick: Trick, measure: str, **figures: Any) -> dict[str, Any]:
-    paper = "" if trick.paper is None else f"{trick.paper[0]:g} -> {trick.paper[1]:g}"
-    row: dict[str, Any] = {"trick": trick.name, "measure": measure, "paper": paper, "source": trick.source}
-    numbers = ("with", "without", "difference", "difference_low", "difference_high", "failure")
-    return row | {name: figures.get(name) for name in numbers}
+def _row(found: Ablation) -> dict[str, str | float | None]:
+    """A row of the ledger."""
+    return {
+        "trick": found.trick,
+        "measure": found.measure,
+        "paper": found.paper,
+        "source": found.source,
+        "with": found.with_it,
+        "without": found.without,
+        "difference": found.difference,
+        "difference_low": None if found.interval is None else found.interval.low,
+        "difference_high": None if found.interval is None else found.interval.high,
+        "failure": found.failure,
+    }
+
+
+def _failed(trick: Trick, measure: str, failure: str) -> Ablation:
+    return Ablation(
+        trick=trick.name, measure=measure, paper=trick.in_paper, source=trick.source, failure=failure
+    )
 
 
 def _failure(trick: Trick, base: Trick, outcomes: Mapping[tuple[str, int], Any], seeds: Sequence[int]) -> str:
@@ -194,7 +207,7 @@ def _failure(trick: Trick, base: Trick, outcomes: Mapping[tuple[str, int], Any],
 
 def _language_model_rows(
     tricks: Sequence[Trick], outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params
-) -> list[dict[str, Any]]:
+) -> list[Ablation]:
     """Differences paired by seed, with Student's interval; a single seed has no interval."""
     seeds, judged = params.ablate.seeds, resolve(params, params.ablate.headstart).objective.measures[0]
     measure, rows = judged.title, []
@@ -203,18 +216,25 @@ def _language_model_rows(
             continue
         failure = _failure(trick, _WITH_LM, outcomes, seeds)
         if failure:
-            rows.append(_row(trick, measure, failure=failure))
+            rows.append(_failed(trick, measure, failure))
             continue
         with_all, without = (
             np.array([_measured(outcomes[name, seed], judged.name) for seed in seeds])
             for name in (_WITH_LM.name, trick.name)
         )
         differences = without - with_all
-        low, high = _student(differences, params.sample_efficiency.confidence)
         rows.append(
-            _row(trick, measure, **{"with": float(with_all.mean())}, without=float(without.mean()),
-                 difference=float(differences.mean()), difference_low=low, difference_high=high)
-        )  # fmt: skip
+            Ablation(
+                trick=trick.name,
+                measure=measure,
+                paper=trick.in_paper,
+                source=trick.source,
+                with_it=float(with_all.mean()),
+                without=float(without.mean()),
+                difference=float(differences.mean()),
+                interval=_student(differences, params.sample_efficiency.confidence),
+            )
+        )
     return rows
 
 
@@ -223,14 +243,15 @@ def _measured(outcome: Checkpoint | Exception, name: str) -> float:
     return float(outcome.state["validation"][f"validation/{name}"])
 
 
-def _student(differences: np.ndarray, confidence: float) -> tuple[float | None, float | None]:
+def _student(differences: np.ndarray, confidence: float) -> Interval | None:
     from scipy.stats import t
 
     if len(differences) < 2:
-        return None, None
+        return None
     error = differences.std(ddof=1) / math.sqrt(len(differences))
     half = float(t.ppf((1 + confidence) / 2, len(differences) - 1) * error)
-    return float(differences.mean()) - half, float(differences.mean()) + half
+    mean = float(differences.mean())
+    return Interval(low=mean - half, high=mean + half)
 
 
 def _classifier_rows(
@@ -239,7 +260,7 @@ def _classifier_rows(
     params: Params,
     tokens: Path,
     leaks: Path,
-) -> list[dict[str, Any]]:
+) -> list[Ablation]:
     """Differences paired by seed and test document, bootstrapped over both."""
     settings, seeds = params.sample_efficiency, params.ablate.seeds
     test = open_shard(tokens, "test")
@@ -264,10 +285,21 @@ def _classifier_rows(
             continue
         failure = _failure(trick, _WITH, outcomes, seeds)
         if failure:
-            rows.append(_row(trick, "test error", failure=failure))
+            rows.append(_failed(trick, "test error", failure))
             continue
         table = {"with": {0: wrong(_WITH)}, "without": {0: wrong(trick)}}
-        found = label_curve.comparisons(label_curve.Errors(table, bootstrap), "with")["without"]["0"]
-        errors = {name: float(np.mean(list(points[0].values()))) for name, points in table.items()}
-        rows.append(_row(trick, "test error", **errors, **found))
+        found = label_curve.comparisons(label_curve.Errors(table, bootstrap), "with")["without"][0]
+        with_it, without = (float(np.mean(list(points[0].values()))) for points in table.values())
+        rows.append(
+            Ablation(
+                trick=trick.name,
+                measure="test error",
+                paper=trick.in_paper,
+                source=trick.source,
+                with_it=with_it,
+                without=without,
+                difference=found.value,
+                interval=found.interval,
+            )
+        )
     return rows

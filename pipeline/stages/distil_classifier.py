@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from pipeline.corpus.tokens import (
 )
 from pipeline.distributed.session import Session
 from pipeline.evaluation.metrics import classification_metrics
+from pipeline.figures.estimates import Spent
+from pipeline.figures.sweeps import DistilFigures, MeasuredClassifier, NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.identity.fingerprint import fingerprint_of
 from pipeline.inference.known import write_known
@@ -83,7 +85,7 @@ def run(
     leaks: Path,
     out: Path,
     sweep: Sweep,
-) -> dict[str, Any]:
+) -> DistilFigures | NoTrials:
     """Train the student on what the classifier says of all training and unlabelled text; compare the two.
 
     Raises ValueError where settings or inputs do not go together.
@@ -92,7 +94,7 @@ def run(
     if settings.student is None:
         with atomic_folder(out) as folder:  # DVC warns of an empty one
             (folder / _NONE_FILE).write_text("distil_classifier.student is null.\n", encoding="utf-8")
-        return {"key": sweep.key, "num_trials": 0}
+        return NoTrials(key=sweep.key)
     student = resolve(params, settings.student)
     starts = {"target_lm": target_lm / student.name, "general_lm": general_lm / student.name}
     trained = _settings_of(params, student)
@@ -127,16 +129,15 @@ def run(
     build(keys.session({})).export(outcome, out, [tokenizer])
     shutil.rmtree(folder, ignore_errors=True)
     write_known(out, tokens_at(link), documents, labelled, params.run.seed)
-    return {
-        "key": sweep.key,
-        "num_trials": 1,
-        "student": student.name,
-        "num_labels": len(labelled),
-        "num_taught": lesson.num_documents,
-        "validation": outcome.state["validation"],
-        **total(taught, outcome.state),
+    return DistilFigures(
+        key=sweep.key,
+        student=student.name,
+        num_labels=len(labelled),
+        num_taught=lesson.num_documents,
+        validation=outcome.state["validation"],
+        cost=Spent(**total(taught, outcome.state)),
         **_compared(params, classifier, out, documents, tokens_at(link), leaks),
-    }
+    )
 
 
 def _settings_of(params: Params, student: ResolvedHeadStart) -> ClassifierTraining:
@@ -228,25 +229,41 @@ def _probabilities(predictor: Predictor, texts: Sequence[str]) -> tuple[np.ndarr
 # --------------------------------------------------------------------------------------- comparison
 
 
+class _Comparison(TypedDict):
+    """How both do on the test documents, and how often they agree."""
+
+    teacher: MeasuredClassifier
+    distilled: MeasuredClassifier
+    agreement: float
+    num_documents: int
+
+
 def _compared(
     params: Params, teacher: Path, student: Path, documents: Path, tokens: Path, leaks: Path
-) -> dict[str, Any]:
-    """How both do on the test documents: error, speed and size, and how often they agree."""
+) -> _Comparison:
     test = open_shard(tokens, "test")
     chosen = np.flatnonzero(test.labels != UNLABELLED)
     if params.leakage.action == "drop":
         chosen = chosen[~np.isin(chosen, leaked_documents(leaks))]
     texts = read_texts(documents, "test")
     read, labels_N = [texts[k] for k in chosen], test.labels[chosen].astype(np.int64)
-    found, said = {}, {}
-    for name, folder in (("teacher", teacher), ("distilled", student)):
+
+    def measured(folder: Path) -> tuple[MeasuredClassifier, np.ndarray]:
         predictor = Predictor.load(folder)
         rounds = [_probabilities(predictor, read) for _ in range(_ROUNDS)]
-        said[name] = rounds[0][0]
-        found[name] = {
-            **classification_metrics(labels_N, said[name], params.evaluate, params.run.seed),
-            "documents_per_second": len(read) / min(seconds for _, seconds in rounds),
-            "num_bytes": sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
-        }
-    agreement = float((said["teacher"].argmax(1) == said["distilled"].argmax(1)).mean())
-    return {**found, "agreement": agreement, "num_documents": len(read)}
+        said = rounds[0][0]
+        scores = classification_metrics(labels_N, said, params.evaluate, params.run.seed)
+        figures = MeasuredClassifier(
+            **dict(scores),
+            documents_per_second=len(read) / min(seconds for _, seconds in rounds),
+            num_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
+        )
+        return figures, said.argmax(1)
+
+    (ours, said), (theirs, said_by_student) = measured(teacher), measured(student)
+    return {
+        "teacher": ours,
+        "distilled": theirs,
+        "agreement": float((said == said_by_student).mean()),
+        "num_documents": len(read),
+    }

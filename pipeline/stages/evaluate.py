@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,24 @@ from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.text_parts import readable
 from pipeline.evaluation import metrics as evaluation
 from pipeline.evaluation import trust
-from pipeline.evaluation.blend import BLEND, Share, blended, choose, fit_blend
+from pipeline.evaluation.blend import Share, blended, choose, fit_blend
 from pipeline.evaluation.settings import Evaluate
+from pipeline.figures.classifiers import (
+    Baselines,
+    CandidateFigures,
+    EvaluateFigures,
+    Leakage,
+    Rival,
+    Validation,
+)
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.inference.known import reference_of
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import PAIR, Params
 from pipeline.project.stages import Stage
+from pipeline.settings.arm import BLEND, TFIDF, Arm
 from pipeline.stages._candidates import (
-    TFIDF,
     Candidate,
     Data,
     evenly,
@@ -70,7 +78,7 @@ def run(
     leaks: Path,
     out: Path,
     classifier: Path,
-) -> dict[str, Any]:
+) -> EvaluateFigures:
     """Choose on validation documents, ship into `classifier`; write tables for plots into the folder `out`.
 
     Raises:
@@ -78,62 +86,57 @@ def run(
     """
     data = Data.of(params, tokens, documents, leaks)
     candidates = _single_candidates(params, data, classifiers, features, target_lm)
-    found = {each.name: each for each in candidates}
+    found = {each.arm: each for each in candidates}
     for name, members in params.trained_ensembles().items():
-        found[name] = mixture(name, {member: Share(1 / len(members)) for member in members}, found)
-    settings, seed = params.evaluate, params.run.seed
+        found[Arm(name)] = mixture(Arm(name), {Arm(each): Share(1 / len(members)) for each in members}, found)
+    settings, seed, labels = params.evaluate, params.run.seed, data.test.labels
     choice = choose(
-        {name: each.validation for name, each in found.items()},
+        {arm: each.validation for arm, each in found.items()},
         data.validation.labels,
         settings,
         seed,
-        blend_of=[each.name for each in candidates],
+        blend_of=[each.arm for each in candidates],
     )
     found[BLEND] = mixture(BLEND, choice.shares, found)
-    shipped = found[settings.ship or choice.name]
-    temperature, validation = _calibrated(choice.judged[shipped.name], data.validation.labels, seed)
+    shipped = found[choice.arm if settings.ship is None else settings.ship]
+    temperature, validation = _calibrated(choice.judged[shipped.arm], data.validation.labels, seed)
     uncalibrated, shipped = shipped, replace(shipped, test=tempered(shipped.test, temperature))
-    found[shipped.name] = shipped
-    judged = {each.name: each for each in choice.candidates}
-    metrics: dict[str, Any] = {
-        "num_documents": len(data.test.labels),
-        "num_validation_documents": len(data.validation.labels),
-        "shipped": shipped.name,
-        "forced": settings.ship is not None,
-        "parts": shipped.weights,
-        "temperatures": {part: share.temperature for part, share in shipped.parts.items()},
-        "temperature": temperature,
-        "log_loss_without_temperature": evaluation.log_loss(data.test.labels, uncalibrated.test),
-        **evaluation.classification_metrics(data.test.labels, shipped.test, settings, seed),
-    }
-    metrics["candidates"] = {
-        name: {
-            **evaluation.classification_metrics(data.test.labels, found[name].test, settings, seed),
-            **found[name].cost,
-            "head_starts": found[name].head_starts,
-            "parts": found[name].weights,
-            "is_frozen": found[name].is_frozen,
-            "milliseconds_per_document": found[name].seconds / len(data.test.labels) * 1000,
-            "validation": {key: value for key, value in asdict(judged[name]).items() if key != "name"},
-        }
-        for name in judged
-    }
-    unseen = _unseen(data)
-    metrics["trust"] = trust.figures(
-        validation, shipped.test[unseen], data.test.labels[unseen], data.label_names,
-        most_wrong=settings.most_wrong, coverages=settings.label_sets, certainty=settings.confidence,
+    found[shipped.arm] = shipped
+    unseen, baselines = _unseen(data), _baselines(found, shipped, data, params)
+    figures = EvaluateFigures(
+        **dict(evaluation.classification_metrics(labels, shipped.test, settings, seed)),
+        num_documents=len(labels),
+        num_validation_documents=len(data.validation.labels),
+        shipped=shipped.arm,
+        forced=settings.ship is not None,
+        parts=shipped.weights,
+        temperatures={part: share.temperature for part, share in shipped.parts.items()},
+        temperature=temperature,
+        log_loss_without_temperature=evaluation.log_loss(labels, uncalibrated.test),
+        candidates={
+            arm: _candidate(found[arm], judged, found.get(TFIDF), data, params)
+            for arm, judged in choice.candidates.items()
+        },
+        trust=trust.figures(
+            validation, shipped.test[unseen], labels[unseen], data.label_names,
+            most_wrong=settings.most_wrong, coverages=settings.label_sets, certainty=settings.confidence,
+        ),
+        baselines=baselines,
+        leakage=_leakage(found, shipped, data, params),
+        warnings=_warnings(baselines, shipped.arm),
+        blend_without=_blends_without(shipped, candidates, data, params) if shipped.arm == BLEND else {},
     )  # fmt: skip
-    metrics |= _baselines(metrics, found, shipped, data, params)
-    metrics["warnings"] = _warnings(metrics["baselines"], shipped.name)
-    if shipped.name == BLEND:
-        metrics["blend_without"] = _blends_without(shipped, candidates, data, params)
     _write_tables(out, shipped, found, data, settings)
-    write = {each.name: each.write for each in candidates}
     ship(
-        classifier, shipped.name, shipped.parts, write, temperature, validation,
+        classifier,
+        str(shipped.arm),
+        {str(part): share for part, share in shipped.parts.items()},
+        {str(each.arm): each.write for each in candidates},
+        temperature,
+        validation,
         further=lambda folder: write_reference(folder, _reference(folder, data, seed)),
-    )  # fmt: skip
-    return metrics
+    )
+    return figures
 
 
 def _single_candidates(
@@ -152,18 +155,18 @@ def _single_candidates(
 
 
 def _write_tables(
-    out: Path, shipped: Candidate, found: Mapping[str, Candidate], data: Data, settings: Evaluate
+    out: Path, shipped: Candidate, found: Mapping[Arm, Candidate], data: Data, settings: Evaluate
 ) -> None:
     """Write the tables that the report and DVC draw, and the probabilities for test documents."""
     labels, probs = data.test.labels, shipped.test
     wrong = evaluation.confident_errors(labels, probs, settings.confident_errors)
     errors = [_error(place, shipped, found, data) for place in wrong]
-    attention = {name: each.looked_at() for name, each in found.items() if each.looked_at is not None}
+    attention = {str(arm): each.looked_at() for arm, each in found.items() if each.looked_at is not None}
     with atomic_folder(out) as folder:
         write_csv(folder / "confusion.csv", evaluation.confusion(labels, probs, data.label_names))
         table = evaluation.calibration_table(labels, probs, settings.calibration_bins)
         write_csv(folder / "calibration.csv", table)
-        write_csv(folder / "risk_coverage.csv", _risk_coverage(found, shipped.name, data))
+        write_csv(folder / "risk_coverage.csv", _risk_coverage(found, shipped.arm, data))
         np.save(folder / "probabilities.npy", probs.astype(np.float32))
         (folder / "errors.json").write_text(json.dumps(errors, ensure_ascii=False), encoding="utf-8")
         (folder / "attention.json").write_text(json.dumps(attention, ensure_ascii=False), encoding="utf-8")
@@ -196,86 +199,107 @@ def _unseen(data: Data) -> np.ndarray:
     return unseen if unseen.any() else np.ones(len(unseen), dtype=bool)
 
 
-def _risk_coverage(found: Mapping[str, Candidate], shipped: str, data: Data) -> list[dict[str, Any]]:
+def _risk_coverage(found: Mapping[Arm, Candidate], shipped: Arm, data: Data) -> list[dict[str, str | float]]:
     """Error by share of the unseen test documents that is labelled; of TF-IDF, too."""
-    rows, unseen = [], _unseen(data)
-    for name in dict.fromkeys((shipped, *([TFIDF] if TFIDF in found else []))):
-        judged = trust.Judged.of(found[name].test[unseen], data.test.labels[unseen])
+    rows: list[dict[str, str | float]] = []
+    unseen = _unseen(data)
+    for arm in dict.fromkeys((shipped, *([TFIDF] if TFIDF in found else []))):
+        judged = trust.Judged.of(found[arm].test[unseen], data.test.labels[unseen])
         coverage, error = trust.risk_coverage(judged)
         rows += [
-            {"classifier": name, "coverage": coverage[k], "error": error[k]}
+            {"classifier": str(arm), "coverage": coverage[k], "error": error[k]}
             for k in evenly(len(coverage), _MOST_DRAWN)
         ]
     return rows
 
 
-def _baselines(
-    metrics: Mapping[str, Any],
-    found: Mapping[str, Candidate],
-    shipped: Candidate,
-    data: Data,
-    params: Params,
-) -> dict[str, Any]:
-    """Figures of the largest class and TF-IDF, each candidate against TF-IDF, and those without leaks."""
+def _candidate(
+    found: Candidate, validation: Validation, tfidf: Candidate | None, data: Data, params: Params
+) -> CandidateFigures:
     settings, seed, labels = params.evaluate, params.run.seed, data.test.labels
+    return CandidateFigures(
+        **dict(evaluation.classification_metrics(labels, found.test, settings, seed)),
+        head_starts=list(found.head_starts),
+        parts=found.weights,
+        is_frozen=found.is_frozen,
+        milliseconds_per_document=found.seconds / len(labels) * 1000,
+        cost=found.cost,
+        validation=validation,
+        tfidf_above=None
+        if tfidf is None
+        else evaluation.error_above(labels, tfidf.test, found.test, settings, seed),
+    )
+
+
+def _baselines(found: Mapping[Arm, Candidate], shipped: Candidate, data: Data, params: Params) -> Baselines:
+    """The largest class and TF-IDF, beside what ships."""
     counts = np.bincount(data.train.labels, minlength=len(data.label_names))
-    largest = np.tile(np.eye(len(counts))[counts.argmax()], (len(labels), 1))
-    majority: dict[str, float] = {
-        "error": float((labels != counts.argmax()).mean()),
-        **evaluation.error_above(labels, largest, shipped.test, settings, seed),
-    }
-    baselines: dict[str, Any] = {"majority_class": majority}
-    leakage: dict[str, Any] = {"num_leaked": data.num_leaked, "action": params.leakage.action}
+    largest = np.tile(np.eye(len(counts))[counts.argmax()], (len(data.test.labels), 1))
+
+    def rival(probs: np.ndarray) -> Rival:
+        return _rival(probs, shipped, data, params)
+
+    return Baselines(
+        majority_class=rival(largest), tfidf=rival(found[TFIDF].test) if TFIDF in found else None
+    )
+
+
+def _rival(probs: np.ndarray, shipped: Candidate, data: Data, params: Params) -> Rival:
+    labels = data.test.labels
+    return Rival(
+        error=float((probs.argmax(1) != labels).mean()),
+        above=evaluation.error_above(labels, probs, shipped.test, params.evaluate, params.run.seed),
+    )
+
+
+def _leakage(found: Mapping[Arm, Candidate], shipped: Candidate, data: Data, params: Params) -> Leakage:
+    """Leaked test documents, and the errors without them if there are some and others."""
     unseen = ~np.isin(data.test.documents, data.leaked)
-    leaks_matter = bool(unseen.any() and not unseen.all())
-    if leaks_matter:
-        leakage["error_without"] = float((shipped.test.argmax(1) != labels)[unseen].mean())
-    if TFIDF in found:
-        tfidf = found[TFIDF].test
-        for name, each in metrics["candidates"].items():
-            each["tfidf_above"] = evaluation.error_above(labels, tfidf, found[name].test, settings, seed)
-        above = metrics["candidates"][shipped.name]["tfidf_above"]
-        baselines[TFIDF] = {**metrics["candidates"][TFIDF], **above}
-        if leaks_matter:
-            leakage["tfidf_error_without"] = float((tfidf.argmax(1) != labels)[unseen].mean())
-    return {"baselines": baselines, "leakage": leakage}
+
+    def error_without(candidate: Candidate | None) -> float | None:
+        if candidate is None or not unseen.any() or unseen.all():
+            return None
+        return float((candidate.test.argmax(1) != data.test.labels)[unseen].mean())
+
+    return Leakage(
+        num_leaked=data.num_leaked,
+        action=params.leakage.action,
+        error_without=error_without(shipped),
+        tfidf_error_without=error_without(found.get(TFIDF)),
+    )
 
 
-def _warnings(baselines: Mapping[str, Mapping[str, float]], shipped: str) -> list[str]:
+def _warnings(baselines: Baselines, shipped: Arm) -> list[str]:
     """Reasons not to use what ships; empty without any."""
-    others = {
-        "majority_class": "always answering the largest class",
-        TFIDF: "TF-IDF with logistic regression",
-    }
+    rivals = {"always answering the largest class": baselines.majority_class}
+    if baselines.tfidf is not None and shipped != TFIDF:
+        rivals["TF-IDF with logistic regression"] = baselines.tfidf
     return [
-        f"what ships is not clearly better than {name}, which gets {baselines[key]['error']:.1%} wrong"
-        for key, name in others.items()
-        if key in baselines and key != shipped and baselines[key]["above_low"] <= 0
+        f"what ships is not clearly better than {name}, which gets {rival.error:.1%} wrong"
+        for name, rival in rivals.items()
+        if not rival.above.is_clearly_more
     ]
 
 
 def _blends_without(
     blend: Candidate, candidates: Sequence[Candidate], data: Data, params: Params
-) -> dict[str, dict[str, float]]:
-    """For each head start in the blend: the error of a blend fitted without it, and the difference."""
-    labels, found = data.test.labels, {}
+) -> dict[str, Rival]:
+    """For each head start in the blend: a blend fitted without it."""
+    found = {}
     for name in blend.head_starts:
         others = [each for each in candidates if name not in each.head_starts]
-        if not others:
-            continue
-        shares = fit_blend(np.stack([each.validation for each in others]), data.validation.labels)
-        test = blended([each.test for each in others], shares)
-        above = evaluation.error_above(labels, test, blend.test, params.evaluate, params.run.seed)
-        found[name] = {"error": float((test.argmax(1) != labels).mean()), **above}
+        if others:
+            shares = fit_blend(np.stack([each.validation for each in others]), data.validation.labels)
+            found[name] = _rival(blended([each.test for each in others], shares), blend, data, params)
     return found
 
 
-def _error(place: int, shipped: Candidate, found: Mapping[str, Candidate], data: Data) -> dict[str, Any]:
+def _error(place: int, shipped: Candidate, found: Mapping[Arm, Candidate], data: Data) -> dict[str, Any]:
     """A wrong prediction with its text, explained by the part of most weight that can be."""
     document, probs = int(data.test.documents[place]), shipped.test[place]
     label = int(probs.argmax())
-    parts = sorted(shipped.parts, key=lambda name: -shipped.parts[name].weight)
-    explain = next((found[name].explain for name in parts if found[name].explain is not None), None)
+    parts = sorted(shipped.parts, key=lambda part: -shipped.parts[part].weight)
+    explain = next((found[part].explain for part in parts if found[part].explain is not None), None)
     return {
         "actual": data.label_names[data.test.labels[place]],
         "predicted": data.label_names[label],

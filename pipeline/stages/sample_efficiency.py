@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +12,16 @@ from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import UNLABELLED, open_shard, read_info
 from pipeline.evaluation import label_curve
 from pipeline.evaluation.in_context import why_too_many
+from pipeline.figures.classifiers import Leakage
+from pipeline.figures.estimates import ByCount, Spent
+from pipeline.figures.label_curve import ByArm, CurvePoint, InContext, LabelCurveFigures, LabelsNeeded
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.machine.cost import total
 from pipeline.project.headstarts import resolve
-from pipeline.project.params import FROZEN_ARMS, Params, is_in_context
+from pipeline.project.params import Params
 from pipeline.project.stages import Stage
+from pipeline.settings.arm import Arm, Use
 from pipeline.stages._points import (
     Inputs,
     Place,
@@ -67,7 +70,7 @@ def run(
     leaks: Path,
     out: Path,
     sweep: Sweep,
-) -> dict[str, Any]:
+) -> LabelCurveFigures:
     """Train every arm at every number of labels and seed, except points trained before; draw the curve.
 
     The subsets of the labels are nested, stratified and the same for all arms that train. Numbers of labels
@@ -82,7 +85,8 @@ def run(
     arms = params.trained_arms(num_texts)
     counts, left_out = label_counts(settings.labels, open_shard(labelled, "train"))
     places = [Place(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
-    shown, too_many = _shown(filter(is_in_context, params.arms(num_texts)), params, inputs)
+    asked = [arm for arm in params.arms(num_texts) if arm.use is Use.IN_CONTEXT]
+    shown, too_many = _shown(asked, params, inputs)
     places += [
         Place(arm, count, seed)
         for arm, each in shown.items()
@@ -90,13 +94,13 @@ def run(
         for seed in (settings.seeds if count else settings.seeds[:1])  # without examples nothing is drawn
     ]
     alone = {
-        place.arm: train_target_lm_alone(params, params.head_starts_of(place.arm)[0], tokens, sweep)
-        for place in {place.arm: place for place in places if place.start == "target_lm_alone"}.values()
+        arm: train_target_lm_alone(params, arm.source, tokens, sweep)
+        for arm in arms
+        if arm.use is Use.TARGET_LM_ALONE and arm.source is not None
     }
     shared_cost = {arm: cost for arm, (_, cost) in alone.items()}
-    inputs = replace(
-        inputs, target_lm_alone={arm.partition(":")[0]: folder for arm, (folder, _) in alone.items()}
-    )
+    folders = {arm.source: folder for arm, (folder, _) in alone.items() if arm.source is not None}
+    inputs = replace(inputs, target_lm_alone=folders)
     specs = {place: specs_of(place, params, inputs) for place in places}
     # Two arms may share a training: that of an ensemble's member is that of the head start.
     found = sweep.outcomes(list({spec.name: spec for each in specs.values() for spec in each}.values()))
@@ -106,39 +110,44 @@ def run(
     leaked_N = np.isin(tested, leaked_documents(leaks))
     kept_N = ~leaked_N if params.leakage.action == "drop" else np.ones(len(labels_N), bool)
     points = [
-        _figures(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
+        _measured(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
     ]
-    metrics = _metrics(points, counts, [*arms, *shown], params, shared_cost)
-    metrics["in_context"] |= {
-        "left_out": too_many,
-        "majority_error": 1 - float(np.bincount(labels_N[kept_N]).max() / kept_N.sum()),
-    }
-    metrics["left_out"] = {str(count): reason for count, reason in left_out.items()}
-    metrics["key"] = sweep.key
-    metrics["leakage"] = {"num_leaked": int(leaked_N.sum()), "action": params.leakage.action}
+    figures = figures_of(
+        points,
+        counts,
+        [*arms, *shown],
+        params,
+        shared_cost=shared_cost,
+        left_out=left_out,
+        not_shown=too_many,
+        majority_error=1 - float(np.bincount(labels_N[kept_N]).max() / kept_N.sum()),
+        leakage=Leakage(num_leaked=int(leaked_N.sum()), action=params.leakage.action),
+        key=sweep.key,
+    )
+    drawn = figures.curve | figures.in_context.curve
     sweep.log_points(
-        {f"error/{arm}": {int(count): each["error"] for count, each in curve.items()}
-         for arm, curve in (metrics["curve"] | metrics["in_context"]["curve"]).items()}
+        {f"error/{arm}": {count: point.error.value for count, point in row.items()}
+         for arm, row in drawn.items()}
     )  # fmt: skip
     with atomic_folder(out) as folder:
         write_csv(folder / "points.csv", [_row(point) for point in points])
-        write_csv(folder / "curve.csv", _curve_rows(metrics["curve"] | metrics["in_context"]["curve"]))
-    return metrics
+        write_csv(folder / "curve.csv", _curve_rows(drawn))
+    return figures
 
 
 # ------------------------------------------------------------------------------------------- trials
 
 
 def _shown(
-    arms: Iterable[str], params: Params, inputs: Inputs
-) -> tuple[dict[str, list[int]], dict[str, dict[str, str]]]:
+    arms: Iterable[Arm], params: Params, inputs: Inputs
+) -> tuple[dict[Arm, list[int]], dict[Arm, dict[int, str]]]:
     """The numbers of examples that each of these arms can be shown, and why it cannot be shown others."""
-    shown: dict[str, list[int]] = {}
-    too_many: dict[str, dict[str, str]] = {}
+    shown: dict[Arm, list[int]] = {}
+    too_many: dict[Arm, dict[int, str]] = {}
     for arm in arms:
         (name,) = params.head_starts_of(arm)
         prompt, _ = prompt_for(params, inputs, name)
-        start = inputs.start("target_lm", name)
+        start = inputs.start(arm.use, name)
         assert start is not None
         context = shapes_of(start.card())[1].context
         train = open_shard(inputs.tokens_of(name), "train")
@@ -150,7 +159,7 @@ def _shown(
             for count in sorted(params.zero_shot.examples)
         }
         shown[arm] = [count for count, reason in why.items() if reason is None]
-        if reasons := {str(count): reason for count, reason in why.items() if reason is not None}:
+        if reasons := {count: reason for count, reason in why.items() if reason is not None}:
             too_many[arm] = reasons
     return shown, too_many
 
@@ -165,101 +174,118 @@ def _check(tokens: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Figures:
+class Measured:
+    """A point of the curve with one seed."""
+
     place: Place
     wrong_N: np.ndarray | None  # None where the point failed
     failure: str
-    cost: Mapping[str, float] | None = None
+    cost: Spent | None = None
     began_anew: int = 0  # trainings that did so, of an ensemble of several
     never_took_off: int = 0
 
 
-def _figures(
+def _measured(
     place: Place, outcomes: Sequence[Checkpoint | Exception], labels_N: np.ndarray, kept_N: np.ndarray
-) -> Figures:
+) -> Measured:
     whole = [outcome for outcome in outcomes if isinstance(outcome, Checkpoint)]
     failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     if failed:
-        return Figures(place, None, str(failed[0]))
+        return Measured(place, None, str(failed[0]))
     wrong = (probabilities_of(whole).argmax(1) != labels_N)[kept_N].astype(np.float64)
     states = [outcome.state for outcome in whole]
-    return Figures(
+    return Measured(
         place,
         wrong,
         "",
-        total(*states),
+        Spent(**total(*states)),
         began_anew=sum(state.get("restarts", 0) > 0 for state in states),  # only networks' states have it
         never_took_off=sum(not state.get("took_off", True) for state in states),
     )
 
 
-def _metrics(
-    points: Sequence[Figures],
+def figures_of(
+    points: Sequence[Measured],
     counts: Sequence[int],
-    arms: Sequence[str],
+    arms: Sequence[Arm],
     params: Params,
-    shared_cost: Mapping[str, Mapping[str, float]],
-) -> dict[str, Any]:
-    """`shared_cost` is the cost of language models that only one arm needs."""
+    *,
+    shared_cost: Mapping[Arm, Mapping[str, float]],
+    left_out: dict[int, str],
+    not_shown: dict[Arm, dict[int, str]],
+    majority_error: float,
+    leakage: Leakage,
+    key: str,
+) -> LabelCurveFigures:
+    """The curve, its comparisons and its cost.
+
+    Args:
+        shared_cost: of language models that only one arm needs.
+        left_out: why so many labels could not be trained on.
+        not_shown: why an arm that trains nothing could not be shown so many examples.
+    """
     settings = params.sample_efficiency
-    wrong: dict[str, dict[int, dict[int, np.ndarray]]] = {}
+    wrong: dict[Arm, dict[int, dict[int, np.ndarray]]] = {}
     for point in points:
         if point.wrong_N is not None:
-            arm = wrong.setdefault(point.place.arm, {})
-            arm.setdefault(point.place.num_labels, {})[point.place.seed] = point.wrong_N
+            by_count = wrong.setdefault(point.place.arm, {})
+            by_count.setdefault(point.place.num_labels, {})[point.place.seed] = point.wrong_N
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
-    asked = [arm for arm in arms if is_in_context(arm)]
+    asked = [arm for arm in arms if arm.use is Use.IN_CONTEXT]
+    trained = [arm for arm in arms if arm.use is not Use.IN_CONTEXT]
     errors = label_curve.Errors({arm: each for arm, each in wrong.items() if arm not in asked}, bootstrap)
     together = label_curve.Errors(wrong, bootstrap, may_rise=asked)
-    trained = [arm for arm in arms if arm not in asked]
-    costs = {
-        arm: total(
-            *(point.cost for point in points if point.place.arm == arm and point.cost),
-            *([shared_cost[arm]] if arm in shared_cost else []),
-        )
-        for arm in arms
-    }
-    return {
-        "base": trained[0],
-        "arms": trained,
-        "head_starts": {arm: params.head_starts_of(arm) for arm in arms},
-        "beside": {arm: others for arm in arms if (others := _beside(params, arm))},
-        "labels": list(counts),
-        "num_seeds": len(settings.seeds),
-        "confidence": settings.confidence,
-        "num_test_documents": next(len(point.wrong_N) for point in points if point.wrong_N is not None),
-        "curve": label_curve.curve(errors),
-        "above": {arm: label_curve.comparisons(errors, arm) for arm in trained if arm in wrong},
-        "labels_needed": _labels_needed(errors, errors.wrong, errors.wrong),
-        "in_context": {
-            "curve": label_curve.curve(together, [arm for arm in asked if arm in wrong]),
-            "labels_needed": _labels_needed(together, errors.wrong, [arm for arm in asked if arm in wrong]),
-        },
-        "worse_than_fewer": {arm: worse for arm in errors.wrong if (worse := errors.worse_than_fewer(arm))},
-        "began_anew": _counted(points, "began_anew"),
-        "never_took_off": _counted(points, "never_took_off"),
-        "cost": costs,
-        "core_seconds": {arm: _core_seconds(points, arm, shared_cost.get(arm, {})) for arm in arms},
-        "failed": {
+    answered = [arm for arm in asked if arm in wrong]
+    return LabelCurveFigures(
+        base=trained[0],
+        arms=trained,
+        head_starts={arm: params.head_starts_of(arm) for arm in arms},
+        beside={arm: others for arm in arms if (others := _beside(params, arm))},
+        labels=list(counts),
+        num_seeds=len(settings.seeds),
+        confidence=settings.confidence,
+        num_test_documents=next(len(point.wrong_N) for point in points if point.wrong_N is not None),
+        curve=label_curve.curve(errors),
+        above={arm: label_curve.comparisons(errors, arm) for arm in trained if arm in wrong},
+        labels_needed=_labels_needed(errors, errors.wrong, errors.wrong),
+        in_context=InContext(
+            curve=label_curve.curve(together, answered),
+            labels_needed=_labels_needed(together, errors.wrong, answered),
+            left_out=not_shown,
+            majority_error=majority_error,
+        ),
+        worse_than_fewer={arm: worse for arm in errors.wrong if (worse := errors.worse_than_fewer(arm))},
+        began_anew=_counted(points, lambda point: point.began_anew),
+        never_took_off=_counted(points, lambda point: point.never_took_off),
+        cost={arm: _cost(points, arm, shared_cost.get(arm)) for arm in arms},
+        core_seconds={arm: _core_seconds(points, arm, shared_cost.get(arm, {})) for arm in arms},
+        failed={
             f"{point.place.arm} {point.place.num_labels} labels, seed {point.place.seed}": point.failure
             for point in points
             if point.failure
         },
-    }
+        left_out=left_out,
+        key=key,
+        leakage=leakage,
+    )
 
 
-def _beside(params: Params, arm: str) -> list[str]:
+def _cost(points: Sequence[Measured], arm: Arm, shared: Mapping[str, float] | None) -> Spent:
+    spent = [point.cost for point in points if point.place.arm == arm and point.cost is not None]
+    return Spent.total([*spent, *([] if shared is None else [Spent(**total(shared))])])
+
+
+def _beside(params: Params, arm: Arm) -> list[str]:
     """The head starts whose features an arm's networks read beside their own."""
-    start = Place(arm, 0, 0).start
-    if start in FROZEN_ARMS or is_in_context(arm):
+    if arm.use.is_frozen or arm.use is Use.IN_CONTEXT:
         return []
-    settings = [classifier_settings(resolve(params, name), start) for name in params.head_starts_of(arm)]
+    settings = [classifier_settings(resolve(params, name), arm.use) for name in params.head_starts_of(arm)]
     return list(dict.fromkeys(each.beside for each in settings if each.beside is not None))
 
 
 def _labels_needed(
-    errors: label_curve.Errors, arms: Iterable[str], others: Collection[str]
-) -> dict[str, dict[str, Any]]:
+    errors: label_curve.Errors[Arm], arms: Iterable[Arm], others: Collection[Arm]
+) -> dict[Arm, dict[Arm, dict[int, LabelsNeeded]]]:
     """For each pair of arms: how many labels the first needs for the second's error at each count."""
     pairs = {
         arm: {other: label_curve.labels_needed(errors, arm, other) for other in others if other != arm}
@@ -269,42 +295,52 @@ def _labels_needed(
     return {arm: row for arm, row in known.items() if row}
 
 
-def _counted(points: Sequence[Figures], what: str) -> dict[str, dict[str, int]]:
+def _counted(points: Sequence[Measured], number_of: Callable[[Measured], int]) -> dict[Arm, dict[int, int]]:
     """The number of such trainings by arm and number of labels, where there are any."""
-    table: dict[str, dict[str, int]] = {}
+    table: dict[Arm, dict[int, int]] = {}
     for point in points:
-        if num := getattr(point, what):
+        if num := number_of(point):
             by_count = table.setdefault(point.place.arm, {})
-            count = str(point.place.num_labels)
-            by_count[count] = by_count.get(count, 0) + num
+            by_count[point.place.num_labels] = by_count.get(point.place.num_labels, 0) + num
     return table
 
 
-def _core_seconds(points: Sequence[Figures], arm: str, shared: Mapping[str, float]) -> dict[str, float]:
+def _core_seconds(points: Sequence[Measured], arm: Arm, shared: Mapping[str, float]) -> dict[int, float]:
     """Mean core time of a training, by number of labels, and that of a language model that only it needs."""
     before = shared.get("core_seconds", 0.0)
     spent: dict[int, list[float]] = {}
     for point in points:
-        if point.place.arm == arm and point.cost:
-            spent.setdefault(point.place.num_labels, []).append(point.cost["core_seconds"])
-    return {str(count): before + float(np.mean(each)) for count, each in sorted(spent.items())}
+        if point.place.arm == arm and point.cost is not None:
+            spent.setdefault(point.place.num_labels, []).append(point.cost.core_seconds)
+    return {count: before + float(np.mean(each)) for count, each in spent.items()}
 
 
-def _row(point: Figures) -> dict[str, Any]:
+Cells = dict[str, str | int | float | None]  # of a row of CSV
+
+
+def _row(point: Measured) -> Cells:
     return {
-        "arm": point.place.arm,
+        "arm": str(point.place.arm),
         "labels": point.place.num_labels,
         "seed": point.place.seed,
         "error": "" if point.wrong_N is None else point.wrong_N.mean(),
-        "seconds": round(point.cost["seconds"], 1) if point.cost else "",
-        "core_seconds": round(point.cost["core_seconds"], 1) if point.cost else "",
+        "seconds": "" if point.cost is None else round(point.cost.seconds, 1),
+        "core_seconds": "" if point.cost is None else round(point.cost.core_seconds, 1),
         "failure": point.failure,
     }
 
 
-def _curve_rows(curve: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def _curve_rows(curve: ByArm[ByCount[CurvePoint]]) -> list[Cells]:
     return [
-        {"arm": arm, "labels": int(count), **figures}
-        for arm, counts in curve.items()
-        for count, figures in counts.items()
+        {
+            "arm": str(arm),
+            "labels": count,
+            "error": point.error.value,
+            "error_low": point.error.low,
+            "error_high": point.error.high,
+            "std_over_seeds": point.std_over_seeds,
+            "num_seeds": point.num_seeds,
+        }
+        for arm, by_count in curve.items()
+        for count, point in by_count.items()
     ]

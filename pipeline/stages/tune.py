@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from pipeline.distributed.sampling import TrialResult, importances
 from pipeline.distributed.search import Objective, search
 from pipeline.distributed.settings import Tune
+from pipeline.figures.sweeps import BestTrial, NoTrials, SearchFigures, SearchTrial
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.identity.fingerprint import fingerprint_of
@@ -46,7 +46,7 @@ def run(
     features: Path,
     out: Path,
     sweep: Sweep,
-) -> dict[str, Any]:
+) -> SearchFigures | NoTrials:
     """Search; write `best.yaml`, for `headstart use`, and all trials into the folder `out`.
 
     Raises ValueError for a key that does not exist, or a range that holds a value it must not have.
@@ -55,7 +55,7 @@ def run(
     if not settings.num_trials:
         with atomic_folder(out) as folder:
             _write_trials(folder / "trials.csv", [], list(settings.ranges))
-        return {"key": sweep.key, "num_trials": 0}
+        return NoTrials(key=sweep.key)
     head_start = resolve(params, settings.headstart)
     judged = head_start.objective.measures[0]
     measures = {
@@ -93,33 +93,34 @@ def run(
     with atomic_folder(out) as folder:
         _write_best(folder / "best.yaml", best, params, measure, jobs.num_labels)
         _write_trials(folder / "trials.csv", tried, list(settings.ranges))
-    return {
-        "key": sweep.key,
-        "num_trials": len(tried),
-        "headstart": name,
-        "stage": settings.stage,
-        "labels": jobs.num_labels,
-        "measure": measure,
-        "best": {"trial": best.number, "value": best.value, "settings": dict(best.values)},
-        "states": {
+    assert best.value is not None
+    return SearchFigures(
+        key=sweep.key,
+        num_trials=len(tried),
+        headstart=name,
+        stage=settings.stage,
+        labels=jobs.num_labels,
+        measure=measure,
+        best=BestTrial(trial=best.number, value=best.value, settings=dict(best.values)),
+        states={
             state: sum(trial.state == state for trial in tried)
             for state in ("finished", "stopped early", "failed")
         },
-        "importance": importances(settings.ranges, tried),
-        "logarithmic": [key for key, each in settings.ranges.items() if each.log],
-        "trials": [_figures(trial) for trial in tried],
-    }
+        importance=importances(settings.ranges, tried),
+        logarithmic=[key for key, each in settings.ranges.items() if each.log],
+        trials=[_figures(trial) for trial in tried],
+    )
 
 
-def _figures(trial: TrialResult) -> dict[str, Any]:
-    return {
-        "trial": trial.number,
-        "value": trial.value,
-        "percent": trial.percent,
-        "state": trial.state,
-        "failure": trial.failure,
-        "settings": dict(trial.values),
-    }
+def _figures(trial: TrialResult) -> SearchTrial:
+    return SearchTrial(
+        trial=trial.number,
+        value=trial.value,
+        percent=trial.percent,
+        state=trial.state,
+        failure=trial.failure,
+        settings=dict(trial.values),
+    )
 
 
 def _number_of_trials(settings: Tune) -> int:

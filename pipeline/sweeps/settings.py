@@ -7,10 +7,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipeline.evaluation.acquisition import Strategy
+from pipeline.settings.arm import ArmSetting
 from pipeline.settings.section import Count, Distinct, NonNegative, NumLabels, Positive, Section, Seed
-
-# A head start, an ensemble, `tfidf`, or a head start with what else it starts from: `ulmfit:scratch`.
-Arm = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:[a-z_]+)?$")]
 
 
 class Choosing(Section):
@@ -22,7 +20,7 @@ class Choosing(Section):
 
 class SampleEfficiency(Section):
     # The others are compared with the first that trains.
-    arms: Annotated[list[Arm], Field(min_length=1), Distinct]
+    arms: Annotated[list[ArmSetting], Field(min_length=1), Distinct]
     labels: Annotated[list[NumLabels], Field(min_length=1), Distinct]  # those that cannot be are left out
     seeds: Annotated[list[Seed], Field(min_length=1), Distinct]
     classifier: dict[str, Any]  # laid over finetune_classifier of each head start

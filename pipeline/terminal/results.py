@@ -16,7 +16,7 @@ def result_line(stage: str, metrics: Mapping[str, Any], seconds: float) -> str:
 def said_of(metrics: Mapping[str, Any]) -> str:
     """The result in a few words; none for a stage that has but work to show."""
     if "shipped" in metrics:
-        return f"ships {metrics['shipped']}, {metrics['error']:.1%} of test documents wrong"
+        return f"ships {metrics['shipped']}, {metrics['error']['value']:.1%} of test documents wrong"
     if "law" in metrics:
         check = metrics["check"]
         told = (

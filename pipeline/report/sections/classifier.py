@@ -11,7 +11,7 @@ from pipeline.report.section import Chart, Heading, Paragraph, Section, paragrap
 
 
 def section(figures: Figures) -> Section:
-    num_documents = figures["evaluate"]["num_documents"]
+    num_documents = figures.evaluate.num_documents
     num_classes = figures["prepare-target"]["num_classes"]
     blocks = [
         Paragraph(f"On {num_documents:,} test documents of {num_classes} classes:"),
@@ -27,8 +27,11 @@ def section(figures: Figures) -> Section:
 
 def _confusion(figures: Figures) -> Chart:
     counts = data.confusion_counts(figures)
-    columns = ("actual", "predicted", "documents")
-    numbers = [{name: str(row[name]) for name in columns} for row in counts if row["documents"]]
+    numbers = [
+        {"actual": row.actual, "predicted": row.predicted, "documents": str(row.documents)}
+        for row in counts
+        if row.documents
+    ]
     return Chart(
         "confusion",
         partial(charts.confusion, counts),

@@ -8,7 +8,7 @@ from pipeline.report.section import Paragraph, Section, table
 
 
 def section(figures: Figures) -> Section | None:
-    if figures.get("distil_classifier") is None:
+    if figures.distilled is None:
         return None
     blocks = (Paragraph(sentences.distilled(figures)), table(tables.distilled(figures)))
     return Section("distilled", "Distilled", blocks, in_summary=True)

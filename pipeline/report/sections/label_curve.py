@@ -6,7 +6,7 @@ from functools import partial
 
 from pipeline.report import charts, sentences, tables
 from pipeline.report import figures as data
-from pipeline.report.figures import Figures, Row, name_of
+from pipeline.report.figures import Figures, PointRow, name_of
 from pipeline.report.section import (
     Block,
     Bullets,
@@ -38,24 +38,13 @@ def section(figures: Figures) -> Section:
 
 
 def _curve(figures: Figures) -> Chart:
-    metrics = figures["sample_efficiency"]
     rows = [*data.label_curve(figures), *data.in_context(figures)]
-    numbers = [
-        {
-            "arm": row["arm"],
-            "labels": f"{row['labels']:,}",
-            "error (interval)": tables.point(row),
-            "spread over seeds": "" if row["std_over_seeds"] is None else f"{row['std_over_seeds']:.1%}",
-            "seeds": str(row["num_seeds"]),
-        }
-        for row in rows
-    ]
     bands = sentences.bands(figures)
     return Chart(
         "label-curve",
-        partial(charts.label_curve, rows, metrics["confidence"]),
-        f"Error on {metrics['num_test_documents']:,} test documents by number of labels, with {bands}.",
-        numbers=table(numbers),
+        partial(charts.label_curve, rows, figures.curve.confidence),
+        f"Error on {figures.curve.num_test_documents:,} test documents by number of labels, with {bands}.",
+        numbers=table(tables.points(rows)),
         instead=(table(_by_count(figures)), Paragraph(f"With {bands}.")),
         picture="label_curve",
     )
@@ -63,21 +52,22 @@ def _curve(figures: Figures) -> Chart:
 
 def _by_count(figures: Figures) -> list[dict[str, str]]:
     """The label curve's errors, an arm a row."""
-    num_seeds = figures["sample_efficiency"]["num_seeds"]
     rows: dict[str, dict[str, str]] = {}
     for row in data.label_curve(figures):
-        rows.setdefault(row["arm"], {"labels": row["arm"]})[f"{row['labels']:,}"] = _point(row, num_seeds)
+        cells = rows.setdefault(row.name, {"labels": row.name})
+        cells[f"{row.labels:,}"] = _point(row, figures.curve.num_seeds)
     return [*rows.values()]
 
 
-def _point(row: Row, num_seeds: int) -> str:
-    some = f", {row['num_seeds']} of {num_seeds} seeds" if 0 < row["num_seeds"] < num_seeds else ""
-    return f"{tables.point(row)}{some}"
+def _point(row: PointRow, num_seeds: int) -> str:
+    said = tables.point(row)
+    if row.point is None or row.point.num_seeds == num_seeds:
+        return said
+    return f"{said}, {row.point.num_seeds} of {num_seeds} seeds"
 
 
 def _differences(figures: Figures) -> list[Block]:
-    metrics = figures["sample_efficiency"]
-    base, counts = name_of(metrics["base"]), [f"{count:,} labels" for count in metrics["labels"]]
+    base, counts = name_of(figures.curve.base), [f"{count:,} labels" for count in figures.curve.labels]
     rows: dict[str, dict[str, str]] = {}
     for row in tables.differences(figures):
         cells = rows.setdefault(row["arm"], {"": row["arm"], **dict.fromkeys(counts, "")})
@@ -91,7 +81,7 @@ def _differences(figures: Figures) -> list[Block]:
 
 def _labels_needed(figures: Figures) -> list[Block]:
     """The labels that each arm needs for the error that each other has with most labels; then with fewer."""
-    most, *fewer = sorted(figures["sample_efficiency"]["labels"], reverse=True)
+    most, *fewer = sorted(figures.curve.labels, reverse=True)
     needed = table(tables.labels_needed(figures, most), is_matrix=True)
     if not needed.rows:
         return []
@@ -120,7 +110,7 @@ def _in_context(figures: Figures) -> list[Block]:
 
 
 def _failed(figures: Figures) -> list[Block]:
-    failed = figures["sample_efficiency"]["failed"]
+    failed = figures.curve.failed
     if not failed:
         return []
     return [

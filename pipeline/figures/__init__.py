@@ -1,0 +1,1 @@
+"""What stages report, typed from where it is measured to where it is shown."""
