@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.prepare_memory import make_corpus, params_of
+from benchmarks.prepare_memory import make_corpus, project_of
 from benchmarks.side_by_side import Contestant, arguments_of, compare, markdown, publish, spread
 
 
@@ -71,10 +71,10 @@ def make(folder: Path, text: str, size_mb: float) -> None:
 
     corpus = folder / "corpus.parquet"
     make_corpus(text, "parquet", size_mb, corpus)
-    params = params_of("parquet", corpus)
+    project = project_of("parquet", corpus)
     documents = folder / "documents"
-    prepare.run(params, corpus="general", out=documents / "general")
-    train_tokenizer.run(params, tokenizer="pieces", documents=documents, out=folder / "pieces")
+    prepare.run(project, corpus="general", out=documents / "general")
+    train_tokenizer.run(project, tokenizer="pieces", documents=documents, out=folder / "pieces")
 
 
 if __name__ == "__main__":

@@ -22,11 +22,10 @@ _TRIAL_STEPS = 20
 
 
 def job_of(name: str, tokens: Path, epochs: float, seed: int) -> Any:
-    from pipeline.project.headstarts import resolve
-    from pipeline.project.params import load
+    from pipeline.project.project import Project
     from pipeline.training.language_model import make_language_model_job
 
-    head_start = resolve(load(ROOT / "params.yaml"), name)
+    head_start = Project.load(ROOT / "params.yaml").head_starts[name]
     settings = head_start.pretrain_lm
     training = settings.training.model_copy(update={"epochs": epochs, "evaluations_per_epoch": 1})
     return make_language_model_job(

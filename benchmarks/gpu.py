@@ -49,8 +49,7 @@ from pipeline.artifacts.model_folder import ModelFolder, export_model, load_clas
 from pipeline.corpus.tokens import TokenShard, open_shard
 from pipeline.machine.cost import Cost
 from pipeline.objectives.lookup import objective_of
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import Params, checked
+from pipeline.project.project import Project
 from pipeline.settings.arm import Use
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import finetune_classifier, finetune_lm, pretrain_lm
@@ -341,24 +340,24 @@ def _penn_treebank(folder: Path) -> tuple[TrainingText, TokenShard]:
 
 def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train for some minutes more, and return what the finished trainings reached."""
-    params, name, folder = _imdb_params(arguments), arguments.headstart, arguments.out / "imdb"
+    project, name, folder = _imdb_project(arguments), arguments.headstart, arguments.out / "imdb"
     general, target = arguments.tokens / "general", arguments.tokens / "target"
     models = {stage: folder / f"{stage}-model" for stage in _IMDB_STAGES}
     makers: dict[str, Callable[[], LanguageModelJob | ClassifierJob]] = {
         "pretrain_lm": lambda: pretrain_lm.job(
-            params, tokens=general, headstart=name, out=models["pretrain_lm"]
+            project, tokens=general, headstart=name, out=models["pretrain_lm"]
         ),
         "finetune_lm": lambda: finetune_lm.job(
-            params, tokens=target, start=models["pretrain_lm"], headstart=name, out=models["finetune_lm"]
+            project, tokens=target, start=models["pretrain_lm"], headstart=name, out=models["finetune_lm"]
         ),
         "finetune_classifier": lambda: finetune_classifier.job(
-            params, tokens=target, target_lm=models["finetune_lm"], general_lm=models["pretrain_lm"],
+            project, tokens=target, target_lm=models["finetune_lm"], general_lm=models["pretrain_lm"],
             headstart=name,
         ),
     }  # fmt: skip
     for few in _few(arguments):
         makers[few.name] = partial(
-            _with_few_labels, few, params, name, tokens=target, start=models["finetune_lm"]
+            _with_few_labels, few, project, name, tokens=target, start=models["finetune_lm"]
         )
         models[few.name] = folder / f"{few.name}-model"
     stop = _stopping_at(time.monotonic() + 60 * arguments.minutes)
@@ -396,11 +395,11 @@ def _few(arguments: argparse.Namespace) -> list[_Few]:
     return [_Few(count, seed) for count in arguments.labels for seed in (1, 2, 3)]
 
 
-def _with_few_labels(few: _Few, params: Params, name: str, *, tokens: Path, start: Path) -> ClassifierJob:
+def _with_few_labels(few: _Few, project: Project, name: str, *, tokens: Path, start: Path) -> ClassifierJob:
     """The training of a point of the label curve."""
-    head_start = resolve(params, name)
+    head_start, normalise = project.head_starts[name], project.params.corpus.target.normalise
     return make_classifier_job(
-        classifier_settings(head_start, Use.NETWORK), head_start.model, params.corpus.target.normalise,
+        classifier_settings(head_start, Use.NETWORK), head_start.model, normalise,
         tokens=tokens, start=ModelFolder.at(start), seed=few.seed, few_labels=FewLabels(few.num_labels),
     )  # fmt: skip
 
@@ -408,11 +407,11 @@ def _with_few_labels(few: _Few, params: Params, name: str, *, tokens: Path, star
 _IMDB_STAGES = ("pretrain_lm", "finetune_lm", "finetune_classifier")
 
 
-def _imdb_params(arguments: argparse.Namespace) -> Params:
+def _imdb_project(arguments: argparse.Namespace) -> Project:
     values = read_yaml(ROOT / "params.yaml")
     for file in arguments.settings:
         values = overlay(values, read_yaml(file))
-    return checked(values, where=f"params.yaml with {', '.join(map(str, arguments.settings))}")
+    return Project.of(values, where=f"params.yaml with {', '.join(map(str, arguments.settings))}")
 
 
 def _stopping_at(end: float) -> Callable[[Any], None]:

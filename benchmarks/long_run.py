@@ -30,8 +30,8 @@ from pipeline import tracking
 from pipeline.corpus.tokens import ShardWriter, TokensInfo, write_info
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import checked, load
+from pipeline.project.params import checked
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.context import CurveRecorder
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
@@ -123,7 +123,7 @@ def make_job(folder: Path) -> LanguageModelJob:
         "pretrain_lm": {"epochs": 1e4, "batch_rows": 16, "evaluations_per_epoch": 1},
     }
     values = overlay(read_yaml(ROOT / "params.yaml"), {"headstarts": {"ulmfit": small}})
-    head_start = resolve(checked(values, where="the long run"), "ulmfit")
+    head_start = Project(checked(values, where="the long run")).head_starts["ulmfit"]
     return make_language_model_job(
         head_start.pretrain_lm, head_start.model, stage="pretrain_lm", tokens=folder, start=None, seed=1
     )
@@ -137,7 +137,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="long-run-") as scratch:
         root = Path(scratch)
         job = make_job(root / "tokens")
-        run = load(ROOT / "params.yaml").run.model_copy(
+        run = Project.load(ROOT / "params.yaml").params.run.model_copy(
             update={"workers": 0, "threads_per_worker": 1, "log_steps": LOG_STEPS, "precision": "fp32",
                     "checkpoint_minutes": CHECKPOINT_MINUTES}
         )  # fmt: skip

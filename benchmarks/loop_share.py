@@ -54,7 +54,8 @@ def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
     from pipeline.distributed.launch import fit
     from pipeline.distributed.session import Session
     from pipeline.project import params
-    from pipeline.project.headstarts import resolve
+    from pipeline.project.project import Project
+    from pipeline.settings.loader import overlay, read_yaml
     from pipeline.training.classifier import make_classifier_job
     from pipeline.training.language_model import make_language_model_job
     from pipeline.training.loop import Training
@@ -63,8 +64,8 @@ def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
     if stage == "finetune_classifier":
         changes |= {"start": "scratch"}
     top = {"run": {"workers": 0}, "headstarts": {arguments.headstart: {stage: changes}}}
-    settings = params.checked(params.overlay(params.read_yaml(ROOT / "params.yaml"), top), where=stage)
-    head_start = resolve(settings, arguments.headstart)
+    settings = params.checked(overlay(read_yaml(ROOT / "params.yaml"), top), where=stage)
+    head_start = Project(settings).head_starts[arguments.headstart]
     job: Any
     if stage == "pretrain_lm":
         job = make_language_model_job(

@@ -69,7 +69,7 @@ def _texts(source: str) -> list[str]:
     return [text for text in pl.read_parquet(source, columns=["text"])["text"].to_list() if text]
 
 
-def params_of(form: str, file: Path) -> Any:
+def project_of(form: str, file: Path) -> Any:
     from types import SimpleNamespace
 
     from pipeline.corpus.settings import (
@@ -100,7 +100,8 @@ def params_of(form: str, file: Path) -> Any:
         threads=2,
     )
     corpora = Corpora(general=corpus, target=corpus)
-    return SimpleNamespace(run=SimpleNamespace(seed=0), corpus=corpora, tokenizers={"pieces": tokenizer})
+    params = SimpleNamespace(run=SimpleNamespace(seed=0), corpus=corpora, tokenizers={"pieces": tokenizer})
+    return SimpleNamespace(params=params)
 
 
 def step(name: str, source: str, form: str, size_mb: float, folder: Path) -> dict[str, float]:
@@ -108,17 +109,17 @@ def step(name: str, source: str, form: str, size_mb: float, folder: Path) -> dic
     from pipeline.stages import encode, prepare, train_tokenizer
 
     documents, tokenizer = folder / "documents" / "general", folder.parent / "pieces"
-    params = params_of(form, folder / f"corpus.{form}")
+    project = project_of(form, folder / f"corpus.{form}")
     start = time.perf_counter()
     match name:
         case "make":
             make_corpus(source, form, size_mb, folder / f"corpus.{form}")
         case "prepare":
-            prepare.run(params, corpus="general", out=documents)
+            prepare.run(project, corpus="general", out=documents)
         case "train_tokenizer":
-            train_tokenizer.run(params, tokenizer="pieces", documents=documents.parent, out=tokenizer)
+            train_tokenizer.run(project, tokenizer="pieces", documents=documents.parent, out=tokenizer)
         case "encode":
-            encode.run(params, documents=documents, tokenizer=tokenizer, out=folder / "tokens")
+            encode.run(project, documents=documents, tokenizer=tokenizer, out=folder / "tokens")
     peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {"seconds": round(time.perf_counter() - start, 1), "peak_mb": round(peak_kib * 1024 / 1e6)}
 

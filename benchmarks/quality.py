@@ -32,7 +32,8 @@ def bits_per_byte(mode: str, seed: int, arguments: argparse.Namespace) -> float:
     from pipeline.distributed.launch import fit
     from pipeline.distributed.session import Session
     from pipeline.project import params
-    from pipeline.project.headstarts import resolve
+    from pipeline.project.project import Project
+    from pipeline.settings.loader import overlay, read_yaml
     from pipeline.training.context import no_recorder
     from pipeline.training.language_model import make_language_model_job
 
@@ -40,9 +41,9 @@ def bits_per_byte(mode: str, seed: int, arguments: argparse.Namespace) -> float:
         "run": {"seed": seed, "workers": 0, "threads_per_worker": arguments.threads, "device": "cpu"},
         "pretrain_lm": {"epochs": arguments.epochs, "evaluations_per_epoch": 1},
     }
-    values = params.overlay(params.overlay(params.read_yaml(ROOT / "params.yaml"), MODES[mode]), here)
+    values = overlay(overlay(read_yaml(ROOT / "params.yaml"), MODES[mode]), here)
     settings = params.checked(values, where=f"the mode {mode}")
-    head_start = resolve(settings, "ulmfit")
+    head_start = Project(settings).head_starts["ulmfit"]
     job = make_language_model_job(
         head_start.pretrain_lm,
         head_start.model,

@@ -150,14 +150,14 @@ def fingerprint(
     """Write down, for each stage, the code and packages that make its numbers."""
     from pipeline.execution.fingerprints import write_fingerprints
     from pipeline.execution.own_code import check_runs_own_code
-    from pipeline.project.params import load
+    from pipeline.project.project import Project
 
     check_runs_own_code(Path.cwd())
     if studies is not None:
         from pipeline.report.studies import make_folder
 
         make_folder(studies)
-    for file in write_fingerprints(load(params), out):
+    for file in write_fingerprints(Project.load(params), out):
         typer.echo(f"changed: {file}")
 
 
@@ -171,9 +171,9 @@ def choose_tokens(
 ) -> None:
     """Write down which tokens each head start reads."""
     from pipeline.execution import choose_tokens as command
-    from pipeline.project.params import load
+    from pipeline.project.project import Project
 
-    command.choose_tokens(load(params), tokens, tokenizers, weights, out)
+    command.choose_tokens(Project.load(params).params, tokens, tokenizers, weights, out)
 
 
 @app.command("choose_features", rich_help_panel="Stages (run by dvc repro)")
@@ -186,9 +186,9 @@ def choose_features(
 ) -> None:
     """Write down which features of another head start each classifier reads beside its own."""
     from pipeline.execution import choose_features as command
-    from pipeline.project.params import load
+    from pipeline.project.project import Project
 
-    command.choose_features(load(params), features, target_lm, tokens, out)
+    command.choose_features(Project.load(params), features, target_lm, tokens, out)
 
 
 @app.command()
@@ -501,12 +501,12 @@ def import_fastai(
     out: Annotated[Path | None, typer.Option(help="Folder; data/general_lm/HEADSTART.")] = None,
 ) -> None:
     """Import a fastai language model as the general one, in place of pretrain_lm."""
-    from pipeline.project.params import load
+    from pipeline.project.project import Project
     from pipeline.weights.fastai import import_language_model
 
     folder = out or Path("data/general_lm") / headstart
     moved = import_language_model(
-        weights, vocabulary, Path("data/tokenizers"), load(params), headstart, folder
+        weights, vocabulary, Path("data/tokenizers"), Project.load(params), headstart, folder
     )
     share = moved.num_found / moved.num_pieces
     typer.echo(
@@ -543,16 +543,12 @@ def export(
         return
     if int8:
         raise ValueError("--int8 goes with --format onnx alone")
-    from pipeline.project.params import load
+    from pipeline.project.project import Project
     from pipeline.weights.export import export_network
 
-    settings = load(params)
-    if headstart not in settings.headstarts:
-        raise ValueError(f"{headstart} is no head start; known: {', '.join(settings.headstarts)}")
+    head_start = Project.load(params).head_start(headstart)
     model = Path("data/general_lm" if general else "data/target_lm") / headstart
-    for difference in export_network(
-        model, Path("data/tokenizers") / settings.headstarts[headstart].tokenizer, to
-    ):
+    for difference in export_network(model, Path("data/tokenizers") / head_start.tokenizer, to):
         typer.echo(difference)
     typer.echo(f"wrote {to}")
 

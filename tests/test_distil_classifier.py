@@ -13,10 +13,12 @@ import torch.nn.functional as F
 
 from models.distillation import soft_loss
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, open_shard, read_info, write_info
+from pipeline.figures.files import dumped
+from pipeline.figures.sweeps import NoTrials
 from pipeline.inference.predict import Prediction, Predictor
-from pipeline.project.checks import resolve_all
-from pipeline.project.headstarts import resolve
+from pipeline.project.checks import check
 from pipeline.project.params import checked
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import distil_classifier
 from pipeline.training.classifier import TAUGHT_FILE
@@ -118,16 +120,17 @@ def test_a_student_that_is_not_trained_or_an_unknown_key_is_refused():
 def test_a_student_reads_all_text_however_few_labels_it_has_and_learns_from_no_pairs():
     few = {"finetune_classifier": {"max_labels": 500}, "distil_classifier": {"student": "vectors"}}
     params = params_with(few)
-    student = resolve(params, "vectors")
+    student = Project(params).head_starts["vectors"]
     assert distil_classifier._settings_of(params, student).max_labels is None
     identity = distil_classifier._identity(params, student, distil_classifier._settings_of(params, student))
     assert identity["labels"] == 500
     contrastive = overlay(few, {"finetune_classifier": {"method": "contrastive"}})
     with pytest.raises(ValueError, match=r"finetune_classifier\.method of vectors is contrastive, which"):
-        resolve_all(params_with(contrastive))
-    resolve_all(params_with(overlay(contrastive, {"distil_classifier": {"classifier": {"method": "plain"}}})))
+        check(Project(params_with(contrastive)))
+    plain = {"distil_classifier": {"classifier": {"method": "plain"}}}
+    check(Project(params_with(overlay(contrastive, plain))))
     with pytest.raises(ValueError, match=r"classifier\.max_labels has no effect, .* headstarts\.vectors\."):
-        resolve_all(params_with(overlay(few, {"distil_classifier": {"classifier": {"max_labels": 9}}})))
+        check(Project(params_with(overlay(few, {"distil_classifier": {"classifier": {"max_labels": 9}}}))))
 
 
 def test_nothing_is_distilled_unless_asked_for(tmp_path):
@@ -136,6 +139,7 @@ def test_nothing_is_distilled_unless_asked_for(tmp_path):
         ("tokens", "documents", "classifier", "general_lm", "target_lm", "leaks"), tmp_path / "absent"
     )
     sweep: Any = SimpleNamespace(key="k")
-    found = distil_classifier.run(params_with({}), **paths, out=out, sweep=sweep)
-    assert found == {"key": "k", "num_trials": 0}
+    found = distil_classifier.run(Project(params_with({})), **paths, out=out, sweep=sweep)
+    assert found == NoTrials(key="k")
+    assert dumped(found) == {"key": "k", "num_trials": 0}
     assert (out / "nothing.txt").exists()

@@ -30,6 +30,7 @@ from pipeline.doctor.needs import FACTOR, needs_of, num_trials
 from pipeline.doctor.nodes import Answers, judge, probe_nodes
 from pipeline.doctor.probe import Facts, Probe, ProbeSettings, Problem
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.terminal.sizes import readable
 
@@ -138,12 +139,12 @@ def test_sizes_are_readable(number, words):
 
 
 def test_more_workers_take_less_each_and_a_longer_text_more():
-    one, two = (needs_of(params_of(), workers) for workers in (1, 2))
+    one, two = (needs_of(Project(params_of()), workers) for workers in (1, 2))
     for before, after in zip(one, two, strict=True):
         assert after.worker_bytes < before.worker_bytes
         assert after.checkpoint_bytes == before.checkpoint_bytes
     longer = typed(Params, overlay(PARAMS, {"finetune_classifier": {"max_tokens": 1000}}), where="test")
-    assert needs_of(longer, 1)[-1].worker_bytes > 2 * one[-1].worker_bytes
+    assert needs_of(Project(longer), 1)[-1].worker_bytes > 2 * one[-1].worker_bytes
     assert one[-1].process_bytes > one[-1].worker_bytes
 
 
@@ -169,7 +170,7 @@ def test_the_trials_of_all_sweeps_are_counted():
     scaling = {"headstart": "ulmfit", "sizes": sizes, "check": {"config": {}, "tokens": 10}}
     scaled = typed(Params, overlay(PARAMS, overlay(top, {"scaling": scaling})), where="test")
     assert num_trials(scaled) == wanted + 3 * len(scaled.scaling.tokens) + 1
-    largest = needs_of(scaled, 1)[-1]
+    largest = needs_of(Project(scaled), 1)[-1]
     assert largest.headstart == "ulmfit, scaling.sizes.of_640"
     assert largest.num_parameters > 640 * 8000
 
@@ -177,7 +178,10 @@ def test_the_trials_of_all_sweeps_are_counted():
 def test_a_student_holds_its_teachers_weights_too():
     top = {"run": {"headstarts": ["transformer_xl", "gpt"]}}
     alone, taught = (
-        needs_of(typed(Params, overlay(PARAMS, overlay(top, {"headstarts": {"gpt": own}})), where="test"), 1)
+        needs_of(
+            Project(typed(Params, overlay(PARAMS, overlay(top, {"headstarts": {"gpt": own}})), where="test")),
+            1,
+        )
         for own in ({}, {"teacher": "transformer_xl"})
     )
     teacher = next(each for each in alone if each.headstart == "transformer_xl")
@@ -198,7 +202,6 @@ from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.artifacts.feature_links import write_feature_link
 from pipeline.distributed.worker import prepare_torch
 from pipeline.execution.lr_find import job_of
-from pipeline.project.params import load
 from pipeline.training.context import Context
 from pipeline.training.loop import Training
 
@@ -216,12 +219,12 @@ for split, number in (("train", 300), ("validation", 80)):
 write_info(folder, TokensInfo(
     4000, "abc", unk_id=3, bos_id=1, eos_id=2, pad_id=0, label_names=("a", "b", "c", "d"), splits=splits
 ), np.arange(4000) >= 3300)
-params = load(folder / "params.yaml")
+project = Project.load(folder / "params.yaml")
 alone = folder / "beside.json"
 write_feature_link(alone, None)
 given = {"tokens": str(folder), "target_lm": "not read", "general_lm": "not read", "out": "not written"}
 given["beside"] = str(alone)
-job = job_of(stage, params, given, sys.argv[3])
+job = job_of(stage, project, given, sys.argv[3])
 prepare_torch(1)
 before = peak()
 store = CheckpointStore(str(folder / "checkpoints"))
@@ -289,7 +292,7 @@ PLACED = Placement(2, 2, False)
 
 
 def judged(*answers: Answers, driver: Answers = DRIVER) -> dict[str, list[Finding]]:
-    wanted = needs_of(params_of(), PLACED.num_workers)
+    wanted = needs_of(Project(params_of()), PLACED.num_workers)
     found: dict[str, list[Finding]] = {}
     for each in judge([driver, *answers], PLACED, wanted):
         found.setdefault(each.check, []).append(each)
@@ -362,7 +365,7 @@ def test_only_nodes_that_get_workers_need_memory():
 
 
 def test_a_tight_fit_is_a_warning():
-    wanted = 2 * max(need.process_bytes for need in needs_of(params_of(), 2))
+    wanted = 2 * max(need.process_bytes for need in needs_of(Project(params_of()), 2))
     found = judged(changed(NODE, memory_bytes=int(wanted * 1.1)))["memory"]
     assert states(found) == ["warning"]
     assert "to within a factor of 1.5" in found[0].found
@@ -707,8 +710,8 @@ def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_pat
     changes = {"run": {"headstarts": ["ulmfit"]}, "finetune_classifier": {"start": "scratch"}}
     params = typed(Params, overlay(PARAMS, changes), where="test")
     choose_tokens(params, data / "tokens", data / "tokenizers", Path("weights"), data / "inputs")
-    choose_features(params, *(data / each for each in ("features", "target_lm", "inputs", "beside")))
-    found = project.inputs(params, ROOT / "dvc.yaml")
+    choose_features(Project(params), *(data / each for each in ("features", "target_lm", "inputs", "beside")))
+    found = project.inputs(Project(params), ROOT / "dvc.yaml")
     assert [each.state for each in found] == ["warning", "ok"]
     assert "finetune_classifier@ulmfit would refuse" in found[0].found
     assert "has no labels: set corpus.target.source.label_column" in found[0].found
@@ -716,7 +719,7 @@ def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_pat
     assert "not made yet: data/general_lm/ulmfit" in found[1].found
     other = WordTokenizer.of(["the", "films"], lowercase=True)
     (data / "tokenizers" / "pieces" / WordTokenizer.FILE).write_bytes(other.content)
-    first = project.inputs(params, ROOT / "dvc.yaml")[0]
+    first = project.inputs(Project(params), ROOT / "dvc.yaml")[0]
     assert first.state == "warning"
     assert "pretrain_lm@ulmfit would refuse" in first.found
     assert "was encoded with another tokenizer than data/tokenizers/pieces" in first.found

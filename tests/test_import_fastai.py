@@ -23,7 +23,7 @@ from pipeline.artifacts.model_folder import load_model
 from pipeline.corpus.settings import SentencepieceTokenizer
 from pipeline.corpus.tokenizer import Tokenizer, train
 from pipeline.corpus.word_tokenizer import WordTokenizer
-from pipeline.project import params
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.cards import build_encoder, build_language_model
 from pipeline.weights.fastai import (
@@ -150,11 +150,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings(**config: object) -> params.Params:
+def settings(**config: object) -> Project:
     """params.yaml whose head starts are networks of the size of fastai's."""
     sizes = {"embedding_dim": E, "hidden_dim": H, "num_layers": 3, "tie_weights": True, **config}
     top = {"headstarts": {name: {"config": sizes} for name in ("ulmfit", "ulmfit_backward")}}
-    return params.checked(overlay(read_yaml(ROOT / "params.yaml"), top), where="params.yaml")
+    return Project.of(overlay(read_yaml(ROOT / "params.yaml"), top), where="params.yaml")
 
 
 @pytest.mark.parametrize(

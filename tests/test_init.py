@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.project.params import load
+from pipeline.project.project import Project
 from pipeline.project.templates import make_project
 from pipeline.settings.loader import read_yaml
 from tests.checkout import ROOT, copy_checkout
@@ -28,7 +28,7 @@ def run(folder: Path, *words: str, **environment: str) -> str:
 def test_a_project_has_settings_stages_presets_and_nothing_of_the_code(tmp_path):
     project = tmp_path / "mine"
     make_project(project)
-    assert load(project / "params.yaml") == load(ROOT / "params.yaml")
+    assert Project.load(project / "params.yaml").params == Project.load(ROOT / "params.yaml").params
     stages = read_yaml(project / "dvc.yaml")["stages"]
     assert stages.keys() == read_yaml(ROOT / "dvc.yaml")["stages"].keys()
     assert stages["fingerprint"]["always_changed"] is True
@@ -115,7 +115,7 @@ def test_a_place_that_cannot_hold_a_project_is_refused_in_a_line(tmp_path):
 def test_the_settings_of_ones_own_are_those_of_a_corpus(tmp_path):
     make_project(tmp_path / "mine")
     use("mine.yaml", tmp_path / "mine")
-    assert load(tmp_path / "mine/params.yaml").corpus.target.source.kind == "files"
+    assert Project.load(tmp_path / "mine/params.yaml").params.corpus.target.source.kind == "files"
 
 
 def use(overlay: str, project: Path) -> None:
@@ -129,7 +129,7 @@ def test_smoke_may_be_laid_over_any_other_settings(tmp_path, first):
     make_project(project)
     use(first, project)
     said = run(project, str(BIN / "headstart"), "use", "smoke")
-    settings = load(project / "params.yaml")
+    settings = Project.load(project / "params.yaml").params
     assert settings.run.workers == 0
     if first in ("mine.yaml", "imdb", "ag_news"):
         assert "left out, as these settings have nothing of that name: corpus." in said

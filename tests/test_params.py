@@ -13,9 +13,10 @@ import pytest
 from models import awd_lstm
 from pipeline.objectives.causal import Causal
 from pipeline.project import presets
-from pipeline.project.checks import check_numbers_of_labels, check_words_of_classes, resolve_all
-from pipeline.project.headstarts import ResolvedHeadStart, resolve, space_of, stage_space
-from pipeline.project.params import Params, checked, load
+from pipeline.project.checks import check, check_numbers_of_labels, check_words_of_classes
+from pipeline.project.headstarts import ResolvedHeadStart, space_of, stage_space
+from pipeline.project.params import Params, checked
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml, typed
 
 FILE = Path(__file__).resolve().parent.parent / "params.yaml"
@@ -26,7 +27,7 @@ def load_text(tmp_path):
     def run(content: str | bytes):
         file = tmp_path / "params.yaml"
         file.write_bytes(content.encode() if isinstance(content, str) else content)
-        return load(file)
+        return Project.load(file).params
 
     return run
 
@@ -153,7 +154,7 @@ def params_with(top: dict[str, Any]) -> Params:
 
 
 def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStart:
-    return resolve(params_with(top), name)
+    return Project(params_with(top)).head_starts[name]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
         ),
         (
             {"sample_efficiency": {"arms": ["bidirectional/scratch"]}},
-            r"sample_efficiency\.arms has bidirectional/scratch, but bidirectional is an ensemble, .*:probe",
+            r"sample_efficiency\.arms has bidirectional/scratch, but bidirectional is an ensemble, .*/probe",
         ),
         (
             {"sample_efficiency": {"arms": ["ulmfit/in_context"]}},
@@ -202,8 +203,8 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
         ),
         ({"zero_shot": {"template": "it is {label}"}}, r"`zero_shot\.template`.* have \{text\} once"),
         (
-            {"sample_efficiency": {"arms": ["ulmfit:scrach"]}},
-            r"sample_efficiency\.arms, after ulmfit:, names 'scrach', .*; did you mean scratch\?",
+            {"sample_efficiency": {"arms": ["ulmfit/scrach"]}},
+            r"`sample_efficiency\.arms.*` is 'ulmfit/scrach': .* unknown use 'scrach'; .* scratch\?",
         ),
         (
             {"headstarts": {"ulmfit": {"embedding_from": "vector"}}},
@@ -215,7 +216,7 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
 )
 def test_a_name_that_names_nothing_is_refused_with_the_nearest(top, message):
     with pytest.raises(ValueError, match=rf"^(params\.yaml: )?{message}"):
-        resolve_all(params_with(top))
+        check(Project(params_with(top)))
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_a_name_that_cannot_be_one_is_refused(section, name):
 )
 def test_an_embedding_that_cannot_come_from_there_is_refused(top, message):
     with pytest.raises(ValueError, match=rf"^params\.yaml: `?headstarts\.{message}"):
-        resolve_all(params_with({"headstarts": top}))
+        check(Project(params_with({"headstarts": top})))
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def test_an_embedding_that_cannot_come_from_there_is_refused(top, message):
 def test_a_teacher_that_cannot_be_is_refused_before_anything_is_trained(top, message):
     order = ["bert", "ulmfit", "ulmfit_backward", "gpt", "transformer_xl", "vectors"]
     with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
-        resolve_all(params_with({"run": {"headstarts": order}, "headstarts": top}))
+        check(Project(params_with({"run": {"headstarts": order}, "headstarts": top})))
 
 
 @pytest.mark.parametrize(
@@ -341,15 +342,15 @@ def test_a_teacher_that_cannot_be_is_refused_before_anything_is_trained(top, mes
 )
 def test_features_of_another_head_start_that_cannot_be_read_are_refused(top, message):
     with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
-        resolve_all(params_with(top))
+        check(Project(params_with(top)))
 
 
 def test_a_network_from_scratch_has_no_features_of_another_head_start_beside_it():
     top = {"headstarts": {"ulmfit": {"finetune_classifier": {"beside": "vectors"}}}}
-    found = resolve(params_with(top), "ulmfit")
+    found = Project(params_with(top)).head_starts["ulmfit"]
     assert (found.finetune_classifier.beside, found.few_labels.beside) == ("vectors", "vectors")
     assert found.scratch.beside is None
-    resolve_all(params_with(top))
+    check(Project(params_with(top)))
 
 
 def test_a_network_from_scratch_trains_whole_where_a_head_start_stays_frozen():
@@ -358,16 +359,18 @@ def test_a_network_from_scratch_trains_whole_where_a_head_start_stays_frozen():
             "ulmfit": {"finetune_classifier": {"unfreeze": "head"}, "few_labels": {"unfreeze": "head"}}
         }
     }
-    found = resolve(params_with(top), "ulmfit")
+    found = Project(params_with(top)).head_starts["ulmfit"]
     assert (found.few_labels.unfreeze, found.scratch.unfreeze) == ("head", "full")
-    gradual = resolve(
-        params_with({"headstarts": {"ulmfit": {"few_labels": {"unfreeze": "gradual"}}}}), "ulmfit"
-    )
+    gradual = Project(
+        params_with({"headstarts": {"ulmfit": {"few_labels": {"unfreeze": "gradual"}}}})
+    ).head_starts["ulmfit"]
     assert gradual.scratch.unfreeze == "gradual"
 
 
 def test_features_beside_all_classifiers_are_not_those_of_the_word_vectors_beside_themselves():
-    trained = resolve_all(params_with({"finetune_classifier": {"beside": "vectors"}}))
+    project = Project(params_with({"finetune_classifier": {"beside": "vectors"}}))
+    check(project)
+    trained = project.trained
     assert {each.name: each.finetune_classifier.beside for each in trained} == {
         "vectors": None,
         "ulmfit": "vectors",
@@ -393,7 +396,7 @@ def test_features_beside_all_classifiers_are_not_those_of_the_word_vectors_besid
 )
 def test_features_that_a_trial_would_miss_are_refused(top, message):
     with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
-        resolve_all(params_with(top))
+        check(Project(params_with(top)))
 
 
 @pytest.mark.parametrize("section", ["finetune_classifier", "few_labels", "pretrain_lm"])
@@ -401,7 +404,7 @@ def test_a_training_that_ends_before_its_last_layers_join_is_refused_before_any(
     settings = {"unfreeze": "gradual", "epochs": 0.5, "epochs_per_unfreezing": 0.3}
     message = rf"headstarts\.ulmfit\.{section}\.epochs is 0\.5, but .* the last group would join only after"
     with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
-        resolve_all(params_with({"headstarts": {"ulmfit": {section: settings}}}))
+        check(Project(params_with({"headstarts": {"ulmfit": {section: settings}}})))
 
 
 @pytest.mark.parametrize("emptied", ["ablate: {seeds: []}", "sample_efficiency: {seeds: [7]}"])
@@ -435,7 +438,7 @@ def test_a_lesson_that_cannot_be_is_refused(top, message):
         "sample_efficiency": {"arms": ["gpt"]},
     }
     with pytest.raises(ValueError, match=message):
-        resolve_all(params_with(overlay(taught, top)))
+        check(Project(params_with(overlay(taught, top))))
 
 
 def test_a_teacher_of_another_objective_shows_its_hidden_states_alone():
@@ -445,14 +448,18 @@ def test_a_teacher_of_another_objective_shows_its_hidden_states_alone():
         "distillation": {"soft": 0.0},
         "sample_efficiency": {"arms": ["gpt"]},
     }
-    assert [each.name for each in resolve_all(params_with(top))] == ["bert", "gpt"]
+    project = Project(params_with(top))
+    check(project)
+    assert [each.name for each in project.trained] == ["bert", "gpt"]
 
 
 def test_a_teacher_need_not_be_trained_before_a_student_that_is_not():
     top = {"run": {"headstarts": ["ulmfit"]}, "headstarts": {"gpt": {"teacher": "transformer_xl"}}}
-    (trained,) = resolve_all(params_with(top))
+    project = Project(params_with(top))
+    check(project)
+    (trained,) = project.trained
     assert trained.teacher is None
-    taught = resolve(params_with(top), "gpt")
+    taught = Project(params_with(top)).head_starts["gpt"]
     assert taught.teacher is not None
     assert taught.teacher.name == "transformer_xl"
     assert taught.distillation == params_with(top).distillation
@@ -466,20 +473,20 @@ def test_a_search_of_a_students_language_model_is_refused():
         "sample_efficiency": {"arms": ["gpt"]},
     }
     with pytest.raises(ValueError, match=r"tune\.stage is finetune_lm of gpt, whose trials would learn"):
-        resolve_all(params_with(top))
+        check(Project(params_with(top)))
 
 
 def test_an_embedding_is_trained_by_anothers_settings_at_its_own_width():
     """Whether the route trains the other one or not."""
     top = {"run": {"headstarts": ["ulmfit"]}, "headstarts": {"ulmfit": {"embedding_from": "vectors"}}}
     params = params_with(top)
-    found, other = resolve(params, "ulmfit"), resolve(params, "vectors")
+    found, other = Project(params).head_starts["ulmfit"], Project(params).head_starts["vectors"]
     assert found.embedding_from is not None
     assert found.embedding_from.pretrain_lm == other.pretrain_lm
     width = found.model.config["embedding_dim"]
     assert width != other.model.config["embedding_dim"]
     assert found.embedding_from.model.config == other.model.config | {"embedding_dim": width}
-    assert resolve(params_with({}), "ulmfit").embedding_from is None
+    assert Project(params_with({})).head_starts["ulmfit"].embedding_from is None
 
 
 def test_a_head_start_and_an_ensemble_cannot_have_one_name():
@@ -577,7 +584,7 @@ def test_defaults_of_a_family_lie_above_the_section_and_below_the_head_start():
         "scratch": {"pooling": "last"},
     }
     values["headstarts"]["ulmfit"] |= own
-    found = resolve(checked(values, where="params.yaml"), "ulmfit")
+    found = Project(checked(values, where="params.yaml")).head_starts["ulmfit"]
     lm = found.pretrain_lm
     assert (lm.training.epochs, lm.own.bptt) == (3.0, 33)
     assert (lm.training.optimizer.lr, lm.training.optimizer.beta2) == (0.25, 0.5)
@@ -620,7 +627,7 @@ def test_keys_of_the_section_that_an_objective_does_not_know_are_not_in_its_way(
     other = replace(awd_lstm.FAMILY, objective=OtherObjective, defaults=defaults)
     monkeypatch.setattr(awd_lstm, "FAMILY", other)
     params = params_with({"headstarts": {"ulmfit": {"finetune_lm": {"window": 3}}}})
-    found = resolve(params, "ulmfit")
+    found = Project(params).head_starts["ulmfit"]
     assert found.objective is OtherObjective
     assert found.pretrain_lm.own == OtherSettings(5, 2)
     assert found.finetune_lm.own == OtherSettings(6, 3)
@@ -670,13 +677,15 @@ def test_a_family_whose_objective_is_none_is_refused_by_name(monkeypatch):
 )
 def test_what_a_sweep_could_not_train_is_refused_at_the_start(top, message):
     with pytest.raises(ValueError, match=message):
-        resolve_all(params_with(top))
+        check(Project(params_with(top)))
 
 
 def test_a_search_of_word_vectors_has_a_space():
     params = params_with({"tune": {"headstart": "vectors", "num_trials": 1}})
-    resolve_all(params)
-    assert "finetune_classifier.optimizer.lr" in stage_space(params.tune, resolve(params, "vectors"))
+    check(Project(params))
+    assert "finetune_classifier.optimizer.lr" in stage_space(
+        params.tune, Project(params).head_starts["vectors"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -698,7 +707,7 @@ def test_a_search_of_word_vectors_has_a_space():
 )
 def test_layers_that_a_probe_cannot_read_are_refused_at_the_start(name, probe, message):
     with pytest.raises(ValueError, match=message):
-        resolve_all(params_with({"headstarts": {name: {"probe": probe}}}))
+        check(Project(params_with({"headstarts": {name: {"probe": probe}}})))
 
 
 def test_a_classifier_that_would_read_more_at_once_than_its_context_is_refused_at_the_start():
@@ -707,9 +716,9 @@ def test_a_classifier_that_would_read_more_at_once_than_its_context_is_refused_a
 
     message = r"headstarts\.bert\.finetune_classifier\.bptt makes chunks of up to 512 tokens, but .* is 128"
     with pytest.raises(ValueError, match=message):
-        resolve_all(params_with(reading(max_tokens=512, bptt=512)))
-    resolve_all(params_with(reading(max_tokens=512, bptt=128)))
-    resolve_all(params_with(reading(max_tokens=128, bptt=512)))  # they fit, and are read whole
+        check(Project(params_with(reading(max_tokens=512, bptt=512))))
+    check(Project(params_with(reading(max_tokens=512, bptt=128))))
+    check(Project(params_with(reading(max_tokens=128, bptt=512))))  # they fit, and are read whole
 
 
 PAIRS = {
@@ -743,27 +752,27 @@ def test_rows_of_pairs_are_of_a_length_that_can_be_read(family, max_tokens, mess
         }
     )
     if message is None:
-        assert resolve_all(params)
+        check(Project(params))
     else:
         with pytest.raises(ValueError, match=message):
-            resolve_all(params)
+            check(Project(params))
 
 
 def test_layers_that_a_probe_can_read_are_accepted():
     top = {"ulmfit": {"probe": {"layers": [0, -1]}}, "vectors": {"probe": {"layers": [0]}}}
-    assert resolve_all(params_with({"headstarts": top}))
+    check(Project(params_with({"headstarts": top})))
 
 
 def test_a_sweep_of_what_is_not_trained_may_stay_switched_off():
     top = {"tune": {"headstart": "ulmfit_backward"}, "ablate": {"headstart": "ulmfit_backward"}}
-    assert resolve_all(params_with(top))
+    check(Project(params_with(top)))
 
 
 def test_a_search_is_laid_over_the_family_s_and_refuses_a_key_that_is_no_setting():
     def searched(space: dict[str, Any]) -> dict[str, Any]:
         params = params_with({"tune": {"space": space}})
-        resolve_all(params)
-        return space_of(params.tune, resolve(params, "ulmfit"))
+        check(Project(params))
+        return space_of(params.tune, Project(params).head_starts["ulmfit"])
 
     key = "finetune_lm.optimizer.lr"
     assert key in searched({})
@@ -801,8 +810,8 @@ def test_a_search_is_laid_over_the_family_s_and_refuses_a_key_that_is_no_setting
 )
 def test_fewer_labels_than_classes_are_refused_by_the_key_that_says_so(top, message):
     with pytest.raises(ValueError, match=message):
-        check_numbers_of_labels(params_with(top), num_classes=7)
-    check_numbers_of_labels(params_with(top), num_classes=2)
+        check_numbers_of_labels(Project(params_with(top)), num_classes=7)
+    check_numbers_of_labels(Project(params_with(top)), num_classes=2)
 
 
 @pytest.mark.parametrize(
@@ -818,10 +827,10 @@ def test_what_cannot_continue_a_text_is_not_asked(name, top, said):
     arms = {"sample_efficiency": {"arms": [f"{name}/in_context", "tfidf"]}}
     changed = overlay({"run": {"headstarts": [name]}, **arms}, top)
     with pytest.raises(ValueError, match=rf"sample_efficiency\.arms has {name}/in_context, but {said}"):
-        resolve_all(params_with(changed))
+        check(Project(params_with(changed)))
     changed["run"]["headstarts"] = ["vectors"]  # an arm of a head start that is not trained is left out
     changed["corpus"] = {}
-    resolve_all(params_with(changed))
+    check(Project(params_with(changed)))
 
 
 def test_words_of_a_class_that_there_is_not_are_refused_before_anything_is_trained():
@@ -853,11 +862,11 @@ SIZES = {f"of_{width}": {"config": {"embedding_dim": width}} for width in (32, 6
 def test_sizes_that_cannot_be_trained_are_refused_before_anything_runs(top, said):
     scaling = {"headstart": "gpt", "sizes": SIZES}
     run = {"headstarts": ["gpt", "vectors"]}
-    resolve_all(params_with({"run": run, "scaling": scaling}))
+    check(Project(params_with({"run": run, "scaling": scaling})))
     with pytest.raises(ValueError, match=said):
-        resolve_all(params_with({"run": run, "scaling": overlay(scaling, top)}))
+        check(Project(params_with({"run": run, "scaling": overlay(scaling, top)})))
     if "sizes" not in top:  # without sizes nothing is trained
-        resolve_all(params_with({"run": run, "scaling": top | {"headstart": "gpt"} | {"check": None}}))
+        check(Project(params_with({"run": run, "scaling": top | {"headstart": "gpt"} | {"check": None}})))
 
 
 COVE = read_yaml(FILE.parent / "presets/cove.yaml")
@@ -883,9 +892,9 @@ PYDOCS = {"kind": "pydocs", "part": "general", "min_words": 5, "every": 1}
     ],
 )  # fmt: skip
 def test_what_a_head_start_of_translations_cannot_do_is_refused_before_anything_runs(top, said):
-    resolve_all(params_with(COVE))
+    check(Project(params_with(COVE)))
     with pytest.raises(ValueError, match=said):
-        resolve_all(params_with(overlay(COVE, top)))
+        check(Project(params_with(overlay(COVE, top))))
 
 
 def test_a_corpus_of_translations_can_be_taken_out_again():

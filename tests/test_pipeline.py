@@ -17,9 +17,10 @@ import pytest
 from pipeline.distributed.settings import Range
 from pipeline.execution.run_stage import project_root
 from pipeline.project import presets, stages
-from pipeline.project.checks import resolve_all
-from pipeline.project.headstarts import resolve, space_of
-from pipeline.project.params import Params, checked, load
+from pipeline.project.checks import check
+from pipeline.project.headstarts import space_of
+from pipeline.project.params import Params, checked
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.training.settings import HeadStart
 
@@ -39,10 +40,10 @@ def run_headstart(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
 
 
 def test_params_yaml_loads():
-    params = load(ROOT / "params.yaml")
+    params = Project.load(ROOT / "params.yaml").params
     assert params.model_dump()["headstarts"] == PARAMS["headstarts"]
     for name, head_start in PARAMS["headstarts"].items():
-        config = resolve(params, name).model.config
+        config = Project(params).head_starts[name].model.config
         assert config.items() >= head_start["config"].items()
 
 
@@ -50,7 +51,7 @@ def test_params_yaml_loads():
 def test_a_preset_laid_over_params_yaml_loads_and_changes_something(preset):
     top = read_yaml(preset)
     values = overlay(PARAMS, top)
-    resolve_all(checked(values, where=preset.name))
+    check(Project(checked(values, where=preset.name)))
     assert values != PARAMS
 
 
@@ -189,13 +190,17 @@ def test_all_wrong_settings_are_named_at_once():
 def test_a_wrong_setting_of_the_family_is_named(values, message):
     params = typed(Params, values, where="params.yaml")
     with pytest.raises(ValueError, match=re.escape(message)):
-        resolve(params, "ulmfit")
+        Project(params).head_starts["ulmfit"]
 
 
 def test_a_family_has_a_default_for_each_setting_of_its_config():
     for family in ("awd_lstm", "word_vectors"):
         empty = {"headstarts": {"ulmfit": {"family": family, "tokenizer": "words", "embedding_from": None}}}
-        assert resolve(typed(Params, overlay(PARAMS, empty), where="params.yaml"), "ulmfit").model.config
+        assert (
+            Project(typed(Params, overlay(PARAMS, empty), where="params.yaml"))
+            .head_starts["ulmfit"]
+            .model.config
+        )
 
 
 def test_an_overlay_of_another_kind_of_source_replaces_it_whole():
@@ -234,7 +239,7 @@ def test_use_on_the_command_line(tmp_path):
         # As in the file, not as in Python.
         assert 'corpus.target.source.label_names: (none) -> ["negative", "positive"]' in done.stdout
         assert (file.read_text() == before) == bool(flags)
-    assert load(file).corpus.target.source.kind == "files"
+    assert Project.load(file).params.corpus.target.source.kind == "files"
 
 
 @pytest.mark.parametrize(
@@ -508,7 +513,7 @@ def test_an_overlay_takes_a_key_out_of_the_search():
 
     def searched(values: dict[str, Any]) -> dict[str, Range]:
         params = typed(Params, values, where="params.yaml")
-        return space_of(params.tune, resolve(params, "ulmfit"))
+        return space_of(params.tune, Project(params).head_starts["ulmfit"])
 
     assert key in searched(PARAMS)
     found = searched(overlay(PARAMS, {"tune": {"space": {key: None}}}))

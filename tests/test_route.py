@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.figures.files import VERSION
 from pipeline.project import params
 from pipeline.project.lock_file import LockFile
+from pipeline.project.project import Project
+from pipeline.settings.loader import read_yaml
 from tests.route import (
     ALL,
     ARMS,
@@ -137,14 +140,16 @@ def test_every_stage_leaves_sound_figures(project):
     single = [*ALL, *read_frozen, "tfidf"]
     assert set(evaluation["candidates"]) == {*single, "bidirectional", "blend"}
     assert evaluation["shipped"] in evaluation["candidates"]
+    assert evaluation["version"] == VERSION
     assert evaluation["error"] == evaluation["candidates"][evaluation["shipped"]]["error"]
     for candidate in evaluation["candidates"].values():
         assert candidate["parts"].keys() <= set(single)
         assert sum(candidate["parts"].values()) == pytest.approx(1)
-    assert evaluation["accuracy"] + evaluation["error"] == pytest.approx(1)
-    assert evaluation["error_low"] <= evaluation["error"] <= evaluation["error_high"]
+    error = evaluation["error"]
+    assert evaluation["accuracy"]["value"] + error["value"] == pytest.approx(1)
+    assert error["low"] <= error["value"] <= error["high"]
     # Topics are told by their words: better than the majority class, or nothing was learnt.
-    assert evaluation["error"] < evaluation["baselines"]["majority_class"]["error"] - 0.2
+    assert error["value"] < evaluation["baselines"]["majority_class"]["error"] - 0.2
     assert sum(metrics(project, "prepare-target")["skipped"].values()) == 1  # the row without text
     assert "Language models" in (project / "reports/summary.md").read_text(encoding="utf-8")
 
@@ -158,7 +163,7 @@ def test_dvc_shows_metrics_and_plots(project):
     (files,) = (each["data"] for each in json.loads(done.stdout).values())
     assert files.keys() == {"reports/headline.json"}
     headline = files["reports/headline.json"]["data"]
-    assert headline["test_error"] == pytest.approx(metrics(project, "evaluate")["error"], abs=1e-4)
+    assert headline["test_error"] == pytest.approx(metrics(project, "evaluate")["error"]["value"], abs=1e-4)
     assert len(headline) <= 16
     assert "failed" not in done.stderr
     page = command(project, "dvc", "plots", "show", "--json").stdout
@@ -205,7 +210,7 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     for arm in ARMS:
         assert figures["curve"][arm].keys() == {"30", "120"}
         assert figures["curve"][arm]["30"]["num_seeds"] == 2
-        assert figures["curve"][arm]["120"]["error"] < 0.5
+        assert figures["curve"][arm]["120"]["error"]["value"] < 0.5
     assert {arm: row.keys() for arm, row in figures["labels_needed"].items()} == {
         arm: {*ARMS} - {arm} for arm in ARMS
     }
@@ -250,10 +255,10 @@ def test_an_evaluation_loads_each_classifier_once(project, tmp_path, monkeypatch
     monkeypatch.chdir(project)
     monkeypatch.setattr(_candidates, "load_classifier", noted)
     monkeypatch.setattr(evaluate.evaluation, "confident_errors", lambda *arguments: [0, 1])
-    data, settings = project / "data", params.load(project / "params.yaml")
+    data, settings = project / "data", Project.load(project / "params.yaml").params
     quick = settings.evaluate.model_copy(update={"baseline_tfidf": False})
     evaluate.run(
-        settings.model_copy(update={"evaluate": quick}),
+        Project(settings.model_copy(update={"evaluate": quick})),
         tokens=data / "inputs",
         documents=data / "documents/target",
         classifiers=data / "classifiers",
@@ -325,7 +330,7 @@ def test_a_curve_or_search_that_cannot_be_is_refused_before_any_training(
     """In this process, which saves loading everything anew for each case."""
     from ruamel.yaml import YAML
 
-    settings = params.overlay(params.read_yaml(project / "params.yaml"), YAML(typ="safe").load(overlay))
+    settings = params.overlay(read_yaml(project / "params.yaml"), YAML(typ="safe").load(overlay))
     YAML(typ="safe").dump(settings, project / "bad.yaml")
     before = outcomes(project)
     monkeypatch.chdir(project)
@@ -343,7 +348,7 @@ def test_a_curve_or_search_that_cannot_be_is_refused_before_any_training(
 
 def command_of(project: Path, stage: str) -> list[str]:
     """As dvc.yaml runs it."""
-    words: list[str] = params.read_yaml(project / "dvc.yaml")["stages"][stage]["cmd"].split()
+    words: list[str] = read_yaml(project / "dvc.yaml")["stages"][stage]["cmd"].split()
     return words
 
 

@@ -87,7 +87,7 @@ def test_a_family_that_somebody_adds_needs_no_change_outside_its_file(project):
     curve = metrics(project, "sample_efficiency")
     assert curve["failed"] == {}
     learned = ("bag", "bag/probe", "bag/with_tfidf", "both")
-    assert all(curve["curve"][arm]["60"]["error"] < 0.6 for arm in learned)
+    assert all(curve["curve"][arm]["60"]["error"]["value"] < 0.6 for arm in learned)
     assert {*learned, "tfidf", "blend"} < metrics(project, "evaluate")["candidates"].keys()
     page = (project / "reports/index.html").read_text(encoding="utf-8")
     assert "surprise, nats a word" in page

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.project import headstarts, params
+from pipeline.project import headstarts
+from pipeline.project.project import Project
+from pipeline.settings.loader import read_yaml
 from tests.checkout import held
 from tests.route import (
     command,
@@ -78,9 +80,9 @@ def test_a_trial_that_fails_is_told_and_the_rest_goes_on_and_the_best_is_taken_o
     from mlflow import MlflowClient
 
     before = (project / "params.yaml").read_bytes()
-    settings = params.load(project / "params.yaml")
+    settings = Project.load(project / "params.yaml").params
     space: dict[str, Any] = dict.fromkeys(
-        headstarts.space_of(settings.tune, headstarts.resolve(settings, "ulmfit"))
+        headstarts.space_of(settings.tune, Project(settings).head_starts["ulmfit"])
     )
     space["finetune_lm.optimizer.lr"] = {"choices": [0.001, 1e30]}
     (project / "search.yaml").write_text(
@@ -124,9 +126,9 @@ def test_a_trial_that_fails_is_told_and_the_rest_goes_on_and_the_best_is_taken_o
 def test_a_trial_may_be_a_ray_train_job_and_gives_back_what_it_held(project):
     """Were a worker's place not given back, the next trial would wait for it, and fail."""
     before = (project / "params.yaml").read_bytes()
-    settings = params.load(project / "params.yaml")
+    settings = Project.load(project / "params.yaml").params
     space: dict[str, Any] = dict.fromkeys(
-        headstarts.space_of(settings.tune, headstarts.resolve(settings, "ulmfit"))
+        headstarts.space_of(settings.tune, Project(settings).head_starts["ulmfit"])
     )
     space["finetune_lm.optimizer.lr"] = {"choices": [1e30, 0.1, 0.003, 0.001]}
     (project / "search.yaml").write_text(
@@ -170,12 +172,12 @@ def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start,
     try:
         command(project, "headstart", "use", "search.yaml")
         command(project, "headstart", "tune")
-        settings = params.load(project / "params.yaml")
+        settings = Project.load(project / "params.yaml").params
     finally:
         (project / "params.yaml").write_bytes(before)
     figures = metrics(project, "tune")
     assert figures["labels"] == 30
-    best = params.read_yaml(project / "data/search/best.yaml")
+    best = read_yaml(project / "data/search/best.yaml")
     assert best.keys() == {"headstarts"}
     assert best["headstarts"].keys() == {"ulmfit"}
     assert best["headstarts"]["ulmfit"].keys() == {"config", section}
@@ -194,9 +196,9 @@ def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start,
     monkeypatch.chdir(project)
     data = project / "data"
     folders = (data / each for each in ("inputs", "general_lm", "target_lm", "features"))
-    job = Jobs(settings, *folders).make({})
+    job = Jobs(Project(settings), *folders).make({})
     # As a point of the curve is trained.
-    wanted = classifier_settings(headstarts.resolve(settings, "ulmfit"), start)
+    wanted = classifier_settings(Project(settings).head_starts["ulmfit"], start)
     assert isinstance(job, ClassifierJob)
     assert job.settings.model_copy(update={"start": wanted.start}) == wanted
     # The validation documents of the corpus judge, of which there are more than labels held out.
@@ -231,7 +233,7 @@ def test_the_ledger_holds_each_trick_and_the_report_shows_it(project):
             assert row["failure"] == "not measured: these settings do not use it"
             assert row["difference"] is None
         else:
-            assert row["difference"] == pytest.approx(row["without"] - row["with"])
+            assert row["difference"] == pytest.approx(row["without"] - row["with_it"])
     by_trick = {row["trick"]: row for row in rows}
     # A trick that is switched off changes the training, whatever it is worth.
     assert by_trick["weight dropout"]["difference"] != 0

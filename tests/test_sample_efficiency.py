@@ -17,8 +17,9 @@ from pipeline.figures.files import dumped, read_figures, write_figures
 from pipeline.figures.label_curve import LabelCount, LabelCurveFigures
 from pipeline.project import params
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.settings.arm import TFIDF, Arm, Use
-from pipeline.settings.loader import overlay
+from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import _trials as trials
 from pipeline.stages import sample_efficiency as stage
 from pipeline.stages._points import Place
@@ -45,7 +46,7 @@ def settings() -> Params:
             "bootstrap_samples": 50,
         },
     }
-    return params.checked(overlay(params.load(ROOT / "params.yaml").model_dump(), changed), where="here")
+    return params.checked(overlay(read_yaml(ROOT / "params.yaml"), changed), where="here")
 
 
 def outcome(error: float, **state: Any) -> Checkpoint:
@@ -73,7 +74,7 @@ def figures_of(settings: Params, special: dict[tuple[Arm, int, int], list[Any]])
                     )
                 )
     return stage.figures_of(
-        points, COUNTS, settings.arms(1), settings, shared_cost={}, left_out={}, not_shown={},
+        points, COUNTS, settings.arms(1), Project(settings), shared_cost={}, left_out={}, not_shown={},
         majority_error=0.5, leakage=Leakage(num_leaked=0, action="label"), key="key",
     )  # fmt: skip
 

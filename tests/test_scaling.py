@@ -22,7 +22,8 @@ from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Law, Runs, Throughput
 from pipeline.execution.plan import answer
-from pipeline.project.params import checked
+from pipeline.figures.files import VERSION
+from pipeline.project.project import Project
 from pipeline.report import scaling as say
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import scaling
@@ -236,19 +237,21 @@ def scaled(folder: Path, **changes: Any) -> dict[str, Any]:
         "check": {"config": {"embedding_dim": 24, "feedforward_dim": 48, "num_layers": 1}, "tokens": 9600},
         "bootstrap_samples": 10,
     } | changes  # fmt: skip
-    params = checked(
+    project = Project.of(
         overlay(read_yaml(ROOT / "params.yaml"), {"run": {"headstarts": ["gpt"]}, "scaling": settings}),
         where="params.yaml",
     )
     sweep: Any = Pretended()
-    return scaling.run(params, tokens=folder / "tokens", out=folder / "out", sweep=sweep)
+    return scaling.run(project, tokens=folder / "tokens", out=folder / "out", sweep=sweep)
 
 
 @pytest.fixture
 def found(tmp_path, monkeypatch) -> dict[str, Any]:
     figures = scaled(tmp_path)
     (tmp_path / "reports/metrics").mkdir(parents=True)
-    (tmp_path / "reports/metrics/scaling.json").write_text(json.dumps(figures), encoding="utf-8")
+    (tmp_path / "reports/metrics/scaling.json").write_text(
+        json.dumps({"version": VERSION, **figures}), encoding="utf-8"
+    )
     (tmp_path / "data").mkdir()
     shutil.move(tmp_path / "out", tmp_path / "data/scaling")
     monkeypatch.chdir(tmp_path)
@@ -295,9 +298,10 @@ def test_too_few_runs_that_ended_are_told_with_the_reason(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("file", "damage", "said"),
     [
-        ("reports/metrics/scaling.json", lambda text: text[:-9], "scaling.json is damaged"),
-        ("reports/metrics/scaling.json", lambda text: "[]", "scaling.json is damaged"),
-        ("reports/metrics/scaling.json", lambda text: '{"law": {}}', "has another law|is damaged"),
+        ("reports/metrics/scaling.json", lambda text: text[:-9], "scaling.json is not valid JSON"),
+        ("reports/metrics/scaling.json", lambda text: "[]", "scaling.json has no version"),
+        ("reports/metrics/scaling.json", lambda text: '{"version": 1, "law": {}}',
+         "has another law|is damaged"),
         ("data/scaling/laws.csv", lambda text: text.replace("1", "x"), r"laws\.csv: damaged"),
         ("data/scaling/laws.csv", lambda text: "\n".join(text.split("\n")[:1] + text.split("\n")[2:]),
          "has another law than"),

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.doctor import project as project_checks
 from pipeline.execution import run_stage
-from pipeline.project.params import load
+from pipeline.project.project import Project
 from pipeline.retention import gc
 from pipeline.storage import marker
 from pipeline.storage.patience import StorageError
@@ -36,7 +36,7 @@ def project(tmp_path) -> Path:
 def begin(project: Path) -> None:
     """Take the run's lease, as a training stage does."""
     info: Any = SimpleNamespace(root=project, key=KEY)
-    with run_stage._alone(info, load(project / "params.yaml"), None) as fence:
+    with run_stage._alone(info, Project.load(project / "params.yaml").params, None) as fence:
         assert fence is not None
 
 

@@ -16,8 +16,8 @@ from pipeline.evaluation.acquisition import STRATEGIES
 from pipeline.evaluation.choosing import try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.execution import suggest as suggesting
-from pipeline.project.params import load
 from pipeline.figures.studies import ChoosingStudy
+from pipeline.project.project import Project
 from pipeline.report import findings, sentences, tables
 from pipeline.settings.loader import overlay
 
@@ -57,7 +57,7 @@ SHARDS["train"].labels[1] = -1
 @pytest.fixture
 def project(monkeypatch):
     """A project whose documents, features and classifier are stand-ins."""
-    params = load(ROOT / "params.yaml")
+    params = Project.load(ROOT / "params.yaml").params
     info = SimpleNamespace(splits=SHARDS, vocab_size=9)
     opened = SimpleNamespace(
         params=params, folder=Path(), info=info, encoder=None, settings=SimpleNamespace(probe=None),

@@ -17,8 +17,8 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.doctor.needs import needs_of
 from pipeline.execution.fingerprints import stage_fingerprint
-from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params, checked
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import _trained_embedding, pretrain_lm
 from pipeline.stages._trained_embedding import filled
@@ -73,7 +73,7 @@ def pretrain(folder: Path, tokens: Path, params: Params, **session: Any) -> tupl
     """Run the stage; returns its metrics and the exported weights."""
     known: dict[str, Any] = {"open_recorder": no_recorder, "curve": folder / "run" / "curve.jsonl"} | session
     found = pretrain_lm.run(
-        params,
+        Project(params),
         tokens=tokens,
         headstart="ulmfit",
         out=folder / "out",
@@ -84,7 +84,7 @@ def pretrain(folder: Path, tokens: Path, params: Params, **session: Any) -> tupl
 
 def drawn(tokens: Path, params: Params) -> dict[str, Tensor]:
     """The weights that the language model starts from without vectors."""
-    job = pretrain_lm.job(params, tokens=tokens, headstart="ulmfit", out=tokens)
+    job = pretrain_lm.job(Project(params), tokens=tokens, headstart="ulmfit", out=tokens)
     torch.manual_seed(params.run.seed)
     return build_language_model(build_encoder(job.card)[0], job.card).state_dict()
 
@@ -104,7 +104,7 @@ def test_a_language_model_begins_with_vectors_of_its_own_tokens(tmp_path, tokens
     config = {"tie_weights": tie_weights}
     params = params_with({"headstarts": {"ulmfit": {"config": config, "pretrain_lm": {"epochs": 0.0}}}})
     found, tensors = pretrain(tmp_path, tokens, params)
-    recipe = resolve(params_with({}), "vectors")
+    recipe = Project(params_with({})).head_starts["vectors"]
     model = recipe.model.model_copy(update={"config": recipe.model.config | {"embedding_dim": 6}})
     job = make_language_model_job(
         recipe.pretrain_lm, model, stage="pretrain_lm", tokens=tokens, start=None, seed=params.run.seed
@@ -170,18 +170,20 @@ def test_a_run_that_was_stopped_in_either_training_ends_bit_for_bit_alike(
 def test_only_head_starts_with_it_have_its_code_and_the_family_of_the_vectors_in_their_fingerprint():
     without = params_with({"headstarts": {"ulmfit": {"embedding_from": None}}})
     added = {"pipeline.stages._trained_embedding", "models.word_vectors", "pipeline.objectives.word_vectors"}
-    plain = stage_fingerprint("pretrain_lm", without, headstart="ulmfit").code.keys()
+    plain = stage_fingerprint("pretrain_lm", Project(without), headstart="ulmfit").code.keys()
     assert not added & plain
-    assert added <= stage_fingerprint("pretrain_lm", params_with({}), headstart="ulmfit").code.keys()
+    assert added <= stage_fingerprint("pretrain_lm", Project(params_with({})), headstart="ulmfit").code.keys()
     for stage, name in (("finetune_lm", "ulmfit"), ("pretrain_lm", "vectors")):
-        same = [stage_fingerprint(stage, each, headstart=name) for each in (without, params_with({}))]
+        same = [
+            stage_fingerprint(stage, Project(each), headstart=name) for each in (without, params_with({}))
+        ]
         assert same[0] == same[1]
 
 
 def test_the_doctor_counts_the_training_of_the_embedding():
     def needs(name: str | None) -> list[Any]:
         top = {"run": {"headstarts": ["ulmfit"]}, "headstarts": {"ulmfit": {"embedding_from": name}}}
-        return needs_of(params_with(top), 1)
+        return needs_of(Project(params_with(top)), 1)
 
     first, *rest = needs("vectors")
     assert rest == needs(None)
@@ -192,7 +194,7 @@ def test_the_doctor_counts_the_training_of_the_embedding():
 def test_a_family_without_word_vectors_or_a_width_is_refused(monkeypatch):
     both = {"headstarts": {"vectors": {"embedding_from": "ulmfit"}, "ulmfit": {"embedding_from": None}}}
     with pytest.raises(ValueError, match=r"`headstarts\.vectors\.embedding_from` is ulmfit, .* no word vec"):
-        resolve(params_with(both), "vectors")
+        Project(params_with(both)).head_starts["vectors"]
 
     from models import awd_lstm
 
@@ -206,4 +208,4 @@ def test_a_family_without_word_vectors_or_a_width_is_refused(monkeypatch):
     )
     values["headstarts"]["ulmfit"]["config"] = {}
     with pytest.raises(ValueError, match=r"family awd_lstm has no `embedding_dim`; set it to null"):
-        resolve(checked(values, where="params.yaml"), "ulmfit")
+        Project(checked(values, where="params.yaml")).head_starts["ulmfit"]

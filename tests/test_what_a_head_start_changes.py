@@ -20,6 +20,7 @@ from pipeline.execution.choose_tokens import choose_tokens
 from pipeline.execution.run_stage import _identity, selected
 from pipeline.project import stages
 from pipeline.project.params import checked
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from tests.checkout import copy_checkout
 
@@ -216,7 +217,7 @@ def test_a_classifier_depends_on_the_features_beside_its_own_and_on_no_others(tm
         top = {"headstarts": {"ulmfit": {"finetune_classifier": {"beside": beside}}}}
         params = checked(overlay(read_yaml(ROOT / "params.yaml"), top), where="params.yaml")
         folders = (data / each for each in ("features", "target_lm", "inputs", "beside"))
-        choose_features(params, *folders)
+        choose_features(Project(params), *folders)
         return {file.name: file.read_text(encoding="utf-8") for file in (data / "beside").iterdir()}
 
     alone, first = links(None), links("vectors")
@@ -349,7 +350,9 @@ def identity(name: str, stage: str, top: dict[str, Any]) -> Any:
     params = checked(values, where="params.yaml")
     texts = {"headstart": name}
     sections = [path.format(**texts) for path in stages.describe(stage).sections]
-    return _identity(stage, params, selected(params.model_dump(), sections), texts, {"out": Path("out")})
+    return _identity(
+        stage, Project(params), selected(params.model_dump(), sections), texts, {"out": Path("out")}
+    )
 
 
 @pytest.mark.parametrize("stage", ["pretrain_lm", "finetune_lm"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,11 @@ import pytest
 from pipeline.doctor.needs import needs_of
 from pipeline.execution.run_stage import run_stage
 from pipeline.execution.without_labels import is_passed_over
+from pipeline.figures.files import read_figures
 from pipeline.inference.predict import Predictor
 from pipeline.project import stages
 from pipeline.project.params import Params, checked
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -54,7 +55,7 @@ def test_a_stage_that_is_passed_over_leaves_empty_outputs(params, tmp_path, monk
         tokens=Path("absent"), target_lm=Path("absent"), general_lm=Path("absent"), out=out,
     )  # fmt: skip
     assert [file.name for file in out.iterdir()] == ["without_labels.txt"]  # DVC warns of empty folders
-    assert json.loads(metrics.read_text(encoding="utf-8")) == {"without_labels": True, "num_trials": 0}
+    assert read_figures(metrics) == {"without_labels": True, "num_trials": 0}
     assert curve.read_text(encoding="utf-8").strip() == "step"
     assert "finetune_classifier: passed over" in capsys.readouterr().out
 
@@ -71,6 +72,5 @@ def test_who_asks_such_a_project_for_labels_is_told_why_there_are_none(params, t
 
 
 def test_the_doctor_expects_no_classifier(params):
-    from pipeline.project.params import load
 
-    assert {need.stage for need in needs_of(load(params), 1)} == {"pretrain_lm", "finetune_lm"}
+    assert {need.stage for need in needs_of(Project.load(params), 1)} == {"pretrain_lm", "finetune_lm"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.contestants._text import megabytes, texts_of
 from benchmarks.contestants._timing import peak_megabytes, tell
-from benchmarks.prepare_memory import params_of
+from benchmarks.prepare_memory import project_of
 from pipeline.stages import encode, prepare
 
 parser = argparse.ArgumentParser()
@@ -17,14 +17,14 @@ parser.add_argument("--corpus", type=Path, required=True)
 parser.add_argument("--tokenizer", type=Path, required=True)
 arguments = parser.parse_args()
 
-params = params_of("parquet", arguments.corpus)
+project = project_of("parquet", arguments.corpus)
 size = sum(map(megabytes, texts_of(arguments.corpus)))
 with tempfile.TemporaryDirectory() as folder:
     documents, tokens = Path(folder) / "documents", Path(folder) / "tokens"
     start = time.perf_counter()
-    prepare.run(params, corpus="general", out=documents)
+    prepare.run(project, corpus="general", out=documents)
     prepared = time.perf_counter()
-    encode.run(params, documents=documents, tokenizer=arguments.tokenizer, out=tokens)
+    encode.run(project, documents=documents, tokenizer=arguments.tokenizer, out=tokens)
     encoded = time.perf_counter()
 tell(
     megabytes_per_second=size / (encoded - start),

@@ -20,9 +20,11 @@ from pipeline.doctor.needs import needs_of
 from pipeline.doctor.nodes import judge, probe_nodes
 from pipeline.doctor.probe import ProbeSettings
 from pipeline.execution.own_code import check_runs_own_code
-from pipeline.execution.run_stage import check_head_starts, cluster_of, project_root
+from pipeline.execution.run_stage import cluster_of, project_root
 from pipeline.identity import fingerprint as identity
-from pipeline.project.params import Params, load
+from pipeline.project.checks import check
+from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.storage.address import open_storage
 from pipeline.tracking import stores
 
@@ -38,8 +40,9 @@ _NOT_JOINED = (
 def examine(params_file: Path, folder: Path) -> list[Finding]:
     """Run all checks. Raises ValueError for settings that are unusable."""
     check_runs_own_code(folder)
-    params = load(params_file)
-    check_head_starts(params)
+    settings = Project.load(params_file)
+    check(settings)
+    params = settings.params
     root, where = project_root(folder), params.run.storage
     storage = where if "://" in where else str((root / where).resolve())
     open_storage(storage)  # refuses an address that cannot be one
@@ -48,11 +51,11 @@ def examine(params_file: Path, folder: Path) -> list[Finding]:
     if cluster is not None and unreachable is None:
         cluster.begin()
     tools = in_background(lambda: project.tools(folder))
-    findings = [project.settings(params, needs_of(params, 1), storage)]
+    findings = [project.settings(params, needs_of(settings, 1), storage)]
     findings += checked("storage", lambda: project.mounted(root, where))
-    findings += checked("inputs", lambda: project.inputs(params, folder / "dvc.yaml"))
+    findings += checked("inputs", lambda: project.inputs(settings, folder / "dvc.yaml"))
     findings += tools.result()
-    probe = partial(_probe, params, root, storage)
+    probe = partial(_probe, settings, root, storage)
     if cluster is None:
         placement, plan = ray_checks.plan_without_ray(params.run)
         return [*findings, plan, *probe(placement)]
@@ -82,13 +85,14 @@ def _examine_cluster(params: Params, cluster: Cluster, probe: Callable[..., list
 
 
 def _probe(
-    params: Params, root: Path, storage: str,
+    settings: Project, root: Path, storage: str,
     placement: Placement | None = None, nodes: Nodes = (), is_spread: bool = False,
 ) -> list[Finding]:  # fmt: skip
     """The findings of probes on this machine and all nodes. Without nodes, this process trains."""
+    params = settings.params
     families = {params.headstarts[name].family for name in params.run.headstarts}
     built = {module for family in families for module in identity.modules_of_family(family)}
-    settings = ProbeSettings(
+    probed = ProbeSettings(
         storage=storage,
         folder=f".doctor-{secrets.token_hex(6)}",
         tracking=tracking.tracking_uri(root),
@@ -96,8 +100,8 @@ def _probe(
         environment=credentials() | stores.credentials(),  # workers get them, too
         code=tuple(identity.modules_of("pipeline.execution.run_stage", *built)),
     )
-    needs = needs_of(params, placement.num_workers) if placement else []
-    answers = probe_nodes(settings, ray_checks.start_probes(nodes, settings) if nodes else [])
+    needs = needs_of(settings, placement.num_workers) if placement else []
+    answers = probe_nodes(probed, ray_checks.start_probes(nodes, probed) if nodes else [])
     findings = list(judge(answers, placement, needs))
     is_usable = isinstance(answers[0].storage, str)
     findings += checked("room", lambda: project.room(params, needs, storage, is_usable=is_usable))

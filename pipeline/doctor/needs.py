@@ -13,8 +13,9 @@ from pipeline.doctor.findings import Finding, failure, ok, warning
 from pipeline.execution.without_labels import is_passed_over
 from pipeline.objectives.lookup import objective_of
 from pipeline.project import stages
-from pipeline.project.headstarts import ResolvedHeadStart, resolve
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.sizes import sizes_of
 from pipeline.settings.arm import Use
 from pipeline.training.cards import HeadCard, ModelCard
@@ -56,14 +57,16 @@ class Need:
         return self.worker_bytes + self.checkpoint_bytes + PROCESS_BYTES
 
 
-def needs_of(params: Params, num_workers: int) -> list[Need]:
+def needs_of(project: Project, num_workers: int) -> list[Need]:
     """The need of each training of each head start. Raises ValueError if a model cannot be built."""
     found = []
-    for name in params.run.headstarts:
-        head_start = resolve(params, name)
+    params = project.params
+    for head_start in project.trained:
         if head_start.embedding_from is not None:  # it is trained in the same stage, on the same tokens
             vectors = replace(
-                head_start.embedding_from, name=f"embedding of {name}", tokenizer=head_start.tokenizer
+                head_start.embedding_from,
+                name=f"embedding of {head_start.name}",
+                tokenizer=head_start.tokenizer,
             )
             found.append(_need_of_stage(params, vectors, "pretrain_lm", num_workers))
         for stage in trained_stages(params):
@@ -74,13 +77,14 @@ def needs_of(params: Params, num_workers: int) -> list[Need]:
                 need = replace(need, worker_bytes=need.worker_bytes + FLOAT_BYTES * weights)
             found.append(need)
     if params.scaling.sizes:
-        found.append(_need_of_largest_size(params))
+        found.append(_need_of_largest_size(project))
     return found
 
 
-def _need_of_largest_size(params: Params) -> Need:
+def _need_of_largest_size(project: Project) -> Need:
     """The need of the largest network of `scaling`, which trains in one process."""
-    sizes, check = sizes_of(params)
+    params = project.params
+    sizes, check = sizes_of(project)
     found = []
     for size in [*sizes, *([check] if check else [])]:
         head_start = replace(size.of_epochs(1.0), name=f"{params.scaling.headstart}, {size.key}")

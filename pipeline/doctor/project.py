@@ -17,8 +17,8 @@ from pipeline.doctor.findings import Finding, failure, ok, refusal, warning
 from pipeline.doctor.needs import Need, fitting, storage_bytes, trained_stages
 from pipeline.execution.lr_find import job_of, stage_arguments
 from pipeline.files.git import head
-from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.storage import marker
 from pipeline.storage.address import join, open_storage
 from pipeline.storage.lease import Holder, holder_of
@@ -46,18 +46,18 @@ def mounted(root: Path, storage: str) -> list[Finding]:
 # ----------------------------------------------------------------------------------------------- inputs
 
 
-def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
+def inputs(project: Project, dvc_yaml: Path) -> list[Finding]:
     """Whether the outputs of earlier stages fit the settings and each other, as training stages check it."""
     if not dvc_yaml.exists():
         return [warning("inputs", f"{dvc_yaml} does not exist", "run this in the project's folder")]
     findings, usable, missing = [], [], dict[str, None]()
     to_do = "run `dvc repro`, which remakes outdated inputs; if this stays, follow the message"
-    for stage in trained_stages(params):
-        for name in params.run.headstarts:
+    for stage in trained_stages(project.params):
+        for name in project.params.run.headstarts:
             given = stage_arguments(dvc_yaml, stage, name)
-            absent = [path for path in _read_by(stage, params, name, given) if not Path(path).exists()]
+            absent = [path for path in _read_by(stage, project, name, given) if not Path(path).exists()]
             missing |= dict.fromkeys(absent)
-            problem = "" if absent else _mismatch(stage, name, params, given)
+            problem = "" if absent else _mismatch(stage, name, project, given)
             if problem:
                 findings.append(warning("inputs", f"{stage}@{name} would refuse: {problem}", to_do))
             elif not absent:
@@ -67,21 +67,21 @@ def inputs(params: Params, dvc_yaml: Path) -> list[Finding]:
     return [*findings, ok("inputs", said)] if said else findings
 
 
-def _read_by(stage: str, params: Params, name: str, given: Mapping[str, str]) -> list[str]:
-    start, teacher = "start", params.headstarts[name].teacher
+def _read_by(stage: str, project: Project, name: str, given: Mapping[str, str]) -> list[str]:
+    start, teacher = "start", project.params.headstarts[name].teacher
     if stage == "finetune_classifier":
-        start = resolve(params, name).finetune_classifier.start
+        start = project.head_starts[name].finetune_classifier.start
         teacher = None
     of_teacher = [] if teacher is None else [str(Path(given["out"]).parent / teacher)]
     return [*(given[flag] for flag in ("tokens", start, "beside") if flag in given), *of_teacher]
 
 
-def _mismatch(stage: str, name: str, params: Params, given: dict[str, str]) -> str:
+def _mismatch(stage: str, name: str, project: Project, given: dict[str, str]) -> str:
     """Why the stage would refuse its inputs; empty if it would not."""
     from pipeline.corpus.tokenizer import Tokenizer
 
     try:
-        job, link = job_of(stage, params, given, name), read_link(Path(given["tokens"]))
+        job, link = job_of(stage, project, given, name), read_link(Path(given["tokens"]))
         if Tokenizer.load(Path(link.tokenizer)).sha256 != job.card.tokenizer_sha256:
             return f"{link.tokens} was encoded with another tokenizer than {link.tokenizer}"
     except ValueError as error:

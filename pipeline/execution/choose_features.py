@@ -6,17 +6,16 @@ from pathlib import Path
 
 from pipeline.artifacts.feature_links import FeatureLink, digest_of, write_feature_link
 from pipeline.files.atomic import atomic_folder
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 
 
-def choose_features(params: Params, features: Path, target_lm: Path, tokens: Path, out: Path) -> None:
+def choose_features(project: Project, features: Path, target_lm: Path, tokens: Path, out: Path) -> None:
     """Write `HEAD_START.json` into `out`. Raises ValueError for a head start that is not trained."""
     with atomic_folder(out) as folder:
-        for name in params.run.headstarts:
-            other = resolve(params, name).finetune_classifier.beside
+        for head_start in project.trained:
+            other = head_start.finetune_classifier.beside
             link = None if other is None else _link(other, features, target_lm, tokens)
-            write_feature_link(folder / f"{name}.json", link)
+            write_feature_link(folder / f"{head_start.name}.json", link)
 
 
 def _link(other: str, features: Path, target_lm: Path, tokens: Path) -> FeatureLink:

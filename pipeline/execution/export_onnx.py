@@ -16,8 +16,7 @@ from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.execution.lr_find import stage_arguments
 from pipeline.inference.known import write_known
 from pipeline.inference.onnx_network import load_onnx
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import load
+from pipeline.project.project import Project
 from pipeline.report.studies import Written, make_ready, write_study
 from pipeline.training.cards import form_of
 from pipeline.training.classifier import chosen_documents, predict_logits
@@ -54,9 +53,8 @@ def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Exported:
     cannot be made.
     """
     make_ready(out)
-    params = load(Path("params.yaml"))
-    if headstart not in params.headstarts:
-        raise ValueError(f"{headstart} is no head start; there are {', '.join(params.headstarts)}")
+    project = Project.load(Path("params.yaml"))
+    settings, seed = project.head_start(headstart).finetune_classifier, project.params.run.seed
     given = stage_arguments(Path("dvc.yaml"), "finetune_classifier", headstart)
     folder = Path(given["out"])
     if not folder.exists():
@@ -66,12 +64,8 @@ def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Exported:
     tokens = tokens_at(Path(given["tokens"]))
     test = open_shard(tokens, "test")
     difference = write_onnx(folder, to, int8=int8)
-    training = chosen_documents(
-        open_shard(tokens, "train"),
-        resolve(params, headstart).finetune_classifier.max_labels,
-        params.run.seed,
-    )
-    write_known(to, tokens, _DOCUMENTS, training, params.run.seed)
+    training = chosen_documents(open_shard(tokens, "train"), settings.max_labels, seed)
+    write_known(to, tokens, _DOCUMENTS, training, seed)
     chosen = np.flatnonzero(test.labels != UNLABELLED)
     chosen = np.random.default_rng(0).permutation(chosen)[:_MOST_JUDGED]
     documents, labels = [test.document(int(k)) for k in chosen], test.labels[chosen]

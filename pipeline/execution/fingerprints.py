@@ -11,9 +11,10 @@ from pipeline.files.atomic import atomic_write_text
 from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
 from pipeline.project import stages
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 
 
-def write_fingerprints(params: Params, out: Path) -> list[Path]:
+def write_fingerprints(project: Project, out: Path) -> list[Path]:
     """Write a file for each stage, or for each of its corpora or head starts, into `out`.
 
     Returns those that changed. A file that would say the same is not written again. One of a head start that
@@ -21,10 +22,10 @@ def write_fingerprints(params: Params, out: Path) -> list[Path]:
     """
     changed, wanted = [], set()
     for stage in stages.names():
-        for item in _items(stage, params):
+        for item in _items(stage, project.params):
             file = out / f"{'-'.join([stage, *item.values()])}.json"
             wanted.add(file)
-            text = stage_fingerprint(stage, params, **item).to_json()
+            text = stage_fingerprint(stage, project, **item).to_json()
             if not file.exists() or file.read_text(encoding="utf-8") != text:
                 atomic_write_text(file, text)
                 changed.append(file)
@@ -42,12 +43,13 @@ def _items(stage: str, params: Params) -> list[dict[str, str]]:
 
 
 def stage_fingerprint(
-    stage: str, params: Params, corpus: str | None = None, headstart: str | None = None
+    stage: str, project: Project, corpus: str | None = None, headstart: str | None = None
 ) -> Fingerprint:
     """The fingerprint of a stage, for one corpus or one head start where it reads one.
 
     Raises ValueError for an unknown family.
     """
+    params = project.params
     source = getattr(params.corpus, corpus).source if corpus in params.corpus.names else None
     names = [headstart] if headstart is not None else params.run.headstarts
     teachers = _teachers(params, names) if stage in ("pretrain_lm", "finetune_lm") else []
@@ -56,9 +58,7 @@ def stage_fingerprint(
     has_beside = stage == "finetune_classifier" and _has_beside(params, names)
     families = sorted({params.headstarts[name].family for name in [*names, *embeddings]})
     if not all(map(is_family, families)):
-        from pipeline.project.checks import resolve_all
-
-        resolve_all(params)  # which names the key
+        _ = project.head_starts  # which names the key
     return fingerprint_of(
         f"pipeline.stages.{stage}",
         *(_importers(params, names) if stage == "pretrain_lm" else []),

@@ -18,7 +18,7 @@ import numpy as np
 from pipeline.distributed.worker import device_of, prepare_torch
 from pipeline.files.tables import write_csv
 from pipeline.project import stages
-from pipeline.project.params import Params, load
+from pipeline.project.project import Project
 from pipeline.settings.loader import read_yaml
 from pipeline.terminal.progress import stepwise
 from pipeline.training.context import Context
@@ -54,10 +54,11 @@ def find(stage: str, headstart: str | None, lowest: float, highest: float, steps
         raise ValueError(f"--lowest {lowest} must be above 0 and below --highest {highest}")
     if steps < 30:
         raise ValueError(f"--steps is {steps}; at least 30 are needed to see a slope")
-    params = load(Path("params.yaml"))
-    name = headstart or params.run.headstarts[0]
-    job = job_of(stage, params, stage_arguments(Path("dvc.yaml"), stage, name), name)
-    run = params.run
+    project = Project.load(Path("params.yaml"))
+    run = project.params.run
+    name = headstart or run.headstarts[0]
+    project.head_start(name, "--headstart")
+    job = job_of(stage, project, stage_arguments(Path("dvc.yaml"), stage, name), name)
     prepare_torch(None if run.threads_per_worker == "auto" else run.threads_per_worker)
     device = device_of(run)
     context = Context(
@@ -113,13 +114,11 @@ def stage_arguments(dvc_yaml: Path, stage: str, headstart: str) -> dict[str, str
     }
 
 
-def job_of(stage: str, params: Params, given: Mapping[str, str], headstart: str) -> Job:
+def job_of(stage: str, project: Project, given: Mapping[str, str], headstart: str) -> Job:
     """A stage's training job, by its flags in dvc.yaml. Raises ValueError if its inputs do not match."""
-    if headstart not in params.headstarts:
-        raise ValueError(f"--headstart is {headstart}; there are {', '.join(params.headstarts)}")
     make = importlib.import_module(f"pipeline.stages.{stage}").job
-    inputs = inspect.signature(make).parameters.keys() - {"params", "headstart"}
-    job: Job = make(params, headstart=headstart, **{name: Path(given[name]) for name in inputs})
+    inputs = inspect.signature(make).parameters.keys() - {"project", "headstart"}
+    job: Job = make(project, headstart=headstart, **{name: Path(given[name]) for name in inputs})
     return job
 
 

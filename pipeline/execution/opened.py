@@ -18,8 +18,9 @@ from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import TokensInfo, read_info
 from pipeline.evaluation.probe import Reading
 from pipeline.execution.lr_find import stage_arguments
-from pipeline.project.headstarts import ResolvedHeadStart, resolve
-from pipeline.project.params import Params, load
+from pipeline.project.headstarts import ResolvedHeadStart
+from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model
 
 Which = Literal["target_lm", "general_lm"]
@@ -84,9 +85,8 @@ def open_head_start(name: str, which: Which) -> Opened:
 
     Raises ValueError for an unknown head start, and for missing inputs.
     """
-    params = load(Path("params.yaml"))
-    if name not in params.headstarts:
-        raise ValueError(f"{name} is no head start; there are {', '.join(params.headstarts)}")
+    project = Project.load(Path("params.yaml"))
+    settings = project.head_start(name)
     given = stage_arguments(Path("dvc.yaml"), "finetune_classifier", name)
     link, folder = Path(given["tokens"]), Path(given[which])
     if not folder.exists():
@@ -97,4 +97,4 @@ def open_head_start(name: str, which: Which) -> Opened:
     model.load_state_dict(start.tensors())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     info = read_info(tokens_at(link))
-    return Opened(params, resolve(params, name), link, info, card, model.to(device).eval(), device)
+    return Opened(project.params, settings, link, info, card, model.to(device).eval(), device)

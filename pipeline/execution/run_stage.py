@@ -33,7 +33,8 @@ from pipeline.files.tables import write_csv
 from pipeline.identity.key import run_key
 from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
-from pipeline.project.params import Params, load
+from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
 from pipeline.storage.lease import Fence, Process
@@ -67,20 +68,23 @@ def run_stage(
     begun = time.monotonic()
     parent = _dvc()  # first: dvc may be killed from here on, which leaves this process orphaned
     check_runs_own_code(Path.cwd())
-    settings = load(params)
+    project = Project.load(params)
+    settings = project.params
     described = stages.describe(stage)
     kind = described.kind
     if is_passed_over(stage, settings):
         _write_without_labels(stage, metrics, curve, arguments)
         return
     if stage == "prepare" or kind == "sweeps":  # refuse now what would be refused after hours
-        check_head_starts(settings)
+        from pipeline.project.checks import check
+
+        check(project)
     root = project_root(Path.cwd())
     # A sweep starts Ray itself, if any trial is left to train.
     ray = cluster_of(root, settings, stage) if kind in ("trains", "sweeps") else None
     with ray if ray and kind == "trains" else nullcontext(ray) as cluster:
         module = importlib.import_module(f"pipeline.stages.{stage}")
-        info = _stage_info(stage, root, settings, read_yaml(params), arguments, fingerprint)
+        info = _stage_info(stage, root, project, read_yaml(params), arguments, fingerprint)
         if kind != "reports":
             stale_report.mark(info.name, Path.cwd())
         with _alone(info, settings, parent) as fence, tracking.stage_run(info) as run:
@@ -97,12 +101,12 @@ def run_stage(
                 more |= {"provenance": _provenance(run)} if kind == "reports" else {}
                 progress = busy(info.name)
             with progress:
-                found = dumped(module.run(settings, **arguments, **more))
+                found = dumped(module.run(project, **arguments, **more))
             if stage == "prepare" and arguments["corpus"] == "target":
                 from pipeline.corpus.document_files import read_documents_info
                 from pipeline.project.checks import check_numbers_of_labels, check_words_of_classes
 
-                check_numbers_of_labels(settings, found["num_classes"])
+                check_numbers_of_labels(project, found["num_classes"])
                 check_words_of_classes(settings, read_documents_info(arguments["out"]).label_names or ())
             if curve is not None:
                 _write_curve(tracking.read_records(records), curve)
@@ -143,13 +147,6 @@ def project_root(folder: Path) -> Path:
         if copy.parts[-4:-1] == (".dvc", "tmp", "exps"):
             return copy.parents[3]
     return folder
-
-
-def check_head_starts(params: Params) -> None:
-    """Raises ValueError for an unknown family, or for settings that it does not have."""
-    from pipeline.project.checks import resolve_all
-
-    resolve_all(params)
 
 
 def _dvc() -> Process | None:
@@ -195,17 +192,17 @@ class _Recipe:
     key: str
 
     @staticmethod
-    def of(stage: str, settings: Params, arguments: Mapping[str, Any]) -> _Recipe:
+    def of(stage: str, project: Project, arguments: Mapping[str, Any]) -> _Recipe:
         described = stages.describe(stage)
         texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
         paths = {name: path for name, path in arguments.items()
                  if isinstance(path, Path) and name not in described.outputs}  # fmt: skip
         sections = [path.format(**texts) for path in described.sections]
-        section = selected(settings.model_dump(), sections)
+        section = selected(project.params.model_dump(), sections)
         inputs = {name: content_hash(path) for name, path in paths.items()}
         items = {name: texts[name] for name in ("corpus", "headstart") if name in texts}
-        code = stage_fingerprint(stage, settings, **items).digest
-        identity = _identity(stage, settings, section, texts, arguments)
+        code = stage_fingerprint(stage, project, **items).digest
+        identity = _identity(stage, project, section, texts, arguments)
         key = run_key(stage, {"arguments": texts, "params": identity}, inputs, code)
         return _Recipe(paths, sections, section, inputs, code, key)
 
@@ -213,20 +210,20 @@ class _Recipe:
 def _stage_info(
     stage: str,
     root: Path,
-    settings: Params,
+    project: Project,
     written: Mapping[str, Any],
     arguments: Mapping[str, Any],
     fingerprint: Path | None,
 ) -> tracking.StageInfo:
     """Identity and provenance of this stage. `written` holds the settings as params.yaml has them."""
-    recipe = _Recipe.of(stage, settings, arguments)
+    recipe = _Recipe.of(stage, project, arguments)
     _compare(fingerprint, recipe.code)
     lock = LockFile(Path.cwd())
     known = [*recipe.paths.values(), *([fingerprint] if fingerprint else [])]
     return tracking.StageInfo(
         root=root,
         stage=stage,
-        stages=pipeline_stages(Path.cwd(), settings),
+        stages=pipeline_stages(Path.cwd(), project.params),
         params=recipe.settings,
         settings=written,
         inputs=recipe.inputs,
@@ -237,7 +234,7 @@ def _stage_info(
     )
 
 
-def check_teacher(stage: str, settings: Params, arguments: Mapping[str, Any], folder: Path) -> None:
+def check_teacher(stage: str, project: Project, arguments: Mapping[str, Any], folder: Path) -> None:
     """Raise ValueError if a teacher's model is not what its settings, inputs and code now make.
 
     DVC does not know that a student needs its teacher: see `pipeline.stages._teacher`.
@@ -252,7 +249,7 @@ def check_teacher(stage: str, settings: Params, arguments: Mapping[str, Any], fo
     theirs = {
         name: of_teacher(value) if isinstance(value, Path) else teacher for name, value in arguments.items()
     }
-    if read_state(folder)["key"] != _Recipe.of(stage, settings, theirs).key:
+    if read_state(folder)["key"] != _Recipe.of(stage, project, theirs).key:
         raise ValueError(
             f"{student} learns from {teacher}, whose model {folder} is of earlier settings, text or code; "
             f"run `dvc repro {stage}@{teacher}` first"
@@ -261,7 +258,7 @@ def check_teacher(stage: str, settings: Params, arguments: Mapping[str, Any], fo
 
 def _identity(
     stage: str,
-    settings: Params,
+    project: Project,
     section: Mapping[str, Any],
     texts: Mapping[str, str],
     arguments: Mapping[str, Any],
@@ -272,13 +269,11 @@ def _identity(
     """
     if stages.describe(stage).kind != "trains":
         return section
-    from pipeline.project.headstarts import resolve
-
-    found = resolve(settings, texts["headstart"])
+    found = project.head_starts[texts["headstart"]]
     weights = {"weights": content_hash(found.weights)} if found.weights and stage == "pretrain_lm" else {}
     if stage in ("pretrain_lm", "finetune_lm") and (taught := found.folder_of_teacher(arguments["out"])):
         weights["teacher"] = content_hash(taught)
-        check_teacher(stage, settings, arguments, taught)
+        check_teacher(stage, project, arguments, taught)
     own = {stage, *(path for path in section if path.startswith("headstarts."))}
     shared = {path: value for path, value in section.items() if path not in own}
     return shared | found.of_stage(stage) | weights

@@ -78,9 +78,9 @@ def _spelling(params: Params, names: Sequence[str]) -> dict[str, str]:
 
 
 def _first_head_start() -> str:
-    from pipeline.project.params import load
+    from pipeline.project.project import Project
 
-    return load(Path("params.yaml")).run.headstarts[0]
+    return Project.load(Path("params.yaml")).params.run.headstarts[0]
 
 
 def _unlabelled(opened: Opened) -> tuple[list[str], list[np.ndarray]]:

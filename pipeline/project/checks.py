@@ -9,8 +9,9 @@ from models.family import check_chunks
 from pipeline.corpus.settings import FilesSource, PydocsSource
 from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS
 from pipeline.evaluation.scaling_law import LEAST_DISTINCT
-from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, resolve, stage_space
+from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, stage_space
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.sizes import CHECK, sizes_of
 from pipeline.settings.arm import Arm, Use
 from pipeline.training.cards import family_and_config
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from models.family import Encoder
 
 
-def resolve_all(params: Params) -> list[ResolvedHeadStart]:
-    """Resolve all declared head starts, and check search, ablations and probes; return those to train.
+def check(project: Project) -> None:
+    """Check all that is known before anything is trained: head starts, search, ablations, probes, texts.
 
     Raises ValueError naming each offending key.
     """
-    found = {name: resolve(params, name) for name in params.headstarts}
+    params, found = project.params, project.head_starts
     tune, ablate = params.tune, params.ablate
     for section, name, is_wanted in (
         ("tune", tune.headstart, tune.num_trials > 0),
@@ -53,8 +54,7 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
         language_model_settings(head_start.objective, below.dump(), {}, top, f"{key}.")
     for each in found.values():
         _check_layers(each)
-    trained = [found[name] for name in params.run.headstarts]
-    for each in trained:
+    for each in project.trained:
         _check_chunks(each)
         _check_unfreezing(each)
         _check_lesson(each)
@@ -65,17 +65,16 @@ def resolve_all(params: Params) -> list[ResolvedHeadStart]:
             f"tune.stage is finetune_lm of {searched.name}, whose trials would learn from no teacher; set "
             "finetune_classifier, or name another head start"
         )
-    _check_texts(params, trained)
-    _check_corpora(params, trained)
+    _check_texts(params, project.trained)
+    _check_corpora(params, project.trained)
     for arm in params.arms(params.num_texts):
         if arm.use is Use.IN_CONTEXT:
             assert arm.source is not None
             _check_in_context(arm, found[arm.source], params.num_texts)
     if params.scaling.sizes:
-        _check_scaling(params, found[params.scaling.headstart])
+        _check_scaling(project)
     if params.distil_classifier.student is not None:
         _check_distilled(params, found[params.distil_classifier.student])
-    return trained
 
 
 def _check_beside(params: Params, head_start: ResolvedHeadStart) -> None:
@@ -141,9 +140,10 @@ def _check_unfreezing(head_start: ResolvedHeadStart) -> None:
         )
 
 
-def _check_scaling(params: Params, head_start: ResolvedHeadStart) -> None:
+def _check_scaling(project: Project) -> None:
     """Raise ValueError for sizes that cannot be trained, or that determine no law."""
-    settings, key = params.scaling, "params.yaml: scaling"
+    settings, key = project.params.scaling, "params.yaml: scaling"
+    head_start = project.head_starts[settings.headstart]
     if head_start.family.objective != "causal":
         raise ValueError(
             f"{key}.headstart is {head_start.name}, but {head_start.family.name} is not trained to predict "
@@ -157,7 +157,7 @@ def _check_scaling(params: Params, head_start: ResolvedHeadStart) -> None:
             )
     if CHECK in settings.sizes:
         raise ValueError(f"{key}.sizes has {CHECK}, as the run of {key}.check is called; rename it")
-    sizes_of(params)
+    sizes_of(project)
 
 
 def _check_distilled(params: Params, student: ResolvedHeadStart) -> None:
@@ -361,8 +361,9 @@ def check_words_of_classes(params: Params, class_names: Sequence[str]) -> None:
         check_labels(params.zero_shot.labels, class_names)
 
 
-def check_numbers_of_labels(params: Params, num_classes: int) -> None:
+def check_numbers_of_labels(project: Project, num_classes: int) -> None:
     """Raise ValueError for a number of labels below one per class, which a later stage would refuse."""
+    params = project.params
     numbers: dict[str, Any] = {
         "tune.labels": params.tune.labels if params.tune.num_trials else None,
         "ablate.labels": params.ablate.labels if params.ablate.seeds else None,
@@ -370,8 +371,8 @@ def check_numbers_of_labels(params: Params, num_classes: int) -> None:
     searched = params.tune.overrides.get("finetune_classifier", {})
     if params.tune.num_trials and params.tune.stage == "finetune_classifier" and params.tune.labels is None:
         numbers["tune.overrides.finetune_classifier.max_labels"] = searched.get("max_labels")
-    for name in params.run.headstarts:
-        numbers[max_labels_key(params, name)] = resolve(params, name).finetune_classifier.max_labels
+    for each in project.trained:
+        numbers[max_labels_key(params, each.name)] = each.finetune_classifier.max_labels
     for key, number in numbers.items():
         if isinstance(number, int) and number < num_classes:
             raise ValueError(f"{key} is {number:,}, fewer than the {num_classes} classes; raise it")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from pipeline.training.cards import family_and_config
 from pipeline.training.settings import (
     ClassifierTraining,
     DistillationSettings,
+    HeadStart,
     LanguageModelSettings,
     Model,
     Training,
@@ -85,8 +87,11 @@ class ResolvedHeadStart:
         return dict(flatten(found))
 
 
-def resolve(params: Params, name: str) -> ResolvedHeadStart:
-    """Settings of the head start `name`. Raises ValueError naming each offending key."""
+def resolve(params: Params, name: str, head_start: Callable[[str], ResolvedHeadStart]) -> ResolvedHeadStart:
+    """Settings of the head start `name`; `head_start` resolves those that it is related to.
+
+    `Project.head_starts` is the one caller. Raises ValueError naming each offending key.
+    """
     section = params.headstarts[name]
     key = f"headstarts.{name}"
     family, config = family_and_config(section.model, key)
@@ -124,8 +129,8 @@ def resolve(params: Params, name: str) -> ResolvedHeadStart:
         objective=objective,
         model=Model(family=family.name, config=asdict(config)),
         weights=None if section.weights is None else Path(section.weights),
-        embedding_from=_embedding_from(params, name, family, config),
-        teacher=_teacher(params, name, objective, config),
+        embedding_from=_embedding_from(section, key, head_start, family, config),
+        teacher=_teacher(params, name, head_start, objective, config),
         distillation=None if section.teacher is None else params.distillation,
         tokenizer=section.tokenizer,
         pretrain_lm=language_model("pretrain_lm"),
@@ -148,12 +153,17 @@ def _from_nothing(few_labels: ClassifierTraining) -> dict[str, Any]:
     return {"beside": None} | ({"unfreeze": "full"} if few_labels.unfreeze == "head" else {})
 
 
-def _embedding_from(params: Params, name: str, family: Family, config: Any) -> ResolvedHeadStart | None:
-    other = params.headstarts[name].embedding_from
-    if other is None:
+def _embedding_from(
+    section: HeadStart,
+    key: str,
+    head_start: Callable[[str], ResolvedHeadStart],
+    family: Family,
+    config: Any,
+) -> ResolvedHeadStart | None:
+    if (other := section.embedding_from) is None:
         return None
-    found = resolve(params, other)  # which has no `embedding_from`: `pipeline.project.params` refuses that
-    key = f"params.yaml: `headstarts.{name}.embedding_from` is {other}"
+    found = head_start(other)  # which has no `embedding_from`: `pipeline.project.params` refuses that
+    key = f"params.yaml: `{key}.embedding_from` is {other}"
     if not found.family.has_word_vectors:
         raise ValueError(
             f"{key}, whose family {found.family.name} has no word vectors; name a head start of another "
@@ -165,11 +175,17 @@ def _embedding_from(params: Params, name: str, family: Family, config: Any) -> R
     return replace(found, model=Model(family=found.family.name, config=widened))
 
 
-def _teacher(params: Params, name: str, objective: type[Objective], config: Any) -> ResolvedHeadStart | None:
+def _teacher(
+    params: Params,
+    name: str,
+    head_start: Callable[[str], ResolvedHeadStart],
+    objective: type[Objective],
+    config: Any,
+) -> ResolvedHeadStart | None:
     other = params.headstarts[name].teacher
     if other is None:
         return None
-    found = resolve(params, other)  # which has no teacher: `pipeline.project.params` refuses that
+    found = head_start(other)  # which has no teacher: `pipeline.project.params` refuses that
     key = f"params.yaml: `headstarts.{name}.teacher` is {other}"
     if not objective.can_be_taught:
         raise ValueError(
@@ -230,6 +246,7 @@ def language_model_settings(
     )
 
 
+@cache
 def _settings_of(objective: type[Objective]) -> type[BaseModel]:
     """The training settings of all objectives and this objective's own, in one section."""
     own = objective.Settings

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -18,7 +17,7 @@ from pipeline.corpus.settings import Corpora, FilesSource, Leakage, Tokenizer
 from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.evaluation.settings import Card, Evaluate, Probe, ZeroShot
 from pipeline.settings.arm import BLEND, RESERVED_NAMES, TFIDF, Arm, Use
-from pipeline.settings.loader import overlay, read_yaml, typed
+from pipeline.settings.loader import overlay, typed
 from pipeline.settings.messages import nearest
 from pipeline.settings.section import Distinct, Section
 from pipeline.sweeps.settings import Ablate, DistilClassifier, SampleEfficiency, Scaling
@@ -103,13 +102,8 @@ class Params(Section):
         return [arm for arm in self.arms(num_texts) if arm.use is not Use.IN_CONTEXT]
 
 
-def load(path: Path) -> Params:
-    """Read and check a params file. Raises ValueError naming each offending key."""
-    return checked(read_yaml(path), where=str(path))
-
-
 def checked(values: Mapping[str, Any], *, where: str) -> Params:
-    """Check all settings but those that only a family knows, which `headstarts.resolve` checks.
+    """Check all settings but those that only a family knows, which `Project.head_starts` checks.
 
     Raises ValueError naming each offending key.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files.atomic import atomic_write_text
-from pipeline.project.params import checked
+from pipeline.project.project import Project
 from pipeline.project.templates import template_folder
 from pipeline.settings.arm import Arm
 from pipeline.settings.loader import flatten, overlay, parsed, read_yaml
@@ -27,15 +27,15 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
 
     from ruamel.yaml import YAML
 
-    from pipeline.project.checks import resolve_all
+    from pipeline.project.checks import check
 
     before = read_yaml(params)
     source = find(name)
     after = overlay(before, _fitting(source, before)[0])
     where = f"{params} with {source.name}"
-    settings = checked(after, where=where)
+    project = Project.of(after, where=where)
     try:
-        resolve_all(settings)
+        check(project)
     except ValueError as error:
         raise ValueError(f"{where}: {str(error).removeprefix('params.yaml: ')}") from error
     changes = _differences(before, after)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pipeline.project.headstarts import ResolvedHeadStart, resolve
-from pipeline.project.params import Params
-from pipeline.settings.loader import overlay, typed
+from pipeline.project.headstarts import ResolvedHeadStart
+from pipeline.project.project import Project
+from pipeline.settings.loader import overlay
 from pipeline.sweeps.settings import Size as SizeSettings
 
 CHECK = "check"  # the name of the size that checks the law
@@ -26,22 +26,22 @@ class Size:
         return replace(self._head_start, pretrain_lm=replace(settings, training=training))
 
 
-def sizes_of(params: Params) -> tuple[list[Size], Size | None]:
+def sizes_of(project: Project) -> tuple[list[Size], Size | None]:
     """The sizes of the sweep, and the one that the law is checked by.
 
     Raises ValueError naming each offending key.
     """
-    settings = params.scaling
-    found = [_size(params, name, f"scaling.sizes.{name}", each) for name, each in settings.sizes.items()]
+    settings = project.params.scaling
+    found = [_size(project, name, f"scaling.sizes.{name}", each) for name, each in settings.sizes.items()]
     larger = settings.check
-    return found, None if larger is None else _size(params, CHECK, "scaling.check", larger)
+    return found, None if larger is None else _size(project, CHECK, "scaling.check", larger)
 
 
-def _size(params: Params, name: str, key: str, own: SizeSettings) -> Size:
-    head_start = params.scaling.headstart
-    top = {"config": own.config, "pretrain_lm": overlay(params.scaling.pretrain_lm, own.pretrain_lm)}
-    laid_over = overlay(params.model_dump(), {"headstarts": {head_start: top}})
+def _size(project: Project, name: str, key: str, own: SizeSettings) -> Size:
+    settings = project.params.scaling
+    head_start = settings.headstart
+    top = {"config": own.config, "pretrain_lm": overlay(settings.pretrain_lm, own.pretrain_lm)}
     try:
-        return Size(name, key, resolve(typed(Params, laid_over, where="params.yaml"), head_start))
+        return Size(name, key, project.varied(head_start, top).head_starts[head_start])
     except ValueError as error:
         raise ValueError(f"{key}, laid over the head start {head_start}: {error}") from error

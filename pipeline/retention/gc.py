@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from pipeline import tracking
-from pipeline.project.params import load
+from pipeline.project.project import Project
 from pipeline.retention import stored_runs
 from pipeline.retention.references import References, references
 from pipeline.retention.stored_runs import Stored, StoredRun, Wanted
@@ -65,7 +65,7 @@ def make_plan(
     """
     if not older_than_days >= 0:
         raise ValueError(f"--older-than is {older_than_days:g}; expected 0 or more days")
-    place = load(params).run.storage
+    place = Project.load(params).params.run.storage
     storage = open_storage(place if "://" in place else str((root / place).resolve()))
     found = References()
     for project in (root, *projects):

@@ -36,6 +36,7 @@ from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
 from pipeline.figures.estimates import Spent
 from pipeline.machine.cost import Cost
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.settings.arm import TFIDF, Arm, Use
 from pipeline.stages._frozen_encoder import frozen_encoder
 from pipeline.training.beside import Beside
@@ -172,7 +173,7 @@ def mixture(arm: Arm, shares: Mapping[Arm, Share], found: Mapping[Arm, Candidate
     )
 
 
-def network(params: Params, name: str, data: Data, classifiers: Path, features: Path) -> Candidate:
+def network(name: str, data: Data, classifiers: Path, features: Path) -> Candidate:
     """A head start's fine-tuned classifier."""
     folder, tokens = classifiers / name, data.tokens_of(name)
     model, card, head = load_classifier(folder)
@@ -260,38 +261,38 @@ def _predicted(
 
 
 def probe(
-    params: Params, name: str, members: Sequence[str], data: Data, features: Path, target_lm: Path
+    project: Project, name: str, members: Sequence[str], data: Data, features: Path, target_lm: Path
 ) -> Candidate:
     """Logistic regression on the frozen features of a head start, or of several side by side."""
     pooled = _pooled(features, members, data)
     classes = len(data.label_names)
     cost = Cost()
-    fitted = fit_probe(pooled["train"], data.train.labels, classes, params.run.seed)
+    fitted = fit_probe(pooled["train"], data.train.labels, classes, project.params.run.seed)
     return _frozen(
         Arm(name, Use.PROBE),
         cost,
         lambda labelled: fitted.probabilities(pooled[labelled.split]),
         data,
         members,
-        write=lambda aside: _write_probe(aside, fitted, params, members, data, features, target_lm),
+        write=lambda aside: _write_probe(aside, fitted, project, members, data, features, target_lm),
     )
 
 
 def with_tfidf(
-    params: Params, name: str, members: Sequence[str], data: Data, features: Path, target_lm: Path
+    project: Project, name: str, members: Sequence[str], data: Data, features: Path, target_lm: Path
 ) -> Candidate:
     """Logistic regression on the frozen features of head starts and TF-IDF together."""
     texts, pooled = data.texts(), _pooled(features, members, data)
     classes = len(data.label_names)
     cost = Cost()
-    fitted = fit_joint(texts["train"], pooled["train"], data.train.labels, classes, params.run.seed)
+    fitted = fit_joint(texts["train"], pooled["train"], data.train.labels, classes, project.params.run.seed)
     return _frozen(
         Arm(name, Use.WITH_TFIDF),
         cost,
         lambda labelled: fitted.probabilities(texts[labelled.split], pooled[labelled.split]),
         data,
         members,
-        write=lambda aside: _write_probe(aside, fitted, params, members, data, features, target_lm),
+        write=lambda aside: _write_probe(aside, fitted, project, members, data, features, target_lm),
     )
 
 
@@ -341,18 +342,20 @@ def _pooled(features: Path, members: Sequence[str], data: Data) -> dict[str, lis
 def _write_probe(
     aside: Path,
     fitted: ProbeClassifier | JointClassifier,
-    params: Params,
+    project: Project,
     members: Sequence[str],
     data: Data,
     features: Path,
     target_lm: Path,
 ) -> None:
     encoders = {
-        name: frozen_encoder(params, name, data.tokens_of(name), features / name, target_lm / name)
+        name: frozen_encoder(
+            project.head_starts[name], data.tokens_of(name), features / name, target_lm / name
+        )
         for name in members
     }
     tokenizers = {name: Tokenizer.file_in(data.tokenizer_of(name)) for name in members}
-    write_probe(aside, ShippedProbe(encoders, fitted), _labelling(params, data), tokenizers)
+    write_probe(aside, ShippedProbe(encoders, fitted), _labelling(project.params, data), tokenizers)
 
 
 def _labelling(params: Params, data: Data) -> Labelling:

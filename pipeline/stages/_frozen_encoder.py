@@ -14,14 +14,15 @@ from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokens import read_info
 from pipeline.evaluation.probe import Reading
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import Params
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.training.checkpoint import tensors_under
 
 
-def frozen_encoder(params: Params, name: str, tokens: Path, features: Path, target_lm: Path) -> FrozenEncoder:
+def frozen_encoder(
+    settings: ResolvedHeadStart, tokens: Path, features: Path, target_lm: Path
+) -> FrozenEncoder:
     """Return the encoder of a head start, given its own folders of token shards, features and model."""
-    settings, start = resolve(params, name), ModelFolder.at(target_lm)
+    start = ModelFolder.at(target_lm)
     card, classifier = start.card(), settings.finetune_classifier
     return FrozenEncoder(
         card=card,
@@ -32,10 +33,8 @@ def frozen_encoder(params: Params, name: str, tokens: Path, features: Path, targ
     )
 
 
-def write_beside(folder: Path, params: Params, link: FeatureLink) -> None:
+def write_beside(folder: Path, settings: ResolvedHeadStart, link: FeatureLink) -> None:
     """Write into a classifier's folder the encoder whose features stand beside its own."""
     tokens = Path(link.tokens)
-    found = frozen_encoder(
-        params, link.headstart, tokens_at(tokens), Path(link.features), Path(link.target_lm)
-    )
+    found = frozen_encoder(settings, tokens_at(tokens), Path(link.features), Path(link.target_lm))
     write_encoder(folder / BESIDE, found, Tokenizer.file_in(Path(read_link(tokens).tokenizer)))

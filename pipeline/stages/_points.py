@@ -14,10 +14,10 @@ from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.distributed.session import Session
 from pipeline.evaluation.in_context import Prompt, prompt_of, without_content
 from pipeline.machine.cost import total
-from pipeline.project.headstarts import ResolvedHeadStart, resolve
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
-from pipeline.settings.loader import overlay
 from pipeline.stages._trials import ClassifierPoint, InContextPoint, LogisticPoint, ModelPoint, Rounds
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
@@ -70,10 +70,10 @@ def settings_alone(head_start: ResolvedHeadStart) -> LanguageModelSettings:
 
 
 def train_target_lm_alone(
-    params: Params, name: str, tokens: Path, sweep: Sweep
+    project: Project, name: str, tokens: Path, sweep: Sweep
 ) -> tuple[Path, dict[str, float]]:
     """The language model of the target text alone, for a head start, and what it cost."""
-    head_start = resolve(params, name)
+    params, head_start = project.params, project.head_starts[name]
     settings = settings_alone(head_start)
     identity = {
         "seed": params.run.seed,
@@ -102,14 +102,15 @@ def train_target_lm_alone(
     return folder, total(outcome.state)
 
 
-def specs_of(place: Place, params: Params, inputs: Inputs) -> list[Spec]:
+def specs_of(place: Place, project: Project, inputs: Inputs) -> list[Spec]:
     """The trainings of a point: one, or one for each member of an ensemble."""
+    params = project.params
     names = params.head_starts_of(place.arm)
     if not names or place.arm.use.is_frozen:
         return [_logistic(place, names, params, inputs)]
     if place.arm.use is Use.IN_CONTEXT:
-        return [_in_context(place, resolve(params, names[0]), params, inputs)]
-    return [_classifier(place, resolve(params, name), params, inputs) for name in names]
+        return [_in_context(place, project.head_starts[names[0]], params, inputs)]
+    return [_classifier(place, project.head_starts[name], params, inputs) for name in names]
 
 
 def _logistic(place: Place, names: Sequence[str], params: Params, inputs: Inputs) -> Spec:
@@ -247,8 +248,3 @@ def prompt_for(params: Params, inputs: Inputs, head_start: str) -> tuple[Prompt,
 def classifier_settings(head_start: ResolvedHeadStart, use: Use) -> ClassifierTraining:
     """Settings of a point's classifier."""
     return head_start.scratch if use is Use.SCRATCH else head_start.few_labels
-
-
-def laid_over(params: Params, head_start: str, top: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings, with `top` laid over those of a head start."""
-    return overlay(params.model_dump(), {"headstarts": {head_start: top}})

@@ -11,26 +11,27 @@ from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import open_shard
 from pipeline.distributed.search import Values
 from pipeline.distributed.settings import Range
-from pipeline.project import headstarts
-from pipeline.project.params import Params
-from pipeline.settings.loader import flatten, overlay, typed
+from pipeline.project.headstarts import ResolvedHeadStart, stage_space
+from pipeline.project.project import Project
+from pipeline.settings.loader import flatten, overlay
 from pipeline.training.classifier import FewLabels, make_classifier_job, num_labels_of
 from pipeline.training.jobs import Job
 from pipeline.training.language_model import make_language_model_job
 
 
-def space_of(params: Params) -> dict[str, Range]:
+def space_of(project: Project) -> dict[str, Range]:
     """The ranges that the trials of this stage read, by key of the head start."""
-    return headstarts.stage_space(params.tune, headstarts.resolve(params, params.tune.headstart))
+    tune = project.params.tune
+    return stage_space(tune, project.head_starts[tune.headstart])
 
 
 class Jobs:
     """Makes the training job of a trial from its values. Picklable: trials run in other processes."""
 
     def __init__(
-        self, params: Params, tokens: Path, general_lm: Path, target_lm: Path, features: Path
+        self, project: Project, tokens: Path, general_lm: Path, target_lm: Path, features: Path
     ) -> None:
-        self._params, self._name = params, params.tune.headstart
+        self._project, self._params, self._name = project, project.params, project.params.tune.headstart
         self._tokens = tokens_at(tokens / self._name / "target.json").resolve()
         self._general_lm = (general_lm / self._name).resolve()
         self._target_lm = (target_lm / self._name).resolve()
@@ -38,7 +39,7 @@ class Jobs:
 
     def check(self) -> None:
         """Raises ValueError if there is nothing to search, or if a range ends at an impossible value."""
-        space = space_of(self._params)
+        space = space_of(self._project)
         if not space:
             raise ValueError(
                 f"tune.space names no key that a trial of {self._params.tune.stage} reads: "
@@ -50,8 +51,8 @@ class Jobs:
 
     def settings(self) -> dict[str, Any]:
         """The settings that all trials share."""
-        head_start = headstarts.resolve(self._with({}), self._name)
-        few, searched = self._few_labels(), space_of(self._params)
+        head_start = self._with({})
+        few, searched = self._few_labels(), space_of(self._project)
         found = head_start.of_stage(self._section)
         fixed = {"config": found["model"]["config"], self._params.tune.stage: found[self._section]}
         return {
@@ -71,8 +72,7 @@ class Jobs:
 
     def make(self, values: Values) -> Job:
         """The job of a trial. Raises ValueError that names the offending key."""
-        params = self._with(values)
-        head_start = headstarts.resolve(params, self._name)
+        params, head_start = self._params, self._with(values)
         if params.tune.stage == "finetune_lm":
             return make_language_model_job(
                 head_start.finetune_lm,
@@ -100,8 +100,8 @@ class Jobs:
         """The other head starts whose features a trial may read."""
         if self._params.tune.stage == "finetune_lm":
             return []
-        settings = getattr(headstarts.resolve(self._with({}), self._name), self._section)
-        searched = space_of(self._params).get("finetune_classifier.beside")
+        settings = getattr(self._with({}), self._section)
+        searched = space_of(self._project).get("finetune_classifier.beside")
         found = [settings.beside, *(searched.choices or () if searched else ())]
         return sorted({str(other) for other in found if other is not None})
 
@@ -116,16 +116,15 @@ class Jobs:
         wanted = self._params.tune.labels
         return None if wanted is None else num_labels_of(wanted, open_shard(self._tokens, "train"))
 
-    def _with(self, values: Values) -> Params:
-        """All settings, with those of a trial laid over the head start's."""
+    def _with(self, values: Values) -> ResolvedHeadStart:
+        """The head start with the settings of a trial."""
         tune = self._params.tune
         tree = nested(values)
         if tune.labels is None:
             tree = overlay({tune.stage: tune.overrides.get(tune.stage, {})}, tree)
         elif tune.stage in tree:
             tree[self._section] = tree.pop(tune.stage)
-        settings = overlay(self._params.model_dump(), {"headstarts": {self._name: tree}})
-        return typed(Params, settings, where="tune")
+        return self._project.varied(self._name, tree, where="tune").head_starts[self._name]
 
 
 def nested(values: Values) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from models.objective import Measure
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard
 from pipeline.distributed.session import Session
@@ -19,16 +20,15 @@ from pipeline.figures.estimates import Interval
 from pipeline.figures.sweeps import Ablation, AblationFigures, NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
-from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.settings.arm import Arm
-from pipeline.settings.loader import overlay, typed
+from pipeline.settings.loader import overlay
 from pipeline.stages._ablations import TRICKS, Trick
 from pipeline.stages._points import (
     Inputs,
     Place,
-    laid_over,
     specs_of,
     train_target_lm_alone,
 )
@@ -61,7 +61,7 @@ _WITH_LM = Trick("with all of them (LM)", "language_model")
 
 
 def run(
-    params: Params,
+    project: Project,
     *,
     tokens: Path,
     documents: Path,
@@ -80,6 +80,7 @@ def run(
 
     Raises ValueError for settings that cannot be trained.
     """
+    params = project.params
     if not params.ablate.seeds:
         with atomic_folder(out) as folder:
             write_csv(folder / "ledger.csv", [], ["trick"])
@@ -90,18 +91,18 @@ def run(
     train = open_shard(labelled, "train")
     num_labels = num_labels_of(params.ablate.labels, train)
     chosen_documents(train, num_labels, params.ablate.seeds[0], "ablate.labels")  # before anything is trained
-    alone, _ = train_target_lm_alone(params, name, tokens, sweep)
+    alone, _ = train_target_lm_alone(project, name, tokens, sweep)
     inputs = replace(inputs, target_lm_alone={name: alone})
     tops = {"few_labels": params.ablate.classifier, "pretrain_lm": params.ablate.pretrain_lm}
-    whole = resolve(typed(Params, laid_over(params, name, tops), where="ablate"), name)
+    whole = project.varied(name, tops, where="ablate").head_starts[name]
     tricks = [trick for trick in TRICKS if trick.applies(whole)]
     specs: dict[tuple[str, int], Spec] = {}
     for seed in params.ablate.seeds:
         for trick in (_WITH, _WITH_LM, *tricks):
             specs[trick.name, seed] = (
-                _language_model(trick, seed, params, inputs)
+                _language_model(trick, seed, project, inputs)
                 if trick.level == "language_model"
-                else _classifier(trick, seed, params, inputs)
+                else _classifier(trick, seed, project, inputs)
             )
     found = sweep.outcomes(list({spec.name: spec for spec in specs.values()}.values()))
     outcomes = {place: found[spec.name] for place, spec in specs.items()}
@@ -111,7 +112,8 @@ def run(
             same_settings = specs[trick.name, seed].settings == specs[base.name, seed].settings
             if same_settings or _same_weights(outcomes[trick.name, seed], outcomes[base.name, seed]):
                 outcomes[trick.name, seed] = ValueError("not measured: these settings do not use it")
-    rows = _language_model_rows(tricks, outcomes, params)
+    judged = project.head_starts[name].objective.measures[0]
+    rows = _language_model_rows(tricks, outcomes, params, judged)
     rows += _classifier_rows(tricks, outcomes, params, labelled, leaks)
     with atomic_folder(out) as folder:
         write_csv(folder / "ledger.csv", [_row(row) for row in rows])
@@ -133,11 +135,10 @@ def _same_weights(one: Checkpoint | Exception, other: Checkpoint | Exception) ->
 # ------------------------------------------------------------------------------------------- trials
 
 
-def _language_model(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec:
-    name = params.ablate.headstart
-    base = laid_over(params, name, {"pretrain_lm": params.ablate.pretrain_lm})
-    changed = typed(Params, overlay(base, {"headstarts": {name: trick.without}}), where="ablate")
-    head_start = resolve(changed, name)
+def _language_model(trick: Trick, seed: int, project: Project, inputs: Inputs) -> Spec:
+    params, name = project.params, project.params.ablate.headstart
+    top = overlay({"pretrain_lm": params.ablate.pretrain_lm}, trick.without)
+    head_start = project.varied(name, top, where="ablate").head_starts[name]
     identity = {
         "lm": head_start.pretrain_lm.dump(),
         "model": head_start.model.model_dump(),
@@ -159,11 +160,10 @@ def _language_model(trick: Trick, seed: int, params: Params, inputs: Inputs) -> 
     return Spec(trial, identity, (f"tokens/{name}/general.json",), build, head_start.family.name)
 
 
-def _classifier(trick: Trick, seed: int, params: Params, inputs: Inputs) -> Spec:
-    name = params.ablate.headstart
-    settings = laid_over(params, name, {"few_labels": params.ablate.classifier})
-    settings = overlay(settings, {"headstarts": {name: {"few_labels": trick.without}}})
-    changed = typed(Params, settings, where="ablate")
+def _classifier(trick: Trick, seed: int, project: Project, inputs: Inputs) -> Spec:
+    params, name = project.params, project.params.ablate.headstart
+    top = {"few_labels": overlay(params.ablate.classifier, trick.without)}
+    changed = project.varied(name, top, where="ablate")
     num_labels = num_labels_of(params.ablate.labels, open_shard(inputs.tokens_of(name), "train"))
     (spec,) = specs_of(Place(Arm(name, trick.use), num_labels, seed, "ablate.labels"), changed, inputs)
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
@@ -206,11 +206,13 @@ def _failure(trick: Trick, base: Trick, outcomes: Mapping[tuple[str, int], Any],
 
 
 def _language_model_rows(
-    tricks: Sequence[Trick], outcomes: Mapping[tuple[str, int], Checkpoint | Exception], params: Params
+    tricks: Sequence[Trick],
+    outcomes: Mapping[tuple[str, int], Checkpoint | Exception],
+    params: Params,
+    judged: Measure,
 ) -> list[Ablation]:
     """Differences paired by seed, with Student's interval; a single seed has no interval."""
-    seeds, judged = params.ablate.seeds, resolve(params, params.ablate.headstart).objective.measures[0]
-    measure, rows = judged.title, []
+    seeds, measure, rows = params.ablate.seeds, judged.title, []
     for trick in tricks:
         if trick.level != "language_model":
             continue

@@ -37,8 +37,9 @@ from pipeline.identity.fingerprint import fingerprint_of
 from pipeline.inference.known import write_known
 from pipeline.inference.predict import Predictor
 from pipeline.machine.cost import Cost, total
-from pipeline.project.headstarts import ResolvedHeadStart, resolve
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.settings.loader import overlay, typed
 from pipeline.stages._trials import ModelPoint
@@ -75,7 +76,7 @@ _ROUNDS = 3  # of predictions that are timed; the fastest counts
 
 
 def run(
-    params: Params,
+    project: Project,
     *,
     tokens: Path,
     documents: Path,
@@ -90,12 +91,12 @@ def run(
 
     Raises ValueError where settings or inputs do not go together.
     """
-    settings = params.distil_classifier
+    params, settings = project.params, project.params.distil_classifier
     if settings.student is None:
         with atomic_folder(out) as folder:  # DVC warns of an empty one
             (folder / _NONE_FILE).write_text("distil_classifier.student is null.\n", encoding="utf-8")
         return NoTrials(key=sweep.key)
-    student = resolve(params, settings.student)
+    student = project.head_starts[settings.student]
     starts = {"target_lm": target_lm / student.name, "general_lm": general_lm / student.name}
     trained = _settings_of(params, student)
     link = tokens / student.name / "target.json"

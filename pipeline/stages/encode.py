@@ -12,13 +12,13 @@ from pipeline.corpus import text_parts, tokens, vocabulary
 from pipeline.corpus.document_files import INFO_FILE, read_documents, read_documents_info
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.files.atomic import atomic_folder
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 
 STAGE = Stage(place=3, kind="prepares", sections=())
 
 
-def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[str, Any]:
+def run(project: Project, *, documents: Path, tokenizer: Path, out: Path) -> dict[str, Any]:
     """Encode every split of `documents` into the folder `out`; return sizes and the vocabulary report.
 
     Raises:
@@ -26,7 +26,7 @@ def run(params: Params, *, documents: Path, tokenizer: Path, out: Path) -> dict[
     """
     info = read_documents_info(documents)
     pieces = Tokenizer.load(tokenizer)
-    threads = params.tokenizers[tokenizer.name].threads  # changes no token
+    threads = project.params.tokenizers[tokenizer.name].threads  # changes no token
     token_counts = np.zeros(pieces.vocab_size, dtype=np.int64)
     splits = {}
     with atomic_folder(out) as folder:

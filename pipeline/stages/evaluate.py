@@ -31,6 +31,7 @@ from pipeline.files.tables import write_csv
 from pipeline.inference.known import reference_of
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import PAIR, Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.settings.arm import BLEND, TFIDF, Arm
 from pipeline.stages._candidates import (
@@ -68,7 +69,7 @@ _MOST_DRAWN = 200  # points of a curve
 
 
 def run(
-    params: Params,
+    project: Project,
     *,
     tokens: Path,
     documents: Path,
@@ -84,8 +85,9 @@ def run(
     Raises:
         ValueError: there is no test split, or a classifier does not match its tokens.
     """
+    params = project.params
     data = Data.of(params, tokens, documents, leaks)
-    candidates = _single_candidates(params, data, classifiers, features, target_lm)
+    candidates = _single_candidates(project, data, classifiers, features, target_lm)
     found = {each.arm: each for each in candidates}
     for name, members in params.trained_ensembles().items():
         found[Arm(name)] = mixture(Arm(name), {Arm(each): Share(1 / len(members)) for each in members}, found)
@@ -140,17 +142,18 @@ def run(
 
 
 def _single_candidates(
-    params: Params, data: Data, classifiers: Path, features: Path, target_lm: Path
+    project: Project, data: Data, classifiers: Path, features: Path, target_lm: Path
 ) -> list[Candidate]:
     """All candidates but mixtures of them; with answers to choose from, the networks alone."""
-    candidates = [network(params, name, data, classifiers, features) for name in params.run.headstarts]
+    params = project.params
+    candidates = [network(name, data, classifiers, features) for name in params.run.headstarts]
     if data.num_texts > PAIR:
         return candidates
     read_frozen = [*((name, [name]) for name in params.run.headstarts), *params.trained_ensembles().items()]
-    candidates += [probe(params, *each, data, features, target_lm) for each in read_frozen]
+    candidates += [probe(project, *each, data, features, target_lm) for each in read_frozen]
     if params.evaluate.baseline_tfidf:
         candidates.append(tfidf(params, data))
-        candidates += [with_tfidf(params, *each, data, features, target_lm) for each in read_frozen]
+        candidates += [with_tfidf(project, *each, data, features, target_lm) for each in read_frozen]
     return candidates
 
 

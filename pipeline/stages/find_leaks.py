@@ -12,7 +12,7 @@ from pipeline.corpus.document_files import read_documents, read_documents_info, 
 from pipeline.corpus.leakage import LEAKS_FILE, Leak, LeakFinder
 from pipeline.corpus.text_parts import readable
 from pipeline.files.atomic import atomic_folder
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 
 STAGE = Stage(place=8, kind="prepares", sections=("leakage", "corpus"))
@@ -20,14 +20,16 @@ STAGE = Stage(place=8, kind="prepares", sections=("leakage", "corpus"))
 _EXCERPT_CHARACTERS = 300
 
 
-def run(params: Params, *, documents: Path, out: Path) -> dict[str, Any]:
+def run(project: Project, *, documents: Path, out: Path) -> dict[str, Any]:
     """Compare the target's test documents with every text that any stage trains on or selects by.
 
     `documents` has a folder for each corpus. Raises ValueError if there are leaks and `leakage.action` is
     stop.
     """
-    settings, target = params.leakage, documents / "target"
-    folders = {corpus: documents / corpus for corpus in ("target", *params.corpus.names)}  # the target first
+    settings, target = project.params.leakage, documents / "target"
+    folders = {
+        corpus: documents / corpus for corpus in ("target", *project.params.corpus.names)
+    }  # the target first
     test = read_texts(target, "test") if "test" in read_documents_info(target).splits else []
     finder = LeakFinder(test, ngram_words=settings.ngram_words, least=settings.containment)
     found = {

@@ -16,8 +16,7 @@ from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.training.checkpoint import model_tensors
 from pipeline.training.classifier import ClassifierJob, make_classifier_job
@@ -39,7 +38,7 @@ STAGE = Stage(
 
 
 def run(
-    params: Params,
+    project: Project,
     *,
     tokens: Path,
     target_lm: Path,
@@ -56,7 +55,7 @@ def run(
     Source: Howard & Ruder 2018, section 3.3. Raises ValueError where the inputs do not match.
     """
     made = job(
-        params,
+        project,
         tokens=tokens,
         target_lm=target_lm,
         general_lm=general_lm,
@@ -69,14 +68,14 @@ def run(
             f"{tokens} was encoded with another tokenizer than {tokenizer}: predictions would mean nothing; "
             "run the stage `encode` again"
         )
-    done = fit(made, params.run, session)
+    done = fit(made, project.params.run, session)
     card = replace(made.card, key=session.key)
 
     def further(folder: Path) -> None:
         if (link := read_feature_link(beside)) is not None:
             # By name: classifiers without do not depend on this code.
             frozen = importlib.import_module("pipeline.stages._frozen_encoder")
-            frozen.write_beside(folder, params, link)
+            frozen.write_beside(folder, project.head_starts[link.headstart], link)
 
     export_model(out, model_tensors(done), card, [Tokenizer.file_in(tokenizer)], further)
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
@@ -103,7 +102,7 @@ def _mix(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def job(
-    params: Params,
+    project: Project,
     *,
     tokens: Path,
     target_lm: Path,
@@ -111,7 +110,7 @@ def job(
     beside: Path | None = None,
     headstart: str,
 ) -> ClassifierJob:
-    settings = resolve(params, headstart)
+    params, settings = project.params, project.head_starts[headstart]
     link = None if beside is None else read_feature_link(beside)
     found, wanted = link and link.headstart, settings.finetune_classifier.beside
     if found != wanted:

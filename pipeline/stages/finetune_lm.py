@@ -10,8 +10,7 @@ from typing import Any
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.distributed.session import Session
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
@@ -33,15 +32,15 @@ STAGE = Stage(
 
 
 def run(
-    params: Params, *, tokens: Path, start: Path, headstart: str, out: Path, session: Session
+    project: Project, *, tokens: Path, start: Path, headstart: str, out: Path, session: Session
 ) -> dict[str, Any]:
     """Fine-tune on the target's training and unlabelled text, never on its test text.
 
     Source: Howard & Ruder 2018, section 3.2. Raises ValueError where tokens and model do not match.
     """
-    made = job(params, tokens=tokens, start=start, headstart=headstart, out=out)
-    found = fit_and_export(made, params.run, session, out)
-    settings = resolve(params, headstart)
+    made = job(project, tokens=tokens, start=start, headstart=headstart, out=out)
+    found = fit_and_export(made, project.params.run, session, out)
+    settings = project.head_starts[headstart]
     if settings.weights is not None and settings.family.has_word_vectors:
         imported = importlib.import_module("pipeline.stages._imported_vectors")
         tokenizer = Path(read_link(tokens).tokenizer)
@@ -49,16 +48,16 @@ def run(
     return found
 
 
-def job(params: Params, *, tokens: Path, start: Path, headstart: str, out: Path) -> LanguageModelJob:
+def job(project: Project, *, tokens: Path, start: Path, headstart: str, out: Path) -> LanguageModelJob:
     """`out` is where its model will be: that of its teacher is beside it."""
-    settings = resolve(params, headstart)
+    settings = project.head_starts[headstart]
     made = make_language_model_job(
         settings.finetune_lm,
         settings.model,
         stage="finetune_lm",
         tokens=tokens_at(tokens),
         start=ModelFolder.at(start),
-        seed=params.run.seed,
+        seed=project.params.run.seed,
     )
     if settings.teacher is not None:
         # By name: head starts without a teacher do not depend on this code.

@@ -13,7 +13,7 @@ from pipeline.corpus.remarks import remarks_on
 from pipeline.corpus.settings import AlignedSource, Corpora, FilesSource, GettextSource, PydocsSource
 from pipeline.corpus.sources import SPLITS, is_remote, open_source
 from pipeline.files.atomic import atomic_folder
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ _MOST_ORIGINS = 5  # that are named
 STAGE = Stage(place=1, kind="prepares", sections=("run.seed", "corpus.{corpus}"))
 
 
-def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
+def run(project: Project, *, corpus: str, out: Path) -> dict[str, Any]:
     """Prepare the corpus `general`, `target` or `translation` into the folder `out`; return its sizes.
 
     Raises:
@@ -31,14 +31,14 @@ def run(params: Params, *, corpus: str, out: Path) -> dict[str, Any]:
     """
     if corpus not in Corpora.model_fields:
         raise ValueError(f"corpus is {corpus!r}: it must be {' or '.join(Corpora.model_fields)}")
-    settings = getattr(params.corpus, corpus)
+    settings = getattr(project.params.corpus, corpus)
     if settings is None:
         raise ValueError(f"params.yaml has no corpus.{corpus}")
     key = f"corpus.{corpus}"
     _tell_unwatched(settings.source, Path("sources") / corpus)
     source = open_source(settings.source, f"{key}.source")
     with atomic_folder(out) as folder:
-        info = write_documents(source, settings, seed=params.run.seed, key=key, folder=folder)
+        info = write_documents(source, settings, seed=project.params.run.seed, key=key, folder=folder)
         remarks = remarks_on(folder, info)
     if source.origins:
         most = ", ".join(f"{name} {count:,}" for name, count in source.origins.most_common(_MOST_ORIGINS))

@@ -9,8 +9,7 @@ from typing import Any
 
 from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.distributed.session import Session
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.jobs import StartingModel
@@ -33,17 +32,18 @@ STAGE = Stage(
 )
 
 
-def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Session) -> dict[str, Any]:
+def run(project: Project, *, tokens: Path, headstart: str, out: Path, session: Session) -> dict[str, Any]:
     """Train on the general corpus, or import weights; export the model into the folder `out`.
 
     It is trained from scratch, or from an embedding that is trained first.
 
     Source: Howard & Ruder 2018, section 3.1. Raises ValueError for unusable tokens or settings.
     """
-    made, settings = job(params, tokens=tokens, headstart=headstart, out=out), resolve(params, headstart)
+    made = job(project, tokens=tokens, headstart=headstart, out=out)
+    settings, run_settings = project.head_starts[headstart], project.params.run
     vectors = settings.embedding_from
     if vectors is None:
-        figures = fit_and_export(made, params.run, session, out)
+        figures = fit_and_export(made, run_settings, session, out)
         if settings.weights is not None and settings.family.imports_networks:
             network = importlib.import_module("pipeline.stages._imported_network")
             figures["warnings"] = network.remarks(settings.weights, made.card.vocab_size)
@@ -53,23 +53,23 @@ def run(params: Params, *, tokens: Path, headstart: str, out: Path, session: Ses
         return figures
     # By name: head starts that begin without do not depend on this code.
     trained = importlib.import_module("pipeline.stages._trained_embedding")
-    found: dict[str, Any] = trained.fit_both_and_export(made, vectors, params.run, session, out)
+    found: dict[str, Any] = trained.fit_both_and_export(made, vectors, run_settings, session, out)
     return found
 
 
-def job(params: Params, *, tokens: Path, headstart: str, out: Path) -> LanguageModelJob:
+def job(project: Project, *, tokens: Path, headstart: str, out: Path) -> LanguageModelJob:
     """The training of the model itself, without that of an embedding before it.
 
     `out` is where its model will be: that of its teacher is beside it.
     """
-    settings = resolve(params, headstart)
+    settings = project.head_starts[headstart]
     made = make_language_model_job(
         settings.pretrain_lm,
         settings.model,
         stage="pretrain_lm",
         tokens=tokens_at(tokens),
         start=None,
-        seed=params.run.seed,
+        seed=project.params.run.seed,
     )
     if settings.teacher is not None:
         teacher = importlib.import_module("pipeline.stages._teacher")

@@ -16,8 +16,7 @@ from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.evaluation.probe import Reading, pooled_features
 from pipeline.files.atomic import atomic_folder
 from pipeline.machine.cost import Cost
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.training.cards import build_encoder
 from pipeline.training.checkpoint import tensors_under
@@ -42,7 +41,7 @@ STAGE = Stage(
 SPLITS = ("train", "validation", "test")
 
 
-def run(params: Params, *, headstart: str, tokens: Path, target_lm: Path, out: Path) -> dict[str, Any]:
+def run(project: Project, *, headstart: str, tokens: Path, target_lm: Path, out: Path) -> dict[str, Any]:
     """Write `SPLIT.npy`, float32 (documents, poolings, features), and `idf.npy` (V,) into the folder `out`.
 
     Probes are fitted on these, however many there are: each document is read once. Raises ValueError where
@@ -51,7 +50,7 @@ def run(params: Params, *, headstart: str, tokens: Path, target_lm: Path, out: P
     Products are in `run.precision`: with the weights of MiniLM and bfloat16 2.7 times as many documents a
     second are read where the processor has it (benchmarks/reading.py).
     """
-    cost, settings = Cost(), resolve(params, headstart)
+    cost, settings = Cost(), project.head_starts[headstart]
     folder, start = tokens_at(tokens), ModelFolder.at(target_lm)
     info, card = read_info(folder), start.card()
     if card.tokenizer_sha256 != info.tokenizer_sha256:
@@ -59,7 +58,7 @@ def run(params: Params, *, headstart: str, tokens: Path, target_lm: Path, out: P
     encoder = build_encoder(card)[0]
     encoder.load_state_dict(tensors_under(start.tensors(), "encoder."))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = dtype_of(params.run.precision, device)
+    dtype = dtype_of(project.params.run.precision, device)
     max_tokens, bptt = settings.finetune_classifier.max_tokens, settings.finetune_classifier.bptt
     reading = Reading.of(max_tokens, bptt, card, info)
     idf_V = inverse_document_frequencies([open_shard(folder, "train")], info.vocab_size)

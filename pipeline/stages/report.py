@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.files.atomic import atomic_folder, atomic_write_text
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.report import markdown
 from pipeline.report.contents import compose
@@ -29,7 +29,7 @@ STAGE = Stage(
 
 
 def run(
-    params: Params,
+    project: Project,
     *,
     figures: Path,
     curves: Path,
@@ -48,6 +48,7 @@ def run(
 
     Raises ValueError if the metrics of a stage are missing.
     """
+    params = project.params
     tokenizers = {name: params.headstarts[name].tokenizer for name in params.run.headstarts}
     found = read(figures, curves, evaluation, tokenizers, read_studies(studies), params.corpus.names)
     report = compose(found, provenance)

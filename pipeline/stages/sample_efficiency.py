@@ -18,8 +18,8 @@ from pipeline.figures.label_curve import ByArm, CurvePoint, InContext, LabelCurv
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.machine.cost import total
-from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.settings.arm import Arm, Use
 from pipeline.stages._points import (
@@ -60,7 +60,7 @@ STAGE = Stage(
 
 
 def run(
-    params: Params,
+    project: Project,
     *,
     tokens: Path,
     documents: Path,
@@ -77,7 +77,7 @@ def run(
     that cannot be trained on are left out. An arm that trains nothing is shown as many examples as
     `zero_shot` says. Raises ValueError where labels, arms and models do not go together.
     """
-    settings = params.sample_efficiency
+    params, settings = project.params, project.params.sample_efficiency
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(params.run.headstarts[0])  # the same documents and labels for all
     _check(labelled)
@@ -94,14 +94,14 @@ def run(
         for seed in (settings.seeds if count else settings.seeds[:1])  # without examples nothing is drawn
     ]
     alone = {
-        arm: train_target_lm_alone(params, arm.source, tokens, sweep)
+        arm: train_target_lm_alone(project, arm.source, tokens, sweep)
         for arm in arms
         if arm.use is Use.TARGET_LM_ALONE and arm.source is not None
     }
     shared_cost = {arm: cost for arm, (_, cost) in alone.items()}
     folders = {arm.source: folder for arm, (folder, _) in alone.items() if arm.source is not None}
     inputs = replace(inputs, target_lm_alone=folders)
-    specs = {place: specs_of(place, params, inputs) for place in places}
+    specs = {place: specs_of(place, project, inputs) for place in places}
     # Two arms may share a training: that of an ensemble's member is that of the head start.
     found = sweep.outcomes(list({spec.name: spec for each in specs.values() for spec in each}.values()))
     test = open_shard(labelled, "test")
@@ -116,7 +116,7 @@ def run(
         points,
         counts,
         [*arms, *shown],
-        params,
+        project,
         shared_cost=shared_cost,
         left_out=left_out,
         not_shown=too_many,
@@ -208,7 +208,7 @@ def figures_of(
     points: Sequence[Measured],
     counts: Sequence[int],
     arms: Sequence[Arm],
-    params: Params,
+    project: Project,
     *,
     shared_cost: Mapping[Arm, Mapping[str, float]],
     left_out: dict[int, str],
@@ -224,7 +224,7 @@ def figures_of(
         left_out: why so many labels could not be trained on.
         not_shown: why an arm that trains nothing could not be shown so many examples.
     """
-    settings = params.sample_efficiency
+    params, settings = project.params, project.params.sample_efficiency
     wrong: dict[Arm, dict[int, dict[int, np.ndarray]]] = {}
     for point in points:
         if point.wrong_N is not None:
@@ -240,7 +240,7 @@ def figures_of(
         base=trained[0],
         arms=trained,
         head_starts={arm: params.head_starts_of(arm) for arm in arms},
-        beside={arm: others for arm in arms if (others := _beside(params, arm))},
+        beside={arm: others for arm in arms if (others := _beside(project, arm))},
         labels=list(counts),
         num_seeds=len(settings.seeds),
         confidence=settings.confidence,
@@ -275,11 +275,12 @@ def _cost(points: Sequence[Measured], arm: Arm, shared: Mapping[str, float] | No
     return Spent.total([*spent, *([] if shared is None else [Spent(**total(shared))])])
 
 
-def _beside(params: Params, arm: Arm) -> list[str]:
+def _beside(project: Project, arm: Arm) -> list[str]:
     """The head starts whose features an arm's networks read beside their own."""
     if arm.use.is_frozen or arm.use is Use.IN_CONTEXT:
         return []
-    settings = [classifier_settings(resolve(params, name), arm.use) for name in params.head_starts_of(arm)]
+    names = project.params.head_starts_of(arm)
+    settings = [classifier_settings(project.head_starts[name], arm.use) for name in names]
     return list(dict.fromkeys(each.beside for each in settings if each.beside is not None))
 
 

@@ -23,6 +23,7 @@ from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.sizes import Size, sizes_of
 from pipeline.project.stages import Stage
 from pipeline.stages._trials import ModelPoint
@@ -47,7 +48,7 @@ _BEYOND = 16.0  # times the measured sizes: no further is drawn
 log = logging.getLogger(__name__)
 
 
-def run(params: Params, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, Any]:
+def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, Any]:
     """Train each size on each number of tokens, fit the law, and predict a larger run before it is made.
 
     Each run is a language model of the general text that begins with random weights, with a schedule of its
@@ -57,13 +58,13 @@ def run(params: Params, *, tokens: Path, out: Path, sweep: Sweep) -> dict[str, A
 
     Raises ValueError for settings that cannot be trained, and for runs that determine no law.
     """
-    settings = params.scaling
+    params, settings = project.params, project.params.scaling
     if not settings.sizes:
         with atomic_folder(out) as folder:
             write_csv(folder / "runs.csv", [], ["size"])
             write_csv(folder / "laws.csv", [], list(Law.__dataclass_fields__))
         return {"key": sweep.key, "num_trials": 0}
-    sizes, check = sizes_of(params)
+    sizes, check = sizes_of(project)
     general = tokens / settings.headstart / "general.json"
     planned = [
         _Planned(params, size, num_tokens, seed, general)

@@ -11,13 +11,13 @@ from pipeline.corpus.settings import ImportedTokenizer
 from pipeline.corpus.tokenizer import INFO_FILE, train
 from pipeline.corpus.tokenizer_sample import draw_sample
 from pipeline.files.atomic import atomic_folder, atomic_write_text
-from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 
 STAGE = Stage(place=2, kind="prepares", sections=("run.seed", "tokenizers.{tokenizer}"))
 
 
-def run(params: Params, *, tokenizer: str, documents: Path, out: Path) -> dict[str, Any]:
+def run(project: Project, *, tokenizer: str, documents: Path, out: Path) -> dict[str, Any]:
     """Write the tokenizer of that name into the folder `out`: imported, or trained on a sample of documents.
 
     The sample is of training text, and drawn with the seed.
@@ -26,13 +26,13 @@ def run(params: Params, *, tokenizer: str, documents: Path, out: Path) -> dict[s
         ValueError: there are no documents, or they do not support `vocab_size`; the file of an imported
             tokenizer is missing or damaged.
     """
-    settings, key = params.tokenizers[tokenizer], f"tokenizers.{tokenizer}"
+    settings, key = project.params.tokenizers[tokenizer], f"tokenizers.{tokenizer}"
     sizes: dict[str, int] = {}
     if isinstance(settings, ImportedTokenizer):
         made = import_tokenizer(settings, key)
     else:
         corpora = [documents / corpus for corpus in settings.corpora]
-        sample = draw_sample(corpora, settings.sample_mb, params.run.seed)
+        sample = draw_sample(corpora, settings.sample_mb, project.params.run.seed)
         made = train(sample.texts, settings, key)
         sizes = {
             "sample_documents": len(sample.texts),

@@ -13,8 +13,8 @@ from pipeline.figures.sweeps import BestTrial, NoTrials, SearchFigures, SearchTr
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.identity.fingerprint import fingerprint_of
-from pipeline.project.headstarts import resolve
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.project.stages import Stage
 from pipeline.stages._search_jobs import Jobs, nested, space_of
 from pipeline.sweeps.sweep import SearchRuns, Sweep
@@ -38,7 +38,7 @@ STAGE = Stage(
 
 
 def run(
-    params: Params,
+    project: Project,
     *,
     tokens: Path,
     general_lm: Path,
@@ -51,19 +51,21 @@ def run(
 
     Raises ValueError for a key that does not exist, or a range that holds a value it must not have.
     """
-    settings = params.tune.model_copy(update={"space": space_of(params) if params.tune.num_trials else {}})
+    settings = project.params.tune
+    space = space_of(project) if settings.num_trials else {}
+    settings = settings.model_copy(update={"space": space})
     if not settings.num_trials:
         with atomic_folder(out) as folder:
             _write_trials(folder / "trials.csv", [], list(settings.ranges))
         return NoTrials(key=sweep.key)
-    head_start = resolve(params, settings.headstart)
+    head_start = project.head_starts[settings.headstart]
     judged = head_start.objective.measures[0]
     measures = {
         "finetune_lm": (f"validation/{judged.name}", judged.title, _same),
         "finetune_classifier": ("validation/accuracy", "validation error", _error),
     }
     metric, measure, of_metric = measures[settings.stage]
-    jobs = Jobs(params, tokens, general_lm, target_lm, features)
+    jobs = Jobs(project, tokens, general_lm, target_lm, features)
     jobs.check()
     name = settings.headstart
     read = [f"tokens/{name}/target.json", f"general_lm/{name}", f"target_lm/{name}"]
@@ -91,7 +93,7 @@ def run(
     # What was stopped early was worse than its peers by then: the best is among those that were not.
     best = min([trial for trial in ended if trial.state == "finished"] or ended, key=_value)
     with atomic_folder(out) as folder:
-        _write_best(folder / "best.yaml", best, params, measure, jobs.num_labels)
+        _write_best(folder / "best.yaml", best, project.params, measure, jobs.num_labels)
         _write_trials(folder / "trials.csv", tried, list(settings.ranges))
     assert best.value is not None
     return SearchFigures(

@@ -290,9 +290,15 @@ def _trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) 
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among nested figures, under dotted names."""
-    return {
-        mlflow_name(key): float(value)
+    """The numbers among nested figures, under dotted names; of an estimate `error`, `error.low`, ..."""
+    numbers = {
+        key: float(value)
         for key, value in flatten(metrics)
         if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
+
+    def name(key: str) -> str:
+        stem = key.removesuffix(".value")
+        return stem if f"{stem}.low" in numbers else key
+
+    return {mlflow_name(name(key)): value for key, value in numbers.items()}

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from pipeline.artifacts.model_folder import export_model
 from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.project.headstarts import ResolvedHeadStart, resolve
-from pipeline.project.params import Params
+from pipeline.project.headstarts import ResolvedHeadStart
+from pipeline.project.project import Project
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model
 
 _SPACE = "\u2581"  # begins the first piece of a word in sentencepiece
@@ -52,13 +52,13 @@ class VocabularyMatch:
 
 
 def import_language_model(
-    weights: Path, vocabulary: Path, tokenizers: Path, params: Params, headstart: str, out: Path
+    weights: Path, vocabulary: Path, tokenizers: Path, project: Project, headstart: str, out: Path
 ) -> VocabularyMatch:
     """Write a model folder as `pretrain_lm` does. Raises ValueError if files or sizes do not fit."""
     if out.exists() and not (out / "state.json").exists():
         raise ValueError(f"{out} exists and is no model folder; choose another --out")
     tensors = language_model_tensors(read_weights(weights), weights)
-    head_start = _head_start(params, headstart)
+    head_start = _head_start(project, headstart)
     words, ours = read_vocabulary(vocabulary), Tokenizer.load(tokenizers / head_start.tokenizer)
     if len(words) != len(tensors["decoder_bias"]):
         raise ValueError(
@@ -286,10 +286,8 @@ def _has_row_per_token(name: str) -> bool:
     return name in ("encoder.embedding.weight", "decoder_bias")
 
 
-def _head_start(params: Params, name: str) -> ResolvedHeadStart:
-    if name not in params.headstarts:
-        raise ValueError(f"--headstart is {name}; there are {', '.join(params.headstarts)}")
-    found = resolve(params, name)
+def _head_start(project: Project, name: str) -> ResolvedHeadStart:
+    found = project.head_start(name, "--headstart")
     if found.family.name != "awd_lstm":
         raise ValueError(f"headstarts.{name}.family is {found.family.name}; fastai's models are awd_lstm")
     return found

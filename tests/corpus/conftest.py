@@ -75,11 +75,12 @@ def make_params(
 
     def make(corpus: Corpus | None = None, *, seed: int = 0, **tokenizer: Any) -> Any:
         corpus = corpus or make_corpus()
-        return SimpleNamespace(
+        params = SimpleNamespace(
             run=SimpleNamespace(seed=seed),
             corpus=Corpora(general=corpus, target=corpus),
             tokenizers={"pieces": tokenizer_settings.model_copy(update=tokenizer)},
         )
+        return SimpleNamespace(params=params)
 
     return make
 

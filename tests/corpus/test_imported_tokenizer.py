@@ -20,7 +20,7 @@ from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.corpus.vector_files import Vectors, read_vectors
 from pipeline.corpus.word_vectors import vectors_for
 from pipeline.execution.fingerprints import stage_fingerprint
-from pipeline.project.params import load
+from pipeline.project.project import Project
 from pipeline.stages import encode, prepare, train_tokenizer
 from pipeline.stages._imported_vectors import coverage
 from pipeline.tracking import models
@@ -262,7 +262,7 @@ def test_bytes_of_characters_that_it_lacks_are_known_as_such(tmp_path):
 @pytest.mark.parametrize("theirs", ["wordpiece", "sentencepiece"], indirect=True)
 def test_the_stages_import_and_use_it(theirs, make_params, make_corpus, labelled_csv, tmp_path):
     params = make_params(make_corpus(train=[str(labelled_csv)], fractions=(0.1, 0.1)))
-    params.tokenizers = {"theirs": settings_of(theirs)}
+    params.params.tokenizers = {"theirs": settings_of(theirs)}
     documents, folder = tmp_path / "documents" / "target", tmp_path / "theirs"
     prepare.run(params, corpus="target", out=documents)
     made = train_tokenizer.run(params, tokenizer="theirs", documents=tmp_path / "documents", out=folder)
@@ -335,16 +335,21 @@ def test_without_the_package_its_installation_is_asked_for(theirs, tmp_path, mon
 
 
 def test_only_who_imports_one_has_its_code_in_the_fingerprint(tmp_path):
-    params = load(ROOT / "params.yaml")
+    params = Project.load(ROOT / "params.yaml").params
     tokenizers = {**params.tokenizers, "theirs": settings_of(tmp_path)}
     with_one = params.model_copy(update={"tokenizers": tokenizers})
     for stage in ("train_tokenizer", "encode"):
-        without, found = stage_fingerprint(stage, params), stage_fingerprint(stage, with_one)
+        without, found = (
+            stage_fingerprint(stage, Project(params)),
+            stage_fingerprint(stage, Project(with_one)),
+        )
         assert found.code.keys() - without.code.keys() == {LIBRARY_MODULE, "pipeline.corpus.tokenizer_json"}
         assert found.packages.keys() - without.packages.keys() == {"tokenizers"}
     for name in params.run.headstarts:
         for stage in ("pretrain_lm", "finetune_lm", "finetune_classifier"):
-            each = [stage_fingerprint(stage, either, headstart=name) for either in (params, with_one)]
+            each = [
+                stage_fingerprint(stage, Project(either), headstart=name) for either in (params, with_one)
+            ]
             assert each[0] == each[1]
 
 
@@ -385,7 +390,7 @@ def test_vectors_of_sentencepiece_are_matched_as_they_are_spelled(
 ):
     """As BPEmb has them: text or word2vec's binary form, with the pieces for words."""
     params = make_params(make_corpus(train=[str(labelled_csv)], fractions=(0.1, 0.1)))
-    params.tokenizers = {"theirs": settings_of(theirs)}
+    params.params.tokenizers = {"theirs": settings_of(theirs)}
     prepare.run(params, corpus="target", out=tmp_path / "documents" / "target")
     train_tokenizer.run(params, tokenizer="theirs", documents=tmp_path, out=tmp_path / "theirs")
     encode.run(

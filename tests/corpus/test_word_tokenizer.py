@@ -198,7 +198,7 @@ def test_a_sample_is_drawn_from_several_corpora_and_from_unlabelled_text(make_pa
 
 def test_the_stages_make_and_use_it(make_params, make_corpus, labelled_csv, tmp_path):
     params = make_params(make_corpus(train=[str(labelled_csv)], fractions=(0.1, 0.1)))
-    params.tokenizers = {"words": SETTINGS}
+    params.params.tokenizers = {"words": SETTINGS}
     documents = {corpus: tmp_path / "documents" / corpus for corpus in ("general", "target")}
     for corpus, folder in documents.items():
         prepare.run(params, corpus=corpus, out=folder)

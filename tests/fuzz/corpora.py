@@ -212,7 +212,8 @@ def _prepare(source: FilesSource, out: Path) -> dict[str, Any]:
         source=source, split=Split(validation=0.0, test=0.0), normalise=_AS_IT_IS, max_documents=None
     )
     params: Any = SimpleNamespace(run=SimpleNamespace(seed=0), corpus=Corpora(general=corpus, target=corpus))
-    return prepare.run(params, corpus="general", out=out)
+    project: Any = SimpleNamespace(params=params)
+    return prepare.run(project, corpus="general", out=out)
 
 
 def _with_words(rows: list[Any]) -> list[str]:

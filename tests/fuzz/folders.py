@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -36,10 +37,11 @@ def write_all(root: Path) -> dict[str, Written]:
     """Write a small folder of each kind."""
     _write_documents(root / "documents")
     params = _Params()
+    project: Any = SimpleNamespace(params=params)
     documents = root / "documents"
     for name in params.tokenizers:
-        train_tokenizer.run(params, tokenizer=name, documents=root, out=root / name)  # type: ignore[arg-type]
-    encode.run(params, documents=documents, tokenizer=root / "tokenizer", out=root / "tokens")  # type: ignore[arg-type]
+        train_tokenizer.run(project, tokenizer=name, documents=root, out=root / name)
+    encode.run(project, documents=documents, tokenizer=root / "tokenizer", out=root / "tokens")
     _write_checkpoint(root / "checkpoint")
     _write_model(root / "model", root / "tokenizer" / "tokenizer.model")
     return {

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from pipeline.project import presets
-from pipeline.project.checks import resolve_all
-from pipeline.project.headstarts import resolve
-from pipeline.project.params import load
+from pipeline.project.checks import check
+from pipeline.project.project import Project
 from pipeline.settings.loader import flatten, read_yaml
 from tests.fuzz.damage import damaged, refused
 
@@ -94,10 +93,11 @@ def check_settings(content: bytes, folder: Path) -> bool:
 
 def read_all(file: Path) -> dict[str, Any]:
     """All settings as the stages get them: what is laid over others, as part of these."""
-    params = load(file)
+    project = Project.load(file)
+    params = project.params
     values = params.model_dump()
-    resolve_all(params)
-    found = {name: resolve(params, name) for name in params.headstarts}
+    check(project)
+    found = project.head_starts
     values["headstarts"] = {
         name: {part: each.of_stage(part) for part in PARTS} for name, each in found.items()
     }
@@ -147,5 +147,5 @@ def check_overlay(content: bytes, folder: Path) -> bool:
     after = dict(flatten(read_yaml(file)))
     expected = before | {key: new for key, _, new in changes if new != "(none)"}
     assert after == {key: value for key, value in expected.items() if key in after}
-    load(file)
+    Project.load(file)
     return False

@@ -16,9 +16,9 @@ from models import family as families
 from models.family import Family
 from pipeline.artifacts.model_folder import ModelFolder, load_model
 from pipeline.objectives.lookup import objective_of
-from pipeline.project.checks import resolve_all
-from pipeline.project.headstarts import resolve
+from pipeline.project.checks import check
 from pipeline.project.params import Params, checked
+from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.classifier import make_classifier_job
 from pipeline.training.context import Context
@@ -147,7 +147,7 @@ def test_losses_of_several_workers_add_up_to_that_of_one(tokens):
 
 
 def test_its_settings_are_read_from_params_yaml_with_its_own_defaults():
-    mine = resolve(params_with(finetune_lm={"documents": 9, "epochs": 1.5}), "mine")
+    mine = Project(params_with(finetune_lm={"documents": 9, "epochs": 1.5})).head_starts["mine"]
     assert mine.objective is WordsOfADocument
     assert mine.model.config == {"width": 6, "embedding_dropout": 0.1}
     assert (mine.pretrain_lm.own, mine.pretrain_lm.training.epochs) == (BagSettings(5), 3.0)
@@ -169,7 +169,7 @@ def test_its_settings_are_read_from_params_yaml_with_its_own_defaults():
 )
 def test_other_settings_are_refused_by_their_key(section, message):
     with pytest.raises(ValueError, match=message):
-        resolve(params_with(**section), "mine")
+        Project(params_with(**section)).head_starts["mine"]
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_other_settings_are_refused_by_their_key(section, message):
 )
 def test_what_the_search_and_the_ledger_lay_over_is_refused_before_anything_is_trained(section, message):
     with pytest.raises(ValueError, match=message):
-        resolve_all(checked(overlay(params_with().model_dump(), section), where="params.yaml"))
+        check(Project(checked(overlay(params_with().model_dump(), section), where="params.yaml")))
 
 
 def test_settings_that_do_not_fit_the_text_are_refused_before_a_worker_starts(tokens):
@@ -204,7 +204,7 @@ def test_an_unknown_objective_is_refused_with_those_that_there_are(monkeypatch, 
     with pytest.raises(ValueError, match=message):
         bag_job(tokens)
     with pytest.raises(ValueError, match=message):
-        resolve(params_with(), "mine")
+        Project(params_with()).head_starts["mine"]
 
 
 def test_the_families_that_come_with_the_project_name_theirs():

@@ -1,0 +1,79 @@
+"""A project: what params.yaml says, resolved and checked once, at the edge.
+
+The command line, the run around a stage and the doctor load it; what they call is handed it, or the part of
+it that it uses. Nothing below them reads the file or resolves a head start anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.project.params import Params, checked
+from pipeline.settings.loader import overlay, read_yaml, typed
+
+if TYPE_CHECKING:
+    from pipeline.project.headstarts import ResolvedHeadStart
+
+
+@dataclass(frozen=True)
+class Project:
+    """The sections of params.yaml, and its head starts with all layers of settings applied."""
+
+    params: Params
+    where: str = "params.yaml"  # what the settings come from, for messages
+
+    @staticmethod
+    def load(path: Path) -> Project:
+        """Read and check a params file. Raises ValueError naming each offending key."""
+        return Project.of(read_yaml(path), where=str(path))
+
+    @staticmethod
+    def of(values: Mapping[str, Any], *, where: str) -> Project:
+        """Check settings. Raises ValueError naming each offending key.
+
+        What only a family knows is checked with `head_starts`, which loads torch: stages without a model need
+        not wait for it.
+        """
+        return Project(checked(values, where=where), where)
+
+    @cached_property
+    def head_starts(self) -> Mapping[str, ResolvedHeadStart]:
+        """All declared head starts by name. Raises ValueError naming each offending key."""
+        from pipeline.project.headstarts import resolve
+
+        resolved: dict[str, ResolvedHeadStart] = {}
+
+        def head_start(name: str) -> ResolvedHeadStart:
+            if name not in resolved:
+                resolved[name] = resolve(self.params, name, head_start)
+            return resolved[name]
+
+        return {name: head_start(name) for name in self.params.headstarts}
+
+    @property
+    def trained(self) -> list[ResolvedHeadStart]:
+        """The head starts of `run.headstarts`, in its order."""
+        return [self.head_starts[name] for name in self.params.run.headstarts]
+
+    def head_start(self, name: str, flag: str = "") -> ResolvedHeadStart:
+        """The head start that a person named, in a `flag` of the command line.
+
+        Raises ValueError that lists the known ones.
+        """
+        if name not in self.params.headstarts:
+            said = f"{flag} is {name}" if flag else f"{name} is no head start"
+            raise ValueError(f"{said}; there are {', '.join(self.params.headstarts)}")
+        return self.head_starts[name]
+
+    def varied(self, head_start: str, top: Mapping[str, Any], *, where: str | None = None) -> Project:
+        """The project with `top` laid over the settings of a head start, for a trial.
+
+        Raises ValueError naming each offending key, after `where`.
+        """
+        where = self.where if where is None else where
+        values = overlay(self.params.model_dump(), {"headstarts": {head_start: top}})
+        return Project(typed(Params, values, where=where), where)
