@@ -489,7 +489,7 @@ def plan(
     if bool(gpus) == bool(cores):
         raise ValueError("say what the hours are of: --gpus NUMBER, or --cores NUMBER")
     found = answer(hours, "gpu" if gpus else "core", gpus or cores, teraflops, most_passes)
-    show(scaling.planned(found, price))
+    show(scaling.plan(found, price))
 
 
 @app.command("import-fastai")

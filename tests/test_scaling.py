@@ -24,7 +24,7 @@ from pipeline.evaluation.scaling_law import Law, Runs, Throughput
 from pipeline.execution.plan import answer
 from pipeline.figures.files import VERSION
 from pipeline.project.project import Project
-from pipeline.report import scaling as say
+from pipeline.report.sections import scaling as say
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import scaling
 from pipeline.stages.scaling import multiplied_parameters

@@ -1,21 +1,55 @@
-"""What more compute would buy: the law that `scaling` fitted."""
+"""What more compute would buy: the law that `scaling` fitted, and what `headstart plan` says by it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from pipeline.report import charts, scaling
+from pipeline.evaluation.scaling_law import EXPONENTS, Device, Law, Plan
+from pipeline.report import charts
 from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Chart, Code, Extra, Heading, Note, Section, paragraphs, table
+
+Row = dict[str, str]
+
+_REPEATED = 4.0  # passes over a text that are nearly as good as fresh text: Muennighoff et al. 2023
+_FAR_BEYOND = 100.0  # times the compute that was measured
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A size in a budget, with the tokens that the time leaves for it."""
+
+    times_the_best: float
+    num_parameters: float
+    num_tokens: float
+    bits_per_byte: tuple[float, float, float]  # expected, and its interval
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to what a budget is best spent on."""
+
+    headstart: str
+    confidence: float
+    corpus_tokens: int
+    device: Device
+    device_hours: float
+    flop_per_second: float  # of one device, at the best size
+    has_floor: bool  # the law: else it promises the lowest losses that its runs allow
+    best: Plan
+    choices: list[Choice]
 
 
 def section(figures: Figures) -> Section | None:
     metrics = figures.get("scaling")
     if metrics is None:
         return None
-    finished = [row for row in metrics["runs"] if not row["failure"]]
+    finished = _finished(metrics)
     blocks = [
-        *paragraphs(scaling.sentences(figures)),
+        *paragraphs(_sentences(metrics)),
         Chart(
             "scaling-runs",
             partial(charts.loss_by_size, finished, metrics["fitted"]),
@@ -30,17 +64,196 @@ def section(figures: Figures) -> Section | None:
             picture="scaling",
         ),
         Heading("The law"),
-        table(scaling.law(figures)),
+        table(_law(metrics)),
         Heading("What to spend a budget on"),
-        table(scaling.budgets(figures)),
+        table(_budgets(metrics)),
         Note(("At the speed measured here. For other budgets: ", Code("headstart plan"), ".")),
-        Extra("The runs", (table(scaling.runs(figures)),), folded=False),
+        Extra("The runs", (table(_runs(finished)),), folded=False),
     ]
     return Section("scaling", "What more compute would buy", tuple(blocks), in_summary=True)
 
 
-def planned(answer: scaling.Answer, price: float | None) -> list[Block]:
+def plan(answer: Answer, price: float | None) -> list[Block]:
     """What `headstart plan` prints: the sizes that fit a budget, and what the best of them promises."""
     best = [number for number, choice in enumerate(answer.choices) if choice.times_the_best == 1]
-    sizes = table(scaling.choices(answer.choices), strong=best)
-    return [sizes, *paragraphs(scaling.planned(answer, price))]
+    return [table(_choices(answer.choices), strong=best), *paragraphs(planned(answer, price))]
+
+
+def _sentences(found: Mapping[str, Any]) -> list[str]:
+    """Sentences on the law, on where it ends, and on how its check ended."""
+    law, share = found["law"], found["size_share"]
+    done = _finished(found)
+    passes = max(row["tokens"] for row in done) / found["corpus_tokens"]
+    said = [
+        f"{found['headstart']}, {len(done)} runs of {_least_and_most(done, 'parameters')} parameters that "
+        f"multiply each token, on {_least_and_most(done, 'tokens')} tokens of the general text. "
+        "L(N, D) = E + A/N^alpha + B/D^beta in bits per byte, fitted by the Huber loss of its logarithm, "
+        f"with {found['confidence']:.0%} intervals by bootstrap over residuals. More compute C is best spent "
+        f"so that the size grows as C^{share['value']:.2f} ({_interval(share, '.2f')}); Hoffmann et al. "
+        "found 0.46 to 0.50 for networks of 70 million to 16 billion parameters."
+    ]
+    if not _has_floor(found):
+        said.append(
+            "The best fit has no floor E, the loss of an endless network with endless text, so these runs do "
+            "not tell where losses end. Far beyond them the law promises the lowest losses that they allow; "
+            "the upper ends of its intervals are the cautious answer."
+        )
+    elif law["E"]["high"] - law["E"]["low"] > 0.5 * law["E"]["value"]:
+        said.append(
+            "The floor E, the loss of an endless network with endless text, is hardly known: these runs end "
+            "far above it. What the law says far beyond them is a guess."
+        )
+    if passes > _REPEATED:
+        said.append(
+            f"The longest runs read the text {passes:.1f} times. Beyond about {_REPEATED:g} passes a text "
+            "teaches less than fresh text (Muennighoff et al. 2023), which this law does not know."
+        )
+    if limited := [name for name in ("alpha", "beta") if law[name]["value"] in EXPONENTS]:
+        said.append(
+            f"{' and '.join(limited)} ended at a limit of the search ({EXPONENTS[0]:g} to {EXPONENTS[1]:g}): "
+            "these runs do not tell how the loss falls with it. Add sizes, tokens or seeds."
+        )
+    said += [
+        f"Failed: {row['size']}, {row['tokens']:,} tokens, seed {row['seed']}: {row['failure']}"
+        for row in found["runs"]
+        if row["failure"]
+    ]
+    if found["check"] is not None:
+        said.append(_check(found["check"], found["confidence"]))
+    return said
+
+
+def _check(row: Mapping[str, Any], confidence: float) -> str:
+    predicted = (
+        f"A run with {row['times_the_compute']:.1f} times the compute of the largest one above "
+        f"({_number(row['parameters'])} parameters, {_number(row['tokens'])} tokens): the law predicted "
+        f"{row['expected']:.3f} bits per byte ({row['expected_low']:.3f} to {row['expected_high']:.3f})"
+    )
+    if row["failure"]:
+        return f"{predicted}; it failed: {row['failure']}"
+    made = row["bits_per_byte"]
+    inside = row["expected_low"] <= made <= row["expected_high"]
+    where = "inside" if inside else "outside"
+    return f"{predicted}; it finished at {made:.3f}, {where} the interval of {confidence:.0%}."
+
+
+def _runs(finished: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [
+        {
+            "size": row["size"],
+            "parameters": f"{row['parameters']:,}",
+            "tokens": f"{row['tokens']:,}",
+            "seed": str(row["seed"]),
+            "bits per byte": f"{row['bits_per_byte']:.3f}",
+            "by the law": f"{row['fitted']:.3f}",
+            "core minutes": f"{row['core_seconds'] / 60:.1f}",
+            "GPU minutes": f"{row['gpu_seconds'] / 60:.1f}",
+        }
+        for row in finished
+    ]
+
+
+def _law(found: Mapping[str, Any]) -> list[Row]:
+    unknown = [] if _has_floor(found) else ["E"]
+    return [
+        {
+            "constant": name,
+            "value": "none found" if name in unknown else f"{each['value']:.3g}",
+            "interval": f"up to {each['high']:.3g}" if name in unknown else _interval(each, ".3g"),
+        }
+        for name in ("E", "A", "B", "alpha", "beta")
+        for each in [found["law"][name]]
+    ]
+
+
+def _has_floor(found: Mapping[str, Any]) -> bool:
+    law = Law(**{name: each["value"] for name, each in found["law"].items()})
+    return law.has_floor(min(row["bits_per_byte"] for row in _finished(found)))
+
+
+def _budgets(found: Mapping[str, Any]) -> list[Row]:
+    """The best size and tokens for hours of the device that the runs used."""
+    device = "GPU" if found["device"] == "gpu" else "core"
+    return [
+        {
+            f"{device} hours": f"{row['hours']:,}",
+            "parameters": _number(row["parameters"]),
+            "parameters, interval": f"{_number(row['parameters_low'])} to {_number(row['parameters_high'])}",
+            "tokens": _number(row["tokens"]),
+            "tokens, interval": f"{_number(row['tokens_low'])} to {_number(row['tokens_high'])}",
+            "bits per byte": f"{row['bits_per_byte']:.3f}",
+            "bits per byte, interval": f"{row['bits_per_byte_low']:.3f} to {row['bits_per_byte_high']:.3f}",
+            "passes over the text": f"{row['tokens'] / found['corpus_tokens']:.1f}",
+            "times the compute measured": _number(row["times_the_compute"]),
+        }
+        for row in found["budgets"]
+    ]
+
+
+def _choices(found: Sequence[Choice]) -> list[Row]:
+    return [
+        {
+            "size": "best" if each.times_the_best == 1 else f"{each.times_the_best:g} times it",
+            "parameters": _number(each.num_parameters),
+            "tokens": _number(each.num_tokens),
+            "bits per byte": f"{each.bits_per_byte[0]:.3f}",
+            "interval": f"{each.bits_per_byte[1]:.3f} to {each.bits_per_byte[2]:.3f}",
+        }
+        for each in found
+    ]
+
+
+def planned(found: Answer, price: float | None = None) -> list[str]:
+    """Sentences on the best use of a budget, on its cost, and on how far it is from what was measured.
+
+    `price`: of an hour of one device.
+    """
+    best, device = found.best, "GPU" if found.device == "gpu" else "core"
+    passes = best.tokens / found.corpus_tokens
+    said = [
+        f"{found.headstart}, {_number(found.device_hours)} {device} hours at "
+        f"{_number(found.flop_per_second)} FLOP a second each: {_number(best.parameters)} parameters "
+        f"({_number(best.parameters_low)} to {_number(best.parameters_high)}) on {_number(best.tokens)} "
+        f"tokens ({_number(best.tokens_low)} to {_number(best.tokens_high)}), for {best.bits_per_byte:.3f} "
+        f"bits per byte ({best.bits_per_byte_low:.3f} to {best.bits_per_byte_high:.3f}); intervals of "
+        f"{found.confidence:.0%}; several devices are taken to be as fast as one times their number",
+        *([] if price is None else [f"it costs {found.device_hours * price:,.2f}"]),
+        f"the general text has {_number(found.corpus_tokens)} tokens, read {_number(passes)} times"
+        + (
+            f"; beyond about {_REPEATED:g} passes a text teaches less than the law says: bring more text"
+            if passes > _REPEATED
+            else ""
+        ),
+    ]
+    if best.times_the_compute > 1:
+        said.append(
+            f"this is {_number(best.times_the_compute)} times the compute of the largest run that the law "
+            "was fitted to"
+            + ("; so far beyond it, it is a guess" if best.times_the_compute > _FAR_BEYOND else "")
+        )
+        if not found.has_floor:
+            said.append(
+                "the runs do not tell where losses end (the fit has no floor E), so the expectation is the "
+                f"lowest that they allow; {best.bits_per_byte_high:.3f} is the cautious answer"
+            )
+    return said
+
+
+def _finished(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [run for run in found["runs"] if not run["failure"]]
+
+
+def _least_and_most(rows: list[Mapping[str, Any]], name: str) -> str:
+    return f"{_number(min(row[name] for row in rows))} to {_number(max(row[name] for row in rows))}"
+
+
+def _interval(each: Mapping[str, float], form: str) -> str:
+    return f"{each['low']:{form}} to {each['high']:{form}}"
+
+
+def _number(value: float) -> str:
+    """Three digits, in thousands, millions, billions or trillions."""
+    for size, unit in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g}"
