@@ -1,4 +1,4 @@
-"""An arm of the label curve, or a candidate of `evaluate`: a head start, and how a classifier is made of it."""
+"""An arm of the label curve or a candidate of `evaluate`: a head start, and how it becomes a classifier."""
 
 from __future__ import annotations
 
