@@ -363,41 +363,12 @@ def layers(
     out: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("reports/studies"),
 ) -> None:
     """Compare probes on each layer of a head start, and on several layers together."""
-    from rich.console import Console
-    from rich.table import Table
-
     from pipeline.execution.layers import compare
+    from pipeline.report.sections import layers as section
+    from pipeline.report.terminal import show
 
     found = compare(headstart, "general_lm" if general else "target_lm", labels, out)
-    of_a_probe = [each for each in found.figures if each.weights is None]
-    best = min(of_a_probe, key=lambda each: each.error)
-    table = Table("layers", "wrong", "standard error", "log loss, nats")
-    for each in found.figures:
-        error = f"{each.error:.1%}"
-        table.add_row(
-            each.name,
-            f"[bold]{error}[/bold]" if each is best else error,
-            f"{100 * each.standard_error:.1f}",
-            f"{each.log_loss:.3f}",
-        )
-    Console().print(table)
-    typer.echo(
-        f"probes of {found.num_labels:,} labels, judged on {found.num_judged:,} validation documents; the "
-        f"best: headstarts.{headstart}.probe: {{layers: {best.layers}, combine: {best.combine}}}"
-    )
-    near = [
-        each.name
-        for each in of_a_probe
-        if each is not best and each.error <= best.error + best.standard_error
-    ]
-    if near:
-        typer.echo(f"within its standard error, so as good as it: {', '.join(near)}")
-    for mixed in (each for each in found.figures if each.weights is not None):
-        weights = ", ".join(f"{weight:.2f}" for weight in mixed.weights or ())
-        typer.echo(
-            f"the learned mean weighs the layers {weights}, from the lowest; a classifier learns one with "
-            f"headstarts.{headstart}.finetune_classifier: {{layers: all, combine: mix}}"
-        )
+    show(section.blocks(found.study))
     typer.echo(f"{found.file}; `dvc repro` puts it on the page")
 
 
@@ -413,13 +384,13 @@ def align(
 ) -> None:
     """Translate with a head start that learned to (McCann et al. 2017); show where its attention looked."""
     from pipeline.execution.alignment import align as align_texts
-    from pipeline.report import sentences
+    from pipeline.report.sections import alignments
+    from pipeline.report.terminal import show
     from pipeline.terminal.progress import busy
 
     with busy("align"):
         found = align_texts(headstart, text or (), pairs, out)
-    for pair in found.study["pairs"]:
-        typer.echo(sentences.translation(pair))
+    show(alignments.blocks(found.study))
     if found.file is not None:
         typer.echo(f"{found.file}; `dvc repro` puts it on the page")
 
@@ -435,29 +406,14 @@ def anatomy(
     out: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("reports/studies"),
 ) -> None:
     """Measure how contextual and how anisotropic each layer of a head start is (Ethayarajh 2019)."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     from pipeline.execution.anatomy import dissect
-    from pipeline.report import sentences, tables
+    from pipeline.report.sections import anatomy as section
+    from pipeline.report.terminal import show
     from pipeline.terminal.progress import busy
 
     with busy("anatomy"):
         found = dissect(headstart, "general_lm" if general else "target_lm", word or (), documents, out)
-    rows = tables.anatomy(found.study)
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*row.values())
-    console = Console()
-    console.print(table)
-    typer.echo(f"{headstart}: {sentences.anatomy(found.study)}")
-    for example in found.study["examples"]:
-        typer.echo(sentences.contexts(example))
-        shown = Table(*tables.contexts(example)[0])
-        for row in tables.contexts(example):
-            shown.add_row(*(escape(cell) for cell in row.values()))
-        console.print(shown)
+    show(section.blocks(found.study))
     typer.echo(f"{found.file}; `dvc repro` puts it on the page")
 
 
@@ -523,22 +479,14 @@ def plan(
     ] = None,
 ) -> None:
     """Say what size and how many tokens a budget should have, and what loss, by `headstart scaling`."""
-    from rich.console import Console
-    from rich.table import Table
-
     from pipeline.execution.plan import answer
-    from pipeline.report import scaling
+    from pipeline.report.sections import scaling
+    from pipeline.report.terminal import show
 
     if bool(gpus) == bool(cores):
         raise ValueError("say what the hours are of: --gpus NUMBER, or --cores NUMBER")
     found = answer(hours, "gpu" if gpus else "core", gpus or cores, teraflops, most_passes)
-    rows = scaling.choices(found.choices)
-    table = Table(*rows[0])
-    for number, row in enumerate(rows):
-        table.add_row(*row.values(), style="bold" if found.choices[number].times_the_best == 1 else None)
-    Console().print(table)
-    for line in scaling.planned(found, price):
-        typer.echo(line)
+    show(scaling.plan(found, price))
 
 
 @app.command("import-fastai")
@@ -603,21 +551,15 @@ def export(
 
 
 def _export_onnx(headstart: str, to: Path, int8: bool, out: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from pipeline.execution.export_onnx import export_onnx
-    from pipeline.report.tables import forms
+    from pipeline.report.sections import exported_forms
+    from pipeline.report.terminal import show
 
-    found = export_onnx(headstart, to, int8=int8, out=out)
-    rows = forms({"rows": [vars(each) for each in found.forms]})
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
+    exported = export_onnx(headstart, to, int8=int8, out=out)
+    show(exported_forms.blocks(exported.written.study))
     typer.echo(
-        f"wrote {to} and {found.file}; judged on {found.num_judged:,} test documents. On made-up documents "
-        f"of all lengths no probability differs by more than {found.difference:.1g}"
+        f"wrote {to} and {exported.written.file}. On made-up documents of all lengths no probability differs "
+        f"by more than {exported.difference:.1g}"
     )
 
 
@@ -771,19 +713,13 @@ def suggest(
 
 
 def _simulate(headstart: str | None, counts: list[int], seeds: int, studies: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from pipeline.execution.suggest import try_ways
-    from pipeline.report.tables import choosing
+    from pipeline.report.sections import choosing
+    from pipeline.report.terminal import show
 
-    found = try_ways(headstart, counts, seeds, studies)
-    rows = choosing(found.found)
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
-    typer.echo(f"wrote {found.file}; `dvc repro` puts it on the page")
+    trial = try_ways(headstart, counts, seeds, studies)
+    show(choosing.blocks(trial.study))
+    typer.echo(f"wrote {trial.file}; `dvc repro` puts it on the page")
 
 
 @app.command()
@@ -802,19 +738,19 @@ def doubt(
 ) -> None:
     """List training documents whose label looks wrong, by models that did not see it."""
     from pipeline.execution.doubt import doubt as list_doubts
+    from pipeline.report.sections import doubtful
+    from pipeline.report.terminal import show
 
     found = list_doubts(headstart, most, folds, flip, out, seed, studies)
+    study = found.written.study
     if found.file is None:
-        precision = "none" if found.precision is None else f"{found.precision:.0%}"
+        show([doubtful.in_short(study, [study])])
+        typer.echo(f"wrote {found.written.file}")
+    else:
+        show([doubtful.in_short(study)])
         typer.echo(
-            f"{found.num_doubted:,} of {found.num_judged:,} labels are in doubt; {precision} of these were "
-            f"flipped, and of all that were flipped {found.recall:.0%} are among them; {found.study}"
+            f"wrote {found.file} and {found.written.file}; `dvc repro` puts the most doubtful on the page"
         )
-        return
-    typer.echo(
-        f"{found.num_doubted:,} of {found.num_judged:,} labels are in doubt; wrote the most doubtful to "
-        f"{found.file}; {found.study}, which `dvc repro` puts on the page"
-    )
 
 
 @app.command()
@@ -831,19 +767,14 @@ def drift(
     check: Annotated[bool, typer.Option("--check", help="End with code 3 if anything moved.")] = False,
 ) -> None:
     """Say whether the documents that a classifier sees are still of the kind that it was trained on."""
-    from rich.console import Console
-    from rich.table import Table
-
     from pipeline.execution.drift import drift as compare
+    from pipeline.report.section import table
     from pipeline.report.tables import moved
+    from pipeline.report.terminal import show
 
     found = compare(summary, model, out, level)
     for name, measures in found.moved.items():
-        rows = moved(measures)
-        table = Table(*rows[0], title=f"{_shown(name)}: {found.num_documents[name]:,} documents")
-        for row in rows:
-            table.add_row(*row.values())
-        Console().print(table)
+        show([table(moved(measures))], title=f"{name}: {found.num_documents[name]:,} documents")
     for name in found.empty:
         typer.echo(f"{_shown(name)}: no document was seen yet")
     typer.echo(
@@ -951,10 +882,9 @@ def _print_traceback(kind: type[BaseException], error: BaseException, trace: Any
 
 
 def _shown(text: str) -> str:
-    """Text from a file or library for a terminal: without credentials or control characters."""
-    from pipeline.terminal.redaction import redact
+    from pipeline.terminal.redaction import printable
 
-    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in redact(text))
+    return printable(text)
 
 
 if __name__ == "__main__":

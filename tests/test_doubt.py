@@ -90,13 +90,11 @@ def project(monkeypatch) -> list[str]:
 
 def test_most_of_the_planted_mistakes_are_found(project, tmp_path):
     found = doubting.doubt("vectors", 200, 5, 0.05, tmp_path / "out.csv", 1, tmp_path)
-    assert found.recall is not None
-    assert found.precision is not None
-    assert found.recall > 0.9
-    assert found.precision > 0.6
+    assert found.written.study["recall"] > 0.9
+    assert found.written.study["precision"] > 0.6
+    assert found.file is None
     assert not (tmp_path / "out.csv").exists()
-    study = read_studies(tmp_path)["doubtful_flipped-vectors"]
-    assert (study["precision"], study["recall"]) == (found.precision, found.recall)
+    assert read_studies(tmp_path)["doubtful_flipped-vectors"] == found.written.study
 
 
 def test_the_list_has_texts_and_names(project, tmp_path, monkeypatch):
@@ -109,13 +107,13 @@ def test_the_list_has_texts_and_names(project, tmp_path, monkeypatch):
     found = doubting.doubt("vectors", 10, 5, 0.0, tmp_path / "out.csv", 1, tmp_path)
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
-    assert len(rows) == 10 <= found.num_doubted
+    assert len(rows) == 10 <= found.written.study["num_doubted"]
     assert {row["text"] for row in rows} <= set(project)
     for row in rows:
         assert {row["given"], row["likely"]} == {"kitchen", "garage"}
     study = read_studies(tmp_path)["doubtful-vectors"]
     assert [row["text"] for row in study["labels"][:10]] == [row["text"] for row in rows]
-    assert study["num_doubted"] == found.num_doubted
+    assert study == found.written.study
 
 
 def test_too_few_labels_are_refused(project, tmp_path):

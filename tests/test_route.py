@@ -70,7 +70,7 @@ def test_layers_are_compared_and_dissected_on_what_the_route_left(project):
     for name in ("layers", "anatomy"):
         refused = command(project, "headstart", name, "vectors", "--out", "params.yaml", check=False)
         assert refused.returncode == 2
-        assert "--out is params.yaml, where no folder can be made" in refused.stderr
+        assert "no folder for the figures can be made at params.yaml" in refused.stderr
     assert "Running stage 'report'" in command(project, "dvc", "repro").stdout
     page = (project / "reports/index.html").read_text(encoding="utf-8")
     assert 'id="chart-layers-ulmfit"' in page

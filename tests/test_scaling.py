@@ -26,7 +26,7 @@ from pipeline.figures.files import dumped, write_figures
 from pipeline.figures.scaling import ScalingFigures, ScalingRun
 from pipeline.figures.sweeps import NoTrials
 from pipeline.project.project import Project
-from pipeline.report import scaling as say
+from pipeline.report.sections import scaling as say
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import scaling
 from pipeline.stages.scaling import multiplied_parameters
@@ -271,8 +271,8 @@ def test_the_stage_finds_the_law_of_its_runs_and_predicts_a_larger_one(found):
         curve = [point for point in found.isoflop if point.flop == flop]
         (best,) = (point for point in curve if point.best)
         assert best.bits_per_byte == min(point.bits_per_byte for point in curve)
-    assert say.law(found)
-    assert len(say.runs(found)) == 11
+    assert say._law(found)
+    assert len(say._runs(found)) == 11
 
 
 def test_runs_that_failed_are_not_made_again_for_the_check(tmp_path, monkeypatch):

@@ -140,9 +140,9 @@ def test_requests_are_answered_together_as_each_alone(predictor):
 
 def test_the_page_asks_for_each_text_and_for_a_token_where_one_is_wanted():
     assert page(1, takes_token=False).count("<textarea") == 1
-    assert "id='token'" not in page(1, takes_token=False)
+    assert 'id="token"' not in page(1, takes_token=False)
     assert page(2, takes_token=True).count("<textarea") == 2
-    assert "id='token'" in page(2, takes_token=True)
+    assert 'id="token"' in page(2, takes_token=True)
     assert "://" not in page(1, takes_token=True)  # nothing from elsewhere
 
 
@@ -318,4 +318,4 @@ def test_only_holders_of_the_token_are_answered():
             assert asked_of(f"{address}/{path}", body, Authorization="Bearer guess")[0] == 401
             assert asked_of(f"{address}/{path}", body, Authorization="Bearer secret")[0] == 200
         assert asked_of(f"{address}/health", Host="server.example")[0] == 200
-        assert "id='token'" in asked_of(f"{address}/")[1]
+        assert 'id="token"' in asked_of(f"{address}/")[1]

@@ -51,7 +51,7 @@ def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Fo
         "key": opened.card.key,
         "pairs": pairs,
     }
-    return Found(content, None if texts else write_study(out, "alignment", headstart, content))
+    return Found(content, None if texts else write_study(out, "alignment", headstart, content).file)
 
 
 def _of_text(opened: Opened, text: str) -> dict[str, Any]:

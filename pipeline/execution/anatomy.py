@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +11,12 @@ import numpy as np
 from pipeline.corpus.tokens import open_shard
 from pipeline.evaluation.anatomy import anatomy, documents_with
 from pipeline.execution.opened import Which, open_head_start
-from pipeline.report.studies import Study, make_ready, write_study
+from pipeline.report.studies import Written, make_ready, write_study
 
 _MOST_DOCUMENTS_OF_AN_EXAMPLE = 100
 
 
-@dataclass(frozen=True)
-class Found:
-    study: Study
-    file: Path
-
-
-def dissect(headstart: str, model: Which, words: Sequence[str], num_documents: int, out: Path) -> Found:
+def dissect(headstart: str, model: Which, words: Sequence[str], num_documents: int, out: Path) -> Written:
     """Measure the layers of a head start on documents of the target's training text; write into `out`.
 
     Args:
@@ -55,4 +49,4 @@ def dissect(headstart: str, model: Which, words: Sequence[str], num_documents: i
         "key": opened.card.key,
         **asdict(found),
     }
-    return Found(content, write_study(out, "anatomy", headstart, content))
+    return write_study(out, "anatomy", headstart, content)

@@ -20,7 +20,7 @@ from pipeline.evaluation.probe import pooled_features
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.execution.opened import open_head_start
 from pipeline.files.atomic import atomic_write
-from pipeline.report.studies import write_study
+from pipeline.report.studies import Written, make_ready, write_study
 
 _DOCUMENTS = Path("data/documents/target")
 _SHOWN, _SHOWN_CHARACTERS = 20, 400  # of the list, on the page
@@ -28,12 +28,8 @@ _SHOWN, _SHOWN_CHARACTERS = 20, 400  # of the list, on the page
 
 @dataclass(frozen=True)
 class Doubted:
-    num_doubted: int
-    num_judged: int
-    precision: float | None  # of labels that were flipped for a trial; None: none were
-    recall: float | None
-    file: Path | None
-    study: Path
+    written: Written
+    file: Path | None  # the CSV; None after a trial with flipped labels
 
 
 def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: int, studies: Path) -> Doubted:
@@ -43,8 +39,10 @@ def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: i
     features and TF-IDF. With `flip` that share of the labels is changed at random first, and the list is
     judged by how many of these it has; no list is written then. Both leave their figures in `studies`.
 
-    Raises ValueError for an unknown head start, missing inputs, and fewer labels than folds.
+    Raises ValueError for an unknown head start, missing inputs, fewer labels than folds, and if `studies`
+    cannot be made.
     """
+    make_ready(studies)
     if not flip and out.exists():
         raise ValueError(f"{out} exists; name another --out, or remove it")
     opened = open_head_start(headstart, "target_lm")
@@ -71,17 +69,14 @@ def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: i
         hits = len({each.document for each in found} & {*changed.tolist()})
         precision, recall = hits / len(found) if found else None, hits / max(1, len(changed))
         study |= {"flipped": flip, "precision": precision, "recall": recall}
-        file = write_study(studies, "doubtful_flipped", headstart, study)
-        return Doubted(len(found), len(labels), precision, recall, None, file)
+        return Doubted(write_study(studies, "doubtful_flipped", headstart, study), None)
     _write(out, found[:most], texts, given, names)
     study["labels"] = [
         {"given": names[given[each.document]], "likely": names[each.likely], "margin": each.margin,
          "text": shorten(readable(texts[each.document]), _SHOWN_CHARACTERS, placeholder=" ...")}
         for each in found[:_SHOWN]
     ]  # fmt: skip
-    return Doubted(
-        len(found), len(labels), None, None, out, write_study(studies, "doubtful", headstart, study)
-    )
+    return Doubted(write_study(studies, "doubtful", headstart, study), out)
 
 
 def _out_of_fold(

@@ -17,7 +17,7 @@ from pipeline.execution.lr_find import stage_arguments
 from pipeline.inference.onnx_network import load_onnx
 from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.project.project import Project
-from pipeline.report.studies import write_study
+from pipeline.report.studies import Written, make_ready, write_study
 from pipeline.training.cards import form_of
 from pipeline.training.classifier import chosen_documents, predict_logits
 from pipeline.training.precision import dtype_of
@@ -41,18 +41,18 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Found:
-    forms: list[Form]
-    num_judged: int
+class Exported:
+    written: Written
     difference: float  # of probabilities, of made-up documents
-    file: Path
 
 
-def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Found:
+def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Exported:
     """Export the fine-tuned classifier of a head start, judge it, and write a study into `out`.
 
-    Raises ValueError for an unknown head start, missing inputs, and what `write_onnx` refuses.
+    Raises ValueError for an unknown head start, missing inputs, what `write_onnx` refuses, and if `out`
+    cannot be made.
     """
+    make_ready(out)
     project = Project.load(Path("params.yaml"))
     settings, seed = project.head_start(headstart).finetune_classifier, project.params.run.seed
     given = stage_arguments(Path("dvc.yaml"), "finetune_classifier", headstart)
@@ -86,15 +86,14 @@ def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Found:
     network = load_onnx(to)
     name = "ONNX, int8" if int8 else "ONNX, float32"
     ways[name] = (lambda: network.of_tokens(documents), to / "network.onnx")
-    forms = _judged(ways, labels)
     content = {
         "headstart": headstart,
         "key": card.key,
         "num_judged": len(labels),
-        "rows": [*map(asdict, forms)],
+        "rows": [*map(asdict, _judged(ways, labels))],
     }
     kind = "onnx_int8" if int8 else "onnx"
-    return Found(forms, len(labels), difference, write_study(out, kind, headstart, content))
+    return Exported(write_study(out, kind, headstart, content), difference)
 
 
 def _judged(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,22 +10,14 @@ import numpy as np
 from pipeline.corpus.classifier_batches import stratified_subset
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard
-from pipeline.evaluation.layers import Documents, LayerFigures, compare_layers
+from pipeline.evaluation.layers import Documents, compare_layers
 from pipeline.execution.opened import Which, open_head_start
-from pipeline.report.studies import make_ready, write_study
+from pipeline.report.studies import Written, make_ready, write_study
 
 _MOST_JUDGED = 2_000  # validation documents
 
 
-@dataclass(frozen=True)
-class Found:
-    figures: list[LayerFigures]
-    num_labels: int
-    num_judged: int
-    file: Path
-
-
-def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Found:
+def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Written:
     """Compare the layers of a head start on validation documents; write the table into the folder `out`.
 
     Raises ValueError for an unknown head start, missing inputs, too few labels, and if `out` cannot be made.
@@ -49,16 +41,15 @@ def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Found:
         seed,
         opened.device,
     )
-    num_labels, num_judged = len(training.labels), len(judged.labels)
     content = {
         "headstart": headstart,
         "stage": opened.card.stage,
         "key": opened.card.key,
-        "num_labels": num_labels,
-        "num_judged": num_judged,
+        "num_labels": len(training.labels),
+        "num_judged": len(judged.labels),
         "rows": [asdict(each) for each in figures],
     }
-    return Found(figures, num_labels, num_judged, write_study(out, "layers", headstart, content))
+    return write_study(out, "layers", headstart, content)
 
 
 def _labelled(shard: TokenShard, most: int, seed: int) -> Documents:

@@ -14,7 +14,7 @@ from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Fitted, Law, Runs, Throughput
 from pipeline.figures.files import checked, read_figures
 from pipeline.figures.scaling import BestUse, Device, ScalingFigures
-from pipeline.report.scaling import Answer, Choice
+from pipeline.report.sections.scaling import Answer, Choice
 
 METRICS, LAWS = Path("reports/metrics/scaling.json"), Path("data/scaling/laws.csv")
 _BESIDE_BEST = (0.25, 0.5, 1.0, 2.0, 4.0)  # times its size

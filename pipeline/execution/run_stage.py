@@ -386,7 +386,7 @@ def _provenance(run: tracking.StageRun) -> Any:
     """The report's facts: which code ran, on which machine, and where that is recorded."""
     from importlib.metadata import version
 
-    from pipeline.report.page import Provenance
+    from pipeline.report.provenance import Provenance
 
     facts = {"commit": str(head(run.info.root) or "not in a git repository")}
     facts |= {name: version(name) for name in ("headstart", "torch", "ray", "mlflow", "dvc")}

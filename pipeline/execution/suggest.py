@@ -26,7 +26,7 @@ from pipeline.figures.studies import ChoosingStudy
 from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import Params
-from pipeline.report.studies import write_study
+from pipeline.report.studies import make_ready, write_study
 
 _DOCUMENTS = Path("data/documents/target")
 _LABELLED_SPLITS = ("train", "validation", "test")
@@ -140,15 +140,17 @@ def _write(
 
 @dataclass(frozen=True)
 class Trial:
-    found: ChoosingStudy
+    study: ChoosingStudy
     file: Path
 
 
 def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path) -> Trial:
     """Try all strategies on the labelled training documents, beside random choice; write a study into `out`.
 
-    Raises ValueError where the counts do not rise, or are more than there are labels.
+    Raises ValueError where the counts do not rise, or are more than there are labels, and if `out` cannot be
+    made.
     """
+    make_ready(out)
     opened = open_head_start(headstart or _first_head_start(), "target_lm")
     shards = {split: open_shard(opened.folder, split) for split in ("train", "test")}
     rng = np.random.default_rng(0)
@@ -187,4 +189,4 @@ def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: 
         num_judged=len(labels["test"]),
         **dict(found),
     )
-    return Trial(study, write_study(out, "choosing", name, dumped(study)))
+    return Trial(study, write_study(out, "choosing", name, dumped(study)).file)

@@ -6,108 +6,108 @@ text of a document: the card goes where the classifier goes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pipeline.evaluation.settings import Card
 from pipeline.figures.classifiers import Scores
 from pipeline.report import figures as data
-from pipeline.report import sentences, tables, trust
+from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures, name_of
-from pipeline.report.markdown import plain, table
-from pipeline.report.page import Provenance
+from pipeline.report.markdown import document
+from pipeline.report.provenance import Provenance
+from pipeline.report.section import Block, Bullets, Code, Paragraph, Text, paragraphs, table
+from pipeline.report.sections import corpora, leakage, runs, trust
 from pipeline.settings.arm import TFIDF
 
-_NOT_STATED = "not stated; write it into the section `card` of params.yaml"
 _MIX_UPS = 5  # kinds of mistakes that are shown, the most frequent ones
 
 
 def model_card(figures: Figures, card: Card, provenance: Provenance) -> str:
     """Return the card. It needs labels: without them nothing ships."""
-    sections = [
-        ("What it is", _what(figures)),
-        ("Use", _use(card)),
-        ("Data", _data(figures, card)),
-        ("How good it is", _quality(figures)),
-        ("When to trust it", _trust(figures)),
-        ("Known errors", _errors(figures)),
-        ("Versions", table([{"": name, "is": value} for name, value in provenance.facts.items()])),
-    ]
+    parts: Mapping[str, Sequence[Block]] = {
+        "What it is": _what(figures),
+        "Use": [_use(card)],
+        "Data": [*corpora.blocks(figures), Paragraph(_stated("Licence of the text", card.data_licence))],
+        "How good it is": _quality(figures),
+        "When to trust it": trust.blocks(figures),
+        "Known errors": _errors(figures),
+        "Versions": [runs.facts(provenance)],
+    }
     title = card.title or f"Classifier of texts into {figures['prepare-target']['num_classes']} classes"
-    return f"# Model card: {plain(title)}\n\n" + "\n".join(f"## {name}\n\n{said}" for name, said in sections)
+    return document(f"Model card: {title}", parts)
 
 
-def _what(figures: Figures) -> str:
-    found, ships = figures.evaluate, figures.evaluate.ships
-    labels = ", ".join(plain(str(row["class"])) for row in tables.classes(figures))
-    shares = table(
-        [
-            {"part": name_of(part), "share": f"{share:.2f}"}
-            for part, share in sorted(ships.parts.items(), key=lambda each: -each[1])
-        ]
-    )
-    trained = ", ".join(ships.head_starts) or "none"
-    why = "named by evaluate.ship among" if found.forced else "the best of"
-    return (
-        f"{name_of(found.shipped)}, {why} {len(found.candidates)} candidates on "
-        f"{found.num_validation_documents:,} validation documents. Head starts: {trained}. It gives "
-        f"each of these labels a probability: {labels}.\n\n{shares}"
-        + "".join(
-            f"\n{plain(said)}\n"
-            for said in sentences.features_beside(figures, sentences.networks(ships.parts))
-        )
-    )
+def _what(figures: Figures) -> list[Block]:
+    evaluated, ships = figures.evaluate, figures.evaluate.ships
+    labels = ", ".join(str(row["class"]) for row in tables.classes(figures))
+    why = "named by evaluate.ship among" if evaluated.forced else "the best of"
+    largest_first = sorted(ships.parts.items(), key=lambda item: -item[1])
+    return [
+        Paragraph(
+            f"{name_of(evaluated.shipped)}, {why} {len(evaluated.candidates)} candidates on "
+            f"{evaluated.num_validation_documents:,} validation documents. Head starts: "
+            f"{', '.join(ships.head_starts) or 'none'}. It gives each of these labels a probability: "
+            f"{labels}."
+        ),
+        table([{"part": name_of(part), "share": f"{share:.2f}"} for part, share in largest_first]),
+        *paragraphs(sentences.features_beside(figures, sentences.networks(ships.parts))),
+    ]
 
 
-def _use(card: Card) -> str:
-    stated: Mapping[str, str | None] = {
+def _use(card: Card) -> Bullets:
+    stated = {
         "Meant for": card.purpose,
         "Not meant for": card.not_for,
         "Owner": card.owner,
         "Contact": card.contact,
         "Licence": card.licence,
     }
-    return "".join(f"- {name}: {plain(said) if said else _NOT_STATED}\n" for name, said in stated.items())
+    return Bullets(tuple(_stated(name, said) for name, said in stated.items()))
 
 
-def _data(figures: Figures, card: Card) -> str:
-    return (
-        f"{table(tables.corpora(figures))}\n{plain(sentences.left_out(figures))}\n\n"
-        f"Licence of the text: {plain(card.data_licence) if card.data_licence else _NOT_STATED}\n"
-    )
+def _stated(name: str, said: str | None) -> Text:
+    if said:
+        return f"{name}: {said}"
+    return (f"{name}: not stated; write it into the section ", Code("card"), " of params.yaml")
 
 
-def _quality(figures: Figures) -> str:
-    found = figures.evaluate
-    rows = [_row(name_of(found.shipped), found.ships)]
-    if found.tfidf is not None:
-        rows.append(_row(name_of(TFIDF), found.tfidf))
-    majority = {"": "the most frequent class", "error": f"{found.baselines.majority_class.error:.1%}"}
-    rows.append({name: majority.get(name, "") for name in rows[0]})
-    return (
-        f"On {found.num_documents:,} test documents that nothing was chosen by, with intervals over "
-        f"them:\n\n{table(rows)}\nTest documents that are also in the training text: "
-        f"{plain(sentences.leakage(figures))}\n\n"
-        "Text of another kind, time or language can be labelled far worse; no figure here says how much.\n"
-    )
+def _quality(figures: Figures) -> list[Block]:
+    evaluated = figures.evaluate
+    rows = [_row(name_of(evaluated.shipped), evaluated.ships)]
+    if evaluated.tfidf is not None:
+        rows.append(_row(name_of(TFIDF), evaluated.tfidf))
+    most_frequent = {
+        "": "the most frequent class",
+        "error": f"{evaluated.baselines.majority_class.error:.1%}",
+    }
+    rows.append(dict.fromkeys(rows[0], "") | most_frequent)
+    return [
+        Paragraph(
+            f"On {evaluated.num_documents:,} test documents, which played no part in any choice, with "
+            "intervals over them:"
+        ),
+        table(rows),
+        leakage.paragraph(figures),
+        Paragraph(
+            "Expect more errors on text of another kind, period or language; no figure here says how many."
+        ),
+    ]
 
 
-def _trust(figures: Figures) -> str:
-    said = "".join(f"{plain(line)}\n\n" for line in trust.sentences(figures))
-    return f"{said}{table(trust.selective(figures))}\n{table(trust.label_sets(figures))}"
-
-
-def _row(name: str, found: Scores) -> dict[str, str]:
+def _row(name: str, scores: Scores) -> dict[str, str]:
     return {
         "": name,
-        "error": f"{found.error:.1%}",
-        "macro F1": f"{found.macro_f1.value:.3f}",
-        "log loss, nats": f"{found.log_loss.value:.3f}",
-        "calibration error": f"{found.calibration_error:.3f}",
+        "error": f"{scores.error:.1%}",
+        "macro F1": f"{scores.macro_f1.value:.3f}",
+        "log loss, nats": f"{scores.log_loss.value:.3f}",
+        "calibration error": f"{scores.calibration_error:.3f}",
     }
 
 
-def _errors(figures: Figures) -> str:
-    mistakes = [row for row in data.confusion_counts(figures) if row.actual != row.predicted]
+def _errors(figures: Figures) -> list[Block]:
+    mistakes = [
+        row for row in data.confusion_counts(figures) if row.actual != row.predicted and row.documents
+    ]
     worst = sorted(mistakes, key=lambda row: (-row.documents, row.actual, row.predicted))[:_MIX_UPS]
     mixed = [
         {
@@ -117,8 +117,9 @@ def _errors(figures: Figures) -> str:
             "of its class": f"{row.share:.0%}",
         }
         for row in worst
-        if row.documents
     ]
-    said = table(mixed) if mixed else "It made no mistake on the test documents.\n"
-    never = "".join(f"\n{plain(line)}\n" for line in sentences.never_predicted(figures))
-    return f"{said}{never}\n{table(tables.classes(figures))}"
+    return [
+        table(mixed) if mixed else Paragraph("It made no mistake on the test documents."),
+        *paragraphs(sentences.never_predicted(figures)),
+        table(tables.classes(figures)),
+    ]

@@ -1,9 +1,10 @@
-"""What commands beside the route found, such as `headstart layers`; files `KIND-NAME.json` in one folder."""
+"""Studies: what commands beside the route measured, in files `KIND-NAME.json` of one folder."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,17 @@ from pipeline.files.atomic import atomic_write_text
 
 Study = Mapping[str, Any]
 _README = (
-    "Figures of commands beside the route, such as `headstart layers`: the report shows those that are of\n"
-    "the models that it reports on.\n"
+    "Figures of commands beside the route, such as `headstart layers`. The report shows those that were\n"
+    "measured on the models that it reports on.\n"
 )
+
+
+@dataclass(frozen=True)
+class Written:
+    """A study, and the file that holds it."""
+
+    study: Study
+    file: Path
 
 
 def make_folder(folder: Path) -> None:
@@ -29,27 +38,30 @@ def make_ready(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(
-            f"--out is {folder}, where no folder can be made ({error.strerror}); name another"
+            f"no folder for the figures can be made at {folder} ({error.strerror}); name another"
         ) from error
 
 
-def write_study(folder: Path, kind: str, name: str, found: Study) -> Path:
-    """Write what a command found of `name`; `key` in it tells which training's model it is of."""
-    assert "key" in found
-    folder.mkdir(parents=True, exist_ok=True)
+def write_study(folder: Path, kind: str, name: str, study: Study) -> Written:
+    """Write what a command measured of `name`; the study's `key` is that of the training whose model it was.
+
+    Raises ValueError if the folder cannot be made.
+    """
+    assert "key" in study
+    make_ready(folder)
     file = folder / f"{kind}-{name}.json"
-    atomic_write_text(file, json.dumps(found, indent=2) + "\n")
-    return file
+    atomic_write_text(file, json.dumps(study, indent=2) + "\n")
+    return Written(study, file)
 
 
 def read_studies(folder: Path) -> dict[str, Study]:
     """Read all studies, by `KIND-NAME`. Raises ValueError if a file is damaged."""
-    found = {}
+    studies = {}
     for file in sorted(folder.glob("*.json")):
         try:
-            found[file.stem] = json.loads(file.read_text(encoding="utf-8"))
+            studies[file.stem] = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ValueError(
                 f"{file} is not valid JSON: {error}; remove it, or repeat its command"
             ) from error
-    return found
+    return studies

@@ -42,6 +42,11 @@ def redact(text: str) -> str:
     return text
 
 
+def printable(text: str) -> str:
+    """Text from a file or library for a terminal: without credentials or control characters."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in redact(text))
+
+
 def _secrets() -> list[str]:
     """Secret values of environment variables, the longest first, since one may be part of another."""
     found = {

@@ -1,16 +1,21 @@
-"""The scaling law, for the page and the summary."""
+"""What more compute would buy: the law that `scaling` fitted, and what `headstart plan` says by it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pipeline.evaluation.scaling_law import EXPONENTS, Law
 from pipeline.figures.estimates import Estimate, Interval
 from pipeline.figures.scaling import BestUse, Check, Device, ScalingFigures
-from pipeline.report.tables import Table
+from pipeline.report import charts
+from pipeline.report.figures import Figures
+from pipeline.report.section import Block, Chart, Code, Extra, Heading, Note, Section, paragraphs, table
 
-REPEATED = 4.0  # passes over a text that are nearly as good as fresh text: Muennighoff et al. 2023
+Row = dict[str, str]
+
+_REPEATED = 4.0  # passes over a text that are nearly as good as fresh text: Muennighoff et al. 2023
 _FAR_BEYOND = 100.0  # times the compute that was measured
 
 
@@ -39,7 +44,41 @@ class Answer:
     choices: list[Choice]
 
 
-def sentences(found: ScalingFigures) -> list[str]:
+def section(figures: Figures) -> Section | None:
+    if (found := figures.scaling) is None:
+        return None
+    blocks = [
+        *paragraphs(_sentences(found)),
+        Chart(
+            "scaling-runs",
+            partial(charts.loss_by_size, found),
+            "Each point is a run; the lines are the law, by number of tokens.",
+        ),
+        Chart(
+            "scaling-isoflop",
+            partial(charts.isoflop, found.isoflop),
+            "Equal compute spent on other sizes, by the law: small networks read more text. The points are "
+            "the best sizes, with their intervals. The top line is of the smallest run, the bottom one of "
+            "four times the largest.",
+            picture="scaling",
+        ),
+        Heading("The law"),
+        table(_law(found)),
+        Heading("What to spend a budget on"),
+        table(_budgets(found)),
+        Note(("At the speed measured here. For other budgets: ", Code("headstart plan"), ".")),
+        Extra("The runs", (table(_runs(found)),), folded=False),
+    ]
+    return Section("scaling", "What more compute would buy", tuple(blocks), in_summary=True)
+
+
+def plan(answer: Answer, price: float | None) -> list[Block]:
+    """What `headstart plan` prints: the sizes that fit a budget, and what the best of them promises."""
+    best = [number for number, choice in enumerate(answer.choices) if choice.times_the_best == 1]
+    return [table(_choices(answer.choices), strong=best), *paragraphs(planned(answer, price))]
+
+
+def _sentences(found: ScalingFigures) -> list[str]:
     """Sentences on the law, on where it ends, and on how its check ended."""
     law, done = found.law, found.finished
     sizes = _least_and_most([run.parameters for run in done])
@@ -63,9 +102,9 @@ def sentences(found: ScalingFigures) -> list[str]:
             "The floor E, the loss of an endless network with endless text, is hardly known: these runs end "
             "far above it. What the law says far beyond them is a guess."
         )
-    if passes > REPEATED:
+    if passes > _REPEATED:
         said.append(
-            f"The longest runs read the text {passes:.1f} times. Beyond about {REPEATED:g} passes a text "
+            f"The longest runs read the text {passes:.1f} times. Beyond about {_REPEATED:g} passes a text "
             "teaches less than fresh text (Muennighoff et al. 2023), which this law does not know."
         )
     if limited := [name for name in ("alpha", "beta") if law[name].value in EXPONENTS]:
@@ -77,11 +116,11 @@ def sentences(found: ScalingFigures) -> list[str]:
         f"Failed: {run.size}, {run.tokens:,} tokens, seed {run.seed}: {run.failure}" for run in found.failed
     ]
     if found.check is not None:
-        said.append(check(found.check, found.confidence))
+        said.append(_check(found.check, found.confidence))
     return said
 
 
-def check(found: Check, confidence: float) -> str:
+def _check(found: Check, confidence: float) -> str:
     run = found.run
     predicted = (
         f"A run with {found.times_the_compute:.1f} times the compute of the largest one above "
@@ -94,7 +133,7 @@ def check(found: Check, confidence: float) -> str:
     return f"{predicted}; it finished at {run.loss:.3f}, {where} the interval of {confidence:.0%}."
 
 
-def runs(found: ScalingFigures) -> Table:
+def _runs(found: ScalingFigures) -> list[Row]:
     return [
         {
             "size": run.size,
@@ -110,7 +149,7 @@ def runs(found: ScalingFigures) -> Table:
     ]
 
 
-def law(found: ScalingFigures) -> Table:
+def _law(found: ScalingFigures) -> list[Row]:
     unknown = [] if _has_floor(found) else ["E"]
     return [
         {
@@ -129,7 +168,7 @@ def _has_floor(found: ScalingFigures) -> bool:
     return law.has_floor(min(run.loss for run in found.finished))
 
 
-def budgets(found: ScalingFigures) -> Table:
+def _budgets(found: ScalingFigures) -> list[Row]:
     """A table of the best size and tokens for hours of the device that the runs used."""
     device = "GPU" if found.device == "gpu" else "core"
     return [
@@ -148,7 +187,7 @@ def budgets(found: ScalingFigures) -> Table:
     ]
 
 
-def choices(found: Sequence[Choice]) -> Table:
+def _choices(found: Sequence[Choice]) -> list[Row]:
     return [
         {
             "size": "best" if each.times_the_best == 1 else f"{each.times_the_best:g} times it",
@@ -178,8 +217,8 @@ def planned(found: Answer, price: float | None = None) -> list[str]:
         *([] if price is None else [f"it costs {found.device_hours * price:,.2f}"]),
         f"the general text has {_number(found.corpus_tokens)} tokens, read {_number(passes)} times"
         + (
-            f"; beyond about {REPEATED:g} passes a text teaches less than the law says: bring more text"
-            if passes > REPEATED
+            f"; beyond about {_REPEATED:g} passes a text teaches less than the law says: bring more text"
+            if passes > _REPEATED
             else ""
         ),
     ]

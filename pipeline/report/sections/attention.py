@@ -1,0 +1,28 @@
+"""What attention pooling looked at: its words, and some documents."""
+
+from __future__ import annotations
+
+from pipeline.figures.predictions import Attention
+from pipeline.report import sentences, tables
+from pipeline.report.figures import Figures
+from pipeline.report.section import Block, Excerpt, Heading, Note, Section, table
+
+
+def section(figures: Figures) -> Section | None:
+    blocks = [block for name, weights in figures.attention.items() for block in _of(name, weights)]
+    return Section("attention", "What the attention looked at", tuple(blocks)) if blocks else None
+
+
+def _of(name: str, weights: Attention) -> list[Block]:
+    return [
+        Heading(name),
+        Note(sentences.attention(weights)),
+        table(tables.looked_at(weights)),
+        *(
+            Excerpt(
+                tuple(text.tokens),
+                lead=(text.actual, f", labelled {text.predicted}: "),
+            )
+            for text in weights.texts
+        ),
+    ]
