@@ -67,7 +67,7 @@ class Request:
 @dataclass
 class Tally:
     num_documents: int = 0
-    num_made_before: int = 0  # of these, by a run that was stopped
+    num_made_before: int = 0  # of these, labelled by an earlier, interrupted run
     labels: Counter[str | None] = field(default_factory=Counter)  # None: a document without words
     num_sure: int | None = None  # None: it was not asked which labels are
     summary: Summary | None = None  # None: it was not asked for
