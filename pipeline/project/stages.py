@@ -36,7 +36,7 @@ class Stage:
     @property
     def flags(self) -> Mapping[str, type[str] | type[Path]]:
         """The flags of its command with their types."""
-        item = {self.item: str} if self.item else {}
+        item: dict[str, type[str]] = {self.item: str} if self.item else {}
         return {**item, **dict.fromkeys((*self.inputs, *self.outputs), Path)}
 
 
