@@ -344,10 +344,8 @@ def test_what_may_change_a_number_changes_the_form(change):
 
 
 def test_code_that_looks_at_names_keeps_those_of_the_modules_that_run_with_it():
-    looks, plain = (
-        Source("def f(x): return vars(x)"),
-        "class A:\n    def {}(self): pass\n    def {}(self): pass",
-    )
+    looks = Source("def f(x): return vars(x)")
+    plain = START + "class A:\n    def {}(self): pass\n    def {}(self): pass"
     one, other = (Source(plain.format(*names)) for names in ("ab", "ba"))
     assert forms_of([one]) == forms_of([other])
     assert forms_of([one, looks]) != forms_of([other, looks])

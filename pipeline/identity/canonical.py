@@ -71,7 +71,7 @@ class Source:
         tree.body = essence.of_body(tree.body)
         _drop_imports(tree, {name for name, times in essence.removed.items() if times == facts.uses[name]})
         rename_locals(tree, self._text, facts)
-        if not facts.has_star_import:
+        if facts.postpones_annotations and not facts.has_star_import:  # else more is evaluated in place
             _sort(tree, facts)
         return ast.unparse(tree), facts.is_reflective
 
