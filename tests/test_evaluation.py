@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from pipeline.evaluation.blend import Share
 from pipeline.evaluation.metrics import (
     calibration_table,
     classification_metrics,
@@ -12,9 +15,10 @@ from pipeline.evaluation.metrics import (
 )
 from pipeline.evaluation.settings import Evaluate
 from pipeline.evaluation.tfidf import fit_tfidf
-from pipeline.figures.classifiers import Baselines, Rival
-from pipeline.figures.estimates import Difference
-from pipeline.settings.arm import BLEND, TFIDF, Arm
+from pipeline.figures.classifiers import Baselines, EvaluateFigures, Rival
+from pipeline.figures.estimates import Difference, Spent
+from pipeline.figures.predictions import Attention, CalibrationBin, Mistake, Prediction, RiskPoint
+from pipeline.settings.arm import BLEND, TFIDF, Arm, Use
 
 SETTINGS = Evaluate(
     bootstrap_samples=200,
@@ -137,3 +141,64 @@ def test_what_ships_is_warned_of_where_it_is_not_clearly_better():
     assert _warnings(rivals(0.02, 0.02), vectors) == []
     (tfidf,) = _warnings(rivals(0.02, -0.01), vectors)
     assert tfidf.startswith("what ships is not clearly better than TF-IDF")
+
+
+def test_the_report_reads_what_the_stage_reports_and_writes(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    from pipeline.figures.files import dumped, read_figures, write_figures
+    from pipeline.report import figures as report
+    from pipeline.stages import evaluate
+    from pipeline.stages._candidates import Candidate, Labelled
+
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=300)
+
+    def single(arm: Arm, strength: float, cost: Spent | None = None) -> Candidate:
+        logits = rng.normal(size=(300, 3)) + strength * np.eye(3)[labels]
+        probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+        head_starts = [] if arm.source is None else [arm.source]
+        return Candidate(
+            arm, probs[:100], probs[100:], 2.0, {arm: Share(1.0)}, head_starts, cost,
+            is_frozen=cost is not None, explain=lambda document, label: [("word", 0.5)],
+            looked_at=lambda: Attention(num_documents=1, words=[], texts=[]),
+        )  # fmt: skip
+
+    cost = Spent(seconds=1.0, core_seconds=1.0, gpu_seconds=0.0)
+    network, probe = single(Arm("vectors"), 2.0), single(Arm("vectors", Use.PROBE), 1.5, cost)
+    splits = {"validation": labels[:100], "test": labels[100:], "train": labels}
+    data = SimpleNamespace(
+        **{name: Labelled(name, np.arange(len(each)), each) for name, each in splits.items()},
+        label_names=("a", "b", "1"), leaked=np.arange(3), num_leaked=3,
+    )  # fmt: skip
+    monkeypatch.setattr(evaluate.Data, "of", lambda *arguments: data)
+    found = [network, probe, single(Arm("ulmfit"), 1.0), single(TFIDF, 1.8, cost)]
+    monkeypatch.setattr(evaluate, "_single_candidates", lambda *arguments: found)
+    monkeypatch.setattr(evaluate, "ship", lambda *arguments, **more: None)
+    params = SimpleNamespace(
+        evaluate=SETTINGS, run=SimpleNamespace(seed=1), leakage=SimpleNamespace(action="label"),
+        trained_ensembles=lambda: {"both": ["vectors", "ulmfit"]},
+    )  # fmt: skip
+    folders = ("tokens", "documents", "classifiers", "features", "target_lm", "leaks", "classifier")
+    project: Any = SimpleNamespace(params=params)
+    out = tmp_path / "out"
+    figures = evaluate.run(project, **dict.fromkeys(folders, tmp_path), out=out)
+    assert {*map(str, figures.candidates)} == {
+        "vectors", "vectors/probe", "ulmfit", "tfidf", "both", "blend",
+    }  # fmt: skip
+    assert figures.ships.error == figures.error
+    assert figures.candidates[probe.arm].cost == cost
+    assert figures.candidates[network.arm].cost is None
+    assert figures.leakage.error_without is not None
+    assert figures.baselines.tfidf is not None
+    assert figures.baselines.tfidf.error == figures.candidates[TFIDF].error.value
+    assert figures.baselines.tfidf.above == figures.ships.tfidf_above
+    write_figures(tmp_path / "evaluate.json", dumped(figures))
+    assert EvaluateFigures.model_validate(read_figures(tmp_path / "evaluate.json")) == figures
+    confusion = report._table(Prediction, out / "confusion.csv")
+    assert [row.actual for row in confusion] == [data.label_names[label] for label in splits["test"]]
+    assert sum(row.num_documents for row in report._table(CalibrationBin, out / "calibration.csv")) == 200
+    risk = report._table(RiskPoint, out / "risk_coverage.csv")
+    assert {point.classifier for point in risk} == {figures.shipped, TFIDF}
+    assert len(report._texts(Mistake, out / "errors.json")) == SETTINGS.confident_errors
+    assert "vectors/probe" in report._attention(out / "attention.json")

@@ -86,7 +86,11 @@ def run(
     temperature, validation = _calibrated(choice.judged[shipped.arm], data.validation.labels, seed)
     uncalibrated, shipped = shipped, replace(shipped, test=tempered(shipped.test, temperature))
     found[shipped.arm] = shipped
-    unseen, baselines = _unseen(data), _baselines(found, shipped, data, params)
+    judged = {
+        arm: _candidate(found[arm], each, found.get(TFIDF), data, params)
+        for arm, each in choice.candidates.items()
+    }
+    unseen, baselines = _unseen(data), _baselines(judged, shipped, data, params)
     figures = EvaluateFigures(
         **dict(evaluation.classification_metrics(labels, shipped.test, settings, seed)),
         num_documents=len(labels),
@@ -97,10 +101,7 @@ def run(
         temperatures={part: share.temperature for part, share in shipped.parts.items()},
         temperature=temperature,
         log_loss_without_temperature=evaluation.log_loss(labels, uncalibrated.test),
-        candidates={
-            arm: _candidate(found[arm], judged, found.get(TFIDF), data, params)
-            for arm, judged in choice.candidates.items()
-        },
+        candidates=judged,
         trust=trust.figures(
             validation, shipped.test[unseen], labels[unseen], data.label_names,
             most_wrong=settings.most_wrong, coverages=settings.label_sets, certainty=settings.confidence,
@@ -221,16 +222,16 @@ def _candidate(
     )
 
 
-def _baselines(found: Mapping[Arm, Candidate], shipped: Candidate, data: Data, params: Params) -> Baselines:
+def _baselines(
+    judged: Mapping[Arm, CandidateFigures], shipped: Candidate, data: Data, params: Params
+) -> Baselines:
     """The largest class and TF-IDF, beside what ships."""
     counts = np.bincount(data.train.labels, minlength=len(data.label_names))
     largest = np.tile(np.eye(len(counts))[counts.argmax()], (len(data.test.labels), 1))
-
-    def rival(probs: np.ndarray) -> Rival:
-        return _rival(probs, shipped, data, params)
-
+    tfidf, above = judged.get(TFIDF), judged[shipped.arm].tfidf_above
     return Baselines(
-        majority_class=rival(largest), tfidf=rival(found[TFIDF].test) if TFIDF in found else None
+        majority_class=_rival(largest, shipped, data, params),
+        tfidf=None if tfidf is None or above is None else Rival(error=tfidf.error.value, above=above),
     )
 
 
