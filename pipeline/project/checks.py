@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from models.family import check_chunks
 from pipeline.corpus.settings import FilesSource, PydocsSource
-from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS
 from pipeline.evaluation.scaling_law import LEAST_DISTINCT
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, stage_space
 from pipeline.project.params import Params
@@ -60,13 +59,13 @@ def check(project: Project) -> None:
         _check_unfreezing(each)
         _check_lesson(each)
         _check_beside(params, each)
+        _check_texts(params, each)
     _check_beside_in_sweeps(params)
     if tune.num_trials and tune.stage == "finetune_lm" and searched.teacher is not None:
         raise ValueError(
             f"tune.stage is finetune_lm of {searched.name}, whose trials would learn from no teacher; set "
             "finetune_classifier, or name another head start"
         )
-    _check_texts(params, project.trained)
     _check_corpora(params, project.trained)
     for arm in params.arms(params.num_texts):
         if arm.use is Use.IN_CONTEXT:
@@ -276,33 +275,16 @@ def _check_learns_nothing_of_the_target(params: Params, head_start: ResolvedHead
         )
 
 
-def _check_texts(params: Params, trained: list[ResolvedHeadStart]) -> None:
+def _check_texts(params: Params, head_start: ResolvedHeadStart) -> None:
     """Raise ValueError if a head start cannot read documents of several texts."""
-    source = params.corpus.target.source
-    if not isinstance(source, FilesSource) or not source.further_columns:
+    from pipeline.training.classifier import check_texts
+
+    if params.num_texts == 1:
         return
-    for each in trained:
-        if not each.family.takes_pairs:
-            raise ValueError(
-                f"params.yaml: documents of corpus.target have several texts, which the family "
-                f"{each.family.name} does not tell apart; take {each.name} out of run.headstarts"
-            )
-        encoder = _on_meta(each)
-        for section in _CLASSIFIERS:
-            settings = getattr(each, section)
-            at_once = encoder.tokens_at_once(settings.bptt, settings.max_tokens)
-            if settings.max_tokens < LEAST_TOKENS_OF_PAIRS:
-                raise ValueError(
-                    f"params.yaml: headstarts.{each.name}.{section}.max_tokens is {settings.max_tokens}, but "
-                    "a row of two texts has a token at its start and one behind each; set it to at least "
-                    f"{LEAST_TOKENS_OF_PAIRS}"
-                )
-            if encoder.has_segments and settings.max_tokens > at_once:
-                raise ValueError(
-                    f"params.yaml: headstarts.{each.name}.{section}.max_tokens is {settings.max_tokens}, but "
-                    f"{each.family.name} reads both texts of a pair at once, and its context is "
-                    f"{encoder.context}; lower max_tokens, or raise config.context"
-                )
+    encoder, family = _on_meta(head_start), head_start.family.name
+    for section in _CLASSIFIERS:
+        key = f"params.yaml: headstarts.{head_start.name}.{section}"
+        check_texts(getattr(head_start, section), params.num_texts, family, encoder, key)
 
 
 def _check_chunks(head_start: ResolvedHeadStart) -> None:

@@ -449,7 +449,7 @@ def make_classifier_job(
     check_stages_of_unfreezing(settings, card)
     encoder = shapes_of(card)[1]
     check_chunks(chunk, encoder, "finetune_classifier")
-    _check_texts(settings, info.num_texts, model.family, encoder)
+    check_texts(settings, info.num_texts, model.family, encoder)
     if settings.pooling == "first" and not encoder.reads_ahead:
         raise ValueError(
             f"finetune_classifier.pooling is first, but {model.family} reads a text's first token before the "
@@ -511,30 +511,35 @@ def label_counts(
     return sorted(counts - left_out.keys()) or [num_labels], left_out
 
 
-def _check_texts(settings: ClassifierTraining, num_texts: int, family: str, encoder: Encoder) -> None:
-    """Raise ValueError for settings that do not go with documents of several texts."""
+def check_texts(
+    settings: ClassifierTraining,
+    num_texts: int,
+    family: str,
+    encoder: Encoder,
+    key: str = "finetune_classifier",
+) -> None:
+    """Raise ValueError, naming `key`, for settings that do not go with documents of several texts."""
     if num_texts == 1:
         return
     if not lookup(family).takes_pairs:
         raise ValueError(
-            f"the corpus has documents of {num_texts} texts, which the family {family} does not tell apart; "
-            "leave its head starts out of run.headstarts"
+            f"{key}: documents of corpus.target have {num_texts} texts, which the family {family} does not "
+            "tell apart; take its head starts out of run.headstarts"
         )
     if settings.max_tokens < LEAST_TOKENS_OF_PAIRS:
         raise ValueError(
-            f"finetune_classifier.max_tokens is {settings.max_tokens}, but a row of two texts has a token at "
-            f"its start and one behind each; set it to at least {LEAST_TOKENS_OF_PAIRS}"
+            f"{key}.max_tokens is {settings.max_tokens}, but a row of two texts has a token at its start and "
+            f"one behind each; set it to at least {LEAST_TOKENS_OF_PAIRS}"
         )
     at_once = encoder.tokens_at_once(settings.bptt, settings.max_tokens)
     if encoder.has_segments and settings.max_tokens > at_once:
         raise ValueError(
-            f"finetune_classifier.max_tokens is {settings.max_tokens}, but {family} reads both texts of a "
-            f"pair at once, and its context is {encoder.context}; lower max_tokens, or raise config.context"
+            f"{key}.max_tokens is {settings.max_tokens}, but {family} reads both texts of a pair at once, "
+            f"and its context is {encoder.context}; lower max_tokens, or raise config.context"
         )
     if num_texts > 2 and settings.method == "contrastive":
         raise ValueError(
-            "finetune_classifier.method is contrastive, which has no use for answers to choose from; set it "
-            "to plain"
+            f"{key}.method is contrastive, which has no use for answers to choose from; set it to plain"
         )
 
 
