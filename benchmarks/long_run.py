@@ -30,7 +30,6 @@ from pipeline import tracking
 from pipeline.corpus.tokens import ShardWriter, TokensInfo, write_info
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
-from pipeline.project.params import checked
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.context import CurveRecorder
@@ -123,7 +122,7 @@ def make_job(folder: Path) -> LanguageModelJob:
         "pretrain_lm": {"epochs": 1e4, "batch_rows": 16, "evaluations_per_epoch": 1},
     }
     values = overlay(read_yaml(ROOT / "params.yaml"), {"headstarts": {"ulmfit": small}})
-    head_start = Project(checked(values, where="the long run")).head_starts["ulmfit"]
+    head_start = Project.of(values, where="the long run").head_starts["ulmfit"]
     return make_language_model_job(
         head_start.pretrain_lm, head_start.model, stage="pretrain_lm", tokens=folder, start=None, seed=1
     )

@@ -31,7 +31,10 @@ def test_no_two_arms_are_spelled_alike():
         ("bag/network", "unknown use 'network'"),
         ("bag/tfidf", "unknown use 'tfidf'"),
         ("bag/", "unknown use ''"),
-        ("tfidf/scratch", "tfidf/scratch is no arm: tfidf has no head start; write tfidf alone"),
+        ("bag:probe", "bag:probe has a colon; write bag/probe"),
+        ("/probe", "'/probe' names no head start; write the name"),
+        ("", "'' names no head start"),
+        ("tfidf/scratch", "tfidf/scratch is not an arm: tfidf has no head start; write tfidf alone"),
     ],
 )
 def test_a_misspelled_arm_is_refused(text, message):

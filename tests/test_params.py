@@ -55,7 +55,7 @@ def test_a_file_that_is_no_settings_is_named_with_the_place(load_text, content, 
 def test_a_colon_in_a_list_on_one_line_is_refused_with_what_to_do(tmp_path):
     """As DVC refuses it in params.yaml."""
     (tmp_path / "mine.yaml").write_text("{train: [hf://a/b.parquet], seed: 1}")
-    with pytest.raises(ValueError, match=r"(?s)mine\.yaml: not valid YAML: .*line 1.*put it in quotes"):
+    with pytest.raises(ValueError, match=r"(?s)mine\.yaml: not valid YAML: .*line 1.*in quotes"):
         read_yaml(tmp_path / "mine.yaml")
 
 

@@ -230,7 +230,7 @@ def test_the_label_curve_holds_every_point_and_the_mlflow_run_draws_it(project):
     client = MlflowClient(f"sqlite:///{project}/.headstart/mlflow.db")
     everywhere = [experiment.experiment_id for experiment in client.search_experiments()]
     (stage,) = client.search_runs(everywhere, "tags.`headstart.stage` = 'sample_efficiency'")
-    steps = [point.step for point in client.get_metric_history(stage.info.run_id, "error/ulmfit/scratch")]
+    steps = [point.step for point in client.get_metric_history(stage.info.run_id, "error/ulmfit scratch")]
     assert steps == [30, 120]
     trials = client.search_runs(everywhere, f"tags.`mlflow.parentRunId` = '{stage.info.run_id}'")
     assert len(trials) == 36

@@ -15,7 +15,8 @@ from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.project.relations import code_of
 
-RESOLUTION_MODULE = "pipeline.project.headstarts"  # which of several settings of a head start holds
+# Which of several settings of a head start holds, and how a trial varies them.
+_RESOLUTION = ("pipeline.project.headstarts", "pipeline.project.project")
 
 
 def write_fingerprints(project: Project, out: Path) -> list[Path]:
@@ -59,10 +60,10 @@ def stage_fingerprint(
     modules, trained = code_of(params, names, stage)
     families = sorted({params.headstarts[name].family for name in trained})
     if not all(map(is_family, families)):
-        _ = project.head_starts  # which names the key
+        list(project.head_starts.values())  # resolving them names the key
     return fingerprint_of(
         f"pipeline.stages.{stage}",
-        *([RESOLUTION_MODULE] if _reads_head_starts(stage) else []),
+        *(_RESOLUTION if _reads_head_starts(stage) else ()),
         *modules,
         *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(params) else []),
         families=families,
@@ -87,5 +88,5 @@ def trials_digest(family: str | None) -> str:
 
     The figures that a sweep draws from its trials are not in it. Sweeps share it, as they share outcomes.
     """
-    parts = ("pipeline.stages._points", "pipeline.stages._search_jobs")
+    parts = ("pipeline.stages._points", "pipeline.stages._search_jobs", *_RESOLUTION)
     return fingerprint_of(*parts, families=[family] if family else [], trains=True).digest

@@ -24,7 +24,7 @@ _LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
 # Calls that change nothing. Any other call in a message stays, as its effect may matter.
 _HARMLESS_CALLS = {"abs", "float", "format", "int", "len", "repr", "round", "str", "type"}
 _MAY_MATTER = (
-    *(ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom),
+    *(ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Starred, ast.Subscript),
     *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
 )
 
@@ -125,8 +125,8 @@ class Essence:
         match node:
             case ast.Call(ast.Name(name)):
                 return name in _HARMLESS_CALLS and self._facts.is_builtin(name)
-            case ast.Call(ast.Attribute(text, "join" | "format")):
-                return _is_text(text)
+            case ast.Call(ast.Attribute(text, "join" | "format"), values):
+                return _is_text(text) and all(isinstance(value, ast.Constant) for value in values)
         return False
 
 

@@ -123,12 +123,22 @@ class ModuleFacts:
         nodes = self._nodes
         shown = {node.attr for node in nodes[ast.Attribute]} - _METHODS_TOO
         shown |= {*self.uses, *(node.name for node in nodes[ast.FunctionDef])}
+        if self.uses["get_type_hints"] == sum(map(_reads_own_fields, self.calls)):
+            shown.discard("get_type_hints")
         keywords = {keyword.arg for node in nodes[ast.ClassDef] for keyword in node.keywords}
         return (
             not shown.isdisjoint(_REFLECTION)
             or "metaclass" in keywords
             or any(map(_decides_by_text, nodes[ast.ExceptHandler]))
         )
+
+
+def _reads_own_fields(call: ast.Call) -> bool:
+    """Whether a call is `get_type_hints(cls, ...)`: the canonical form keeps the annotations of a class."""
+    match call:
+        case ast.Call(ast.Name("get_type_hints"), [ast.Name("cls"), *_]):
+            return True
+    return False
 
 
 def is_function(node: ast.AST) -> TypeGuard[Function]:

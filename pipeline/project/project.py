@@ -6,7 +6,7 @@ it that it uses. Nothing below them reads the file or resolves a head start anew
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -48,17 +48,11 @@ class Project:
 
     @cached_property
     def head_starts(self) -> Mapping[str, ResolvedHeadStart]:
-        """All declared head starts by name. Raises ValueError naming each offending key."""
-        from pipeline.project.headstarts import resolve
+        """All declared head starts by name, each resolved when it is first asked for.
 
-        resolved: dict[str, ResolvedHeadStart] = {}
-
-        def head_start(name: str) -> ResolvedHeadStart:
-            if name not in resolved:
-                resolved[name] = resolve(self.params, name, head_start)
-            return resolved[name]
-
-        return {name: head_start(name) for name in self.params.headstarts}
+        Looking one up raises ValueError naming each of its offending keys.
+        """
+        return _HeadStarts(self.params)
 
     @property
     def trained(self) -> list[ResolvedHeadStart]:
@@ -83,3 +77,22 @@ class Project:
         where = self.where if where is None else where
         values = overlay(self.params.model_dump(), {"headstarts": {head_start: top}})
         return Project(typed(Params, values, where=where), where)
+
+
+class _HeadStarts(Mapping[str, "ResolvedHeadStart"]):
+    def __init__(self, params: Params) -> None:
+        self._params = params
+        self._resolved: dict[str, ResolvedHeadStart] = {}
+
+    def __getitem__(self, name: str) -> ResolvedHeadStart:
+        from pipeline.project.headstarts import resolve
+
+        if name not in self._resolved:
+            self._resolved[name] = resolve(self._params, name, self.__getitem__)
+        return self._resolved[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._params.headstarts)
+
+    def __len__(self) -> int:
+        return len(self._params.headstarts)

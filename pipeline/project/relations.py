@@ -80,7 +80,7 @@ RELATIONS = (
         trains=True,
         settings=frozenset(("family", "config", "pretrain_lm")),
         excludes=("weights",),
-        other_lacks=("weights", "embedding_from"),
+        other_lacks=("weights", "embedding_from", "teacher"),
     ),
     Relation(
         "teacher",

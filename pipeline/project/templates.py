@@ -17,7 +17,11 @@ _CODE_DEPS = """\
       - pipeline
       - requirements.lock  # says which packages are installed
 """
-_REPORT_DEP = "      - pipeline/report\n"
+_REPORT_DEPS = """\
+      - pipeline/report
+      - pipeline/figures  # which spell themselves
+      - pipeline/settings/arm.py
+"""
 _ALWAYS = "    always_changed: true  # it looks at the installed code and packages each time, in a second\n"
 _IGNORED = "/data/\n/.headstart/\n/dvc_plots/\n/reports/lr_find/\n"
 _DVC_IGNORED = "/config.local\n/plots.html\n/tmp\n/cache\n"
@@ -99,5 +103,5 @@ def _fill(folder: Path, source: Path) -> None:
 def _without_code(stages: str) -> str:
     """The stages of a project that has no code of its own: DVC cannot watch that of the package."""
     assert _CODE_DEPS in stages
-    assert _REPORT_DEP in stages
-    return stages.replace(_CODE_DEPS, _ALWAYS).replace(_REPORT_DEP, "")
+    assert _REPORT_DEPS in stages
+    return stages.replace(_CODE_DEPS, _ALWAYS).replace(_REPORT_DEPS, "")

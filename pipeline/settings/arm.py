@@ -46,6 +46,7 @@ class Use(StrEnum):
 
 
 _DRAWN = {Use.PROBE_CHOSEN: Use.PROBE, Use.WITH_TFIDF_CHOSEN: Use.WITH_TFIDF}
+_HOW = "write the name of a head start or ensemble, or NAME/USE, such as vectors/probe"
 _WITHOUT_SOURCE = (Use.TFIDF, Use.BLEND)
 FURTHER_USES = tuple(use for use in Use if use not in (Use.NETWORK, *_WITHOUT_SOURCE))  # after `NAME/`
 RESERVED_NAMES = tuple(str(use) for use in _WITHOUT_SOURCE)  # no head start or ensemble has one of these
@@ -75,12 +76,16 @@ class Arm:
 
     @staticmethod
     def parse(text: str) -> Arm:
-        """Read the spelling of an arm. Raises ValueError for an unknown use."""
+        """Read the spelling of an arm. Raises ValueError for one that cannot be."""
+        if ":" in text:
+            raise ValueError(f"{text} has a colon; write {text.replace(':', '/')}")
         source, slash, use = text.partition("/")
+        if not source:
+            raise ValueError(f"{text!r} names no head start; {_HOW}")
         if text in RESERVED_NAMES:
             return Arm(None, Use(text))
         if source in RESERVED_NAMES:
-            raise ValueError(f"{text} is no arm: {source} has no head start; write {source} alone")
+            raise ValueError(f"{text} is not an arm: {source} has no head start; write {source} alone")
         if not slash:
             return Arm(source)
         if use not in FURTHER_USES:
@@ -92,8 +97,12 @@ TFIDF = Arm(None, Use.TFIDF)
 BLEND = Arm(None, Use.BLEND)
 
 
-def _arm(value: object) -> object:
-    return Arm.parse(value) if isinstance(value, str) else value
+def _arm(value: object) -> Arm:
+    if isinstance(value, Arm):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"this is not an arm; {_HOW}")
+    return Arm.parse(value)
 
 
 ArmSetting = Annotated[Arm, BeforeValidator(_arm), PlainSerializer(str)]

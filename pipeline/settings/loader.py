@@ -32,7 +32,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
     except (YAMLError, ValueError, RecursionError) as error:
-        hint = "; put it in quotes" if "unexpected ':'" in str(error) else ""
+        hint = "; put text with a colon in quotes" if "unexpected ':'" in str(error) else ""
         raise ValueError(f"{path}: not valid YAML: {error}{hint}") from error
     raise ValueError(f"{path}: holds {type(content).__name__}; expected a mapping")
 

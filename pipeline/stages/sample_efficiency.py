@@ -103,7 +103,7 @@ def run(
     )
     drawn = figures.curve | figures.in_context.curve
     sweep.log_points(
-        {f"error/{arm}": {count: point.error.value for count, point in row.items()}
+        {f"error/{str(arm).replace('/', ' ')}": {count: point.error.value for count, point in row.items()}
          for arm, row in drawn.items()}
     )  # fmt: skip
     with atomic_folder(out) as folder:
