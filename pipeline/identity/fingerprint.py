@@ -1,7 +1,7 @@
 """The fingerprint of a stage: the code and packages that make its numbers, and nothing else.
 
 Numbers live in rooms of their own (`NUMERICAL_ROOMS`); `tests/test_rooms.py` checks that these import no
-operations code. A few more modules decide numbers (`NUMERICAL_ELSEWHERE`). A stage's fingerprint covers its own
+operations code. Others decide numbers, too (`NUMERICAL_ELSEWHERE`). A stage's fingerprint covers its own
 file and the numerical modules below it in their canonical form (`pipeline/identity/canonical.py`), and the
 versions of the packages that those modules compute with. So a fix in a lease, a reworded message or a renamed
 variable trains nothing again, and a changed formula or another torch does.
@@ -33,8 +33,8 @@ NUMERICAL_ROOMS = (
     "pipeline.evaluation",
 )
 _STAGES = "pipeline.stages"
-# Modules that decide numbers in other rooms: which of several settings of a head start holds, which settings a
-# search tries, what an arm reads, and how figures are added.
+# Modules that decide numbers in other rooms: which of several settings of a head start holds, which settings
+# a search tries, what an arm reads, and how figures are added.
 NUMERICAL_ELSEWHERE = (
     "pipeline.project.headstarts",
     "pipeline.distributed.sampling",
