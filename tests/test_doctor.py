@@ -202,6 +202,7 @@ from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.artifacts.feature_links import write_feature_link
 from pipeline.distributed.worker import prepare_torch
 from pipeline.execution.lr_find import job_of
+from pipeline.project.project import Project
 from pipeline.training.context import Context
 from pipeline.training.loop import Training
 

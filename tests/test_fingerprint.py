@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.corpus.distributions import listed_versions
-from pipeline.execution.fingerprints import stage_fingerprint, trials_digest, write_fingerprints
+from pipeline.execution.fingerprints import RESOLUTION, stage_fingerprint, trials_digest, write_fingerprints
 from pipeline.identity import fingerprint
 from pipeline.project import stages
 from pipeline.project.params import Params, checked
@@ -229,7 +229,8 @@ def test_operations_change_nothing(source, params):
     edited = [
         path
         for path, module in modules.items()
-        if not fingerprint.is_numerical(module) and module not in fingerprint.NUMERICAL_ELSEWHERE
+        if not fingerprint.is_numerical(module)
+        and module not in (*fingerprint.NUMERICAL_ELSEWHERE, *RESOLUTION)
     ]
     for path in edited:
         text = path.read_text(encoding="utf-8")

@@ -93,7 +93,7 @@ def test_trials_are_counted_in_lines(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("metrics", "said"),
     [
-        ({"shipped": "blend", "error": 0.113}, "ships blend, 11.3% of test documents wrong"),
+        ({"shipped": "blend", "error": {"value": 0.113}}, "ships blend, 11.3% of test documents wrong"),
         (
             {"measures": [{"name": "x", "title": "bits per byte", "digits": 3}],
              "before": {"x": 5}, "after": {"x": 2}},

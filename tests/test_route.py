@@ -49,7 +49,7 @@ def test_no_library_warns_on_the_terminal(project):
 
 def test_layers_are_compared_and_dissected_on_what_the_route_left(project):
     done = command(project, "headstart", "layers", "ulmfit", "--labels", "40")
-    assert "the best: headstarts.ulmfit.probe: {layers: [" in done.stdout
+    assert "The best: headstarts.ulmfit.probe: {layers: [" in " ".join(done.stdout.split())
     table = json.loads((project / "reports/studies/layers-ulmfit.json").read_text(encoding="utf-8"))
     assert table["key"] == metrics(project, "finetune_lm-ulmfit")["key"]
     assert 'id="chart-layers-ulmfit"' not in (project / "reports/index.html").read_text(encoding="utf-8")
@@ -136,7 +136,7 @@ def test_every_stage_leaves_sound_figures(project):
             assert measure == ("loss" if name == "vectors" else "bits_per_byte")
             assert training["after"][measure] < training["before"][measure]
     evaluation = metrics(project, "evaluate")
-    read_frozen = [f"{name}:{way}" for name in (*ALL, "bidirectional") for way in ("probe", "with_tfidf")]
+    read_frozen = [f"{name}/{way}" for name in (*ALL, "bidirectional") for way in ("probe", "with_tfidf")]
     single = [*ALL, *read_frozen, "tfidf"]
     assert set(evaluation["candidates"]) == {*single, "bidirectional", "blend"}
     assert evaluation["shipped"] in evaluation["candidates"]

@@ -16,7 +16,7 @@ from pipeline.project.project import Project
 from pipeline.project.relations import code_of
 
 # Which of several settings of a head start holds, and how a trial varies them.
-_RESOLUTION = ("pipeline.project.headstarts", "pipeline.project.project")
+RESOLUTION = ("pipeline.project.headstarts", "pipeline.project.project")
 
 
 def write_fingerprints(project: Project, out: Path) -> list[Path]:
@@ -63,7 +63,7 @@ def stage_fingerprint(
         list(project.head_starts.values())  # resolving them names the key
     return fingerprint_of(
         f"pipeline.stages.{stage}",
-        *(_RESOLUTION if _reads_head_starts(stage) else ()),
+        *(RESOLUTION if _reads_head_starts(stage) else ()),
         *modules,
         *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(params) else []),
         families=families,
@@ -88,5 +88,5 @@ def trials_digest(family: str | None) -> str:
 
     The figures that a sweep draws from its trials are not in it. Sweeps share it, as they share outcomes.
     """
-    parts = ("pipeline.stages._points", "pipeline.stages._search_jobs", *_RESOLUTION)
+    parts = ("pipeline.stages._points", "pipeline.stages._search_jobs", *RESOLUTION)
     return fingerprint_of(*parts, families=[family] if family else [], trains=True).digest
