@@ -119,7 +119,7 @@ class Measure:
 
 
 class TrainingObjective(ABC):
-    """What the training loop asks: the loss of a step, and how good the model is.
+    """The contract of the training loop: the loss of a step, and how good the model is.
 
     One instance is one training; all its draws come from (seed, step).
     """

@@ -68,7 +68,7 @@ def installed_versions(part: Part, folders: Iterable[Path] | None = None) -> dic
 
 
 def text_versions(part: Part) -> dict[str, str]:
-    """What a part of the corpus depends on besides code: the versions of Python and of the distributions."""
+    """The versions of Python and of the distributions that a part of the corpus depends on."""
     installed = installed_versions(part)
     return {
         "python": platform.python_version(),

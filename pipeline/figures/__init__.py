@@ -1,1 +1,1 @@
-"""What stages report, typed from where it is measured to where it is shown."""
+"""The types of the figures that stages report, from the measurement to the page."""

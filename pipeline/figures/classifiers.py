@@ -1,4 +1,4 @@
-"""What `evaluate` reports: the candidates, what ships, and how far to trust it."""
+"""The figures of `evaluate`: the candidates, the shipped classifier, and how far to trust it."""
 
 from __future__ import annotations
 

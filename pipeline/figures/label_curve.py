@@ -1,4 +1,4 @@
-"""What `sample_efficiency` reports: error by number of labels, arm by arm."""
+"""The figures of `sample_efficiency`: error by number of labels, arm by arm."""
 
 from __future__ import annotations
 

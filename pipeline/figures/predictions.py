@@ -1,4 +1,4 @@
-"""What `evaluate` writes of single predictions: tables and texts that the report shows."""
+"""Figures of single predictions: tables and texts that `evaluate` writes and the report shows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class WordWeight(Figure):
 
 
 class Attention(Figure):
-    """What attention pooling looked at; a piece's weight is its share of the attention."""
+    """The words and texts that attention pooling looked at; a piece's weight is its share of it."""
 
     num_documents: int
     words: list[WordWeight]  # the most looked at first

@@ -1,4 +1,4 @@
-"""What the stage `scaling` reports: its runs, the law that they follow, and the best use of budgets."""
+"""The figures of `scaling`: its runs, the law that they follow, and the best use of budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules of the canonical form ask about a module as it is written."""
+"""Facts about a module as it is written, for the rules of the canonical form."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ModuleFacts:
         self.is_reflective = self._is_reflective()
 
     def origin(self, node: ast.expr) -> str:
-        """What a dotted name refers to, `nn.Module` -> `torch.nn.Module`; empty if that is unclear."""
+        """The origin of a dotted name, `nn.Module` -> `torch.nn.Module`; empty if it is unclear."""
         first, dot, rest = ast.unparse(node).partition(".")
         if self.is_builtin(first):
             return first + dot + rest

@@ -63,7 +63,7 @@ class Worth(StrEnum):
 
 
 class Advice(StrEnum):
-    """What to do with the classifier that was chosen."""
+    """The advice on the classifier that was chosen."""
 
     SHIP = "ship"
     FORCED = "named by evaluate.ship"
@@ -106,7 +106,7 @@ class AtCount:
 
 @dataclass(frozen=True)
 class AllLabels:
-    """What ships, or the best with a head start if TF-IDF ships, and TF-IDF, with all labels."""
+    """The shipped candidate beside TF-IDF, with all labels; if TF-IDF ships, the best with a head start."""
 
     ships: Best
     ours: Best | None  # None if nothing with a head start was tried
@@ -129,7 +129,7 @@ class Caveats:
 
 @dataclass(frozen=True)
 class Price:
-    """What head starts and predictions cost."""
+    """The cost of head starts and of predictions."""
 
     core_minutes: Mapping[str, float]  # of each head start's own training, where it was recorded
     milliseconds: float | None  # per document, of what ships; None without labels
@@ -375,7 +375,7 @@ def _with_all_labels(figures: Figures) -> AllLabels:
 
 
 def best_with_head_start(figures: Figures) -> Arm | None:
-    """What ships if it has a head start; else the candidate with one that has the lowest validation error."""
+    """The shipped candidate if it has a head start, else the best on validation documents that has."""
     found = figures.evaluate
     if found.ships.head_starts:
         return found.shipped

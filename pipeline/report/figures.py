@@ -114,7 +114,7 @@ class Figures:
         return [study for study in mine if study["key"] in keys]
 
     def choosing_studies(self) -> list[ChoosingStudy]:
-        """What `headstart suggest --simulate` found. Raises ValueError if a file has another format."""
+        """The studies of `headstart suggest --simulate`. Raises ValueError if a file has another format."""
         advice = "remove it, or run `headstart suggest --simulate` again"
         return [
             checked(ChoosingStudy, study, f"the study of choosing of {study['headstart']}", advice)
@@ -163,7 +163,7 @@ def _sweep(kind: type[F], file: Path) -> F | None:
 
 
 def _of_sweep(file: Path) -> Mapping[str, Any] | None:
-    """What a sweep reported; None if it is switched off, or never ran."""
+    """The figures of a sweep; None if it is switched off, or never ran."""
     found = read_figures(file) if file.exists() else {"num_trials": 0}
     return None if found.get("num_trials") == 0 else found
 

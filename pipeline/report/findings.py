@@ -83,7 +83,7 @@ def standings(figures: Figures) -> list[Standing]:
 
 @dataclass(frozen=True)
 class ChosenLabels:
-    """What choosing the labels saves an arm, beside the same arm with labels drawn at random."""
+    """The labels that an arm saves by choosing them, beside the same arm with labels drawn at random."""
 
     drawn: Arm
     better: tuple[int, ...]  # numbers of labels with clearly fewer mistakes

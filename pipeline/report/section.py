@@ -1,4 +1,4 @@
-"""What a report says, as data: sections of blocks, which each medium renders in its own way.
+"""The contents of a report, as data: sections of blocks, which each medium renders in its own way.
 
 A section is composed once, in `pipeline/report/sections`. `page` renders it as HTML, `markdown` as Markdown,
 `terminal` for a person at a command line. A medium that has no room for drawings shows what stands `instead`
@@ -142,7 +142,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a reader sees first.
+    """The opening of a report, which a reader sees first.
 
     Attributes:
         answer: one sentence, without figures.

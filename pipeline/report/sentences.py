@@ -57,8 +57,8 @@ def _choice(figures: Figures) -> str:
         return f"{said}, clearly below all {len(figures.evaluate.candidates) - 1} others."
     close = ", ".join(f"{name_of(arm)} ({error:.1%})" for arm, error in found.close.items())
     return (
-        f"{said}. Of the candidates not clearly worse than the best there, it has the lowest log loss; the "
-        f"others are {close}."
+        f"{said}. It has the lowest log loss among the candidates that are not clearly worse than the best; "
+        f"the others are {close}."
     )
 
 

@@ -22,7 +22,7 @@ class Use(StrEnum):
     WITH_TFIDF = "with_tfidf"  # logistic regression on frozen features and TF-IDF together
     PROBE_CHOSEN = "probe_chosen"  # the last two with labels that are chosen, not drawn at random
     WITH_TFIDF_CHOSEN = "with_tfidf_chosen"
-    IN_CONTEXT = "in_context"  # a language model is asked, and nothing is trained
+    IN_CONTEXT = "in_context"  # a causal language model answers a prompt, without training
     TFIDF = "tfidf"  # logistic regression on TF-IDF, without a head start
     BLEND = "blend"  # a weighted mean of all candidates
 

@@ -167,7 +167,7 @@ def _write_tables(
 
 
 def _reference(classifier: Path, data: Data, seed: int) -> Reference:
-    """What the classifier, which is whole but for this, knows of training and validation documents."""
+    """Build the reference sample of training and validation documents that the classifier is stored with."""
     texts = data.texts()
     words = (text for split in ("train", "unlabelled") for text in data.all_texts(split))
     return reference_of(
