@@ -36,6 +36,7 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+RECIPES = Path("reports/recipes")  # as in dvc.yaml
 ParamsFile = Annotated[Path, typer.Option("--params", help="Settings.")]
 
 
@@ -68,10 +69,10 @@ def _stage_command(name: str, runs_bare: bool) -> Callable[..., None]:
     option = typer.Option(show_default="as in dvc.yaml") if runs_bare else typer.Option()
     default = {"default": None} if runs_bare else {}
     own = [_parameter(arg, kind, option, **default) for arg, kind in flags.items()]
-    by_dvc = typer.Option(help="File by which DVC knows the stage's code and packages.")
+    by_dvc = typer.Option(help="File by which DVC knows the stage's settings, code and packages.")
     parameters = [
         *own,
-        _parameter("fingerprint", Path | None, by_dvc, None),  # type: ignore[arg-type]  # a union is no type
+        _parameter("recipe", Path | None, by_dvc, None),  # type: ignore[arg-type]  # a union is no type
         _parameter("params", Path, typer.Option(), Path("params.yaml")),
     ]
     if name == "report":
@@ -137,16 +138,16 @@ def _add_stages(runs_bare: str | None) -> None:
 
 
 @app.command(rich_help_panel="Stages (run by dvc repro)")
-def fingerprint(
-    out: Annotated[Path, typer.Option(help="Folder; it gets one file per stage.")],
+def recipes(
+    out: Annotated[Path, typer.Option(help="Folder; it gets a file for each stage and what it runs for.")],
     studies: Annotated[
         Path | None, typer.Option(help="Folder to make, as DVC wants it for the report: of `layers`.")
     ] = None,
     params: ParamsFile = Path("params.yaml"),
 ) -> None:
-    """Write down, for each stage, the code and packages that make its numbers."""
-    from pipeline.execution.fingerprints import write_fingerprints
+    """Write down what makes each stage's outputs: the settings that it uses, its code and its packages."""
     from pipeline.execution.own_code import check_runs_own_code
+    from pipeline.execution.recipes import warn_of_unwatched, write_recipes
     from pipeline.project.project import Project
 
     check_runs_own_code(Path.cwd())
@@ -154,38 +155,40 @@ def fingerprint(
         from pipeline.report.studies import make_folder
 
         make_folder(studies)
-    for file in write_fingerprints(Project.load(params), out):
+    project = Project.load(params)
+    for file in write_recipes(project, out):
         typer.echo(f"changed: {file}")
+    warn_of_unwatched(project)
+
+
+LinksFile = Annotated[Path, typer.Option("--recipe", help="File that lists the links.")]
 
 
 @app.command("choose_tokens", rich_help_panel="Stages (run by dvc repro)")
 def choose_tokens(
+    recipe: LinksFile,
     tokens: Annotated[Path, typer.Option(help="Folder of token shards, by corpus and tokenizer.")],
     tokenizers: Annotated[Path, typer.Option(help="Folder of tokenizers.")],
-    weights: Annotated[Path, typer.Option(help="Folder of word vectors from elsewhere.")],
     out: Annotated[Path, typer.Option(help="Folder; it gets a link per head start and corpus.")],
-    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Write down which tokens each head start reads."""
-    from pipeline.execution import choose_tokens as command
-    from pipeline.project.project import Project
+    from pipeline.artifacts.links import write_links
 
-    command.choose_tokens(Project.load(params).params, tokens, tokenizers, weights, out)
+    write_links(recipe, {"tokens": tokens, "tokenizer": tokenizers}, out)
 
 
 @app.command("choose_features", rich_help_panel="Stages (run by dvc repro)")
 def choose_features(
+    recipe: LinksFile,
     features: Annotated[Path, typer.Option(help="Folder of features, by head start.")],
     target_lm: Annotated[Path, typer.Option("--target-lm", help="Folder of the models that made them.")],
     tokens: Annotated[Path, typer.Option(help="Folder of links to tokens, by head start.")],
     out: Annotated[Path, typer.Option(help="Folder; it gets a link per head start.")],
-    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Write down which features of another head start each classifier reads beside its own."""
-    from pipeline.execution import choose_features as command
-    from pipeline.project.project import Project
+    from pipeline.artifacts.links import write_links
 
-    command.choose_features(Project.load(params), features, target_lm, tokens, out)
+    write_links(recipe, {"features": features, "target_lm": target_lm, "tokens": tokens}, out)
 
 
 @app.command()
@@ -336,6 +339,20 @@ def use(
         from pipeline.execution.stale_report import mark_changed_settings
 
         mark_changed_settings(Path.cwd(), params)
+        _write_recipes(params)
+
+
+def _write_recipes(params: Path) -> None:
+    """Write the recipes where dvc.yaml wants them, so that `dvc status` tells what these settings change."""
+    from pipeline.execution.recipes import write_recipes
+    from pipeline.project.project import Project
+
+    if not RECIPES.is_dir():
+        return
+    try:
+        write_recipes(Project.load(params), RECIPES)
+    except ValueError as error:
+        typer.echo(f"`dvc repro` would refuse these settings: {error}", err=True)
 
 
 @app.command("lr-find")

@@ -631,9 +631,9 @@ def made_by(folder: Path) -> set[str]:
     ("status", "would_run"),
     [
         ({}, "nothing"),
-        ({"fingerprint": ["always changed"]}, "nothing"),
+        ({"recipes": ["always changed"]}, "nothing"),
         (
-            {"fingerprint": ["always changed"], "encode@target": [{"changed deps": {}}]},
+            {"recipes": ["always changed"], "encode@target": [{"changed deps": {}}]},
             "1 changed stage, and",
         ),
         ({"prepare@general": [{"changed deps": {}}], "tune": ["changed command"]}, "2 changed stages, and"),
@@ -695,9 +695,10 @@ def test_unusable_settings_are_refused(tmp_path, run, message):
 
 @pytest.mark.slow
 def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_path, monkeypatch):
-    from pipeline.corpus.word_tokenizer import WordTokenizer
     from pipeline.execution.choose_features import choose_features
     from pipeline.execution.choose_tokens import choose_tokens
+
+    from pipeline.corpus.word_tokenizer import WordTokenizer
     from tests.test_launch import make_job
 
     tokenizer = WordTokenizer.of(["the", "film"], lowercase=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.corpus.distributions import listed_versions
-from pipeline.execution.fingerprints import RESOLUTION, stage_fingerprint, trials_digest, write_fingerprints
+from pipeline.execution.recipes import RESOLUTION, stage_fingerprint, trials_digest, write_recipes
 from pipeline.identity import fingerprint
 from pipeline.project import stages
 from pipeline.project.params import Params, checked
@@ -51,7 +51,7 @@ def digests(params: Params) -> dict[str, str]:
     found = {stage: stage_fingerprint(stage, Project(params)).digest for stage in stages.names()}
     found["trials"] = trials_digest("awd_lstm")
     found["trials without a model"] = trials_digest(None)
-    return found | {f"prepare {each}": stage_fingerprint("prepare", Project(params), each).digest
+    return found | {f"prepare {each}": stage_fingerprint("prepare", Project(params), {"corpus": each}).digest
                     for each in ("general", "target")}  # fmt: skip
 
 
@@ -301,11 +301,11 @@ def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_a
     forget()
     for stage in stages.of_kind("trains"):
         ulmfit, words = (
-            stage_fingerprint(stage, Project(both), headstart=name).code for name in both.run.headstarts
+            stage_fingerprint(stage, Project(both), {"headstart": name}).code for name in both.run.headstarts
         )
         assert {"models.awd_lstm", "pipeline.objectives.causal"} <= ulmfit.keys() - words.keys()
         assert {"models.other", "pipeline.objectives.guess"} <= words.keys() - ulmfit.keys()
-        assert ulmfit == stage_fingerprint(stage, Project(params), headstart="ulmfit").code
+        assert ulmfit == stage_fingerprint(stage, Project(params), {"headstart": "ulmfit"}).code
     for stage in (*stages.of_kind("sweeps"), "evaluate"):
         found = stage_fingerprint(stage, Project(both)).code.keys()
         assert {"models.awd_lstm", "models.other", "pipeline.objectives.guess"} <= found, stage
@@ -318,12 +318,12 @@ def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_a
 
 def test_what_writes_the_encoder_beside_a_classifier_is_in_its_fingerprint_alone(params):
     stage, writes = "finetune_classifier", "pipeline.stages._frozen_encoder"
-    assert writes not in stage_fingerprint(stage, Project(params), headstart="ulmfit").code
+    assert writes not in stage_fingerprint(stage, Project(params), {"headstart": "ulmfit"}).code
     top = {"headstarts": {"ulmfit": {"finetune_classifier": {"beside": "vectors"}}}}
     beside = checked(overlay(params.model_dump(), top), where="params.yaml")
-    assert writes in stage_fingerprint(stage, Project(beside), headstart="ulmfit").code
-    assert writes not in stage_fingerprint(stage, Project(beside), headstart="vectors").code
-    assert writes not in stage_fingerprint("finetune_lm", Project(beside), headstart="ulmfit").code
+    assert writes in stage_fingerprint(stage, Project(beside), {"headstart": "ulmfit"}).code
+    assert writes not in stage_fingerprint(stage, Project(beside), {"headstart": "vectors"}).code
+    assert writes not in stage_fingerprint("finetune_lm", Project(beside), {"headstart": "ulmfit"}).code
 
 
 def test_parts_that_only_some_head_starts_need_are_in_no_other_fingerprint(params):
@@ -341,7 +341,7 @@ def test_a_family_that_is_none_is_refused_by_its_key(params, tmp_path, family):
     other = params.headstarts["ulmfit"].model_copy(update={"family": family})
     wrong = params.model_copy(update={"headstarts": {**params.headstarts, "ulmfit": other}})
     with pytest.raises(ValueError, match=rf"headstarts\.ulmfit\.family is '{family}', which is not a model"):
-        write_fingerprints(Project(wrong), tmp_path)
+        write_recipes(Project(wrong), tmp_path)
 
 
 def test_every_training_counts_the_loop_and_what_it_runs():
@@ -387,19 +387,19 @@ def test_another_version_of_what_computes_changes_what_uses_it(monkeypatch, para
 
 
 def test_text_of_listed_packages_counts_where_it_is_the_corpus(params):
-    found = stage_fingerprint("prepare", Project(params), "general")
+    found = stage_fingerprint("prepare", Project(params), {"corpus": "general"})
     assert found.text["torch"] == metadata.version("torch").partition("+")[0]
     assert found.text.keys() == {"python", *listed_versions("general")}
     assert not stage_fingerprint("encode", Project(params)).text
 
 
 def test_a_file_that_says_the_same_is_left_alone(params, tmp_path):
-    written = write_fingerprints(Project(params), tmp_path)
+    written = write_recipes(Project(params), tmp_path)
     by_head_start = {stage for stage in stages.names() if "headstart" in stages.arguments(stage)}
     assert by_head_start >= set(stages.of_kind("trains"))
     wanted = {"prepare-general", "prepare-target"}
     wanted |= {f"{stage}-{name}" for stage in by_head_start for name in params.run.headstarts}
     assert {file.stem for file in written} == wanted | set(stages.names()) - by_head_start - {"prepare"}
     stamps = {file: file.stat().st_mtime_ns for file in written}
-    assert write_fingerprints(Project(params), tmp_path) == []
+    assert write_recipes(Project(params), tmp_path) == []
     assert {file: file.stat().st_mtime_ns for file in written} == stamps

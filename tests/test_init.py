@@ -31,7 +31,7 @@ def test_a_project_has_settings_stages_presets_and_nothing_of_the_code(tmp_path)
     assert Project.load(project / "params.yaml").params == Project.load(ROOT / "params.yaml").params
     stages = read_yaml(project / "dvc.yaml")["stages"]
     assert stages.keys() == read_yaml(ROOT / "dvc.yaml")["stages"].keys()
-    assert stages["fingerprint"]["always_changed"] is True
+    assert stages["recipes"]["always_changed"] is True
     assert "pipeline/report" not in stages["report"]["deps"]
     assert {file.name for file in (ROOT / "presets").iterdir()} == {
         file.name for file in (project / "presets").iterdir()
@@ -92,8 +92,8 @@ def test_the_wheel_carries_what_a_project_needs(tmp_path):
     project = tmp_path / "mine"
     said = run(project, *headstart, "use", "smoke", PYTHONPATH=str(installed))
     assert "->" in said
-    run(project, "dvc", "repro", "fingerprint", PYTHONPATH=str(installed))
-    assert (project / "reports/fingerprints/report.json").exists()
+    run(project, "dvc", "repro", "recipes", PYTHONPATH=str(installed))
+    assert (project / "reports/recipes/report.json").exists()
     assert "prepare@target" in run(project, "dvc", "stage", "list", "--name-only", PYTHONPATH=str(installed))
 
 

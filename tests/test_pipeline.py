@@ -283,12 +283,12 @@ def test_where_a_run_takes_place_does_not_make_it_another():
 
 
 def test_dvc_knows_every_stage():
-    assert sorted(DVC) == sorted(["fingerprint", "choose_tokens", "choose_features", *STAGES])
+    assert sorted(DVC) == sorted(["recipes", "choose_tokens", "choose_features", *STAGES])
 
 
 def test_the_stages_are_in_the_order_of_the_route():
     """A stage comes after those whose outputs it reads."""
-    route = [stage for stage in DVC if stage != "fingerprint"]
+    route = [stage for stage in DVC if stage != "recipes"]
     assert [stage for stage in route if stage in STAGES] == list(STAGES)
     made: set[str] = set()
     for stage in route:
@@ -303,8 +303,8 @@ def _plain(path: str) -> str:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_its_fingerprint_and_on_no_code(stage):
-    (file,) = [dep for dep in DVC[stage]["deps"] if dep.startswith("reports/fingerprints/")]
-    assert f"--fingerprint {file}" in DVC[stage]["cmd"]
+    (file,) = [dep for dep in DVC[stage]["deps"] if dep.startswith("reports/recipes/")]
+    assert f"--recipe {file}" in DVC[stage]["cmd"]
     assert Path(file).name in {
         f"{stage}.json",
         *(f"{stage}-${{item.{item}}}.json" for item in ("corpus", "headstart")),
@@ -434,7 +434,7 @@ def test_dvc_writes_the_outputs_of_the_stage_and_not_its_inputs(stage):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_command_of_dvc_has_the_flags_of_the_stage(stage):
-    wanted = {*stages.arguments(stage), "metrics", "fingerprint"}
+    wanted = {*stages.arguments(stage), "metrics", "recipes"}
     if stages.describe(stage).kind == "trains":
         wanted.add("curve")
     command = DVC[stage]["cmd"].split()

@@ -190,14 +190,14 @@ def test_the_execution_is_one_parent_run_with_a_finished_child_for_each_stage(pr
     assert steps[-1] == metrics(project, "pretrain_lm-ulmfit")["steps"]
     key = pretraining.data.tags["headstart.key"]
     assert (project / ".headstart/runs" / key / "curve.jsonl").exists()
-    lock = LockFile(project).recipes()  # what DVC kept is what these runs made
+    lock = LockFile(project).records()  # what DVC kept is what these runs made
     for name in (
-        "fingerprint",
+        "recipes",
         "choose_tokens",
         "choose_features",
     ):  # they only write files for DVC, and have no run
         del lock[name]
-    assert {run.info.run_name: run.data.tags["headstart.recipe"] for run in children} == lock
+    assert {run.info.run_name: run.data.tags["headstart.record"] for run in children} == lock
     assert client.get_model_version_by_alias("headstart-classifier", "current").version
 
 

@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from models.heads import LanguageModel
-from pipeline.corpus.token_links import TokenLink
+from pipeline.artifacts.links import TokenLink
 from pipeline.corpus.tokens import read_info
 from pipeline.distributed.session import Session
 from pipeline.evaluation import scaling_law

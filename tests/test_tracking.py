@@ -227,7 +227,7 @@ def test_a_run_is_resumed_by_its_key(root, client, monkeypatch):
 
 def test_a_finished_run_is_resumed_where_dvc_did_not_keep_what_it_made(root, client, monkeypatch):
     """If `dvc` is killed between the end of its stage and writing dvc.lock, it runs the stage again."""
-    attempt = info(root, key="K", recipe="R", recipes={"pretrain_lm": "an earlier one"})
+    attempt = info(root, key="K", record="R", records={"pretrain_lm": "an earlier one"})
 
     def finish(seconds):
         with stage_run(attempt) as run:
@@ -243,7 +243,7 @@ def test_a_finished_run_is_resumed_where_dvc_did_not_keep_what_it_made(root, cli
              for name in ("accuracy", "seconds", "error")}  # fmt: skip
     assert steps == {"accuracy": [0], "seconds": [0], "error": [100, 400]}
     assert client.get_run(again.run_id).data.tags["mlflow.parentRunId"] == again.parent_id != first.parent_id
-    lost = dataclasses.replace(attempt, recipes={attempt.name: "R"})
+    lost = dataclasses.replace(attempt, records={attempt.name: "R"})
     with stage_run(lost) as exported:  # its output was removed by hand
         pass
     assert exported.run_id == first.run_id
@@ -306,12 +306,12 @@ def test_cached_stages_are_linked_from_the_parent(root, client, monkeypatch):
 
 def test_a_cached_stage_is_linked_to_the_run_that_made_what_dvc_kept(root, client, monkeypatch):
     made = {}
-    for recipe in ("a", "b"):
-        with stage_run(info(root, "pretrain_lm", recipe=recipe)) as run:
-            made[recipe] = run.run_id
+    for record in ("a", "b"):
+        with stage_run(info(root, "pretrain_lm", record=record)) as run:
+            made[record] = run.run_id
     for kept in ("a", "b", "c"):
         new_execution(monkeypatch)
-        with stage_run(info(root, "evaluate", recipes={"pretrain_lm": kept})) as run:
+        with stage_run(info(root, "evaluate", records={"pretrain_lm": kept})) as run:
             pass
         tags = client.get_run(run.parent_id).data.tags
         assert tags.get("headstart.stage.pretrain_lm") == made.get(kept)

@@ -16,7 +16,7 @@ from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, write_inf
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.doctor.needs import needs_of
-from pipeline.execution.fingerprints import stage_fingerprint
+from pipeline.execution.recipes import stage_fingerprint
 from pipeline.project.params import Params, checked
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
@@ -172,12 +172,16 @@ def test_a_run_that_was_stopped_in_either_training_ends_bit_for_bit_alike(
 def test_only_head_starts_with_it_have_its_code_and_the_family_of_the_vectors_in_their_fingerprint():
     without = params_with({"headstarts": {"ulmfit": {"embedding_from": None}}})
     added = {"pipeline.stages._trained_embedding", "models.word_vectors", "pipeline.objectives.word_vectors"}
-    plain = stage_fingerprint("pretrain_lm", Project(without), headstart="ulmfit").code.keys()
+    plain = stage_fingerprint("pretrain_lm", Project(without), {"headstart": "ulmfit"}).code.keys()
     assert not added & plain
-    assert added <= stage_fingerprint("pretrain_lm", Project(params_with({})), headstart="ulmfit").code.keys()
+    assert (
+        added
+        <= stage_fingerprint("pretrain_lm", Project(params_with({})), {"headstart": "ulmfit"}).code.keys()
+    )
     for stage, name in (("finetune_lm", "ulmfit"), ("pretrain_lm", "vectors")):
         same = [
-            stage_fingerprint(stage, Project(each), headstart=name) for each in (without, params_with({}))
+            stage_fingerprint(stage, Project(each), {"headstart": name})
+            for each in (without, params_with({}))
         ]
         assert same[0] == same[1]
 

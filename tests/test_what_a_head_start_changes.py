@@ -7,31 +7,25 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.artifacts.feature_links import check_content, read_feature_link
+from pipeline.artifacts.links import read_link, write_links
 from pipeline.execution import run_stage
-from pipeline.execution.choose_features import choose_features
-from pipeline.execution.choose_tokens import choose_tokens
-from pipeline.execution.run_stage import _identity, selected
+from pipeline.execution.recipes import recipe_of, recipes_of, warn_of_unwatched, write_recipes
+from pipeline.execution.run_stage import _hashes, selected
 from pipeline.project import stages
-from pipeline.project.params import checked
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from tests.checkout import copy_checkout
 
 ROOT = Path(__file__).resolve().parent.parent
-Changed = Callable[[dict[str, Any]], set[str]]
 # As if no head start trained its embedding first.
 DRAWN: dict[str, Any] = {
     "headstarts": {"ulmfit": {"embedding_from": None}, "ulmfit_backward": {"embedding_from": None}}
 }
-SWEEPS = {"distil_classifier", "tune", "sample_efficiency", "ablate", "scaling"}
-OF_ALL = {"fingerprint", "choose_tokens", "choose_features", "evaluate", *SWEEPS, "report"}
 
 
 def dvc(folder: Path, *words: str) -> str:
@@ -49,6 +43,13 @@ def dvc(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+def headstart(folder: Path, *words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", *words], cwd=folder, text=True, capture_output=True, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
     """A project whose stages DVC takes to have run; what they wrote is made up."""
@@ -63,14 +64,17 @@ def recorded(tmp_path_factory) -> Path:
             for name in names:
                 for key, value in item.items():
                     name = name.replace(f"${{item.{key}}}", value)
+                if name.startswith(("models", "pipeline")):
+                    continue
                 path = project / name
                 if path.suffix:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text(name, encoding="utf-8")
-                elif name not in ("models", "pipeline", "pipeline/report"):
+                else:
                     path.mkdir(parents=True, exist_ok=True)
                     (path / "made_up").write_text(name, encoding="utf-8")
     (project / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    write_recipes(Project.load(project / "params.yaml"), project / "reports/recipes")
     dvc(project, "commit", "--force", "--quiet")
     return project
 
@@ -85,202 +89,215 @@ def items(matrix: dict[str, Any], settings: dict[str, Any]) -> list[dict[str, st
     return found
 
 
-@pytest.fixture
-def changed_by(recorded) -> Changed:
-    """Lays settings over params.yaml; returns the stages that DVC would run for that alone."""
-    from ruamel.yaml import YAML
+def project_with(top: dict[str, Any]) -> Project:
+    return Project.of(overlay(overlay(read_yaml(ROOT / "params.yaml"), DRAWN), top), where="params.yaml")
 
+
+def changed_by(top: dict[str, Any], base: dict[str, Any] | None = None) -> set[str]:
+    """The recipes that settings change, those that they add or take away among them."""
+    before, after = recipes_of(project_with(base or {})), recipes_of(project_with(overlay(base or {}, top)))
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
+def test_what_was_recorded_is_up_to_date(recorded):
+    assert json.loads(dvc(recorded, "status", "--json")) == {}
+
+
+def test_headstart_use_tells_dvc_at_once_what_the_settings_change(recorded):
+    """Of a rate of one classifier: its training, and the curve, whose classifiers it is a layer of."""
     before = (recorded / "params.yaml").read_bytes()
-
-    def changed(top: dict[str, Any]) -> set[str]:
-        values = overlay(read_yaml(recorded / "params.yaml"), top)
-        try:
-            with (recorded / "params.yaml").open("w", encoding="utf-8") as file:
-                YAML(typ="safe").dump(values, file)
-            return set(json.loads(dvc(recorded, "status", "--json")))
-        finally:
-            (recorded / "params.yaml").write_bytes(before)
-
-    return changed
-
-
-def test_what_was_recorded_is_up_to_date(changed_by):
-    assert changed_by({}) == set()
+    rate = "headstarts: {ulmfit: {finetune_classifier: {optimizer: {lr: 0.03}}}}\n"
+    (recorded / "mine.yaml").write_text(rate, encoding="utf-8")
+    headstart(recorded, "use", "mine.yaml")
+    changed = set(json.loads(dvc(recorded, "status", "--json")))
+    (recorded / "params.yaml").write_bytes(before)
+    headstart(recorded, "recipes", "--out", "reports/recipes")
+    assert changed == {"recipes", "finetune_classifier@ulmfit", "sample_efficiency"}
 
 
 @pytest.mark.parametrize(
-    ("top", "own"),
+    ("top", "own", "shared"),
     [
-        ({"pretrain_lm": {"epochs": 9.0}}, {"pretrain_lm"}),
-        ({"finetune_lm": {"epochs": 9.0}}, {"finetune_lm"}),
-        ({"finetune_classifier": {"epochs": 9.0}}, {"read_features", "finetune_classifier"}),
-        ({"probe": {"layers": "all"}}, {"read_features"}),
-        ({"few_labels": {"epochs": 9.0}, "scratch": {"epochs": 9.0}}, set()),
-        ({"weights": "elsewhere"}, {"pretrain_lm", "finetune_lm"}),
-        ({"embedding_from": "ulmfit_backward"}, {"pretrain_lm"}),
+        ({"pretrain_lm": {"epochs": 9.0}}, {"pretrain_lm"}, {"sample_efficiency"}),
+        ({"finetune_lm": {"epochs": 9.0}}, {"finetune_lm"}, {"sample_efficiency"}),
+        ({"finetune_classifier": {"epochs": 9.0}, "few_labels": {"epochs": 9.0}},
+         {"finetune_classifier"}, {"sample_efficiency"}),
+        ({"finetune_classifier": {"max_tokens": 99}},
+         {"read_features", "finetune_classifier"}, {"evaluate", "sample_efficiency"}),
+        ({"probe": {"layers": "all"}}, {"read_features"}, {"evaluate"}),
+        ({"few_labels": {"epochs": 9.0}}, set(), {"sample_efficiency"}),
+        ({"scratch": {"epochs": 9.0}}, set(), {"sample_efficiency"}),
         ({"config": {"embedding_dim": 8}},
-         {"pretrain_lm", "finetune_lm", "read_features", "finetune_classifier"}),
+         {"pretrain_lm", "finetune_lm", "read_features", "finetune_classifier"},
+         {"evaluate", "sample_efficiency"}),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize(("name", "other"), [("vectors", "ulmfit"), ("ulmfit", "vectors")])
-def test_a_change_in_one_head_start_reruns_no_stage_of_another(changed_by, name, other, top, own):
-    found = changed_by({"headstarts": {name: top}})
-    assert found - OF_ALL == {f"{stage}@{name}" for stage in own}
-    assert not [stage for stage in found if stage.endswith(f"@{other}")]
+@pytest.mark.parametrize("name", ["vectors", "ulmfit"])
+def test_a_change_in_one_head_start_reruns_no_stage_of_another(name, top, own, shared):
+    assert changed_by({"headstarts": {name: top}}) == {*(f"{stage}-{name}" for stage in own), *shared}
 
 
-def test_a_tokenizer_is_trained_and_applied_for_itself(changed_by):
-    """`fingerprint` reads whether any is imported; it takes a second and writes the same files."""
-    found = changed_by({"tokenizers": {"words": {"vocab_size": 999}}})
-    assert found == {"fingerprint", "train_tokenizer@words"}
+def test_a_tokenizer_is_trained_and_applied_for_itself():
+    assert changed_by({"tokenizers": {"words": {"vocab_size": 999}}}) == {"train_tokenizer-words"}
 
 
-def test_another_head_start_adds_its_own_stages(changed_by, recorded):
-    trained = read_yaml(recorded / "params.yaml")["run"]["headstarts"]
-    found = changed_by({"run": {"headstarts": [*trained, "ulmfit_backward"]}})
+def test_another_tokenizer_of_a_head_start_changes_which_tokens_it_reads():
+    """And so its trainings, by the links to their tokens."""
+    assert changed_by({"headstarts": {"ulmfit": {"tokenizer": "words"}}}) == {"choose_tokens"}
+
+
+def test_another_head_start_adds_its_own_stages():
+    trained = read_yaml(ROOT / "params.yaml")["run"]["headstarts"]
     by_head_start = {stage for stage in stages.names() if "headstart" in stages.arguments(stage)}
-    assert found - OF_ALL == {f"{stage}@ulmfit_backward" for stage in by_head_start}
+    assert changed_by({"run": {"headstarts": [*trained, "ulmfit_backward"]}}) == {
+        *(f"{stage}-ulmfit_backward" for stage in by_head_start),
+        "choose_tokens", "choose_features", "evaluate", "sample_efficiency", "report",
+    }  # fmt: skip
 
 
-def test_changed_weights_are_noticed(changed_by, recorded):
-    """`choose_tokens` then tells those head starts that import them.
+@pytest.mark.parametrize(
+    "top",
+    [
+        {"tune": {"search": "random", "seed": 3}},
+        {"scaling": {"tokens": [1, 2, 3]}},
+        {"ablate": {"labels": 3}},
+        {"distil_classifier": {"soft": 0.1}},
+        {"run": {"storage": "elsewhere", "workers": 3, "log_steps": 7}},
+    ],
+)
+def test_what_is_switched_off_and_where_training_takes_place_change_nothing(top):
+    assert changed_by(top) == set()
 
-    A tokenizer may have been imported from there, so each is made again; one that comes out the same changes
-    nothing below it.
+
+def test_changed_weights_are_noticed(recorded):
+    """A tokenizer may have been imported from there, so each is made again.
+
+    One that comes out the same changes nothing below it.
     """
     file = recorded / "sources" / "weights" / "made_up"
     before = file.read_text(encoding="utf-8")
     file.write_text("others", encoding="utf-8")
-    assert changed_by({}) == {"choose_tokens", "train_tokenizer@pieces", "train_tokenizer@words"}
+    changed = set(json.loads(dvc(recorded, "status", "--json")))
     file.write_text(before, encoding="utf-8")
+    assert changed == {"recipes", "train_tokenizer@pieces", "train_tokenizer@words"}
 
 
-@pytest.fixture
-def links_of(tmp_path, monkeypatch) -> Callable[[dict[str, Any]], dict[str, str]]:
-    """The links of `vectors` and `ulmfit` with some settings of head starts."""
-    monkeypatch.chdir(tmp_path)
-    data = Path("data")
-    for corpus in ("general", "target"):
-        for tokenizer in ("pieces", "words"):
-            (data / "tokens" / corpus / tokenizer).mkdir(parents=True)
-            (data / "tokens" / corpus / tokenizer / "manifest.json").write_text("{}", encoding="utf-8")
-
-    def links(top: dict[str, Any]) -> dict[str, str]:
-        values = overlay(overlay(read_yaml(ROOT / "params.yaml"), DRAWN), {"headstarts": top})
-        params = checked(values, where="params.yaml")
-        out = data / "inputs"
-        choose_tokens(params, data / "tokens", data / "tokenizers", Path("sources/weights"), out)
-        files = sorted(out.rglob("*.json"))
-        return {file.relative_to(out).as_posix(): file.read_text(encoding="utf-8") for file in files}
-
-    return links
-
-
-@pytest.fixture
-def links_with(links_of) -> Callable[[str | None], dict[str, str]]:
-    """The links of `vectors`, which imports these weights, and of `ulmfit`, which trains its own."""
-    return lambda weights: links_of({"vectors": {"weights": weights}})
-
-
-def test_the_link_to_the_general_tokens_changes_with_the_settings_that_train_the_embedding(links_of):
-    def changed(top: dict[str, Any], vectors: dict[str, Any]) -> set[str]:
-        before, after = links_of(top), links_of(overlay(top, {"vectors": vectors}))
-        return {name for name in before if before[name] != after[name]}
-
-    taken: dict[str, Any] = {"ulmfit": {"embedding_from": "vectors"}}
+def test_the_pretraining_depends_on_the_settings_that_train_its_embedding():
+    taken: dict[str, Any] = {"headstarts": {"ulmfit": {"embedding_from": "vectors"}}}
     for vectors in ({"pretrain_lm": {"epochs": 9.0}}, {"config": {"algorithm": "cbow"}}):
-        assert changed(taken, vectors) == {"ulmfit/general.json"}
-        assert changed({}, vectors) == set()
+        top = {"headstarts": {"vectors": vectors}}
+        assert "pretrain_lm-ulmfit" in changed_by(top, taken)
+        assert "pretrain_lm-ulmfit" not in changed_by(top)
     for vectors in ({"finetune_lm": {"epochs": 9.0}}, {"few_labels": {"epochs": 9.0}}):
-        assert changed(taken, vectors) == set()
+        assert "pretrain_lm-ulmfit" not in changed_by({"headstarts": {"vectors": vectors}}, taken)
 
 
-def test_the_links_of_a_student_change_with_the_settings_of_its_teacher(links_of):
-    taken: dict[str, Any] = {"ulmfit": {"teacher": "vectors", "tokenizer": "words"}}
-    first = links_of(taken)
-    for teacher in ({"pretrain_lm": {"epochs": 9.0}}, {"finetune_lm": {"epochs": 9.0}}, {"config": {"x": 3}}):
-        after = links_of(overlay(taken, {"vectors": teacher}))
-        changed = {name for name in first if first[name] != after[name]}
-        assert changed == {"ulmfit/general.json", "ulmfit/target.json"}
-    assert links_of(overlay(taken, {"vectors": {"few_labels": {"epochs": 9.0}}})) == first
+TAUGHT: dict[str, Any] = {
+    "run": {"headstarts": ["transformer_xl", "gpt"]},
+    "headstarts": {"gpt": {"teacher": "transformer_xl"}},
+    "sample_efficiency": {"arms": ["gpt"]},
+    "tune": {"headstart": "gpt"},
+    "ablate": {"headstart": "gpt"},
+}
+
+
+def test_a_student_depends_on_what_makes_its_teacher():
+    def changed(teacher: dict[str, Any]) -> set[str]:
+        found = changed_by({"headstarts": {"transformer_xl": teacher}}, TAUGHT)
+        return {name for name in found if name.endswith("-gpt")}
+
+    assert changed({"pretrain_lm": {"epochs": 9.0}}) == {"pretrain_lm-gpt"}
+    assert changed({"finetune_lm": {"epochs": 9.0}}) == {"finetune_lm-gpt"}
+    assert changed({"config": {"memory": 64}}) == {"pretrain_lm-gpt", "finetune_lm-gpt"}
+    assert changed({"few_labels": {"epochs": 9.0}}) == set()
 
 
 def test_a_classifier_depends_on_the_features_beside_its_own_and_on_no_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    data = Path("data")
+    data, roles = Path("data"), ("features", "target_lm")
     for name in ("vectors", "ulmfit"):
-        for kind in ("features", "target_lm"):
+        for kind in roles:
             (data / kind / name).mkdir(parents=True)
             (data / kind / name / "made_up").write_text(name, encoding="utf-8")
+        (data / "inputs" / name).mkdir(parents=True)
+        (data / "inputs" / name / "target.json").write_text(name, encoding="utf-8")
 
     def links(beside: str | None) -> dict[str, str]:
         top = {"headstarts": {"ulmfit": {"finetune_classifier": {"beside": beside}}}}
-        params = checked(overlay(read_yaml(ROOT / "params.yaml"), top), where="params.yaml")
-        folders = (data / each for each in ("features", "target_lm", "inputs", "beside"))
-        choose_features(Project(params), *folders)
+        Path("recipe.json").write_text(recipes_of(project_with(top))["choose_features"], encoding="utf-8")
+        folders = {kind: data / kind for kind in roles} | {"tokens": data / "inputs"}
+        write_links(Path("recipe.json"), folders, data / "beside")
         return {file.name: file.read_text(encoding="utf-8") for file in (data / "beside").iterdir()}
 
     alone, first = links(None), links("vectors")
-    assert alone["vectors.json"] == alone["ulmfit.json"] == first["vectors.json"] == "null\n"
-    found = read_feature_link(data / "beside/ulmfit.json")
-    assert found is not None
-    assert found.features == "data/features/vectors"
+    assert alone["vectors.json"] == alone["ulmfit.json"] == first["vectors.json"]
+    assert not read_link(data / "beside/vectors.json")
+    found = read_link(data / "beside/ulmfit.json")
+    assert found["features"] == Path("data/features/vectors")
     (data / "features/ulmfit/made_up").write_text("others", encoding="utf-8")
     assert links("vectors") == first
-    for kind in ("features", "target_lm"):
+    for kind in roles:
         file = data / kind / "vectors/made_up"
         file.write_text("others", encoding="utf-8")
         assert links("vectors")["ulmfit.json"] != first["ulmfit.json"]
         file.write_text("vectors", encoding="utf-8")
     assert links("vectors") == first
-    check_content(found)
+    found.check()
     (data / "target_lm/vectors/made_up").write_text("others", encoding="utf-8")
-    with pytest.raises(ValueError, match="of vectors, in data/features/vectors, are others than when"):
-        check_content(found)
+    with pytest.raises(ValueError, match=r"the content of data/features/vectors, .* is another than when"):
+        found.check()
     shutil.rmtree(data / "features/vectors")
-    with pytest.raises(ValueError, match="beside is vectors, but data/features/vectors is not there"):
+    with pytest.raises(ValueError, match="data/features/vectors: no such file or folder; run the stage"):
         links("vectors")
-    with pytest.raises(ValueError, match="data/features/vectors: no such folder, but vectors is read from"):
-        check_content(found)
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{", '{"headstart": "vectors"}', '{"features": 5}'])
-def test_a_damaged_link_to_features_is_named(tmp_path, content):
+def test_a_family_that_reads_another_head_start_by_default_depends_on_its_features(monkeypatch):
+    """What `resolve` heeds, the recipe heeds."""
+    from models import elmo
+
+    defaults = overlay(elmo.FAMILY.defaults, {"finetune_classifier": {"beside": "vectors"}})
+    monkeypatch.setitem(elmo.FAMILY.defaults, "finetune_classifier", defaults["finetune_classifier"])
+    project = project_with({"headstarts": {"ulmfit": {"family": "elmo", "config": {}}}})
+    if project.head_starts["ulmfit"].finetune_classifier.beside is None:
+        pytest.fail("the default was not heeded")
+    assert json.loads(recipes_of(project)["choose_features"])["ulmfit"]["features"] == "vectors"
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", '{"paths": 5}', '{"sha256": "abc"}'])
+def test_a_damaged_link_is_named(tmp_path, content):
     file = tmp_path / "ulmfit.json"
     with pytest.raises(ValueError, match=r"ulmfit\.json: no such file; run `dvc repro` first"):
-        read_feature_link(file)
+        read_link(file)
     file.write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"ulmfit\.json: damaged .*; run the stage `choose_features` again"):
-        read_feature_link(file)
+    with pytest.raises(ValueError, match=r"ulmfit\.json: damaged.*; remove it and run `dvc repro`"):
+        read_link(file)
 
 
 def test_a_teachers_model_is_in_the_key_of_its_student_by_its_content(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    taken: dict[str, Any] = {
-        "run": {"headstarts": ["transformer_xl", "gpt"]},
-        "headstarts": {"gpt": {"teacher": "transformer_xl"}},
-        "sample_efficiency": {"arms": ["gpt"]},
-        "tune": {"headstart": "gpt"},
-        "ablate": {"headstart": "gpt"},
-    }
-    with pytest.raises(
-        ValueError, match=r"gpt learns from transformer_xl, whose model transformer_xl is not"
-    ):
-        identity("gpt", "pretrain_lm", taken)
-    Path("transformer_xl").mkdir()
-    file = Path("transformer_xl/model")
     monkeypatch.setattr(run_stage, "check_teacher", lambda *given: None)
+    Path("tokens").mkdir()
+
+    def key(stage: str, top: dict[str, Any]) -> str:
+        project = project_with(overlay(TAUGHT, top))
+        recipe = recipe_of(stage, project, {"headstart": "gpt"})
+        read = dict.fromkeys(stages.describe(stage).inputs, Path("tokens"))
+        return recipe.key(_hashes(stage, project, {"headstart": "gpt", "out": Path("out/gpt"), **read}))
+
+    with pytest.raises(ValueError, match=r"gpt learns from transformer_xl, whose model out/transformer_xl"):
+        key("pretrain_lm", {})
+    Path("out/transformer_xl").mkdir(parents=True)
+    file = Path("out/transformer_xl/model")
     for stage in ("pretrain_lm", "finetune_lm"):
         file.write_text("one", encoding="utf-8")
-        first = identity("gpt", stage, taken)
-        assert identity("gpt", stage, overlay(taken, {"distillation": {"soft": 9.0}})) != first
+        first = key(stage, {})
+        assert key(stage, {"distillation": {"soft": 9.0}}) != first
         file.write_text("another", encoding="utf-8")
-        assert identity("gpt", stage, taken) != first
+        assert key(stage, {}) != first
         file.write_text("one", encoding="utf-8")
-        assert identity("gpt", stage, taken) == first
-    assert identity("gpt", "finetune_classifier", taken) == identity(
-        "gpt", "finetune_classifier", overlay(taken, {"headstarts": {"gpt": {"teacher": None}}})
-    )
+        assert key(stage, {}) == first
+    untaught = {"headstarts": {"gpt": {"teacher": None}}}
+    assert key("finetune_classifier", {}) == key("finetune_classifier", untaught)
 
 
 def test_what_trains_the_embedding_is_in_the_key_of_the_pretraining_by_its_settings_and_not_by_its_name():
@@ -299,25 +316,13 @@ def test_what_trains_the_embedding_is_in_the_key_of_the_pretraining_by_its_setti
         assert identity("ulmfit", stage, taken) == identity("ulmfit", stage, {})
 
 
-def test_only_the_link_to_the_general_tokens_changes_with_the_content_of_weights(links_with):
-    folder = Path("sources/weights")
-    folder.mkdir(parents=True)
-    (folder / "vectors.txt").write_text("the 1 2\n", encoding="utf-8")
-    (folder / "same.txt").write_text("the 1 2\n", encoding="utf-8")
-    own, first = links_with(None), links_with("sources/weights/vectors.txt")
-    assert {name for name in own if own[name] != first[name]} == {"vectors/general.json"}
-    assert links_with("sources/weights/same.txt") == first
-    (folder / "vectors.txt").write_text("the 1 3\n", encoding="utf-8")
-    second = links_with("sources/weights/vectors.txt")
-    assert {name for name in own if first[name] != second[name]} == {"vectors/general.json"}
-
-
-def test_weights_where_dvc_does_not_watch_are_named_and_missing_ones_refused(links_with, caplog):
+def test_weights_where_dvc_does_not_watch_are_named_and_missing_ones_refused(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
     Path("elsewhere.txt").write_text("the 1 2\n", encoding="utf-8")
-    links_with("elsewhere.txt")
+    warn_of_unwatched(project_with({"headstarts": {"vectors": {"weights": "elsewhere.txt"}}}))
     assert "headstarts.vectors.weights is elsewhere.txt, not below sources/weights" in caplog.text
     with pytest.raises(ValueError, match=r"headstarts\.vectors\.weights is absent\.txt, which does not"):
-        links_with("absent.txt")
+        recipes_of(project_with({"headstarts": {"vectors": {"weights": "absent.txt"}}}))
 
 
 def test_weights_are_in_the_key_of_a_training_by_their_content_and_not_by_their_name(tmp_path):
@@ -345,19 +350,12 @@ def test_git_ignores_a_persons_files(tmp_path):
 
 
 def identity(name: str, stage: str, top: dict[str, Any]) -> Any:
-    """What of the settings is in the key of a training."""
-    values = overlay(overlay(read_yaml(ROOT / "params.yaml"), DRAWN), top)
-    params = checked(values, where="params.yaml")
-    texts = {"headstart": name}
-    sections = [path.format(**texts) for path in stages.describe(stage).sections]
-    return _identity(
-        stage, Project(params), selected(params.model_dump(), sections), texts, {"out": Path("out")}
-    )
+    """The key of a training, whatever it reads."""
+    return recipe_of(stage, project_with(top), {"headstart": name}).key({})
 
 
 @pytest.mark.parametrize("stage", ["pretrain_lm", "finetune_lm"])
 def test_settings_that_an_objective_does_not_read_are_not_in_the_key_of_its_training(stage):
-    """DVC cannot know that; it runs the stage, which finds its training finished."""
     for top in ({"bptt": 99}, {"ar_alpha": 9.0}, {"sampled_words": 7}):
         unread: dict[str, Any] = {stage: top}
         assert identity("vectors", stage, unread) == identity("vectors", stage, {})

@@ -70,7 +70,7 @@ def trained(tmp_path_factory) -> Path:
     write_corpora(folder / "in", seed=1)
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
     command(folder, "headstart", "use", "tiny.yaml")
-    assert run_by(folder) >= {"fingerprint", "prepare@general", "train_tokenizer@pieces", *TRAININGS}
+    assert run_by(folder) >= {"recipes", "prepare@general", "train_tokenizer@pieces", *TRAININGS}
     return folder
 
 
@@ -110,7 +110,7 @@ def test_rephrased_code_and_a_fix_in_operations_train_nothing_again(project):
     edit(project / "pipeline/training/loop.py", "the training loss is", "by now the training loss is")
     for file in ("storage/lease.py", "distributed/launch.py", "tracking/runs.py", "execution/run_stage.py"):
         note_edit(project / "pipeline" / file)
-    assert run_by(project) == {"fingerprint"}
+    assert run_by(project) == {"recipes"}
 
 
 def test_another_torch_trains_again_and_neither_tokenizer_nor_documents_are_made_anew(project, tmp_path):
@@ -120,20 +120,20 @@ def test_another_torch_trains_again_and_neither_tokenizer_nor_documents_are_made
     lock = project / "requirements.lock"
     before = lock.read_text(encoding="utf-8")
     lock.write_text(re.sub(r"(?m)^torch==.*$", "torch==99.0", before), encoding="utf-8")
-    assert run_by(project, path=(tmp_path,)) == {"fingerprint", *TRAININGS}
+    assert run_by(project, path=(tmp_path,)) == {"recipes", *TRAININGS}
 
 
 def test_a_formula_of_the_schedules_trains_the_three_models_again(project):
     schedules = project / "pipeline/training/schedules.py"
     edit(schedules, "return (1 + p * (ratio - 1)) / ratio", "return (1 + p * (ratio - 1)) / ratio * 0.9")
-    assert run_by(project) == {"fingerprint", *TRAININGS}
+    assert run_by(project) == {"recipes", *TRAININGS}
 
 
 def test_finished_work_is_not_thrown_away_when_dvc_died_before_it_recorded_it(project, tmp_path):
     """Only code changed, so settings and inputs are those of dvc.lock; but nobody said `--force`."""
     schedules = project / "pipeline/training/schedules.py"
     edit(schedules, "return (1 + p * (ratio - 1)) / ratio", "return (1 + p * (ratio - 1)) / ratio * 0.8")
-    command(project, "dvc", "repro", "fingerprint")
+    command(project, "dvc", "repro", "recipes")
     known = set((project / ".headstart/runs").iterdir())
     dvc = subprocess.Popen(
         [str(BIN / "dvc"), "repro", "--single-item", "pretrain_lm@ulmfit"], cwd=project,

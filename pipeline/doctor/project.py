@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
-from pipeline.corpus.token_links import read_link
+from pipeline.artifacts.links import read_link
 from pipeline.doctor.findings import Finding, failure, ok, refusal, warning
 from pipeline.doctor.needs import Need, fitting, storage_bytes, trained_stages
 from pipeline.execution.lr_find import job_of, stage_arguments
@@ -82,8 +82,8 @@ def _mismatch(stage: str, name: str, project: Project, given: dict[str, str]) ->
 
     try:
         job, link = job_of(stage, project, given, name), read_link(Path(given["tokens"]))
-        if load_tokenizer(Path(link.tokenizer)).sha256 != job.card.tokenizer_sha256:
-            return f"{link.tokens} was encoded with another tokenizer than {link.tokenizer}"
+        if load_tokenizer(link["tokenizer"]).sha256 != job.card.tokenizer_sha256:
+            return f"{link['tokens']} was encoded with another tokenizer than {link['tokenizer']}"
     except ValueError as error:
         return str(error)
     return ""

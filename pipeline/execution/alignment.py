@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from models.cove import Translator
+from pipeline.artifacts.links import tokens_at
 from pipeline.corpus.normalise import normalise
 from pipeline.corpus.pair_batches import PairBatches
-from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import open_shard
 from pipeline.execution.lr_find import stage_arguments
 from pipeline.execution.opened import Opened, open_head_start

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from pipeline.artifacts.links import tokens_at
 from pipeline.artifacts.model_folder import load_classifier
-from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.execution.lr_find import stage_arguments
 from pipeline.inference.onnx_network import load_onnx

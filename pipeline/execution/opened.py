@@ -12,8 +12,8 @@ from torch import nn
 
 from models.family import Encoder, lookup
 from models.heads import LanguageModel
+from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
-from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import TokensInfo, read_info
@@ -43,7 +43,7 @@ class Opened:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return load_tokenizer(Path(read_link(self.link).tokenizer))
+        return load_tokenizer(read_link(self.link)["tokenizer"])
 
     @property
     def folder(self) -> Path:

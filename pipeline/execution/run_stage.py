@@ -10,7 +10,6 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -23,20 +22,20 @@ from pipeline import tracking
 from pipeline.distributed import services
 from pipeline.distributed.cluster import Cluster
 from pipeline.execution import stale_report
-from pipeline.execution.fingerprints import stage_fingerprint, trials_digest
 from pipeline.execution.own_code import check_runs_own_code
+from pipeline.execution.recipes import Recipe, recipe_of, trials_digest
 from pipeline.execution.without_labels import is_passed_over, write_nothing
 from pipeline.figures.files import dumped, write_figures
 from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
 from pipeline.files.tables import write_csv
-from pipeline.identity.key import run_key
 from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.project.relations import related
+from pipeline.project.selection import narrowed
 from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
 from pipeline.storage.lease import Fence
@@ -45,7 +44,6 @@ from pipeline.terminal.results import result_line, said_of
 
 if TYPE_CHECKING:
     from pipeline.distributed.session import Session
-    from pipeline.project.headstarts import ResolvedHeadStart
     from pipeline.sweeps.sweep import Sweep
 
 log = logging.getLogger(__name__)
@@ -59,12 +57,12 @@ def run_stage(
     metrics: Path,
     params: Path,
     curve: Path | None = None,
-    fingerprint: Path | None = None,
+    recipe: Path | None = None,
     **arguments: Any,
 ) -> None:
     """Run a stage and write `metrics`; a training stage's curve goes to `curve`, as CSV.
 
-    `fingerprint` is the file by which DVC knows the code and packages of the stage.
+    `recipe` is the file by which DVC knows the settings, code and packages of the stage.
 
     Raises ValueError for a person's mistakes. A stage that fails overwrites nothing.
     """
@@ -87,7 +85,7 @@ def run_stage(
     ray = cluster_of(root, settings, stage) if kind in ("trains", "sweeps") else None
     with ray if ray and kind == "trains" else nullcontext(ray) as cluster:
         module = importlib.import_module(f"pipeline.stages.{stage}")
-        info = _stage_info(stage, root, project, read_yaml(params), arguments, fingerprint)
+        info = _stage_info(stage, root, project, read_yaml(params), arguments, recipe)
         if kind != "reports":
             stale_report.mark(info.name, Path.cwd())
         with _alone(info, settings, parent) as fence, tracking.stage_run(info) as run:
@@ -104,7 +102,8 @@ def run_stage(
                 more |= {"provenance": _provenance(run)} if kind == "reports" else {}
                 progress = busy(info.name)
             with progress:
-                found = dumped(module.run(project, **arguments, **more))
+                handed = narrowed(stage, project, _item(stage, arguments))
+                found = dumped(module.run(handed, **arguments, **more))
             if stage == "prepare" and arguments["corpus"] == "target":
                 from pipeline.corpus.document_files import read_documents_info
                 from pipeline.project.checks import check_numbers_of_labels, check_words_of_classes
@@ -185,58 +184,69 @@ def _alone(
         yield fence
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    """All that makes a stage's outputs, and the key of its run."""
-
-    paths: Mapping[str, Path]  # what it reads, by flag
-    sections: Sequence[str]  # dotted paths in params.yaml
-    settings: Mapping[str, Any]  # these sections
-    inputs: Mapping[str, str]  # hashes of what it reads
-    code: str
-    key: str
-
-    @staticmethod
-    def of(stage: str, project: Project, arguments: Mapping[str, Any]) -> _Recipe:
-        described = stages.describe(stage)
-        texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
-        paths = {name: path for name, path in arguments.items()
-                 if isinstance(path, Path) and name not in described.outputs}  # fmt: skip
-        sections = [path.format(**texts) for path in described.sections]
-        section = selected(project.params.model_dump(), sections)
-        inputs = {name: content_hash(path) for name, path in paths.items()}
-        items = {name: texts[name] for name in ("corpus", "headstart") if name in texts}
-        code = stage_fingerprint(stage, project, **items).digest
-        identity = _identity(stage, project, section, texts, arguments)
-        key = run_key(stage, {"arguments": texts, "params": identity}, inputs, code)
-        return _Recipe(paths, sections, section, inputs, code, key)
-
-
 def _stage_info(
     stage: str,
     root: Path,
     project: Project,
     written: Mapping[str, Any],
     arguments: Mapping[str, Any],
-    fingerprint: Path | None,
+    file: Path | None,
 ) -> tracking.StageInfo:
-    """Identity and provenance of this stage. `written` holds the settings as params.yaml has them."""
-    recipe = _Recipe.of(stage, project, arguments)
-    _compare(fingerprint, recipe.code)
+    """Identity and provenance of this stage.
+
+    Args:
+        written: the settings as params.yaml has them.
+        file: the recipe by which DVC decided that it runs.
+    """
+    recipe, inputs = recipe_of(stage, project, _item(stage, arguments)), _hashes(stage, project, arguments)
+    _compare(file, recipe)
     lock = LockFile(Path.cwd())
-    known = [*recipe.paths.values(), *([fingerprint] if fingerprint else [])]
     return tracking.StageInfo(
         root=root,
         stage=stage,
         stages=pipeline_stages(Path.cwd(), project.params),
         params=recipe.settings,
         settings=written,
-        inputs=recipe.inputs,
-        key=recipe.key if stages.describe(stage).is_training else None,
-        recipe=lock.upcoming(selected(written, recipe.sections), known),
-        recipes=lock.recipes(),
+        inputs=inputs,
+        key=recipe.key(inputs) if stages.describe(stage).is_training else None,
+        record=lock.upcoming([*_inputs(stage, arguments).values(), *([file] if file else [])]),
+        records=lock.records(),
         by_force=tracking.was_asked_by_force(),
     )
+
+
+def _item(stage: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """What the stage runs for, such as {"headstart": "ulmfit"}; empty if it runs once."""
+    item = stages.describe(stage).item
+    return {item: arguments[item]} if item else {}
+
+
+def _inputs(stage: str, arguments: Mapping[str, Any]) -> dict[str, Path]:
+    """The paths that a stage reads, by flag."""
+    return {name: arguments[name] for name in stages.describe(stage).inputs}
+
+
+def _hashes(stage: str, project: Project, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The hash of the content of all that a stage reads, by flag; that of a teacher's model is among them."""
+    hashes = {name: content_hash(path) for name, path in _inputs(stage, arguments).items()}
+    for teacher in _teachers(stage, project, arguments):
+        check_teacher(stage, project, arguments, teacher)
+        hashes["teacher"] = content_hash(teacher)
+    return hashes
+
+
+def _teachers(stage: str, project: Project, arguments: Mapping[str, Any]) -> Iterator[Path]:
+    """The folder of the model that a student learns from in this stage, if it does.
+
+    Raises ValueError if it is not there.
+    """
+    if "headstart" not in arguments:
+        return
+    head_start = project.head_starts[arguments["headstart"]]
+    if any(relation.needs == "model" for relation, _ in related(head_start, stage)):
+        folder = head_start.folder_of_teacher(arguments["out"])
+        assert folder is not None
+        yield folder
 
 
 def check_teacher(stage: str, project: Project, arguments: Mapping[str, Any], folder: Path) -> None:
@@ -251,58 +261,24 @@ def check_teacher(stage: str, project: Project, arguments: Mapping[str, Any], fo
     def of_teacher(path: Path) -> Path:
         return Path(*(teacher if part == student else part for part in path.parts))
 
-    theirs = {
-        name: of_teacher(value) if isinstance(value, Path) else teacher for name, value in arguments.items()
-    }
-    if read_state(folder)["key"] != _Recipe.of(stage, project, theirs).key:
+    theirs = {name: of_teacher(value) if isinstance(value, Path) else value
+              for name, value in arguments.items()} | {"headstart": teacher}  # fmt: skip
+    recipe = recipe_of(stage, project, {"headstart": teacher})
+    if read_state(folder)["key"] != recipe.key(_hashes(stage, project, theirs)):
         raise ValueError(
             f"{student} learns from {teacher}, whose model {folder} is of earlier settings, text or code; "
             f"run `dvc repro {stage}@{teacher}` first"
         )
 
 
-def _identity(
-    stage: str,
-    project: Project,
-    section: Mapping[str, Any],
-    texts: Mapping[str, str],
-    arguments: Mapping[str, Any],
-) -> Mapping[str, Any]:
-    """The settings in a run's key: those of a head start with the defaults of its family written out.
-
-    Weights from elsewhere and a teacher's model are in it by their content.
-    """
-    if stages.describe(stage).kind != "trains":
-        return section
-    found = project.head_starts[texts["headstart"]]
-    needed = _content_of_related(stage, project, found, arguments)
-    own = {stage, *(path for path in section if path.startswith("headstarts."))}
-    shared = {path: value for path, value in section.items() if path not in own}
-    return shared | found.of_stage(stage) | needed
-
-
-def _content_of_related(
-    stage: str, project: Project, head_start: ResolvedHeadStart, arguments: Mapping[str, Any]
-) -> dict[str, str]:
-    """Hashes of the files and models that a training needs beside its inputs, by relation."""
-    content = {}
-    for relation, other in related(project.params, head_start.name, stage):
-        if relation.needs == "file":
-            content[relation.setting] = content_hash(Path(other))
-        elif relation.needs == "model":
-            folder = head_start.folder_of_teacher(arguments["out"])
-            assert folder is not None
-            content[relation.setting] = content_hash(folder)
-            check_teacher(stage, project, arguments, folder)
-    return content
-
-
-def _compare(file: Path | None, code: str) -> None:
-    """Warn if DVC decided by another fingerprint than that of the code that runs now."""
-    if file is not None and file.exists() and json.loads(file.read_text(encoding="utf-8"))["digest"] != code:
+def _compare(file: Path | None, recipe: Recipe) -> None:
+    """Warn if DVC decided by another recipe than that of the settings and code that run now."""
+    if file is None or not file.exists():
+        return
+    if json.loads(file.read_text(encoding="utf-8"))["digest"] != recipe.digest:
         log.warning(
-            "%s describes other code or packages than those running now; `dvc repro` updates it and runs the "
-            "stages that have changed",
+            "%s describes other settings, code or packages than those running now; `dvc repro` updates it "
+            "and runs the stages that have changed",
             file,
         )
 

@@ -1,10 +1,10 @@
-"""The record of stages in dvc.lock: the settings and inputs that made their outputs.
+"""The record of stages in dvc.lock: what made their outputs.
 
-A recipe is a hash of both; the fingerprint file of a stage's code is one of the inputs. A folder that holds
-outputs of several stages, such as `data/classifier`, is not: only DVC knows its hash. Before it runs, a stage
-compares its recipe with the recorded one. If they are equal, DVC runs it because of `dvc repro --force`, or
-because its output was removed or altered. The MLflow run with the recorded recipe is the one whose outputs
-DVC kept.
+A record is a hash of a stage's inputs, of which its recipe is one (`pipeline.execution.recipes`). A folder
+that holds outputs of several stages, such as `data/classifiers`, is not: only DVC knows its hash. Before it
+runs, a stage compares its record with that of dvc.lock. If they are equal, DVC runs it because of `dvc repro
+--force`, or because its output was removed or altered. The MLflow run with the record of dvc.lock is the one
+whose outputs DVC kept.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class LockFile:
             out["path"]: out.get("md5") for stage in self._stages.values() for out in stage.get("outs", [])
         }
 
-    def recipes(self) -> dict[str, str]:
-        """The recipe of each stage that DVC has run, by stage name."""
+    def records(self) -> dict[str, str]:
+        """The record of each stage that DVC has run, by stage name."""
         return {name: self._recorded(stage) for name, stage in self._stages.items()}
 
     def outputs(self) -> dict[str, str]:
@@ -42,16 +42,16 @@ class LockFile:
                 found |= _differences(section, _plain(before), _plain(_at(values, section)))
         return sorted(found)
 
-    def upcoming(self, params: Mapping[str, Any], inputs: Iterable[Path]) -> str:
-        """The recipe of a stage that is about to run: its values of params.yaml, by dotted path."""
+    def upcoming(self, inputs: Iterable[Path]) -> str:
+        """The record of a stage that is about to run on these inputs, its recipe among them."""
         found = {str(path): self._outputs.get(str(path)) or _md5(path) for path in inputs}
-        return _digest(params, {path: digest for path, digest in found.items() if digest})
+        return _digest({path: digest for path, digest in found.items() if digest})
 
     def _recorded(self, stage: Mapping[str, Any]) -> str:
         words = set(stage["cmd"].split())  # the inputs, as the stage was given them
         inputs = {dep["path"]: dep.get("md5") for dep in stage.get("deps", []) if dep["path"] in words}
         known = {path: md5 for path, md5 in inputs.items() if path in self._outputs or not _is_folder(md5)}
-        return _digest(stage.get("params", {}).get("params.yaml", {}), known)
+        return _digest(known)
 
 
 def _at(values: Mapping[str, Any], path: str) -> Any:
@@ -70,9 +70,8 @@ def _differences(path: str, before: Any, after: Any) -> set[str]:
     return set() if before == after else {path}
 
 
-def _digest(params: Mapping[str, Any], inputs: Mapping[str, str | None]) -> str:
-    content = json.dumps([_plain(params), inputs], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
+def _digest(inputs: Mapping[str, str | None]) -> str:
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _is_folder(md5: str | None) -> bool:

@@ -1,22 +1,23 @@
 """Relations of head starts: what the training of one needs of another one, or of a file from elsewhere.
 
 Each relation is one entry of `RELATIONS`. From it follow the refusal of circles and of a wrong order, the
-modules and families in the fingerprint of a stage, the hash by which DVC notices a change (the links of
-`choose_tokens`), and the content in the key of a run. What only a family knows of a relation is checked where
-it is resolved, in `pipeline.project.headstarts`.
+modules and families in the fingerprint of a stage, and what of the other one its recipe holds. What only a
+family knows of a relation is checked where it is resolved, in `pipeline.project.headstarts`.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.files.manifest import content_hash
 from pipeline.project.params import Params
 from pipeline.settings.messages import nearest
+
+if TYPE_CHECKING:
+    from pipeline.project.headstarts import ResolvedHeadStart
+    from pipeline.project.project import Project
 
 Needs = Literal["file", "settings", "model", "features"]
 Trained = Literal["no matter", "too", "before"]
@@ -34,7 +35,7 @@ class Relation:
         code: modules that only head starts with the relation load, so that others do not depend on them.
         trains: whether the other's family is trained in these stages, so that its code counts.
         trained: whether `run.headstarts` has to train the other too, or before this one.
-        settings: those of the other that the stages depend on; `sections` are those of params.yaml.
+        settings: those of the other that the stages read, too, beside what they need of it.
         excludes: settings that the head start may not have beside this one.
         other_lacks: settings that the other may not have: so there are no chains, and no circles.
         same: settings in which the two have to agree.
@@ -43,31 +44,24 @@ class Relation:
     setting: str
     needs: Needs
     stages: tuple[str, ...]
-    code: Callable[[Params, str], str]
+    code: Callable[[ResolvedHeadStart], str]
     trains: bool = False
     trained: Trained = "no matter"
-    settings: frozenset[str] = frozenset()
-    sections: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
     excludes: tuple[str, ...] = ()
     other_lacks: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
 
-    def other(self, params: Params, name: str) -> str | None:
-        """The head start or file that `name` is related to, as it is written; None without the relation."""
-        head_start = params.headstarts[name]
-        section, _, key = self.setting.rpartition(".")
-        if section:  # of a section that head starts lay their own settings over
-            own = getattr(head_start, section).get(key, getattr(getattr(params, section), key))
-        else:
-            own = getattr(head_start, key)
-        return None if own is None else str(own)
+    def other(self, head_start: ResolvedHeadStart) -> str | None:
+        """The head start or file that a head start is related to; None without the relation."""
+        found: Any = head_start
+        for part in self.setting.split("."):
+            found = getattr(found, part)
+        return found if found is None else str(found) if isinstance(found, str | Path) else found.name
 
 
-def _importer(params: Params, name: str) -> str:
-    from models.family import lookup
-
-    family = lookup(params.headstarts[name].family, f"headstarts.{name}.family")
-    return f"pipeline.stages._imported_{'network' if family.imports_networks else 'vectors'}"
+def _importer(head_start: ResolvedHeadStart) -> str:
+    return f"pipeline.stages._imported_{'network' if head_start.family.imports_networks else 'vectors'}"
 
 
 RELATIONS = (
@@ -76,9 +70,8 @@ RELATIONS = (
         "embedding_from",
         needs="settings",
         stages=("pretrain_lm",),
-        code=lambda params, name: "pipeline.stages._trained_embedding",
+        code=lambda head_start: "pipeline.stages._trained_embedding",
         trains=True,
-        settings=frozenset(("family", "config", "pretrain_lm")),
         excludes=("weights",),
         other_lacks=("weights", "embedding_from", "teacher"),
     ),
@@ -86,11 +79,9 @@ RELATIONS = (
         "teacher",
         needs="model",
         stages=("pretrain_lm", "finetune_lm"),
-        code=lambda params, name: "pipeline.stages._teacher",
+        code=lambda head_start: "pipeline.stages._teacher",
         trains=True,
         trained="before",
-        settings=frozenset(("family", "config", "pretrain_lm", "finetune_lm")),
-        sections=("distillation",),
         excludes=("weights", "embedding_from"),
         other_lacks=("teacher",),
         same=("tokenizer",),  # they have to read the same tokens
@@ -99,65 +90,44 @@ RELATIONS = (
         "finetune_classifier.beside",
         needs="features",
         stages=("finetune_classifier",),
-        code=lambda params, name: "pipeline.stages._frozen_encoder",
+        code=lambda head_start: "pipeline.stages._frozen_encoder",
         trained="too",
+        settings=("model", "probe", "finetune_classifier.max_tokens", "finetune_classifier.bptt"),
     ),
 )
 
 
-def related(params: Params, name: str, stage: str) -> Iterator[tuple[Relation, str]]:
+def related(head_start: ResolvedHeadStart, stage: str) -> Iterator[tuple[Relation, str]]:
     """Yield the relations that a stage of a head start needs, each with the other head start or the file."""
     for relation in RELATIONS:
-        if stage in relation.stages and (other := relation.other(params, name)) is not None:
+        if stage in relation.stages and (other := relation.other(head_start)) is not None:
             yield relation, other
 
 
-def code_of(params: Params, names: Iterable[str], stage: str) -> tuple[list[str], list[str]]:
+def code_of(project: Project, names: Iterable[str], stage: str) -> tuple[list[str], list[str]]:
     """The modules that relations add to a stage of these head starts, and the head starts trained in it."""
     modules, trained = dict[str, None](), dict[str, None]()
-    waiting = list(names)
+    waiting, is_related = list(names), any(stage in relation.stages for relation in RELATIONS)
     while waiting:
         name = waiting.pop(0)
         if name in trained:
             continue
         trained[name] = None
-        for relation, other in related(params, name, stage):
-            modules[relation.code(params, name)] = None
-            waiting += [other] if relation.trains else []
+        if is_related:  # else it need not be resolved, which loads torch
+            for relation, other in related(project.head_starts[name], stage):
+                modules[relation.code(project.head_starts[name])] = None
+                waiting += [other] if relation.trains else []
     return list(modules), list(trained)
-
-
-def digest(params: Params, relation: Relation, name: str, other: str) -> str:
-    """The hash of what a head start needs of another one or of a file, but for what DVC watches itself.
-
-    Raises ValueError if the file is missing.
-    """
-    if relation.needs == "file":
-        if not Path(other).exists():
-            raise ValueError(
-                f"headstarts.{name}.{relation.setting} is {other}, which does not exist; put the file or "
-                "folder of weights there"
-            )
-        return content_hash(Path(other))
-    needed = {
-        (each.setting, further): digest(params, each, other, further)
-        for stage in relation.stages
-        for each, further in related(params, other, stage)
-    }
-    content = [
-        params.headstarts[other].model_dump_json(include=set(relation.settings)),
-        *(getattr(params, section).model_dump_json() for section in relation.sections),
-        *needed.values(),
-    ]
-    return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
 def check_relations(params: Params) -> None:
     """Raise ValueError for a head start that is related to none, to itself, in a circle or a wrong order."""
     for name in params.headstarts:
         for relation in RELATIONS:
-            other = relation.other(params, name)
-            if other is not None and relation.needs in ("settings", "model"):
+            if relation.needs not in ("settings", "model"):
+                continue
+            other = getattr(params.headstarts[name], relation.setting)
+            if other is not None:
                 _check(params, relation, name, other)
 
 

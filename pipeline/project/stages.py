@@ -23,7 +23,11 @@ class Stage:
     title: str  # what it reads -> what it makes
     kind: Kind  # prepares data; trains one model; sweeps: trains many; evaluates; reports
     inputs: tuple[str, ...]  # flags of the paths that it reads
-    sections: tuple[str, ...]  # dotted paths in params.yaml; `{headstart}`: the value of that flag
+    # Dotted paths of the settings that make its numbers; it is handed no others. Head starts are those with
+    # all layers applied; `{headstart}` is the value of that flag, `*` each one of `run.headstarts`.
+    settings: tuple[str, ...] = ()
+    switch: str | None = None  # the setting without which it does nothing, and depends on no other one
+    also: tuple[str, ...] = ()  # settings that it reads, too, which change no number
     outputs: tuple[str, ...] = ("out",)  # flags of the paths that it writes
     item: Item | None = None  # the flag that names what it runs for, if it runs several times
     needs_labels: bool = False  # without labels it is passed over, and its outputs are empty
@@ -40,42 +44,48 @@ class Stage:
         return item | dict.fromkeys((*self.inputs, *self.outputs), Path)
 
 
+def _of(head_start: str, *settings: str) -> tuple[str, ...]:
+    """The paths of settings of a head start."""
+    return tuple(f"headstarts.{head_start}.{each}" for each in settings)
+
+
+_SEEDED = ("run.seed", "run.precision")
+_READING = ("model", "probe", "finetune_classifier.max_tokens", "finetune_classifier.bptt")
+_EVERYTHING = (
+    "model", "tokenizer", "embedding_from.model", "embedding_from.pretrain_lm", "distillation", "pretrain_lm",
+    "finetune_lm", "finetune_classifier", "few_labels", "scratch",
+)  # fmt: skip
+
 STAGES: Mapping[str, Stage] = {
     "prepare": Stage(
         title="raw text of one corpus -> normalised documents in splits.",
         kind="prepares",
         item="corpus",
         inputs=(),
-        sections=("run.seed", "corpus.{corpus}"),
+        settings=("run.seed", "corpus.{corpus}"),
     ),
     "train_tokenizer": Stage(
         title="documents, or a file from elsewhere -> a tokenizer.",
         kind="prepares",
         item="tokenizer",
         inputs=("documents",),
-        sections=("run.seed", "tokenizers.{tokenizer}"),
+        settings=("run.seed", "tokenizers.{tokenizer}"),
     ),
     "encode": Stage(
         title="documents -> token shards.",
         kind="prepares",
         inputs=("documents", "tokenizer"),
-        sections=(),
+        also=("tokenizers",),  # their threads
     ),
     "pretrain_lm": Stage(
         title="general token shards -> a language model of general text.",
         kind="trains",
         item="headstart",
         inputs=("tokens",),
-        sections=(
-            "run.seed",
-            "run.precision",
-            "headstarts.{headstart}.family",
-            "headstarts.{headstart}.config",
-            "headstarts.{headstart}.weights",
-            "headstarts.{headstart}.embedding_from",
-            "headstarts.{headstart}.teacher",
-            "headstarts.{headstart}.pretrain_lm",
-            "pretrain_lm",
+        settings=(
+            *_SEEDED,
+            *_of("{headstart}", "model", "pretrain_lm", "distillation"),
+            *_of("{headstart}", "embedding_from.model", "embedding_from.pretrain_lm"),
         ),
     ),
     "finetune_lm": Stage(
@@ -83,32 +93,14 @@ STAGES: Mapping[str, Stage] = {
         kind="trains",
         item="headstart",
         inputs=("tokens", "start"),
-        sections=(
-            "run.seed",
-            "run.precision",
-            "headstarts.{headstart}.family",
-            "headstarts.{headstart}.config",
-            "headstarts.{headstart}.weights",
-            "headstarts.{headstart}.teacher",
-            "headstarts.{headstart}.finetune_lm",
-            "finetune_lm",
-        ),
+        settings=(*_SEEDED, *_of("{headstart}", "model", "finetune_lm", "distillation")),
     ),
     "read_features": Stage(
         title="the labelled documents, as a frozen language model sees them -> their pooled features.",
         kind="evaluates",
         item="headstart",
         inputs=("tokens", "target_lm"),
-        sections=(
-            "run.precision",
-            "headstarts.{headstart}.family",
-            "headstarts.{headstart}.config",
-            "headstarts.{headstart}.finetune_classifier",
-            "headstarts.{headstart}.probe",
-            "finetune_classifier.max_tokens",
-            "finetune_classifier.bptt",
-            "probe",
-        ),
+        settings=("run.precision", *_of("{headstart}", *_READING)),
         needs_labels=True,
     ),
     "finetune_classifier": Stage(
@@ -116,13 +108,9 @@ STAGES: Mapping[str, Stage] = {
         kind="trains",
         item="headstart",
         inputs=("tokens", "target_lm", "general_lm", "beside"),
-        sections=(
-            "run.seed",
-            "run.precision",
-            "headstarts.{headstart}.family",
-            "headstarts.{headstart}.config",
-            "headstarts.{headstart}.finetune_classifier",
-            "finetune_classifier",
+        settings=(
+            *_SEEDED,
+            *_of("{headstart}", "model", "finetune_classifier"),
             "corpus.target.normalise",
         ),
         needs_labels=True,
@@ -131,21 +119,20 @@ STAGES: Mapping[str, Stage] = {
         title="documents -> the test documents among them that were trained on, word for word or nearly so.",
         kind="prepares",
         inputs=("documents",),
-        sections=("leakage", "corpus"),
+        settings=("leakage", "corpus.names"),
     ),
     "evaluate": Stage(
         title="candidates, on validation documents -> the one to ship, and all on test documents.",
         kind="evaluates",
         inputs=("tokens", "documents", "classifiers", "features", "target_lm", "leaks"),
         outputs=("out", "classifier"),
-        sections=(
+        settings=(
             "run.seed",
             "run.headstarts",
-            "headstarts",
+            *_of("*", *_READING),
             "ensembles",
-            "probe",
-            "finetune_classifier",
             "evaluate",
+            "finetune_classifier.max_labels",
             "corpus.target.normalise",
             "leakage.action",
         ),
@@ -156,49 +143,41 @@ STAGES: Mapping[str, Stage] = {
         title="what ships, and text -> one small classifier that learned from it (none with student: null).",
         kind="sweeps",
         inputs=("tokens", "documents", "classifier", "general_lm", "target_lm", "leaks"),
-        sections=(
-            "run.seed",
-            "run.precision",
-            "headstarts",
-            "finetune_classifier",
+        settings=(
+            *_SEEDED,
+            *_of("{params.distil_classifier.student}", "model", "finetune_classifier"),
             "corpus.target.normalise",
             "leakage.action",
             "evaluate",
             "trials",
             "distil_classifier",
         ),
+        switch="distil_classifier.student",
         needs_labels=True,
     ),
     "tune": Stage(
         title="a search over settings, judged on validation text alone -> the best ones, and what was tried.",
         kind="sweeps",
         inputs=("tokens", "general_lm", "target_lm", "features"),
-        sections=(
-            "run.seed",
-            "run.precision",
-            "headstarts",
-            "finetune_lm",
-            "finetune_classifier",
+        settings=(
+            *_SEEDED,
+            *_of("{params.tune.headstart}", *_EVERYTHING),
+            "finetune_classifier.start",
             "corpus.target.normalise",
             "trials",
             "tune",
-            "sample_efficiency.classifier",
         ),
+        switch="tune.num_trials",
     ),
     "sample_efficiency": Stage(
         title="labelled token shards and language models -> error against number of labels, arm by arm.",
         kind="sweeps",
         inputs=("tokens", "documents", "general_lm", "target_lm", "features", "leaks"),
-        sections=(
-            "run.seed",
-            "run.precision",
+        settings=(
+            *_SEEDED,
             "run.headstarts",
-            "headstarts",
+            *_of("*", "model", "pretrain_lm", "finetune_lm", "few_labels", "scratch"),
             "ensembles",
-            "pretrain_lm",
-            "finetune_lm",
-            "probe",
-            "finetune_classifier",
             "corpus.target.normalise",
             "leakage.action",
             "trials",
@@ -211,32 +190,31 @@ STAGES: Mapping[str, Stage] = {
         title="each trick switched off alone -> the ledger of what it is worth; run by `headstart ablate`.",
         kind="sweeps",
         inputs=("tokens", "documents", "general_lm", "target_lm", "features", "leaks"),
-        sections=(
-            "run.seed",
-            "run.precision",
-            "headstarts",
-            "pretrain_lm",
-            "finetune_lm",
-            "finetune_classifier",
+        settings=(
+            *_SEEDED,
+            *_of("{params.ablate.headstart}", *_EVERYTHING),
             "corpus.target.normalise",
             "leakage.action",
             "trials",
             "sample_efficiency",
             "ablate",
         ),
+        switch="ablate.seeds",
     ),
     "scaling": Stage(
         title="sizes and numbers of tokens of one head start -> the law of its loss, and a check of it.",
         kind="sweeps",
         inputs=("tokens",),
-        sections=("run.seed", "run.precision", "headstarts", "pretrain_lm", "trials", "scaling"),
+        settings=(*_SEEDED, *_of("{params.scaling.headstart}", *_EVERYTHING), "trials", "scaling"),
+        switch="scaling.sizes",
     ),
     "report": Stage(
         title="metrics, curves and tables of all stages -> page, Markdown summary, pictures, main figures.",
         kind="reports",
         inputs=("figures", "curves", "evaluation", "studies"),
         outputs=("out", "summary", "pictures", "headline", "card"),
-        sections=("run.headstarts", "headstarts", "corpus", "card"),
+        settings=("run.headstarts", "corpus.names", "card"),
+        also=("headstarts",),  # their tokenizers: the shards change with them
     ),
 }
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from models.heads import Classifier
+from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import load_classifier
 from pipeline.artifacts.shipped import (
     Labelling,
@@ -24,7 +25,6 @@ from pipeline.artifacts.shipped import (
 )
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
-from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
@@ -130,7 +130,7 @@ class Data:
         return tokens_at(self.tokens / head_start / "target.json")
 
     def tokenizer_of(self, head_start: str) -> Path:
-        return Path(read_link(self.tokens / head_start / "target.json").tokenizer)
+        return read_link(self.tokens / head_start / "target.json")["tokenizer"]
 
 
 # ---------------------------------------------------------------------------------------- candidates

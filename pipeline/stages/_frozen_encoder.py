@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.artifacts.feature_links import FeatureLink
+from pipeline.artifacts.links import Link, read_link, tokens_at
 from pipeline.artifacts.model_folder import BESIDE, ModelFolder
 from pipeline.artifacts.shipped import FrozenEncoder, write_encoder
-from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer_kinds import tokenizer_file_in
 from pipeline.corpus.tokens import read_info
 from pipeline.evaluation.probe import Reading
@@ -33,8 +32,8 @@ def frozen_encoder(
     )
 
 
-def write_beside(folder: Path, settings: ResolvedHeadStart, link: FeatureLink) -> None:
+def write_beside(folder: Path, settings: ResolvedHeadStart, link: Link) -> None:
     """Write into a classifier's folder the encoder whose features stand beside its own."""
-    tokens = Path(link.tokens)
-    found = frozen_encoder(settings, tokens_at(tokens), Path(link.features), Path(link.target_lm))
-    write_encoder(folder / BESIDE, found, tokenizer_file_in(Path(read_link(tokens).tokenizer)))
+    tokens = link["tokens"]
+    found = frozen_encoder(settings, tokens_at(tokens), link["features"], link["target_lm"])
+    write_encoder(folder / BESIDE, found, tokenizer_file_in(read_link(tokens)["tokenizer"]))

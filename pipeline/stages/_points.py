@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
-from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.distributed.session import Session
@@ -239,7 +239,7 @@ def _in_context(place: Place, head_start: ResolvedHeadStart, params: Params, inp
 def prompt_for(params: Params, inputs: Inputs, head_start: str) -> tuple[Prompt, list[list[int]]]:
     """Return what a head start is asked, and the inputs without content. Raises ValueError as `prompt_of`."""
     link = inputs.tokens / head_start / "target.json"
-    tokenizer = load_tokenizer(Path(read_link(link).tokenizer))
+    tokenizer = load_tokenizer(read_link(link)["tokenizer"])
     classes = read_info(inputs.tokens_of(head_start)).label_names or ()
     prompt = prompt_of(params.zero_shot, params.corpus.target.normalise, tokenizer, classes)
     return prompt, without_content(tokenizer, params.corpus.target.normalise)

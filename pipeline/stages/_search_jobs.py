@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pipeline.artifacts.links import tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
-from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import open_shard
 from pipeline.distributed.search import Values
 from pipeline.distributed.settings import Range

@@ -11,11 +11,11 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.text_parts import texts_of
-from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer_kinds import tokenizer_file_in
 from pipeline.corpus.tokens import (
     UNLABELLED,
@@ -108,7 +108,7 @@ def run(
     name = f"{student.name} distilled"
     (outcome,) = sweep.outcomes([Spec(name, identity, read, build, student.family.name)]).values()
     assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
-    tokenizer = tokenizer_file_in(Path(read_link(link).tokenizer))
+    tokenizer = tokenizer_file_in(read_link(link)["tokenizer"])
     build(keys.session({})).export(outcome, out, [tokenizer])
     shutil.rmtree(folder, ignore_errors=True)
     write_judged_and_reference(out, tokens_at(link), documents, labelled, params.run.seed)

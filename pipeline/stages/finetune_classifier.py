@@ -9,9 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from pipeline.artifacts.feature_links import check_content, read_feature_link
+from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder, export_model
-from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
@@ -45,7 +44,7 @@ def run(
         beside=beside,
         headstart=headstart,
     )
-    tokenizer = Path(read_link(tokens).tokenizer)
+    tokenizer = read_link(tokens)["tokenizer"]
     if load_tokenizer(tokenizer).sha256 != made.card.tokenizer_sha256:
         raise ValueError(
             f"{tokens} was encoded with another tokenizer than {tokenizer}: predictions would mean nothing; "
@@ -55,10 +54,10 @@ def run(
     card = replace(made.card, key=session.key)
 
     def further(folder: Path) -> None:
-        if (link := read_feature_link(beside)) is not None:
+        if link := read_link(beside):
             from pipeline.stages._frozen_encoder import write_beside
 
-            write_beside(folder, project.head_starts[link.headstart], link)
+            write_beside(folder, project.head_starts[link["features"].name], link)
 
     export_model(out, model_tensors(done), card, [tokenizer_file_in(tokenizer)], further)
     kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
@@ -94,16 +93,16 @@ def job(
     headstart: str,
 ) -> ClassifierJob:
     params, settings = project.params, project.head_starts[headstart]
-    link = None if beside is None else read_feature_link(beside)
-    found, wanted = link and link.headstart, settings.finetune_classifier.beside
+    link = read_link(beside) if beside else None
+    found, wanted = link["features"].name if link else None, settings.finetune_classifier.beside
     if found != wanted:
         raise ValueError(
             f"{beside} names the features of {found or 'no head start'}, but finetune_classifier.beside of "
-            f"{headstart} is {wanted or 'null'}; run the stage `choose_features` again"
+            f"{headstart} is {wanted or 'null'}; run `dvc repro`"
         )
-    if link is not None:
-        check_content(link)
-        read_link(Path(link.tokens))  # refuses here what the export would
+    if link:
+        link.check()
+        read_link(link["tokens"])  # refuses here what the export would
     starts = {
         "target_lm": ModelFolder.at(target_lm),
         "general_lm": ModelFolder.at(general_lm),
@@ -116,5 +115,5 @@ def job(
         tokens=tokens_at(tokens),
         start=starts[settings.finetune_classifier.start],
         seed=params.run.seed,
-        features=None if link is None else Path(link.features).parent,
+        features=link["features"].parent if link else None,
     )

@@ -6,8 +6,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
-from pipeline.corpus.token_links import read_link, tokens_at
 from pipeline.distributed.session import Session
 from pipeline.project.project import Project
 from pipeline.stages._language_model import fit_and_export
@@ -27,7 +27,7 @@ def run(
     if settings.weights is not None and settings.family.has_word_vectors:
         from pipeline.stages._imported_vectors import coverage
 
-        tokenizer = Path(read_link(tokens).tokenizer)
+        tokenizer = read_link(tokens)["tokenizer"]
         found["coverage"] = asdict(coverage(settings.weights, tokenizer, made.tokens))
     return found
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.corpus.token_links import read_link, tokens_at
+from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.distributed.session import Session
 from pipeline.project.project import Project
 from pipeline.stages._language_model import fit_and_export
@@ -72,7 +72,7 @@ def job(project: Project, *, tokens: Path, headstart: str, out: Path) -> Languag
     else:
         from pipeline.stages._imported_vectors import ImportedVectors
 
-        tokenizer = Path(read_link(tokens).tokenizer).resolve()
+        tokenizer = read_link(tokens)["tokenizer"].resolve()
         start = ImportedVectors(settings.weights.resolve(), tokenizer, made.card)
     start.tensors()  # refuses here what a worker would
     untrained = settings.pretrain_lm.training.model_copy(update={"epochs": 0.0})

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from pipeline.artifacts.links import tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
-from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.evaluation.probe import Reading, pooled_features
 from pipeline.files.atomic import atomic_folder

@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from models.heads import LanguageModel
-from pipeline.corpus.token_links import tokens_at
+from pipeline.artifacts.links import tokens_at
 from pipeline.corpus.tokens import read_info
 from pipeline.distributed.session import Session
 from pipeline.evaluation import scaling_law

@@ -17,20 +17,20 @@ def link_stages(
     parent_id: str,
     stage: str,
     stages: Sequence[str],
-    recipes: Mapping[str, str],
+    records: Mapping[str, str],
     *,
     finished: bool,
 ) -> None:
     """Set the execution's links to the run of each stage.
 
-    A stage that DVC has cached is linked to the newest finished run with the recipe that dvc.lock records,
+    A stage that DVC has cached is linked to the newest finished run with the record that dvc.lock has,
     or to the newest finished run if it records none. Stages after this one may still run: they are linked
     once they have run, or once this one has finished without them.
 
     Args:
         stage: the one that has begun, or ended.
         stages: all of the pipeline, in their order.
-        recipes: those that dvc.lock records, by stage.
+        records: those of dvc.lock, by stage.
         finished: whether `stage` has finished.
     """
     parent = client.get_run(parent_id)
@@ -38,15 +38,15 @@ def link_stages(
     own = {run.data.tags["headstart.stage"]: run for run in reversed(children_of(client, parent))}
     names, own_name = [mlflow_name(name) for name in stages], mlflow_name(stage)
     num_before = names.index(own_name) if own_name in names and not finished else len(names)
-    recipe_of = {mlflow_name(name): recipe for name, recipe in recipes.items()}
+    record_of = {mlflow_name(name): record for name, record in records.items()}
     links: dict[str, Run] = {}
     for name in [*names, *own]:
-        recipe = {"headstart.recipe": recipe_of[name]} if name in recipe_of else {}
+        record = {"headstart.record": record_of[name]} if name in record_of else {}
         if name in own:
             links[name] = own[name]
         elif name in names[:num_before]:
             condition = "attributes.status = 'FINISHED' and "
-            earlier = newest_run(client, experiment, {"headstart.stage": name, **recipe}, condition)
+            earlier = newest_run(client, experiment, {"headstart.stage": name, **record}, condition)
             links |= {name: earlier} if earlier else {}
     tags = {f"headstart.stage.{name}": run.info.run_id for name, run in links.items()}
     tags |= {f"headstart.cached.{name}": "true" for name in links if name not in own}

@@ -44,7 +44,7 @@ class Outcome:
     points: list[tuple[str, int, float]] = field(default_factory=list)  # whole curves: name, step, value
     curves: list[str] = field(default_factory=list)  # files
     stages: list[str] = field(default_factory=list)  # of the pipeline
-    recipes: dict[str, str] = field(default_factory=dict)
+    records: dict[str, str] = field(default_factory=dict)
     headline: dict[str, float | str] = field(default_factory=dict)  # of the execution: numbers and words
 
     @classmethod
@@ -142,7 +142,7 @@ def conclude(mlflow: MlflowClient, uri: str, outcome: Outcome, may_send: MaySend
     if outcome.plan.kind == "stage":
         parent_id = run.data.tags["mlflow.parentRunId"]
         finished = outcome.status == "FINISHED"
-        link_stages(mlflow, parent_id, outcome.plan.name, outcome.stages, outcome.recipes, finished=finished)
+        link_stages(mlflow, parent_id, outcome.plan.name, outcome.stages, outcome.records, finished=finished)
         _log_headline(mlflow, parent_id, outcome)
         plans.settle_parent(mlflow, parent_id)
     return run_id

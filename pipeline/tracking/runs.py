@@ -36,8 +36,8 @@ class StageInfo:
     params: Mapping[str, Any]  # nested; logged once
     inputs: Mapping[str, str] = field(default_factory=dict)  # name -> SHA-256
     key: str | None = None  # identity of a training; None: the run is never resumed
-    recipe: str | None = None  # of this stage, and of those that DVC has run: see `lock_file`
-    recipes: Mapping[str, str] = field(default_factory=dict)
+    record: str | None = None  # of this stage, and of those that DVC has run: see `lock_file`
+    records: Mapping[str, str] = field(default_factory=dict)
     by_force: bool = False  # whether `dvc` was called with --force
     experiment: str = "headstart"
     settings: Mapping[str, Any] = field(default_factory=dict)  # nested; all, for the execution's run
@@ -46,9 +46,9 @@ class StageInfo:
     def forced(self) -> bool:
         """Whether DVC runs this stage because of `--force`, although its output is up to date.
 
-        An equal recipe alone does not say so: DVC also runs a stage whose output was removed or altered.
+        An equal record alone does not say so: DVC also runs a stage whose output was removed or altered.
         """
-        return self.by_force and self.recipe is not None and self.recipes.get(self.name) == self.recipe
+        return self.by_force and self.record is not None and self.records.get(self.name) == self.record
 
     @property
     def name(self) -> str:
@@ -181,7 +181,7 @@ def ensure_open(run: StageRun) -> str:
             deliver_unsent(mlflow, run.uri, run.root, besides=run.plan.id)
             run_id = plans.open_run(mlflow, run.plan)
             run.parent_id = mlflow.get_run(run_id).data.tags["mlflow.parentRunId"]
-            link_stages(mlflow, run.parent_id, run.plan.name, run.stages, run.recipes, finished=False)
+            link_stages(mlflow, run.parent_id, run.plan.name, run.stages, run.records, finished=False)
             run.run_id = run_id
             keep(run.root, run)
     return run.run_id
@@ -207,7 +207,7 @@ def _stage_run(info: StageInfo) -> StageRun:
     tags = {
         "headstart.stage": stage,
         "headstart.key": info.key,
-        "headstart.recipe": info.recipe,
+        "headstart.record": info.record,
         **plans.git_tags(info.root),
         **{f"headstart.data.{name}": digest for name, digest in info.inputs.items()},
     }
@@ -222,7 +222,7 @@ def _stage_run(info: StageInfo) -> StageRun:
         may_have_finished=not info.forced,
     )
     run = StageRun(plan, stores.store_name(uri), root=info.root, uri=uri, info=info)
-    run.stages, run.recipes = list(info.stages), dict(info.recipes)
+    run.stages, run.records = list(info.stages), dict(info.records)
     return run
 
 

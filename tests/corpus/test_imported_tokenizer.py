@@ -20,7 +20,7 @@ from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.corpus.vector_files import Vectors, read_vectors
 from pipeline.corpus.word_vectors import vectors_for
-from pipeline.execution.fingerprints import stage_fingerprint
+from pipeline.execution.recipes import stage_fingerprint
 from pipeline.project.project import Project
 from pipeline.stages import encode, prepare, train_tokenizer
 from pipeline.stages._imported_vectors import coverage
@@ -349,7 +349,8 @@ def test_only_who_imports_one_has_its_code_in_the_fingerprint(tmp_path):
     for name in params.run.headstarts:
         for stage in ("pretrain_lm", "finetune_lm", "finetune_classifier"):
             each = [
-                stage_fingerprint(stage, Project(either), headstart=name) for either in (params, with_one)
+                stage_fingerprint(stage, Project(either), {"headstart": name})
+                for either in (params, with_one)
             ]
             assert each[0] == each[1]
 

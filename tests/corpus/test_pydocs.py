@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.corpus import distributions, pydocs
-from pipeline.execution.fingerprints import stage_fingerprint
+from pipeline.execution.recipes import stage_fingerprint
 from pipeline.project.project import Project
 from pipeline.stages import prepare
 
@@ -175,7 +175,7 @@ def test_the_fingerprint_covers_the_versions_of_listed_packages_alone(site, monk
     params = Project.load(ROOT / "params.yaml")
 
     def text(corpus: str) -> dict[str, str]:
-        found = dict(stage_fingerprint("prepare", params, corpus).text)
+        found = dict(stage_fingerprint("prepare", params, {"corpus": corpus}).text)
         assert found.pop("python")
         return found
 

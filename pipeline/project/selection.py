@@ -1,0 +1,124 @@
+"""What a stage may read of a project: the settings that its description names, and no others.
+
+So the numbers of a stage cannot depend on a setting that its recipe lacks (`pipeline.execution.recipes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
+from typing import Any
+
+from pydantic import BaseModel
+
+from pipeline.project.headstarts import ResolvedHeadStart
+from pipeline.project.project import Project
+from pipeline.project.relations import related
+from pipeline.project.stages import Stage, describe
+from pipeline.training.settings import LanguageModelSettings
+
+_NUMERICAL = ("seed", "precision", "headstarts")  # of `run`; its others say where and how safely to train
+# Of a head start, whichever of its settings a stage reads; weights and a teacher count by their content.
+_WHAT_IT_IS = ("name", "family", "objective", "weights", "teacher")
+
+
+def settings_of(stage: str, project: Project, item: Mapping[str, str]) -> dict[str, Any]:
+    """The settings that make a stage's numbers, as plain values by dotted path.
+
+    A stage that is switched off depends on its switch alone.
+    """
+    described = describe(stage)
+    if _is_on(described, project):
+        return {path: _plain(_at(project, path)) for path in _paths(stage, project, item)}
+    assert described.switch is not None
+    return {described.switch: None}
+
+
+def narrowed(stage: str, project: Project, item: Mapping[str, str]) -> Project:
+    """The project with what a stage may read, and nothing else: looking up more raises AttributeError.
+
+    `varied` still varies the whole.
+    """
+    described, run = describe(stage), type(project.params.run).model_fields
+    operations = [f"run.{name}" for name in run if name not in _NUMERICAL]
+    switched = [described.switch.partition(".")[0]] if described.switch else []
+    on = _is_on(described, project)
+    trees = _tree([*(_paths(stage, project, item) if on else ()), *operations, *described.also, *switched])
+    wanted = trees.pop("headstarts", None) or {}
+    declared: Tree = {"headstarts": None} if "headstarts" in described.also else {}
+    found = copy(project)
+    found.__dict__.update(
+        params=_only(project.params, trees | declared),
+        head_starts={name: _only(project.head_starts[name], each) for name, each in wanted.items()},
+        varied=project.varied,
+    )
+    return found
+
+
+def _is_on(described: Stage, project: Project) -> bool:
+    return described.switch is None or bool(_at(project, described.switch))
+
+
+def _paths(stage: str, project: Project, item: Mapping[str, str]) -> Iterator[str]:
+    """The dotted paths of a stage's settings, with those of the head starts that it is related to."""
+    params = project.params
+    for written in describe(stage).settings:
+        path = written.format(**item, params=params)
+        names = params.run.headstarts if "*" in path else [""]
+        yield from (path.replace("*", name) for name in names)
+    if "headstart" in item:
+        for relation, other in related(project.head_starts[item["headstart"]], stage):
+            yield from (f"headstarts.{other}.{setting}" for setting in relation.settings)
+
+
+def _at(project: Project, path: str) -> Any:
+    """The value at a dotted path; None below one that is None."""
+    first, *rest = path.split(".")
+    found: Any = project.head_starts if first == "headstarts" else getattr(project.params, first)
+    for part in rest:
+        if found is not None:
+            found = found[part] if isinstance(found, Mapping) else getattr(found, part)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    if isinstance(value, LanguageModelSettings):
+        return value.dump()
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    return value
+
+
+Tree = dict[str, "Tree | None"]  # of the parts of dotted paths; None stands for all below
+
+
+def _tree(paths: Iterable[str]) -> Tree:
+    tree: Tree = {}
+    for path in sorted(paths, key=lambda each: each.count(".")):  # what stands for all below it comes first
+        found: Tree | None = tree
+        *parents, last = path.split(".")
+        for part in parents:
+            found = None if found is None else found.setdefault(part, {})
+        if found is not None:
+            found.setdefault(last, None)
+    return tree
+
+
+def _only(value: Any, tree: Tree | None) -> Any:
+    """A copy of settings that has the parts in a tree; the whole where a part of it is computed."""
+    if tree is None or value is None:
+        return value
+    if isinstance(value, Mapping):
+        return {key: _only(value[key], below) for key, below in tree.items() if key in value}
+    if not tree.keys() <= vars(value).keys():
+        return value
+    found = copy(value)
+    kept = {name: _only(getattr(value, name), below) for name, below in tree.items()}
+    if isinstance(value, ResolvedHeadStart):
+        kept |= {name: getattr(value, name) for name in _WHAT_IT_IS}
+    found.__dict__.clear()
+    found.__dict__.update(kept)
+    return found
