@@ -90,9 +90,9 @@ COMMON = ["the", "a", "of", "and", "near", "with", "old", "small", "bright", "un
 
 
 def _code_of_keys() -> dict[str, str]:
-    """Return the fingerprints of the training stages, computed by a new process."""
+    """Return the recipes of the training stages, computed by a new process."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "pipeline", "fingerprint", "--out", folder], check=True,
+        subprocess.run([sys.executable, "-m", "pipeline", "recipes", "--out", folder], check=True,
                        cwd=ROOT, stdout=subprocess.DEVNULL)  # fmt: skip
         return {stage: Path(folder, f"{stage}-{HEAD_START}.json").read_text() for stage in of_kind("trains")}
 

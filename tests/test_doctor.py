@@ -199,7 +199,7 @@ import torch
 from pipeline.corpus.tokens import ShardWriter, TokensInfo, write_info
 from pipeline.doctor.needs import need_of
 from pipeline.artifacts.checkpoint_store import CheckpointStore
-from pipeline.artifacts.feature_links import write_feature_link
+from pipeline.artifacts.links import Link
 from pipeline.distributed.worker import prepare_torch
 from pipeline.execution.lr_find import job_of
 from pipeline.project.project import Project
@@ -222,7 +222,7 @@ write_info(folder, TokensInfo(
 ), np.arange(4000) >= 3300)
 project = Project.load(folder / "params.yaml")
 alone = folder / "beside.json"
-write_feature_link(alone, None)
+Link({}, "").write(alone)
 given = {"tokens": str(folder), "target_lm": "not read", "general_lm": "not read", "out": "not written"}
 given["beside"] = str(alone)
 job = job_of(stage, project, given, sys.argv[3])
@@ -695,9 +695,7 @@ def test_unusable_settings_are_refused(tmp_path, run, message):
 
 @pytest.mark.slow
 def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_path, monkeypatch):
-    from pipeline.execution.choose_features import choose_features
-    from pipeline.execution.choose_tokens import choose_tokens
-
+    from pipeline.artifacts.links import Link
     from pipeline.corpus.word_tokenizer import WordTokenizer
     from tests.test_launch import make_job
 
@@ -711,8 +709,10 @@ def test_inputs_that_do_not_match_are_reported_in_the_words_of_the_stage(tmp_pat
     (data / "tokenizers" / "pieces" / WordTokenizer.FILE).write_bytes(tokenizer.content)
     changes = {"run": {"headstarts": ["ulmfit"]}, "finetune_classifier": {"start": "scratch"}}
     params = typed(Params, overlay(PARAMS, changes), where="test")
-    choose_tokens(params, data / "tokens", data / "tokenizers", Path("weights"), data / "inputs")
-    choose_features(Project(params), *(data / each for each in ("features", "target_lm", "inputs", "beside")))
+    for corpus in ("general", "target"):
+        shards = {"tokens": data / "tokens" / corpus / "pieces", "tokenizer": data / "tokenizers" / "pieces"}
+        Link.to(shards).write(data / "inputs" / "ulmfit" / f"{corpus}.json")
+    Link({}, "").write(data / "beside" / "ulmfit.json")
     found = project.inputs(Project(params), ROOT / "dvc.yaml")
     assert [each.state for each in found] == ["warning", "ok"]
     assert "finetune_classifier@ulmfit would refuse" in found[0].found

@@ -291,27 +291,21 @@ def test_another_family_counts_only_where_it_is_used(source, params):
 
 
 def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_all_it_trains(source, params):
-    other = params.headstarts["ulmfit"].model_copy(update={"family": "other"})
-    run = params.run.model_copy(update={"headstarts": ["ulmfit", "words"]})
-    both = params.model_copy(update={"headstarts": {**params.headstarts, "words": other}, "run": run})
-    (source / "models/other.py").write_text(
-        'from models.family import Family\n\nFAMILY = Family(name="other", objective="guess")\n'
-    )
-    (source / "pipeline/objectives/guess.py").write_text("OBJECTIVE = 1\n")
+    run = params.run.model_copy(update={"headstarts": ["ulmfit", "bert"]})
+    both = Project(params.model_copy(update={"run": run}))
     forget()
     for stage in stages.of_kind("trains"):
-        ulmfit, words = (
-            stage_fingerprint(stage, Project(both), {"headstart": name}).code for name in both.run.headstarts
-        )
-        assert {"models.awd_lstm", "pipeline.objectives.causal"} <= ulmfit.keys() - words.keys()
-        assert {"models.other", "pipeline.objectives.guess"} <= words.keys() - ulmfit.keys()
+        ulmfit, bert = (stage_fingerprint(stage, both, {"headstart": name}).code for name in run.headstarts)
+        assert {"models.awd_lstm", "pipeline.objectives.causal"} <= ulmfit.keys() - bert.keys()
+        assert {"models.bert", "pipeline.objectives.masked"} <= bert.keys() - ulmfit.keys()
         assert ulmfit == stage_fingerprint(stage, Project(params), {"headstart": "ulmfit"}).code
     for stage in (*stages.of_kind("sweeps"), "evaluate"):
-        found = stage_fingerprint(stage, Project(both)).code.keys()
-        assert {"models.awd_lstm", "models.other", "pipeline.objectives.guess"} <= found, stage
-    assert trials_digest("awd_lstm") != trials_digest("other")
+        found = stage_fingerprint(stage, both).code.keys()
+        assert {"models.awd_lstm", "models.bert", "pipeline.objectives.masked"} <= found, stage
+    assert trials_digest("awd_lstm") != trials_digest("bert")
     before = trials_digest("awd_lstm")
-    (source / "pipeline/objectives/guess.py").write_text("OBJECTIVE = 2\n")
+    with (source / "pipeline/objectives/masked.py").open("a", encoding="utf-8") as file:
+        file.write("\n\nANOTHER = 2\n")
     forget()
     assert trials_digest("awd_lstm") == before
 
@@ -395,11 +389,12 @@ def test_text_of_listed_packages_counts_where_it_is_the_corpus(params):
 
 def test_a_file_that_says_the_same_is_left_alone(params, tmp_path):
     written = write_recipes(Project(params), tmp_path)
-    by_head_start = {stage for stage in stages.names() if "headstart" in stages.arguments(stage)}
-    assert by_head_start >= set(stages.of_kind("trains"))
-    wanted = {"prepare-general", "prepare-target"}
-    wanted |= {f"{stage}-{name}" for stage in by_head_start for name in params.run.headstarts}
-    assert {file.stem for file in written} == wanted | set(stages.names()) - by_head_start - {"prepare"}
+    items = {"corpus": ["general", "target"], "tokenizer": list(params.tokenizers),
+             "headstart": params.run.headstarts}  # fmt: skip
+    wanted = {"choose_tokens", "choose_features"}
+    for stage, described in stages.STAGES.items():
+        wanted |= {f"{stage}-{name}" for name in items[described.item]} if described.item else {stage}
+    assert {file.stem for file in written} == wanted
     stamps = {file: file.stat().st_mtime_ns for file in written}
     assert write_recipes(Project(params), tmp_path) == []
     assert {file: file.stat().st_mtime_ns for file in written} == stamps

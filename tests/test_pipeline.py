@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from pipeline.project.headstarts import space_of
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml, typed
-from pipeline.training.settings import HeadStart
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = stages.names()
@@ -273,15 +271,6 @@ def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def sections_of(stage: str) -> tuple[str, ...]:
-    return stages.describe(stage).sections
-
-
-def test_where_a_run_takes_place_does_not_make_it_another():
-    may_differ = {"run.seed", "run.precision", "run.headstarts"}
-    assert {path for stage in STAGES for path in sections_of(stage) if path.startswith("run")} == may_differ
-
-
 def test_dvc_knows_every_stage():
     assert sorted(DVC) == sorted(["recipes", "choose_tokens", "choose_features", *STAGES])
 
@@ -302,100 +291,20 @@ def _plain(path: str) -> str:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_depends_on_its_fingerprint_and_on_no_code(stage):
+def test_a_stage_depends_on_its_recipe_and_on_no_setting_or_code(stage):
     (file,) = [dep for dep in DVC[stage]["deps"] if dep.startswith("reports/recipes/")]
     assert f"--recipe {file}" in DVC[stage]["cmd"]
-    assert Path(file).name in {
-        f"{stage}.json",
-        *(f"{stage}-${{item.{item}}}.json" for item in ("corpus", "headstart")),
-    }
+    item = stages.describe(stage).item
+    assert Path(file).name == (f"{stage}-${{item.{item}}}.json" if item else f"{stage}.json")
+    assert "params" not in DVC[stage]
     code = {dep for dep in DVC[stage]["deps"] if dep.split("/")[0] in ("pipeline", "models")}
     wording = {"pipeline/report", "pipeline/figures", "pipeline/settings/arm.py"}
     assert code == (wording if stage == "report" else set())
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_the_params_of_dvc_are_the_sections_of_the_stage(stage):
-    wanted = [re.sub(r"\{(\w+)\}", r"${item.\1}", section) for section in sections_of(stage)]
-    assert sorted(DVC[stage].get("params", [])) == sorted(wanted)
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_reads_no_setting_beyond_its_sections(stage):
-    """But `run`, handed on whole: only its seed and precision may change a result, so they must be listed."""
-    sections = sections_of(stage)
-    tree = tree_of(ROOT / f"pipeline/stages/{stage}.py")
-    chains = set(settings_read(tree)) - CHANGES_NO_RESULT
-    assert chains or not sections
-    for chain in chains:
-        if chain == "run":
-            assert {"run.seed", "run.precision"} <= set(sections)
-        else:
-            assert any(chain == each or chain.startswith(each + ".") for each in sections), chain
-
-
-LAID_OVER = HeadStart.model_fields.keys() & Params.model_fields.keys()  # sections that head starts change
-CHANGES_NO_RESULT = {"tokenizers.{tokenizer.name}.threads"}
-METHODS = {
-    node.name: node
-    for node in ast.walk(tree_of(ROOT / "pipeline/project/params.py"))
-    if isinstance(node, ast.FunctionDef) and [each.arg for each in node.args.args[:1]] == ["self"]
-}
-
-
-def settings_read(tree: ast.AST, params: str = "params") -> Iterator[str]:
-    """Dotted paths read of `params`, each as long as it goes; `params.x[y]` and `getattr` as `x.{y}`.
-
-    A method reads what is read in it, and `project.head_starts[x]` the settings that are taken from it with
-    the section that those are laid over.
-    """
-    resolved: dict[str, str] = {}  # name of the result -> of the head start
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign):
-            for target, value in _assigned(node.targets[0], node.value):
-                if isinstance(value, ast.Subscript) and ast.unparse(value.value) == "project.head_starts":
-                    resolved[ast.unparse(target)] = ast.unparse(value.slice)
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute | ast.Subscript)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr":
-            owner, *path = _path(node.args[0])
-            if owner == params and path:
-                inner.add(id(node.args[0]))
-                yield f"{'.'.join(path)}.{{{ast.unparse(node.args[1])}}}"
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Attribute | ast.Subscript) or id(node) in inner:
-            continue
-        owner, *path = _path(node)
-        if owner == params and path and path[0] in METHODS:
-            yield from settings_read(METHODS[path[0]], "self")
-        elif owner == params and path and path[0] not in ("model_dump", "model_copy"):
-            yield ".".join(path)
-        elif owner in resolved:
-            key = f"headstarts.{{{resolved[owner]}}}"
-            if path[0] == "model":
-                yield from (f"{key}.family", f"{key}.config")
-            elif path[0] in LAID_OVER:
-                yield f"{key}.{path[0]}"
-                # A section that is itself settings is read by key.
-                yield ".".join(path) if path[0] == "finetune_classifier" else path[0]
-
-
-def _assigned(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        return list(zip(target.elts, value.elts, strict=True))
-    return [(target, value)]
-
-
-def _path(node: ast.AST) -> list[str]:
-    """`a.b[c].d` -> a, b, {c}, d; empty where it begins with something else than a name.
-
-    `project.params` is `params`.
-    """
-    if isinstance(node, ast.Attribute):
-        return ["params"] if ast.unparse(node) == "project.params" else [*_path(node.value), node.attr]
-    if isinstance(node, ast.Subscript):
-        return [*_path(node.value), f"{{{ast.unparse(node.slice)}}}"]
-    return [node.id] if isinstance(node, ast.Name) else [""]
+def test_the_recipes_alone_watch_the_settings_and_all_of_them():
+    assert DVC["recipes"]["params"] == [{"params.yaml": None}]
+    assert not [stage for stage in DVC if stage != "recipes" and "params" in DVC[stage]]
 
 
 def test_every_stage_is_a_file_and_is_described():
@@ -434,7 +343,7 @@ def test_dvc_writes_the_outputs_of_the_stage_and_not_its_inputs(stage):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_command_of_dvc_has_the_flags_of_the_stage(stage):
-    wanted = {*stages.arguments(stage), "metrics", "recipes"}
+    wanted = {*stages.arguments(stage), "metrics", "recipe"}
     if stages.describe(stage).kind == "trains":
         wanted.add("curve")
     command = DVC[stage]["cmd"].split()

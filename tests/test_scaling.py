@@ -14,7 +14,7 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from models.heads import LanguageModel
-from pipeline.artifacts.links import TokenLink
+from pipeline.artifacts.links import Link
 from pipeline.corpus.tokens import read_info
 from pipeline.distributed.session import Session
 from pipeline.evaluation import scaling_law
@@ -223,9 +223,7 @@ class Pretended:
 
 def scaled(folder: Path, **changes: Any) -> ScalingFigures | NoTrials:
     tokens = write_tokens(folder / "shards")
-    link = TokenLink(str(tokens), "unused", "abc")
-    (folder / "tokens/gpt").mkdir(parents=True)
-    (folder / "tokens/gpt/general.json").write_text(link.to_json(), encoding="utf-8")
+    Link({"tokens": str(tokens)}, "abc").write(folder / "tokens/gpt/general.json")
     settings = {
         "headstart": "gpt",
         "sizes": {

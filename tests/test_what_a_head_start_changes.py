@@ -103,16 +103,14 @@ def test_what_was_recorded_is_up_to_date(recorded):
     assert json.loads(dvc(recorded, "status", "--json")) == {}
 
 
-def test_headstart_use_tells_dvc_at_once_what_the_settings_change(recorded):
-    """Of a rate of one classifier: its training, and the curve, whose classifiers it is a layer of."""
-    before = (recorded / "params.yaml").read_bytes()
-    rate = "headstarts: {ulmfit: {finetune_classifier: {optimizer: {lr: 0.03}}}}\n"
-    (recorded / "mine.yaml").write_text(rate, encoding="utf-8")
-    headstart(recorded, "use", "mine.yaml")
-    changed = set(json.loads(dvc(recorded, "status", "--json")))
-    (recorded / "params.yaml").write_bytes(before)
-    headstart(recorded, "recipes", "--out", "reports/recipes")
-    assert changed == {"recipes", "finetune_classifier@ulmfit", "sample_efficiency"}
+def test_headstart_use_tells_dvc_at_once_what_the_settings_change(recorded, tmp_path):
+    """Of an epoch more of one classifier: its training. The report says from then on that it is stale."""
+    project = shutil.copytree(recorded, tmp_path / "project")
+    epochs = "headstarts: {ulmfit: {finetune_classifier: {epochs: 1.5}}}\n"
+    (project / "mine.yaml").write_text(epochs, encoding="utf-8")
+    headstart(project, "use", "mine.yaml")
+    changed = set(json.loads(dvc(project, "status", "--json")))
+    assert changed == {"recipes", "finetune_classifier@ulmfit", "report"}
 
 
 @pytest.mark.parametrize(
@@ -120,8 +118,7 @@ def test_headstart_use_tells_dvc_at_once_what_the_settings_change(recorded):
     [
         ({"pretrain_lm": {"epochs": 9.0}}, {"pretrain_lm"}, {"sample_efficiency"}),
         ({"finetune_lm": {"epochs": 9.0}}, {"finetune_lm"}, {"sample_efficiency"}),
-        ({"finetune_classifier": {"epochs": 9.0}, "few_labels": {"epochs": 9.0}},
-         {"finetune_classifier"}, {"sample_efficiency"}),
+        ({"finetune_classifier": {"head_hidden": 9}}, {"finetune_classifier"}, {"sample_efficiency"}),
         ({"finetune_classifier": {"max_tokens": 99}},
          {"read_features", "finetune_classifier"}, {"evaluate", "sample_efficiency"}),
         ({"probe": {"layers": "all"}}, {"read_features"}, {"evaluate"}),

@@ -35,6 +35,10 @@ class Link:
     def __bool__(self) -> bool:
         return bool(self.paths)
 
+    def write(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
     def check(self) -> None:
         """Raise ValueError if what it names is gone, or has other content than when it was written."""
         if _hash_of(map(Path, self.paths.values())) != self.sha256:
@@ -61,9 +65,7 @@ def write_links(recipe: Path, folders: Mapping[str, Path], out: Path) -> None:
     with atomic_folder(out) as folder:
         for name, named in _read(recipe).items():
             link = Link.to({role: folders[role] / path for role, path in named.items()})
-            file = folder / f"{name}.json"
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(json.dumps(asdict(link), indent=1) + "\n", encoding="utf-8")
+            link.write(folder / f"{name}.json")
 
 
 def read_link(file: Path) -> Link:

@@ -12,7 +12,6 @@ from pipeline.project.plots_page import write_plots_page
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CODE_DEPS = """\
-    deps:
       - models
       - pipeline
       - requirements.lock  # says which packages are installed
@@ -22,7 +21,7 @@ _REPORT_DEPS = """\
       - pipeline/figures  # which spell themselves
       - pipeline/settings/arm.py
 """
-_ALWAYS = "    always_changed: true  # it looks at the installed code and packages each time, in a second\n"
+_ALWAYS = "    always_changed: true  # it looks at the installed code and packages each time, in seconds\n"
 _IGNORED = "/data/\n/.headstart/\n/dvc_plots/\n/reports/lr_find/\n"
 _DVC_IGNORED = "/config.local\n/plots.html\n/tmp\n/cache\n"
 _MINE = """\
