@@ -4,9 +4,8 @@ Only head starts with a `teacher` load it, and only theirs have it in their fing
 
 A student reads the folder of its teacher beside its own. DVC does not know of it: in a stage that runs for
 each head start, it cannot look up another one to depend on. What takes its place: `run.headstarts` names the
-teacher first, and DVC runs a stage's items in that order; `choose_tokens` writes a hash of the teacher's
-settings into the link that the student's stages depend on; their fingerprints have the teacher's code; and
-the key of a run has the content of the teacher's folder.
+teacher first, and DVC runs a stage's items in that order; the recipe of the student's stage holds that of the
+teacher's; and the key of a run has the content of the teacher's folder.
 """
 
 from __future__ import annotations
