@@ -54,6 +54,7 @@ def test_the_project_itself_stays_whole(project):
 @pytest.mark.parametrize("stage", [name for name in stages.names() if stages.describe(name).switch])
 def test_a_stage_that_is_switched_off_depends_on_nothing_else(project, stage):
     switch = stages.describe(stage).switch
+    assert switch is not None
     assert settings_of(stage, project, {}) == {switch: None}
     section = switch.partition(".")[0]
     assert getattr(narrowed(stage, project, {}).params, section) == getattr(project.params, section)
