@@ -27,6 +27,7 @@ from pipeline.files.manifest import content_hash
 from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
 from pipeline.identity.key import run_key
 from pipeline.project import stages
+from pipeline.project.checks import check
 from pipeline.project.project import Project
 from pipeline.project.relations import code_of, related
 from pipeline.project.selection import settings_of
@@ -89,8 +90,9 @@ def write_recipes(project: Project, out: Path) -> list[Path]:
     Returns those that changed. A file that would say the same is not written again. One of a head start that
     is no longer trained is removed.
 
-    Raises ValueError as `recipe_of` does, and for a head start that learns from a corpus that there is not.
+    Raises ValueError for settings that a stage would refuse, after hours perhaps, and as `recipe_of` does.
     """
+    check(project)
     wanted, changed = {out / f"{name}.json": text for name, text in recipes_of(project).items()}, []
     for file, text in wanted.items():
         if not file.exists() or file.read_text(encoding="utf-8") != text:
@@ -131,23 +133,12 @@ def _links(project: Project) -> dict[str, dict[str, dict[str, str]]]:
     tokens, features = {}, {}
     for head_start in project.trained:
         name, tokenizer = head_start.name, head_start.tokenizer
-        for link, corpus in (("general", _pretrains_on(project, name)), ("target", "target")):
+        for link, corpus in (("general", head_start.objective.corpus), ("target", "target")):
             tokens[f"{name}/{link}"] = {"tokens": f"{corpus}/{tokenizer}", "tokenizer": tokenizer}
         beside = head_start.finetune_classifier.beside
         read = {} if beside is None else {"features": beside, "target_lm": beside}
         features[name] = read | ({"tokens": f"{beside}/target.json"} if read else {})
     return {"choose_tokens": tokens, "choose_features": features}
-
-
-def _pretrains_on(project: Project, name: str) -> str:
-    """The corpus that `pretrain_lm` reads. Raises ValueError if there is none of that name."""
-    corpus = project.head_starts[name].objective.corpus
-    if corpus not in project.params.corpus.names:
-        raise ValueError(
-            f"the head start {name} learns from corpus.{corpus}, which params.yaml does not have; set it, as "
-            "the preset cove does, or leave the head start out of run.headstarts"
-        )
-    return corpus
 
 
 # ---------------------------------------------------------------------------------------- relations

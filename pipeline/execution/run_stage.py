@@ -76,7 +76,7 @@ def run_stage(
     if is_passed_over(stage, settings):
         _write_without_labels(stage, metrics, curve, arguments)
         return
-    if stage == "prepare" or kind == "sweeps":  # refuse now what would be refused after hours
+    if recipe is None and kind == "sweeps":  # by hand, so `recipes` has not
         from pipeline.project.checks import check
 
         check(project)
