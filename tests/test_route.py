@@ -141,12 +141,13 @@ def test_every_stage_leaves_sound_figures(project):
     assert set(evaluation["candidates"]) == {*single, "bidirectional", "blend"}
     assert evaluation["shipped"] in evaluation["candidates"]
     assert evaluation["version"] == VERSION
-    assert evaluation["error"] == evaluation["candidates"][evaluation["shipped"]]["error"]
+    scores = evaluation["scores"]
+    assert scores == evaluation["candidates"][evaluation["shipped"]]["scores"]
     for candidate in evaluation["candidates"].values():
         assert candidate["parts"].keys() <= set(single)
         assert sum(candidate["parts"].values()) == pytest.approx(1)
-    error = evaluation["error"]
-    assert evaluation["accuracy"]["value"] + error["value"] == pytest.approx(1)
+    error = scores["error"]
+    assert scores["accuracy"]["value"] + error["value"] == pytest.approx(1)
     assert error["low"] <= error["value"] <= error["high"]
     # Topics are told by their words: better than the majority class, or nothing was learnt.
     assert error["value"] < evaluation["baselines"]["majority_class"]["error"] - 0.2
@@ -163,7 +164,9 @@ def test_dvc_shows_metrics_and_plots(project):
     (files,) = (each["data"] for each in json.loads(done.stdout).values())
     assert files.keys() == {"reports/headline.json"}
     headline = files["reports/headline.json"]["data"]
-    assert headline["test_error"] == pytest.approx(metrics(project, "evaluate")["error"]["value"], abs=1e-4)
+    assert headline["test_error"] == pytest.approx(
+        metrics(project, "evaluate")["scores"]["error"]["value"], abs=1e-4
+    )
     assert len(headline) <= 16
     assert "failed" not in done.stderr
     page = command(project, "dvc", "plots", "show", "--json").stdout

@@ -37,7 +37,7 @@ def test_a_stage_whose_dvc_is_killed_before_it_holds_its_run_is_an_orphan_all_th
 
     def run(settings, session):
         found.append(holder_of(open_storage(session.folder)))
-        return {}
+        return language_model()
 
     def killed_meanwhile(*anything: object) -> None:
         dvc.kill()
@@ -63,6 +63,7 @@ import sys, time
 from pathlib import Path
 import psutil
 from pipeline.execution import run_stage
+from tests.figures import language_model
 print("begun", flush=True)
 while not Path(sys.argv[1]).exists():
     time.sleep(0.02)

@@ -117,9 +117,7 @@ def strategies_that_help(study: ChoosingStudy) -> list[str]:
 
 def cut_shares(figures: Figures) -> dict[str, float]:
     """The share of training documents that a head start truncates, where it is a hundredth or more."""
-    shares = {
-        name: figures[f"finetune_classifier-{name}"].get("cut_share", 0.0) for name in figures.head_starts
-    }
+    shares = {name: each.cut_share for name, each in figures.classifiers.items()}
     return {name: share for name, share in shares.items() if share >= _WORTH_SAYING}
 
 

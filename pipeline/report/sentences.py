@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.figures.classifiers import Rival
-from pipeline.figures.estimates import Spent
+from pipeline.figures.cost import Spent
 from pipeline.figures.label_curve import ByArm, ByCount
 from pipeline.figures.predictions import Attention
 from pipeline.figures.studies import ChoosingStudy
 from pipeline.report import findings
-from pipeline.report.figures import TRAININGS, Figures, beside, name_of
+from pipeline.report.figures import TRAININGS, Figures, name_of
 from pipeline.report.figures import in_context as in_context_rows
 from pipeline.settings.arm import TFIDF, Arm, Use
 
@@ -34,10 +34,10 @@ def key_figures(figures: Figures) -> list[str]:
 
 def _coverage(figures: Figures) -> list[str]:
     """How much of the target text imported vectors know."""
-    found = {name: figures[f"finetune_lm-{name}"].get("coverage") for name in figures.head_starts}
+    found = {name: each.finetune_lm.coverage for name, each in figures.trained.items()}
     return [
-        f"{name} was imported: {each['share_of_words']:.1%} of the vocabulary and "
-        f"{each['share_of_running_words']:.1%} of the running words of the target text have a vector."
+        f"{name} was imported: {each.share_of_words:.1%} of the vocabulary and "
+        f"{each.share_of_running_words:.1%} of the running words of the target text have a vector."
         for name, each in found.items()
         if each is not None
     ]
@@ -81,8 +81,8 @@ def _points_more(rival: Rival) -> str:
 def _error(figures: Figures) -> str:
     found = figures.evaluate
     said = (
-        f"The classifier that ships, {name_of(found.shipped)}, gets {found.error.value:.1%} of "
-        f"{found.num_documents:,} held-out documents wrong ({found.error.interval:.1%})."
+        f"The classifier that ships, {name_of(found.shipped)}, gets {found.scores.error.value:.1%} of "
+        f"{found.num_documents:,} held-out documents wrong ({found.scores.error.interval:.1%})."
     )
     tfidf = found.baselines.tfidf
     if tfidf is None or found.shipped == TFIDF:
@@ -123,16 +123,11 @@ def labels_needed(count: int) -> str:
 
 def _cost(figures: Figures) -> list[str]:
     parts, total = [], 0.0
-    for name in figures.head_starts:
-        trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS]
-        if not all("seconds" in training for training in trainings):
-            continue
-        seconds = [float(training["seconds"]) for training in trainings]
-        said = ", ".join(f"{stage} {each / 60:.1f}" for stage, each in zip(TRAININGS, seconds, strict=True))
-        parts.append(f"{name} {sum(seconds) / 60:.1f} minutes ({said})")
-        total += sum(seconds)
-    if not parts:
-        return []
+    for name, trained in figures.trained.items():
+        seconds = {stage: trained.costs[stage].seconds for stage in TRAININGS}
+        said = ", ".join(f"{stage} {each / 60:.1f}" for stage, each in seconds.items())
+        parts.append(f"{name} {sum(seconds.values()) / 60:.1f} minutes ({said})")
+        total += sum(seconds.values())
     said = f"Training took {total / 60:.1f} minutes: {'; '.join(parts)}"
     tfidf = figures.evaluate.tfidf
     if tfidf is not None and tfidf.cost is not None:
@@ -147,7 +142,7 @@ def distilled(figures: Figures) -> str:
     assert found is not None
     teacher, student = found.teacher, found.distilled
     faster = student.documents_per_second / teacher.documents_per_second
-    kept = student.accuracy.value / teacher.accuracy.value
+    kept = student.scores.accuracy.value / teacher.scores.accuracy.value
     return (
         f"The classifier of {found.student} learned from what ships on {found.num_taught:,} documents, "
         f"{found.num_labels:,} of them labelled. It keeps {kept:.1%} of its accuracy and agrees with it on "
@@ -159,12 +154,12 @@ def distilled(figures: Figures) -> str:
 
 def taught(figures: Figures) -> list[str]:
     """Name the head starts that had a teacher, and the part of each that began as it."""
-    lessons = {name: figures[f"pretrain_lm-{name}"].get("teacher") for name in figures.head_starts}
+    teachers = {name: each.pretrain_lm.teacher for name, each in figures.trained.items()}
     return [
-        f"The language models of {name} learned from those of {lesson['headstart']}; "
-        f"{lesson['begun_share']:.0%} of its numbers began as its teacher's."
-        for name, lesson in lessons.items()
-        if lesson is not None
+        f"The language models of {name} learned from those of {teacher.headstart}; "
+        f"{teacher.begun_share:.0%} of its numbers began as its teacher's."
+        for name, teacher in teachers.items()
+        if teacher is not None
     ]
 
 
@@ -333,13 +328,12 @@ def never_predicted(figures: Figures) -> list[str]:
 
 def classifier_restarts(figures: Figures) -> list[str]:
     """The head starts whose classifier began anew, and whose never took off; empty without any."""
-    trainings = {name: figures[f"finetune_classifier-{name}"] for name in figures.head_starts}
     began = [
-        f"{name} ({'once' if each['restarts'] == 1 else str(each['restarts']) + ' times'})"
-        for name, each in trainings.items()
-        if each["restarts"]
+        f"{name} ({'once' if each.restarts == 1 else f'{each.restarts} times'})"
+        for name, each in figures.classifiers.items()
+        if each.restarts
     ]
-    never = [name for name, each in trainings.items() if not each["took_off"]]
+    never = [name for name, each in figures.classifiers.items() if not each.took_off]
     said = []
     if began:
         said.append(
@@ -383,23 +377,22 @@ def attention(found: Attention) -> str:
 
 def mixes(figures: Figures) -> list[str]:
     """How each classifier that mixes layers weighs them."""
-    found = {name: figures[f"finetune_classifier-{name}"].get("mix") for name in figures.head_starts}
     return [
         f"The classifier of {name} learned to mix its layers, from the lowest, by "
-        f"{listed([f'{weight:.2f}' for weight in mix['weights']])}, times {mix['factor']:.2f}."
-        for name, mix in found.items()
-        if mix is not None
+        f"{listed([f'{weight:.2f}' for weight in each.mix.weights])}, times {each.mix.factor:.2f}."
+        for name, each in figures.classifiers.items()
+        if each.mix is not None
     ]
 
 
 def features_beside(figures: Figures, classifiers: Iterable[str]) -> list[str]:
     """Name those of these classifiers that read features of another head start."""
-    found = {name: beside(figures, name) for name in classifiers}
+    found = {name: figures.classifiers.get(name) for name in classifiers}
     return [
-        f"The classifier of {name} also reads the frozen features of {other}, which stay as they are where "
-        "words are said to have moved its answer."
-        for name, other in found.items()
-        if other is not None
+        f"The classifier of {name} also reads the frozen features of {each.beside}, which stay as they are "
+        "where words are said to have moved its answer."
+        for name, each in found.items()
+        if each is not None and each.beside is not None
     ]
 
 
@@ -435,15 +428,15 @@ def bands(figures: Figures) -> str:
 
 def leakage(figures: Figures) -> str:
     """One paragraph."""
-    found = figures["find_leaks"]
-    if not found["num_leaked"]:
-        return f"None of {found['num_test_documents']:,}."
+    found = figures.leaks
+    if not found.num_leaked:
+        return f"None of {found.num_test_documents:,}."
     where = ", ".join(
-        f"{name} {each['num_leaked']:,}" for name, each in found["sources"].items() if each["num_leaked"]
+        f"{name} {each.num_leaked:,}" for name, each in found.sources.items() if each.num_leaked
     )
     said = (
-        f"{found['num_leaked']:,} of {found['num_test_documents']:,} ({found['share']:.1%}), "
-        f"{found['num_exact']:,} word for word, {found['num_near']:,} nearly ({where})."
+        f"{found.num_leaked:,} of {found.num_test_documents:,} ({found.share:.1%}), "
+        f"{found.num_exact:,} word for word, {found.num_near:,} nearly ({where})."
     )
     if not figures.has_labels:  # there is no error to judge
         return said
@@ -462,10 +455,10 @@ def shown_label(name: str) -> str:
 
 def remarks(figures: Figures) -> list[str]:
     """What to know of the labelled data; empty if there is nothing."""
-    found = list(figures["prepare-target"].get("remarks", ()))
-    skipped = figures["prepare-target"]["skipped"]
-    rows = [f"{count:,} ({reason.replace('_', ' ')})" for reason, count in skipped.items() if count]
-    if rows and figures["prepare-target"].get("num_classes"):
+    target = figures.prepared["target"]
+    found = list(target.remarks)
+    rows = [f"{count:,} ({reason.replace('_', ' ')})" for reason, count in target.skipped.items() if count]
+    if rows and target.num_classes:
         found.append(f"rows left out: {', '.join(rows)}")
     return [f"About the data: {'; '.join(found)}."] if found else []
 
@@ -473,21 +466,24 @@ def remarks(figures: Figures) -> list[str]:
 def left_out(figures: Figures) -> str:
     """The rows that `prepare` left out and repaired, and what it remarked."""
 
-    def rows(what: str) -> str:
+    def rows(by_corpus: Mapping[str, Mapping[str, int]]) -> str:
         found = [
             f"{corpus}: {count:,} ({reason.replace('_', ' ')})"
-            for corpus in figures.corpora
-            for reason, count in figures[f"prepare-{corpus}"][what].items()
+            for corpus, by_reason in by_corpus.items()
+            for reason, count in by_reason.items()
             if count
         ]
         return "; ".join(found) or "nothing"
 
+    prepared = figures.prepared
+    skipped = rows({corpus: each.skipped for corpus, each in prepared.items()})
+    repaired = rows({corpus: each.repaired for corpus, each in prepared.items()})
     remarks = [
         f" {corpus[0].upper()}{corpus[1:]}: {remark}."
-        for corpus in figures.corpora
-        for remark in figures[f"prepare-{corpus}"].get("remarks", ())
+        for corpus, each in prepared.items()
+        for remark in each.remarks
     ]
-    return f"Rows left out: {rows('skipped')}. Repaired: {rows('repaired')}.{''.join(remarks)}"
+    return f"Rows left out: {skipped}. Repaired: {repaired}.{''.join(remarks)}"
 
 
 def search(figures: Figures) -> str:

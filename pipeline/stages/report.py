@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+from pipeline.figures.report import ReportFigures
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.project import Project
 from pipeline.report import markdown
@@ -33,7 +33,7 @@ def run(
     headline: Path,
     card: Path,
     provenance: Provenance,
-) -> dict[str, Any]:
+) -> ReportFigures:
     """Write the page to `out`, Markdown to `summary`, PNGs into `pictures`, the main figures to `headline`.
 
     The model card goes to `card`.
@@ -56,4 +56,4 @@ def run(
         model_card(found, params.card, provenance) if found.has_labels else "Nothing ships without labels.\n"
     )
     atomic_write_text(card, about)
-    return {"num_pictures": len(drawn)}
+    return ReportFigures(num_pictures=len(drawn))
