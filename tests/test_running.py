@@ -17,6 +17,7 @@ from pipeline.execution import run_stage as running
 from pipeline.storage.address import open_storage
 from pipeline.storage.lease import Holder, holder_of
 from pipeline.tracking import StageInfo
+from tests.figures import language_model
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -63,7 +64,6 @@ import sys, time
 from pathlib import Path
 import psutil
 from pipeline.execution import run_stage
-from tests.figures import language_model
 print("begun", flush=True)
 while not Path(sys.argv[1]).exists():
     time.sleep(0.02)
