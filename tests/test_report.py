@@ -41,6 +41,7 @@ from pipeline.figures.scaling import (
     ScalingRun,
     SizeLoss,
 )
+from pipeline.figures.studies import Anatomy, Example, LayerAnatomy, LayerProbe, Point
 from pipeline.figures.sweeps import Ablation, AblationFigures, BestTrial, NoTrials, SearchFigures, SearchTrial
 from pipeline.figures.trainings import Coverage, Measure, Mix
 from pipeline.report import charts, findings, markdown, sentences, tables, trust
@@ -54,6 +55,12 @@ from pipeline.report.model_card import model_card
 from pipeline.report.provenance import Provenance
 from pipeline.report.section import Link
 from pipeline.report.sections import runs
+from pipeline.report.sections.studies import alignments
+from pipeline.report.sections.studies.alignments import Alignment, Translation
+from pipeline.report.sections.studies.anatomy import AnatomyStudy
+from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulLabel, DoubtfulTrial
+from pipeline.report.sections.studies.exported_forms import Form, Int8Forms
+from pipeline.report.sections.studies.layers import Layers
 from pipeline.report.verdict import verdict
 from pipeline.settings.arm import TFIDF, Arm
 from tests.figures import (
@@ -316,21 +323,22 @@ def test_a_head_start_without_bits_per_byte_is_shown_by_its_own_measure(figures)
     assert "vectors, finetune_classifier: learning rate of each layer group" in html
 
 
-def layers_study(key: str) -> dict[str, Any]:
+def layers_study(key: str) -> Layers:
     rows = [
-        {"name": name, "layers": layers, "combine": "concat", "error": error, "standard_error": 0.01,
-         "log_loss": 1.0, "weights": weights}
+        LayerProbe(name=name, layers=layers, combine="concat", error=error, standard_error=0.01, log_loss=1.0,
+                   weights=weights)
         for name, layers, error, weights in (("0", [0], 0.5, None), ("1", [1], 0.25, None),
                                              ("a mean", [0, 1], 0.24, [0.2, 0.8]))
     ]  # fmt: skip
-    study = {"headstart": "ulmfit", "key": key, "num_labels": 500, "num_judged": 2000, "rows": rows}
-    return {"layers-ulmfit": study}
+    return Layers(
+        headstart="ulmfit", stage="finetune_lm", key=key, num_labels=500, num_judged=2000, rows=rows
+    )
 
 
 def test_layers_are_on_the_page_if_they_are_of_its_models(figures):
     figures = with_training(figures, "finetune_lm", "ulmfit", key="abc")
     shown, stale = (
-        page(dataclasses.replace(figures, studies=layers_study(key)), Provenance({}, {}, []))
+        page(dataclasses.replace(figures, studies=[layers_study(key)]), Provenance({}, {}, []))
         for key in ("abc", "of an earlier training")
     )
     assert 'id="layers"' in shown
@@ -339,44 +347,48 @@ def test_layers_are_on_the_page_if_they_are_of_its_models(figures):
     assert 'id="layers"' not in stale
 
 
-def anatomy_study(key: str) -> dict[str, Any]:
+def anatomy_study(key: str) -> AnatomyStudy:
     layers = [
-        {
-            "layer": layer,
-            "self_similarity": 0.9 - 0.2 * layer,
-            "self_similarity_error": 0.01,
-            "sentence_similarity": 0.8,
-            "sentence_similarity_error": 0.01,
-            "cosine_baseline": 0.25,
-            "explained": 0.75,
-            "explained_error": 0.02,
-            "explained_baseline": 0.5,
-        }
+        LayerAnatomy(
+            layer=layer,
+            self_similarity=0.9 - 0.2 * layer,
+            self_similarity_error=0.01,
+            sentence_similarity=0.8,
+            sentence_similarity_error=0.01,
+            cosine_baseline=0.25,
+            explained=0.75,
+            explained_error=0.02,
+            explained_baseline=0.5,
+        )
         for layer in range(2)
     ]
     points = [
-        {"x": 0.1, "y": 0.2, "group": group, "before": "at the <b>", "word": "bank", "after": f" of {group}"}
+        Point(x=0.1, y=0.2, group=group, before="at the <b>", word="bank", after=f" of {group}")
         for group in (0, 0, 1)
     ]
-    example = {"word": "bank", "layer": 1, "within": 0.75, "between": 0.25, "points": points}
-    study = {"headstart": "ulmfit", "key": key, "layers": layers, "num_words": 300, "num_sentences": 1234}
-    return {"anatomy-ulmfit": study | {"num_documents": 2000, "examples": [example]}}
+    example = Example(word="bank", layer=1, within=0.75, between=0.25, points=points)
+    measured = Anatomy(
+        layers=layers, examples=[example], num_words=300, num_sentences=1234, num_documents=2000
+    )
+    return AnatomyStudy(headstart="ulmfit", stage="finetune_lm", key=key, measured=measured)
 
 
 def test_exported_forms_are_on_the_page_if_they_are_of_its_models(figures):
-    row = {"error": 0.1, "documents_per_second": 2_000.0, "megabytes": 9.0, "largest_change": 0.11,
-           "labels_that_differ": 0.01}  # fmt: skip
-    study = {"headstart": "ulmfit", "num_judged": 2_976, "rows": [row | {"name": "ONNX, int8"}]}
+    form = Form(name="ONNX, int8", error=0.1, documents_per_second=2_000.0, megabytes=9.0,
+                largest_change=0.11, labels_that_differ=0.01)  # fmt: skip
     figures = with_training(figures, "finetune_classifier", "ulmfit", key="abc")
     for key, is_shown in (("abc", True), ("of an earlier one", False)):
-        shown = dataclasses.replace(figures, studies={"onnx_int8-ulmfit": study | {"key": key}})
+        study = Int8Forms(
+            headstart="ulmfit", stage="finetune_classifier", key=key, num_judged=2_976, rows=[form]
+        )
+        shown = dataclasses.replace(figures, studies=[study])
         assert ("ONNX, int8" in page(shown, Provenance())) == is_shown
 
 
 def test_the_anatomy_of_layers_is_on_the_page_with_its_example(figures):
     figures = with_training(figures, "finetune_lm", "ulmfit", key="abc")
     shown, stale = (
-        page(dataclasses.replace(figures, studies=anatomy_study(key)), Provenance())
+        page(dataclasses.replace(figures, studies=[anatomy_study(key)]), Provenance())
         for key in ("abc", "of an earlier training")
     )
     assert 'id="anatomy"' not in stale
@@ -534,16 +546,16 @@ def test_what_attention_looked_at_is_on_the_page(figures):
 
 
 def test_translations_and_their_alignment_are_on_the_page(figures):
-    pair = {
-        "source": ["", "a ", EVIL, ""], "translation": ["b ", ""], "reference": EVIL,
-        "weights": [[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 0.0, 1.0]],
-    }  # fmt: skip
-    found = {"headstart": "ulmfit", "key": "", "pairs": [pair]}
-    html = page(dataclasses.replace(figures, studies={"alignment-ulmfit": found}), Provenance())
+    pair = Translation(
+        source=["", "a ", EVIL, ""], translation=["b ", ""], reference=EVIL,
+        weights=[[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 0.0, 1.0]],
+    )  # fmt: skip
+    study = Alignment(headstart="ulmfit", stage="pretrain_lm", key="", pairs=[pair])
+    html = page(dataclasses.replace(figures, studies=[study]), Provenance())
     assert "where the attention looked" in html
     assert "became “b”" in html
     assert EVIL not in html
-    rows = data.alignment(pair)
+    rows = alignments.rows(pair)
     assert len(rows) == 8
     assert rows[2] == {"source": f"2 {EVIL}", "translation": "0 b", "weight": 0.7}
 
@@ -816,19 +828,19 @@ def written(figures: Figures, folder: Path) -> tuple[Path, Path, Path]:
 
 def test_figures_are_read_as_they_were_written(figures, tmp_path):
     folders = written(figures, tmp_path)
-    found = data.read(*folders, {"ulmfit": "pieces"}, {})
+    found = data.read(*folders, {"ulmfit": "pieces"})
     for name in ("labelled", "trained", "prepared", "encoded", "leaks"):
         assert getattr(found, name) == getattr(figures, name)
 
 
 def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_path):
     folders = written(figures, tmp_path)
-    found = data.read(*folders, {"ulmfit": "pieces"}, {})
+    found = data.read(*folders, {"ulmfit": "pieces"})
     assert found.search is found.ablations is found.distilled is found.scaling is None
     searched = with_search(figures).search
     assert searched is not None
     write_figures(folders[0] / "tune.json", searched)
-    assert data.read(*folders, {"ulmfit": "pieces"}, {}).search == searched
+    assert data.read(*folders, {"ulmfit": "pieces"}).search == searched
 
 
 @pytest.mark.parametrize(
@@ -849,7 +861,7 @@ def test_figures_of_another_format_are_refused_with_what_to_do(figures, tmp_path
     change(content)
     file.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=rf"{said}.*run `dvc repro`"):
-        data.read(*folders, {"ulmfit": "pieces"}, {})
+        data.read(*folders, {"ulmfit": "pieces"})
 
 
 @pytest.mark.parametrize(
@@ -1192,12 +1204,12 @@ def test_an_arm_that_chooses_its_labels_is_no_use_of_a_head_start(figures):
 
 
 def test_labels_that_look_wrong_are_listed_with_their_texts(figures):
-    study = {"headstart": "ulmfit", "key": "", "num_judged": 1000, "num_doubted": 30,
-             "labels": [{"given": EVIL, "likely": "b", "margin": -0.9, "text": EVIL}]}  # fmt: skip
-    trial = {"headstart": "ulmfit", "key": "", "num_judged": 1000, "num_doubted": 60, "flipped": 0.05,
-             "precision": 0.6, "recall": 0.7}  # fmt: skip
-    studies = {"doubtful-ulmfit": study, "doubtful_flipped-ulmfit": trial}
-    html = page(dataclasses.replace(figures, studies=studies), Provenance())
+    label = DoubtfulLabel(given=EVIL, likely="b", margin=-0.9, text=EVIL)
+    study = Doubtful(headstart="ulmfit", stage="finetune_lm", key="", num_judged=1000, num_doubted=30,
+                     labels=[label])  # fmt: skip
+    trial = DoubtfulTrial(headstart="ulmfit", stage="finetune_lm", key="", num_judged=1000, num_doubted=60,
+                          flipped=0.05, precision=0.6, recall=0.7)  # fmt: skip
+    html = page(dataclasses.replace(figures, studies=[study, trial]), Provenance())
     assert "30 of 1,000 labels of training documents are in doubt" in html
     assert "60 were in doubt; 60% of these were changed ones, and of all changed ones 70% were" in html
     assert EVIL not in html

@@ -57,11 +57,11 @@ def test_layers_are_compared_and_dissected_on_what_the_route_left(project):
     assert "sentences, by layer, with two standard errors" in " ".join(done.stdout.split())
     found = json.loads((project / "reports/studies/anatomy-ulmfit.json").read_text(encoding="utf-8"))
     assert found["key"] == metrics(project, "finetune_lm-ulmfit")["key"]
-    assert len(found["layers"]) == 2
-    assert all(0 < layer["self_similarity"] < 1 for layer in found["layers"])
+    assert len(found["measured"]["layers"]) == 2
+    assert all(0 < layer["self_similarity"] < 1 for layer in found["measured"]["layers"])
     command(project, "headstart", "anatomy", "vectors", "--documents", "400", "--word", "harbour")
     of_words = json.loads((project / "reports/studies/anatomy-vectors.json").read_text(encoding="utf-8"))
-    (layer,), (example,) = of_words["layers"], of_words["examples"]
+    (layer,), (example,) = of_words["measured"]["layers"], of_words["measured"]["examples"]
     assert layer["self_similarity"] == pytest.approx(1)
     assert (example["word"], example["between"]) == ("harbour", None)
     refused = command(project, "headstart", "anatomy", "vectors", "--word", "zyx", check=False)

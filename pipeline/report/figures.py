@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.figures.classifiers import CandidateFigures, EvaluateFigures
 from pipeline.figures.corpora import EncodeFigures, LeakFigures, PrepareFigures
@@ -18,13 +18,13 @@ from pipeline.figures.files import F, checked, read_figures, read_if_run
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures, LabelsNeeded
 from pipeline.figures.predictions import Attention, CalibrationBin, Mistake, Prediction, RiskPoint
 from pipeline.figures.scaling import ScalingFigures
-from pipeline.figures.studies import ChoosingStudy
+from pipeline.figures.studies import Study
 from pipeline.figures.sweeps import AblationFigures, DistilFigures, SearchFigures
 from pipeline.figures.trainings import ClassifierFigures, FeatureFigures, LanguageModelFigures
 from pipeline.project import stages
-from pipeline.report.studies import Study
 from pipeline.settings.arm import TFIDF, Arm, Use
 
+S = TypeVar("S", bound=Study)
 Row = Mapping[str, Any]
 Training = tuple[str, str]  # a stage and a head start
 
@@ -106,7 +106,7 @@ class Figures:
     confusion: Sequence[Prediction]
     calibration: Sequence[CalibrationBin]
     errors: Sequence[Mistake]
-    studies: Mapping[str, Study] = field(default_factory=dict)  # of commands beside the route
+    studies: Sequence[Study] = ()  # of commands beside the route
     # The weights of attention pooling, for each head start that pools by it.
     attention: Mapping[str, Attention] = field(default_factory=dict)
     risk: Sequence[RiskPoint] = ()
@@ -140,19 +140,10 @@ class Figures:
         found = {name: each.finetune_classifier for name, each in self.trained.items()}
         return {name: each for name, each in found.items() if each is not None}
 
-    def studies_of(self, kind: str) -> list[Study]:
+    def studies_of(self, kind: type[S]) -> list[S]:
         """The studies of a kind whose model is one of those that are reported on, not an earlier one."""
         keys = {key for each in self.trained.values() for key in each.keys}
-        mine = (study for name, study in self.studies.items() if name.startswith(f"{kind}-"))
-        return [study for study in mine if study["key"] in keys]
-
-    def choosing_studies(self) -> list[ChoosingStudy]:
-        """The studies of `headstart suggest --simulate`. Raises ValueError if a file has another format."""
-        advice = "remove it, or run `headstart suggest --simulate` again"
-        return [
-            checked(ChoosingStudy, dict(study), f"the study of choosing of {study['headstart']}", advice)
-            for study in self.studies_of("choosing")
-        ]
+        return [study for study in self.studies if isinstance(study, kind) and study.key in keys]
 
 
 def read(
@@ -160,7 +151,7 @@ def read(
     curves: Path,
     evaluation: Path,
     tokenizers: Mapping[str, str],
-    studies: Mapping[str, Study],
+    studies: Sequence[Study] = (),
     corpora: Sequence[str] = CORPORA,
 ) -> Figures:
     """`tokenizers`: of each head start. Raises ValueError if a file is missing, damaged or out of date."""
@@ -451,54 +442,3 @@ def confusion_counts(figures: Figures) -> list[ConfusionRow]:
 def by_importance(found: SearchFigures) -> list[str]:
     """The settings that the search tried, the most important first."""
     return sorted(found.best.settings, key=lambda key: -found.importance.get(key, 0.0))
-
-
-def alignment(pair: Mapping[str, Any]) -> list[Row]:
-    """How much of each token's context came from each token of the source, a row each.
-
-    Tokens are numbered, as a text may have one twice.
-    """
-    return [
-        {
-            "source": f"{place} {source.strip() or '␣'}",
-            "translation": f"{number} {token.strip() or '␣'}",
-            "weight": weight,
-        }
-        for number, (token, weights) in enumerate(zip(pair["translation"], pair["weights"], strict=True))
-        for place, (source, weight) in enumerate(zip(pair["source"], weights, strict=True))
-    ]
-
-
-def anatomy(study: Study) -> list[Row]:
-    """The measures of `headstart anatomy`, a row each and layer: value, and two standard errors around it."""
-    rows: list[Row] = []
-    for layer in study["layers"]:
-        cosine, share = layer["cosine_baseline"], layer["explained_baseline"]
-        for measure, value, error in (
-            ("cosine of random words", cosine, 0.0),
-            (
-                "of a word in two contexts, above that",
-                layer["self_similarity"] - cosine,
-                layer["self_similarity_error"],
-            ),
-            (
-                "of a word and its sentence, above that",
-                layer["sentence_similarity"] - cosine,
-                layer["sentence_similarity_error"],
-            ),
-            (
-                "explained by one direction, above chance",
-                layer["explained"] - share,
-                layer["explained_error"],
-            ),
-        ):
-            rows.append(
-                {
-                    "layer": layer["layer"],
-                    "measure": measure,
-                    "value": value,
-                    "low": value - 2 * error,
-                    "high": value + 2 * error,
-                }
-            )
-    return rows

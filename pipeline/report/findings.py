@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.figures.label_curve import LabelsNeeded
-from pipeline.figures.studies import ChoosingStudy
 from pipeline.report.figures import Figures
 from pipeline.settings.arm import Arm
 
@@ -103,16 +102,6 @@ def chosen_labels(figures: Figures) -> list[ChosenLabels]:
         worth = {count: each for count, each in needed.items() if each is not None}
         found.append(ChosenLabels(drawn, better, worth))
     return found
-
-
-def strategies_that_help(study: ChoosingStudy) -> list[str]:
-    """The ways to choose labels that are clearly better than random choice at some number of labels."""
-    first = study.counts[0]
-    return [
-        name
-        for name, by_count in study.above.items()
-        if any(each.is_clearly_less for count, each in by_count.items() if count != first)
-    ]
 
 
 def cut_shares(figures: Figures) -> dict[str, float]:

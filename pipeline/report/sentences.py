@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from pipeline.figures.classifiers import Rival
 from pipeline.figures.cost import Spent
 from pipeline.figures.label_curve import ByArm, ByCount
 from pipeline.figures.predictions import Attention
-from pipeline.figures.studies import ChoosingStudy
 from pipeline.report import findings
 from pipeline.report.figures import TRAININGS, Figures, name_of
 from pipeline.report.figures import in_context as in_context_rows
@@ -198,23 +196,6 @@ def label_curve(figures: Figures) -> list[str]:
     return [*labels_left_out(figures), *worse_than_fewer(figures), *restarts(figures)]
 
 
-def choosing(study: ChoosingStudy) -> str:
-    """Tell what `headstart suggest --simulate` tried, and whether choosing saves labels."""
-    better = findings.strategies_that_help(study)
-    verdict = "None is clearly better than random choice: choosing saves nothing."
-    if better:
-        verdict = (
-            "Clearly better than random choice at some number, each interval taken by itself: "
-            f"{listed(better)}."
-        )
-    return (
-        f"Labels chosen in rounds among {study.num_documents:,} documents, the first {study.counts[0]:,} at "
-        f"random and the others by probes on the features of {study.headstart}; error on "
-        f"{study.num_judged:,} test documents, mean of {study.num_seeds} first draws; in brackets the "
-        f"interval of the points above random choice. {verdict}"
-    )
-
-
 def chosen(figures: Figures) -> list[str]:
     """Tell for each arm that chooses its labels what that saved, beside the same arm with labels drawn."""
     said = []
@@ -232,23 +213,6 @@ def chosen(figures: Figures) -> list[str]:
         said.append(
             f"{name_of(each.drawn)}: with chosen labels there are clearly fewer mistakes at "
             f"{_counts(each.better)}" + (f"; {listed(worth)}." if worth else ".")
-        )
-    return said
-
-
-def doubtful(study: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> str:
-    """Tell how many labels `headstart doubt` doubts, and how good its list was in a trial."""
-    said = (
-        f"{study['num_doubted']:,} of {study['num_judged']:,} labels of training documents are in doubt: the "
-        f"frozen features of {study['headstart']} and TF-IDF, learned from the other documents, confidently "
-        "tell another class."
-    )
-    for trial in (each for each in trials if each["headstart"] == study["headstart"]):
-        share = "none" if trial["precision"] is None else f"{trial['precision']:.0%}"
-        said += (
-            f" With {trial['flipped']:.0%} of the labels changed at random, {trial['num_doubted']:,} were in "
-            f"doubt; {share} of these were changed ones, and of all changed ones {trial['recall']:.0%} were "
-            "among them."
         )
     return said
 
@@ -503,35 +467,4 @@ def ablations(figures: Figures) -> str:
     return (
         f"Each trick switched off alone; seeds: {found.num_seeds}; classifiers of {found.labels:,} labels. "
         "If the interval lies above 0, the trick was worth having here."
-    )
-
-
-def anatomy(study: Mapping[str, Any]) -> str:
-    """Explain what the measures of the layers mean, and of how much text they are."""
-    return (
-        f"the features of {study['num_words']:,} words in up to 30 contexts each, and of "
-        f"{study['num_sentences']:,} sentences, by layer, with two standard errors on either side. The less "
-        "a word is like itself in two contexts, and the less of its features one direction explains, the "
-        "more of the context is in them. Where random words are alike, all features point one way."
-    )
-
-
-def translation(pair: Mapping[str, Any]) -> str:
-    """A text and what a translator made of it."""
-    source, made = ("".join(pair[name]).strip() for name in ("source", "translation"))
-    known = "" if pair["reference"] is None else f" The translation in the corpus: “{pair['reference']}”."
-    return f"“{source}” became “{made}”.{known}"
-
-
-def contexts(example: Mapping[str, Any]) -> str:
-    """Which word is shown, by which layer, and how far its two groups are apart."""
-    apart = (
-        f"two contexts of one group have a mean cosine of {example['within']:.2f}, of different groups "
-        f"{example['between']:.2f}"
-        if example["between"] is not None
-        else f"they fall into no two groups; their mean cosine is {example['within']:.2f}"
-    )
-    return (
-        f"“{example['word']}” in {len(example['points'])} contexts, by the features of layer "
-        f"{example['layer']}: {apart}."
     )

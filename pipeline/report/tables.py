@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from pipeline.evaluation.drift import Moved
 from pipeline.figures.classifiers import CandidateFigures, Scores
 from pipeline.figures.corpora import VocabularyFigures
 from pipeline.figures.cost import Spent
 from pipeline.figures.predictions import Attention
-from pipeline.figures.studies import ChoosingStudy
 from pipeline.figures.sweeps import MeasuredClassifier
 from pipeline.figures.trainings import LanguageModelFigures
 from pipeline.report.figures import (
@@ -100,20 +98,6 @@ def _candidate(figures: Figures, found: CandidateFigures) -> dict[str, str]:
     }
 
 
-def layers(study: Mapping[str, Any]) -> Table:
-    """The probes of `headstart layers`, by the layers that each reads."""
-    return [
-        {
-            "layers": row["name"],
-            "wrong": f"{row['error']:.1%}",
-            "standard error": f"{row['standard_error']:.1%}",
-            "log loss, nats": f"{row['log_loss']:.3f}",
-            "weights of the layers": ", ".join(f"{weight:.2f}" for weight in row["weights"] or ()),
-        }
-        for row in study["rows"]
-    ]
-
-
 def moved(measures: Iterable[Moved]) -> Table:
     """What `headstart drift` compared of one text with validation documents."""
     return [
@@ -133,62 +117,6 @@ def _median(measure: str, value: float) -> str:
     return f"{value:,.4g}" if measure in ("length", "distance") else f"{value:.1%}"
 
 
-def forms(study: Mapping[str, Any]) -> Table:
-    """The forms of a classifier that `headstart export --format onnx` compares, the original first."""
-    return [
-        {
-            "form": row["name"],
-            "wrong": f"{row['error']:.1%}",
-            "documents a second": f"{row['documents_per_second']:,.0f}",
-            "MB": f"{row['megabytes']:.1f}",
-            "largest change of a probability": f"{row['largest_change']:.2g}",
-            "labels that differ": f"{row['labels_that_differ']:.2%}",
-        }
-        for row in study["rows"]
-    ]
-
-
-def choosing(study: ChoosingStudy) -> Table:
-    """Error by number of labels of each way to choose them; in brackets the interval above random choice."""
-    rows, (first, *_), middle = [], study.counts, study.counts[len(study.counts) // 2]
-    for name, by_count in study.curve.items():
-        needed = study.needed.get(name, {}).get(middle)
-        row = {"strategy": name, f"{middle:,} are worth, at random": "" if needed is None else str(needed)}
-        for count in study.counts:
-            above = study.above.get(name, {}).get(count)
-            interval = "" if above is None or count == first else f" ({above.points.interval:+.1f})"
-            row[f"{count:,}"] = f"{by_count[count].error.value:.1%}{interval}"
-        rows.append(row)
-    return rows
-
-
-def doubtful(study: Mapping[str, Any]) -> Table:
-    """The most doubtful labels that `headstart doubt` found."""
-    return [
-        {"given": shown_label(row["given"]), "likely": shown_label(row["likely"]), "text": row["text"]}
-        for row in study["labels"]
-    ]
-
-
-def anatomy(study: Mapping[str, Any]) -> Table:
-    """The measures of `headstart anatomy` by layer, above those of random words."""
-
-    def above(row: Mapping[str, Any], name: str, baseline: str) -> str:
-        return f"{row[name] - row[baseline]:.3f} ± {2 * row[f'{name}_error']:.3f}"
-
-    return [
-        {
-            "layer": str(row["layer"]),
-            "cosine of random words": f"{row['cosine_baseline']:.3f}",
-            "of a word in two contexts, above that": above(row, "self_similarity", "cosine_baseline"),
-            "of a word and its sentence, above that": above(row, "sentence_similarity", "cosine_baseline"),
-            "explained by one direction, of random words": f"{row['explained_baseline']:.3f}",
-            "of one word, above that": above(row, "explained", "explained_baseline"),
-        }
-        for row in study["layers"]
-    ]
-
-
 def looked_at(found: Attention) -> Table:
     """The words that attention looks at most."""
     return [
@@ -198,16 +126,6 @@ def looked_at(found: Attention) -> Table:
             "occurrences": f"{each.count:,}",
         }
         for each in found.words
-    ]
-
-
-def contexts(example: Mapping[str, Any], most: int = 4) -> Table:
-    """Sentences of an example: of each group those nearest to its middle."""
-    groups = sorted({point["group"] for point in example["points"]})
-    return [
-        {"group": str(group + 1), "before": point["before"], "": point["word"], "after": point["after"]}
-        for group in groups
-        for point in [each for each in example["points"] if each["group"] == group][:most]
     ]
 
 

@@ -15,6 +15,7 @@ from pipeline.report.headline import headline_figures
 from pipeline.report.model_card import model_card
 from pipeline.report.page import page
 from pipeline.report.provenance import Provenance
+from pipeline.report.sections.studies import all_sections
 from pipeline.report.studies import read_studies
 
 _PICTURE_WIDTH = 560
@@ -42,7 +43,9 @@ def run(
     """
     params = project.params
     tokenizers = {name: params.headstarts[name].tokenizer for name in params.run.headstarts}
-    found = read(figures, curves, evaluation, tokenizers, read_studies(studies), params.corpus.names)
+    kinds = [kind for section in all_sections() for kind in section.kinds]
+    known = read_studies(studies, kinds)
+    found = read(figures, curves, evaluation, tokenizers, known, params.corpus.names)
     report = compose(found, provenance)
     drawn = report.pictures()
     with atomic_folder(pictures) as folder:
