@@ -37,7 +37,7 @@ from typing import Any
 
 import psutil
 
-from pipeline.machine.cost import Cost
+from pipeline.figures.cost import Spent
 from pipeline.project.stages import of_kind
 from tests.checkout import copy_checkout
 
@@ -46,7 +46,7 @@ HEAD_START = "ulmfit"
 TARGETS = [f"{stage}@{HEAD_START}" for stage in ("pretrain_lm", "finetune_lm", "finetune_classifier")]
 MODELS = {"pretrain_lm": "general_lm", "finetune_lm": "target_lm", "finetune_classifier": "classifiers"}
 GIVE_UP = 40  # most starts of `dvc repro` in one run
-TIMES = frozenset(Cost().spent())  # figures that vary from run to run
+TIMES = frozenset(Spent.model_fields)  # figures that vary from run to run
 RAY_WAIT_S = 10.0  # for Ray's workers to exit after a stage
 # Ray processes that are idle. The cleaner is meant to outlive a killed controller, and it stays if no
 # dashboard reports the controller's death.

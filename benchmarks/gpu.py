@@ -47,7 +47,7 @@ from models.objective import TrainingText
 from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.artifacts.model_folder import ModelFolder, export_model, load_classifier
 from pipeline.corpus.tokens import TokenShard, open_shard
-from pipeline.machine.cost import Cost
+from pipeline.figures.cost import Cost
 from pipeline.objectives.lookup import objective_of
 from pipeline.project.project import Project
 from pipeline.settings.arm import Use

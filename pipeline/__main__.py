@@ -381,7 +381,7 @@ def layers(
 ) -> None:
     """Compare probes on each layer of a head start, and on several layers together."""
     from pipeline.execution.layers import compare
-    from pipeline.report.sections import layers as section
+    from pipeline.report.sections.studies import layers as section
     from pipeline.report.terminal import show
 
     found = compare(headstart, "general_lm" if general else "target_lm", labels, out)
@@ -401,7 +401,7 @@ def align(
 ) -> None:
     """Translate with a head start that learned to (McCann et al. 2017); show where its attention looked."""
     from pipeline.execution.alignment import align as align_texts
-    from pipeline.report.sections import alignments
+    from pipeline.report.sections.studies import alignments
     from pipeline.report.terminal import show
     from pipeline.terminal.progress import busy
 
@@ -424,7 +424,7 @@ def anatomy(
 ) -> None:
     """Measure how contextual and how anisotropic each layer of a head start is (Ethayarajh 2019)."""
     from pipeline.execution.anatomy import dissect
-    from pipeline.report.sections import anatomy as section
+    from pipeline.report.sections.studies import anatomy as section
     from pipeline.report.terminal import show
     from pipeline.terminal.progress import busy
 
@@ -569,7 +569,7 @@ def export(
 
 def _export_onnx(headstart: str, to: Path, int8: bool, out: Path) -> None:
     from pipeline.execution.export_onnx import export_onnx
-    from pipeline.report.sections import exported_forms
+    from pipeline.report.sections.studies import exported_forms
     from pipeline.report.terminal import show
 
     exported = export_onnx(headstart, to, int8=int8, out=out)
@@ -731,7 +731,7 @@ def suggest(
 
 def _simulate(headstart: str | None, counts: list[int], seeds: int, studies: Path) -> None:
     from pipeline.execution.suggest import try_ways
-    from pipeline.report.sections import choosing
+    from pipeline.report.sections.studies import choosing
     from pipeline.report.terminal import show
 
     trial = try_ways(headstart, counts, seeds, studies)
@@ -755,12 +755,12 @@ def doubt(
 ) -> None:
     """List training documents whose label looks wrong, by models that did not see it."""
     from pipeline.execution.doubt import doubt as list_doubts
-    from pipeline.report.sections import doubtful
+    from pipeline.report.sections.studies import doubtful
     from pipeline.report.terminal import show
 
     found = list_doubts(headstart, most, folds, flip, out, seed, studies)
     study = found.written.study
-    if found.file is None:
+    if isinstance(study, doubtful.DoubtfulTrial):
         show([doubtful.in_short(study, [study])])
         typer.echo(f"wrote {found.written.file}")
     else:

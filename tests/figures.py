@@ -6,16 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ConfigDict
+
 from pipeline.figures.classifiers import (
     Baselines,
     CandidateFigures,
     EvaluateFigures,
     Leakage,
     Rival,
+    Scores,
     Trust,
     Validation,
 )
-from pipeline.figures.estimates import Difference, Estimate, Spent
+from pipeline.figures.corpora import LeakFigures, PrepareFigures
+from pipeline.figures.cost import Spent
+from pipeline.figures.estimates import Difference, Estimate, Figure
 from pipeline.figures.label_curve import (
     CurvePoint,
     InContext,
@@ -24,7 +29,9 @@ from pipeline.figures.label_curve import (
     LabelsNeeded,
     PointDifference,
 )
-from pipeline.report.figures import Figures, Labelled
+from pipeline.figures.trainings import ClassifierFigures, FeatureFigures, LanguageModelFigures, Measure
+from pipeline.objectives.causal import Causal
+from pipeline.report.figures import Figures, HeadStart, Labelled
 from pipeline.settings.arm import TFIDF, Arm, Use
 
 COST = Spent(seconds=60.0, core_seconds=50.0, gpu_seconds=0.0)
@@ -40,11 +47,17 @@ def difference(value: float, by: float = 0.01) -> Difference:
     return Difference(value=value, low=value - by, high=value + by)
 
 
-def scores(error: float) -> dict[str, Any]:
-    return {
-        "accuracy": estimate(1 - error), "error": estimate(error), "macro_f1": estimate(1 - error),
-        "log_loss": estimate(0.4), "calibration_error": 0.05,
-    }  # fmt: skip
+class AnyFigures(Figure):
+    """Figures of any names."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def scores(error: float) -> Scores:
+    return Scores(
+        accuracy=estimate(1 - error), error=estimate(error), macro_f1=estimate(1 - error),
+        log_loss=estimate(0.4), calibration_error=0.05,
+    )  # fmt: skip
 
 
 def validation(error: float, above: Difference | None = None) -> Validation:
@@ -66,7 +79,7 @@ def candidate(
     weights = {arm(part): weight for part, weight in parts.items()}
     used = dict.fromkeys(part.source for part in weights if part.source is not None)
     return CandidateFigures(
-        **scores(error),
+        scores=scores(error),
         head_starts=[*used] if head_starts is None else [*head_starts],
         parts=weights,
         is_frozen=all(part.use is not Use.NETWORK for part in weights),
@@ -83,16 +96,16 @@ def evaluated(candidates: Mapping[str, CandidateFigures], shipped: str, **others
     ships = found[arm(shipped)]
     tfidf = found.get(TFIDF)
     values: dict[str, Any] = {
-        **{name: getattr(ships, name) for name in scores(0.0)},
+        "scores": ships.scores,
         "num_documents": 500, "num_validation_documents": 400, "shipped": arm(shipped), "forced": False,
         "parts": ships.parts, "temperatures": dict.fromkeys(ships.parts, 1.0), "temperature": 0.8,
         "log_loss_without_temperature": 0.45, "candidates": found,
         "trust": Trust(certainty=0.95, num_documents=500, area_under_risk_coverage=0.03,
                        least_area_possible=0.004, selective=[], label_sets=[]),
         "baselines": Baselines(
-            majority_class=Rival(error=0.75, above=difference(0.75 - ships.error.value)),
+            majority_class=Rival(error=0.75, above=difference(0.75 - ships.scores.error.value)),
             tfidf=None if tfidf is None or ships.tfidf_above is None
-            else Rival(error=tfidf.error.value, above=ships.tfidf_above),
+            else Rival(error=tfidf.scores.error.value, above=ships.tfidf_above),
         ),
         "leakage": NO_LEAKS, "warnings": [], "blend_without": {},
     }  # fmt: skip
@@ -157,6 +170,53 @@ def with_curve(figures: Figures, **changes: Any) -> Figures:
     return replace(figures, labelled=Labelled(figures.evaluate, found))
 
 
-def with_metrics(figures: Figures, name: str, **changes: Any) -> Figures:
-    """The same figures but for these of another stage."""
-    return replace(figures, metrics={**figures.metrics, name: {**figures.metrics.get(name, {}), **changes}})
+def language_model(**changes: Any) -> LanguageModelFigures:
+    """The figures of a causal language model."""
+    measured = {"bits_per_byte": 2.0, "perplexity": 100.0, "word_perplexity": 900.0, "loss": 4.6}
+    measures = [Measure(name=each.name, title=each.title, digits=each.digits) for each in Causal.measures]
+    values: dict[str, Any] = {
+        "key": "", "steps": 40, "measures": measures, "before": measured, "after": measured, "cost": COST,
+    }  # fmt: skip
+    return LanguageModelFigures(**values | changes)
+
+
+def classifier(**changes: Any) -> ClassifierFigures:
+    values: dict[str, Any] = {
+        "key": "", "steps": 40, "padding_share": 0.0, "cut_share": 0.0, "beside": None, "mix": None,
+        "restarts": 0, "took_off": True, "validation_accuracy": 0.9, "validation_loss": 0.4, "cost": COST,
+    }  # fmt: skip
+    return ClassifierFigures(**values | changes)
+
+
+def features(**changes: Any) -> FeatureFigures:
+    values: dict[str, Any] = {
+        "num_documents": 500, "num_features": 8, "milliseconds_per_document": 0.0, "cost": COST,
+    }  # fmt: skip
+    return FeatureFigures(**values | changes)
+
+
+def head_start(tokenizer: str = "pieces", **changes: Any) -> HeadStart:
+    made = HeadStart(tokenizer, language_model(), language_model(), features(), classifier())
+    return replace(made, **changes)
+
+
+def prepared(**changes: Any) -> PrepareFigures:
+    values: dict[str, Any] = {
+        "num_classes": 0, "splits": {}, "skipped": {}, "repaired": {}, "remarks": [], "origins": {},
+    }  # fmt: skip
+    return PrepareFigures(**values | changes)
+
+
+def leaks(num_leaked: int = 0, **changes: Any) -> LeakFigures:
+    values: dict[str, Any] = {
+        "num_test_documents": 50, "num_leaked": num_leaked, "num_exact": num_leaked, "num_near": 0,
+        "share": num_leaked / 50, "sources": {}, "examples": [],
+    }  # fmt: skip
+    return LeakFigures(**values | changes)
+
+
+def with_training(figures: Figures, stage: str, name: str, **changes: Any) -> Figures:
+    """The same figures but for these of a stage of a head start."""
+    trained = figures.trained[name]
+    changed = replace(trained, **{stage: getattr(trained, stage).model_copy(update=changes)})
+    return replace(figures, trained={**figures.trained, name: changed})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from itertools import permutations
 
 import numpy as np
@@ -16,7 +15,6 @@ from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch
 from pipeline.corpus.word_tokenizer import WordTokenizer
 from pipeline.evaluation.anatomy import (
-    Anatomy,
     Span,
     Vocabulary,
     anatomy,
@@ -26,6 +24,7 @@ from pipeline.evaluation.anatomy import (
     sentence_similarity,
 )
 from pipeline.evaluation.probe import Reading
+from pipeline.figures.studies import Anatomy
 
 WORDS = ["bank", "river", "water", "flows", "fish", "money", "loan", "pays", "credit", "the", ".", ",", "!"]
 TOKENIZER = WordTokenizer.of(WORDS, lowercase=True)
@@ -183,7 +182,7 @@ def test_texts_beside_a_text_change_nothing(monkeypatch):
     alone = anatomy(encoder, texts, TOKENIZER, READING, 7, CPU)
     assert len(together.layers) == 3
     for one, other in zip(together.layers, alone.layers, strict=True):
-        assert asdict(one) == pytest.approx(asdict(other), abs=1e-5)
+        assert one.model_dump() == pytest.approx(other.model_dump(), abs=1e-5)
 
 
 def test_documents_with_a_word_of_several_pieces_are_found():

@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.figures.files import dumped, write_figures
+from pipeline.figures.corpora import TextSize
+from pipeline.figures.files import write_figures
 from pipeline.report.compare import Run, comparison, sizes_of
 from pipeline.report.figures import Labelled
-from tests.figures import candidate, evaluated, label_curve, point
+from tests.figures import candidate, evaluated, label_curve, point, prepared
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-SIZES = {"train": {"num_documents": 1000, "num_words": 5000}}
+SIZES = {"train": TextSize(num_documents=1000, num_words=5000, num_bytes=9)}
 
 
 def curve(
@@ -58,7 +59,9 @@ def test_what_ships_and_the_verdict_are_compared(ships, error, said):
 
 def test_another_corpus_is_not_compared():
     before = curve(ulmfit=(0.3, 0.02))
-    now = dataclasses.replace(before, documents=sizes_of({"train": {"num_documents": 161, "num_words": 9}}))
+    now = dataclasses.replace(
+        before, documents=sizes_of({"train": TextSize(num_documents=161, num_words=9, num_bytes=9)})
+    )
     (line,) = comparison(now, before, "HEAD")
     assert line.startswith(
         "the documents are other ones (train 161, 9 words) than those of HEAD (train 1,000"
@@ -96,9 +99,9 @@ def test_on_the_command_line(tmp_path):
     def write(error: float) -> None:
         labelled = curve(ulmfit=(error, 0.02)).labelled
         assert labelled is not None
-        write_figures(folder / "prepare-target.json", {"splits": SIZES})
-        write_figures(folder / "evaluate.json", dumped(labelled.evaluate))
-        write_figures(folder / "sample_efficiency.json", dumped(labelled.curve))
+        write_figures(folder / "prepare-target.json", prepared(splits=SIZES))
+        write_figures(folder / "evaluate.json", labelled.evaluate)
+        write_figures(folder / "sample_efficiency.json", labelled.curve)
 
     for name in ("prepare-target", "evaluate", "sample_efficiency"):
         (folder / f"{name}.json").write_text('{"splits": {}}', encoding="utf-8")

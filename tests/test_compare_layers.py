@@ -9,9 +9,10 @@ import torch
 from models.awd_lstm import AWDLSTM
 from models.awd_lstm import Config as LSTMConfig
 from models.bert import BERT, Config
-from pipeline.evaluation.layers import Documents, LayerFigures, compare_layers, fitted_mix, ways_of
+from pipeline.evaluation.layers import Documents, compare_layers, fitted_mix, ways_of
 from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
 from pipeline.evaluation.settings import Probe
+from pipeline.figures.studies import LayerProbe
 
 READING = Reading("forward", max_tokens=20, bptt=8, pad_id=0, special_ids=frozenset((0, 2, 3)))
 IDF = np.linspace(1, 3, 30)
@@ -63,7 +64,7 @@ def test_the_figures_are_those_of_a_probe_with_these_settings(kind):
     assert min(each.error for each in found) < 0.4
 
 
-def assert_a_learned_mean(found: LayerFigures) -> None:
+def assert_a_learned_mean(found: LayerProbe) -> None:
     assert (found.combine, found.layers) == ("mix", [0, 1, 2, 3, 4, 5])
     assert found.weights is not None
     assert sum(found.weights) == pytest.approx(1)

@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.evaluation.doubtful_labels import doubts, flipped
 from pipeline.execution import doubt as doubting
+from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulTrial
 from pipeline.report.studies import read_studies
 
 
@@ -77,7 +78,7 @@ def project(monkeypatch) -> list[str]:
     info = SimpleNamespace(label_names=("kitchen", "garage"), vocab_size=9)
     opened = SimpleNamespace(
         info=info, folder=Path("tokens"), encoder=None, settings=SimpleNamespace(probe=None), reading=None,
-        device=None, card=SimpleNamespace(key="k"),
+        device=None, card=SimpleNamespace(key="k", stage="finetune_lm"),
     )  # fmt: skip
     features = (labels[:, None, None] + rng.normal(size=(400, 1, 4))).astype(np.float32)
     monkeypatch.setattr(doubting, "open_head_start", lambda name, which: opened)
@@ -90,11 +91,14 @@ def project(monkeypatch) -> list[str]:
 
 def test_most_of_the_planted_mistakes_are_found(project, tmp_path):
     found = doubting.doubt("vectors", 200, 5, 0.05, tmp_path / "out.csv", 1, tmp_path)
-    assert found.written.study["recall"] > 0.9
-    assert found.written.study["precision"] > 0.6
+    study = found.written.study
+    assert isinstance(study, DoubtfulTrial)
+    assert study.recall > 0.9
+    assert study.precision is not None
+    assert study.precision > 0.6
     assert found.file is None
     assert not (tmp_path / "out.csv").exists()
-    assert read_studies(tmp_path)["doubtful_flipped-vectors"] == found.written.study
+    assert read_studies(tmp_path, [Doubtful, DoubtfulTrial]) == [study]
 
 
 def test_the_list_has_texts_and_names(project, tmp_path, monkeypatch):
@@ -107,12 +111,13 @@ def test_the_list_has_texts_and_names(project, tmp_path, monkeypatch):
     found = doubting.doubt("vectors", 10, 5, 0.0, tmp_path / "out.csv", 1, tmp_path)
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
-    assert len(rows) == 10 <= found.written.study["num_doubted"]
+    assert len(rows) == 10 <= found.written.study.num_doubted
     assert {row["text"] for row in rows} <= set(project)
     for row in rows:
         assert {row["given"], row["likely"]} == {"kitchen", "garage"}
-    study = read_studies(tmp_path)["doubtful-vectors"]
-    assert [row["text"] for row in study["labels"][:10]] == [row["text"] for row in rows]
+    (study,) = read_studies(tmp_path, [Doubtful])
+    assert isinstance(study, Doubtful)
+    assert [row.text for row in study.labels[:10]] == [row["text"] for row in rows]
     assert study == found.written.study
 
 

@@ -16,7 +16,8 @@ from pipeline.evaluation.metrics import (
 from pipeline.evaluation.settings import Evaluate
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.figures.classifiers import Baselines, EvaluateFigures, Rival
-from pipeline.figures.estimates import Difference, Spent
+from pipeline.figures.cost import Spent
+from pipeline.figures.estimates import Difference
 from pipeline.figures.predictions import Attention, CalibrationBin, Mistake, Prediction, RiskPoint
 from pipeline.settings.arm import BLEND, TFIDF, Arm, Use
 
@@ -146,7 +147,7 @@ def test_what_ships_is_warned_of_where_it_is_not_clearly_better():
 def test_the_report_reads_what_the_stage_reports_and_writes(tmp_path, monkeypatch):
     from types import SimpleNamespace
 
-    from pipeline.figures.files import dumped, read_figures, write_figures
+    from pipeline.figures.files import read_figures, write_figures
     from pipeline.report import figures as report
     from pipeline.stages import evaluate
     from pipeline.stages._candidates import Candidate, Labelled
@@ -186,15 +187,15 @@ def test_the_report_reads_what_the_stage_reports_and_writes(tmp_path, monkeypatc
     assert {*map(str, figures.candidates)} == {
         "vectors", "vectors/probe", "ulmfit", "tfidf", "both", "blend",
     }  # fmt: skip
-    assert figures.ships.error == figures.error
+    assert figures.ships.scores == figures.scores
     assert figures.candidates[probe.arm].cost == cost
     assert figures.candidates[network.arm].cost is None
     assert figures.leakage.error_without is not None
     assert figures.baselines.tfidf is not None
-    assert figures.baselines.tfidf.error == figures.candidates[TFIDF].error.value
+    assert figures.baselines.tfidf.error == figures.candidates[TFIDF].scores.error.value
     assert figures.baselines.tfidf.above == figures.ships.tfidf_above
-    write_figures(tmp_path / "evaluate.json", dumped(figures))
-    assert EvaluateFigures.model_validate(read_figures(tmp_path / "evaluate.json")) == figures
+    write_figures(tmp_path / "evaluate.json", figures)
+    assert read_figures(EvaluateFigures, tmp_path / "evaluate.json") == figures
     confusion = report._table(Prediction, out / "confusion.csv")
     assert [row.actual for row in confusion] == [data.label_names[label] for label in splits["test"]]
     assert sum(row.num_documents for row in report._table(CalibrationBin, out / "calibration.csv")) == 200

@@ -8,8 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.figures.corpora import TextSize, TokenizerFigures
+from pipeline.figures.report import ReportFigures
+from pipeline.figures.sweeps import NoTrials, SearchFigures
 from pipeline.terminal import progress
 from pipeline.terminal.results import result_line
+from tests.figures import (
+    candidate,
+    classifier,
+    evaluated,
+    features,
+    label_curve,
+    language_model,
+    leaks,
+    point,
+    prepared,
+)
 
 
 def record(step: int, done: float) -> str:
@@ -91,26 +105,28 @@ def test_trials_are_counted_in_lines(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("metrics", "said"),
+    ("figures", "said"),
     [
-        ({"shipped": "blend", "error": {"value": 0.113}}, "ships blend, 11.3% of test documents wrong"),
-        (
-            {"measures": [{"name": "x", "title": "bits per byte", "digits": 3}],
-             "before": {"x": 5}, "after": {"x": 2}},
-            "bits per byte 5.000 -> 2.000",
-        ),
-        ({"curve": {"a": {}, "b": {}}, "labels": [100, 1600]}, "2 arms with 100, 1,600 labels"),
-        ({"validation_accuracy": 0.9}, "10.0% of validation documents wrong"),
-        (
-            {"splits": {"train": {"num_documents": 1200}}, "skipped": {"empty_text": 67, "no_label": 0}},
-            "train 1,200 documents; rows left out: 67 empty text",
-        ),
-        ({"num_trials": 0}, "switched off"),
-        ({"num_trials": 12}, "12 trials"),
-        ({"vocab_size": 8000}, "8,000 pieces"),
-        ({"num_pictures": 6}, "a page and 6 pictures"),
+        (evaluated({"blend": candidate(0.113, {"tfidf": 1.0})}, "blend"),
+         "ships blend, 11.3% of test documents wrong"),
+        (language_model(before={"bits_per_byte": 5}, after={"bits_per_byte": 2}),
+         "bits per byte 5.000 -> 2.000"),
+        (language_model(measures=[]), "done"),
+        (label_curve({"a": {100: point(0.3)}, "b": {100: point(0.2)}}, [100, 1600]),
+         "2 arms with 100, 1,600 labels"),
+        (classifier(validation_accuracy=0.9), "10.0% of validation documents wrong"),
+        (classifier(validation_accuracy=None), "done"),
+        (features(num_documents=1200), "1,200 documents"),
+        (leaks(3), "3 test documents are also in training text"),
+        (prepared(splits={"train": TextSize(num_documents=1200, num_words=9, num_bytes=9)},
+                  skipped={"empty_text": 67, "no_label": 0}),
+         "train 1,200 documents; rows left out: 67 empty text"),
+        (NoTrials(key=""), "switched off"),
+        (SearchFigures.model_construct(num_trials=12), "12 trials"),
+        (TokenizerFigures(kind="words", vocab_size=8000, sha256=""), "8,000 pieces"),
+        (ReportFigures(num_pictures=6), "a page and 6 pictures"),
     ],
 )  # fmt: skip
-def test_a_stage_ends_with_its_result_in_a_line(metrics, said):
-    assert result_line("stage", metrics, 12.2) == f"stage: {said} (12 s)"
-    assert result_line("stage", metrics, 180.0) == f"stage: {said} (3.0 minutes)"
+def test_a_stage_ends_with_its_result_in_a_line(figures, said):
+    assert result_line("stage", figures, 12.2) == f"stage: {said} (12 s)"
+    assert result_line("stage", figures, 180.0) == f"stage: {said} (3.0 minutes)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import json
@@ -19,8 +18,10 @@ from pydantic import BaseModel
 
 from pipeline.evaluation.settings import Card
 from pipeline.figures.classifiers import Baselines, LabelSets, Leakage, Rival, Threshold, Trust
-from pipeline.figures.estimates import Difference, Estimate, Interval, Spent
-from pipeline.figures.files import dumped, write_figures
+from pipeline.figures.corpora import EncodeFigures, LeakCounts, LeakExample, TextSize, VocabularyFigures
+from pipeline.figures.cost import Spent
+from pipeline.figures.estimates import Difference, Estimate, Figure, Interval
+from pipeline.figures.files import write_figures
 from pipeline.figures.label_curve import InContext
 from pipeline.figures.predictions import (
     Attention,
@@ -32,6 +33,7 @@ from pipeline.figures.predictions import (
     WordWeight,
 )
 from pipeline.figures.scaling import (
+    BestUse,
     Budget,
     Check,
     IsoflopPoint,
@@ -39,19 +41,26 @@ from pipeline.figures.scaling import (
     ScalingRun,
     SizeLoss,
 )
-from pipeline.figures.sweeps import Ablation, AblationFigures, BestTrial, SearchFigures, SearchTrial
-from pipeline.objectives.causal import Causal
+from pipeline.figures.studies import Anatomy, Example, LayerAnatomy, LayerProbe, Point
+from pipeline.figures.sweeps import Ablation, AblationFigures, BestTrial, NoTrials, SearchFigures, SearchTrial
+from pipeline.figures.trainings import Coverage, Measure, Mix
 from pipeline.report import charts, findings, markdown, sentences, tables, trust
 from pipeline.report import figures as data
 from pipeline.report import page as html_page
 from pipeline.report.contents import compose
 from pipeline.report.decision import decide
-from pipeline.report.figures import Figures, Labelled
+from pipeline.report.figures import Figures, HeadStart, Labelled
 from pipeline.report.headline import headline_figures
 from pipeline.report.model_card import model_card
 from pipeline.report.provenance import Provenance
 from pipeline.report.section import Link
 from pipeline.report.sections import runs
+from pipeline.report.sections.studies import alignments
+from pipeline.report.sections.studies.alignments import Alignment, Translation
+from pipeline.report.sections.studies.anatomy import AnatomyStudy
+from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulLabel, DoubtfulTrial
+from pipeline.report.sections.studies.exported_forms import Form, Int8Forms
+from pipeline.report.sections.studies.layers import Layers
 from pipeline.report.verdict import verdict
 from pipeline.settings.arm import TFIDF, Arm
 from tests.figures import (
@@ -59,16 +68,22 @@ from tests.figures import (
     above,
     arm,
     candidate,
+    classifier,
     difference,
     estimate,
     evaluated,
+    features,
+    head_start,
+    language_model,
+    leaks,
     needed,
     point,
+    prepared,
     validation,
     with_candidate,
     with_curve,
     with_evaluate,
-    with_metrics,
+    with_training,
 )
 from tests.figures import label_curve as made_label_curve
 
@@ -94,11 +109,13 @@ PAYLOADS = {
     "markdown": "[x](javascript:alert(1)) ![x](https://evil.invalid) <https://evil.invalid> `|` **x** | y",
     "terminal": "\x1b]0;owned\x07\x1b[2J\x9b31m\x00\r\b",
 }
-SIZES = {"train": {"num_documents": 40, "num_words": 400, "num_bytes": 2000}}
-VOCABULARY = {"byte_share": 0.0, "bytes_per_token": 4.0, "tokens_per_word": 1.5, "unknown_share": 0.0,
-              "vocabulary_used": 0.9}  # fmt: skip
-LM = {"bits_per_byte": 2.0, "perplexity": 100.0, "word_perplexity": 900.0, "loss": 4.6}
-MEASURES = [dataclasses.asdict(measure) for measure in Causal.measures]
+SIZES = {"train": TextSize(num_documents=40, num_words=400, num_bytes=2000)}
+VOCABULARY = EncodeFigures(
+    splits={},
+    vocabulary=VocabularyFigures(
+        byte_share=0.0, bytes_per_token=4.0, tokens_per_word=1.5, unknown_share=0.0, vocabulary_used=0.9
+    ),
+)
 
 
 def page(figures: Figures, provenance: Provenance) -> str:
@@ -141,24 +158,15 @@ def figures() -> Figures:
         {"step": 20.0, "train_loss": 5.0, "validation_bits_per_byte": None, "lr_group_0": 0.01},
         {"step": 40.0, "train_loss": 4.0, "validation_bits_per_byte": 2.0, "lr_group_0": 0.001},
     ]
-    cost = {"seconds": 60.0, "core_seconds": 50.0, "gpu_seconds": 0.0}
-    metrics: dict[str, Any] = {
-        "prepare-general": {"splits": SIZES, "skipped": {"duplicate": 3}, "repaired": {}, "num_classes": 0},
-        "prepare-target": {"splits": SIZES, "skipped": {}, "repaired": {}, "num_classes": 2},
-        "encode-general-pieces": {"vocabulary": VOCABULARY},
-        "encode-target-pieces": {"vocabulary": VOCABULARY},
-        "pretrain_lm-ulmfit": {"before": LM, "after": LM, "measures": MEASURES} | cost | {"seconds": 120.0},
-        "finetune_lm-ulmfit": {"before": LM, "after": LM, "measures": MEASURES} | cost,
-        "read_features-ulmfit": {"seconds": 6.0, "core_seconds": 5.0, "gpu_seconds": 0.0,
-                                 "milliseconds_per_document": 0.0},
-        "finetune_classifier-ulmfit": cost | {"restarts": 0, "took_off": True},
-        "find_leaks": {
-            "num_test_documents": 50, "num_leaked": 2, "num_exact": 1, "num_near": 1, "share": 0.04,
-            "sources": {"target train": {"num_leaked": 2, "num_exact": 1, "num_near": 1}},
-            "examples": [{"source": "target train", "containment": 1.0, "test_text": EVIL,
-                          "training_text": EVIL}],
-        },
-    }  # fmt: skip
+    trained = head_start(
+        pretrain_lm=language_model(cost=COST.model_copy(update={"seconds": 120.0})),
+        read_features=features(cost=Spent(seconds=6.0, core_seconds=5.0, gpu_seconds=0.0)),
+    )
+    found_leaks = leaks(
+        2, num_exact=1, num_near=1,
+        sources={"target train": LeakCounts(num_leaked=2, num_exact=1, num_near=1)},
+        examples=[LeakExample(source="target train", containment=1.0, test_text=EVIL, training_text=EVIL)],
+    )  # fmt: skip
     candidates = {
         "blend": candidate(0.11, {"ulmfit": 0.5, "ulmfit/probe": 0.3, "tfidf": 0.2}),
         "tfidf": candidate(0.2, {"tfidf": 1.0}, cost=COST),
@@ -190,9 +198,14 @@ def figures() -> Figures:
         failed={EVIL: "out of memory"},
     )  # fmt: skip
     return Figures(
-        tokenizers={"ulmfit": "pieces"},
+        trained={"ulmfit": trained},
+        prepared={
+            "general": prepared(splits=SIZES, skipped={"duplicate": 3}),
+            "target": prepared(splits=SIZES, num_classes=2),
+        },
+        encoded={"pieces": dict.fromkeys(data.CORPORA, VOCABULARY)},
+        leaks=found_leaks,
         labelled=Labelled(evaluation, label_curve),
-        metrics=metrics,
         curves={f"{stage}-ulmfit": curve for stage in data.TRAININGS},
         confusion=[Prediction(actual=EVIL, predicted=EVIL), Prediction(actual=EVIL, predicted="b"),
                    Prediction(actual="b", predicted="b")],
@@ -235,9 +248,11 @@ SCALING = ScalingFigures(
                           best_size=Interval(low=1e4, high=3e5))
              for size in (1e5, 2e5, 4e5)],
     budgets=[
-        Budget(hours=10, times_the_compute=30.0, parameters=Estimate(value=2e6, low=1.6e6, high=2.4e6),
-               tokens=Estimate(value=9e6, low=7.2e6, high=10.8e6),
-               bits_per_byte=Estimate(value=1.7, low=1.36, high=2.04))
+        Budget(hours=10, best=BestUse(
+            times_the_compute=30.0, parameters=Estimate(value=2e6, low=1.6e6, high=2.4e6),
+            tokens=Estimate(value=9e6, low=7.2e6, high=10.8e6),
+            bits_per_byte=Estimate(value=1.7, low=1.36, high=2.04),
+        ))
     ],
 )  # fmt: skip
 
@@ -267,25 +282,23 @@ def with_search(figures: Figures) -> Figures:
 
 def both_with_figures(figures: Figures) -> Figures:
     """`vectors` as a second head start, whose objective has no bits per byte."""
-    measures = [{"name": "loss", "title": "loss of a pair", "digits": 3}]
-    cost = {"seconds": 30.0, "core_seconds": 25.0, "gpu_seconds": 0.0}
-    lm: dict[str, Any] = {"before": {"loss": 4.5}, "after": {"loss": 3.25}, "measures": measures} | cost
-    words = VOCABULARY | {"bytes_per_token": 5.0}
-    more: dict[str, Any] = {
-            "encode-general-words": {"vocabulary": words}, "encode-target-words": {"vocabulary": words},
-            "pretrain_lm-vectors": lm, "finetune_lm-vectors": lm,
-            "read_features-vectors": cost | {"milliseconds_per_document": 0.0},
-            "finetune_classifier-vectors": cost | {"restarts": 0, "took_off": True}}  # fmt: skip
+    cost = Spent(seconds=30.0, core_seconds=25.0, gpu_seconds=0.0)
+    lm = language_model(
+        before={"loss": 4.5}, after={"loss": 3.25}, cost=cost,
+        measures=[Measure(name="loss", title="loss of a pair", digits=3)],
+    )  # fmt: skip
+    vectors = HeadStart("words", lm, lm, features(cost=cost), classifier(cost=cost))
+    words = VOCABULARY.vocabulary.model_copy(update={"bytes_per_token": 5.0})
+    encoded = EncodeFigures(splits={}, vocabulary=words)
     curve: list[dict[str, Any]] = [
         {"step": 0.0, "train_loss": None, "validation_loss": 4.5, "lr_group_0": None},
         {"step": 20.0, "train_loss": 4.0, "validation_loss": 3.25, "lr_group_0": 0.01},
     ]
-    metrics: dict[str, Any] = copy.deepcopy(dict(figures.metrics)) | more
     candidates = figures.evaluate.candidates | {Arm("vectors"): candidate(0.12, {"vectors": 1.0})}
     return dataclasses.replace(
         with_evaluate(figures, candidates=candidates),
-        tokenizers={"ulmfit": "pieces", "vectors": "words"},
-        metrics=metrics,
+        trained={**figures.trained, "vectors": vectors},
+        encoded={**figures.encoded, "words": dict.fromkeys(data.CORPORA, encoded)},
         curves={**figures.curves, **{f"{stage}-vectors": curve for stage in data.TRAININGS}},
     )
 
@@ -310,21 +323,22 @@ def test_a_head_start_without_bits_per_byte_is_shown_by_its_own_measure(figures)
     assert "vectors, finetune_classifier: learning rate of each layer group" in html
 
 
-def layers_study(key: str) -> dict[str, Any]:
+def layers_study(key: str) -> Layers:
     rows = [
-        {"name": name, "layers": layers, "combine": "concat", "error": error, "standard_error": 0.01,
-         "log_loss": 1.0, "weights": weights}
+        LayerProbe(name=name, layers=layers, combine="concat", error=error, standard_error=0.01, log_loss=1.0,
+                   weights=weights)
         for name, layers, error, weights in (("0", [0], 0.5, None), ("1", [1], 0.25, None),
                                              ("a mean", [0, 1], 0.24, [0.2, 0.8]))
     ]  # fmt: skip
-    study = {"headstart": "ulmfit", "key": key, "num_labels": 500, "num_judged": 2000, "rows": rows}
-    return {"layers-ulmfit": study}
+    return Layers(
+        headstart="ulmfit", stage="finetune_lm", key=key, num_labels=500, num_judged=2000, rows=rows
+    )
 
 
 def test_layers_are_on_the_page_if_they_are_of_its_models(figures):
-    metrics = {**figures.metrics, "finetune_lm-ulmfit": {**figures["finetune_lm-ulmfit"], "key": "abc"}}
+    figures = with_training(figures, "finetune_lm", "ulmfit", key="abc")
     shown, stale = (
-        page(dataclasses.replace(figures, metrics=metrics, studies=layers_study(key)), Provenance({}, {}, []))
+        page(dataclasses.replace(figures, studies=[layers_study(key)]), Provenance({}, {}, []))
         for key in ("abc", "of an earlier training")
     )
     assert 'id="layers"' in shown
@@ -333,46 +347,48 @@ def test_layers_are_on_the_page_if_they_are_of_its_models(figures):
     assert 'id="layers"' not in stale
 
 
-def anatomy_study(key: str) -> dict[str, Any]:
+def anatomy_study(key: str) -> AnatomyStudy:
     layers = [
-        {
-            "layer": layer,
-            "self_similarity": 0.9 - 0.2 * layer,
-            "self_similarity_error": 0.01,
-            "sentence_similarity": 0.8,
-            "sentence_similarity_error": 0.01,
-            "cosine_baseline": 0.25,
-            "explained": 0.75,
-            "explained_error": 0.02,
-            "explained_baseline": 0.5,
-        }
+        LayerAnatomy(
+            layer=layer,
+            self_similarity=0.9 - 0.2 * layer,
+            self_similarity_error=0.01,
+            sentence_similarity=0.8,
+            sentence_similarity_error=0.01,
+            cosine_baseline=0.25,
+            explained=0.75,
+            explained_error=0.02,
+            explained_baseline=0.5,
+        )
         for layer in range(2)
     ]
     points = [
-        {"x": 0.1, "y": 0.2, "group": group, "before": "at the <b>", "word": "bank", "after": f" of {group}"}
+        Point(x=0.1, y=0.2, group=group, before="at the <b>", word="bank", after=f" of {group}")
         for group in (0, 0, 1)
     ]
-    example = {"word": "bank", "layer": 1, "within": 0.75, "between": 0.25, "points": points}
-    study = {"headstart": "ulmfit", "key": key, "layers": layers, "num_words": 300, "num_sentences": 1234}
-    return {"anatomy-ulmfit": study | {"num_documents": 2000, "examples": [example]}}
+    example = Example(word="bank", layer=1, within=0.75, between=0.25, points=points)
+    measured = Anatomy(
+        layers=layers, examples=[example], num_words=300, num_sentences=1234, num_documents=2000
+    )
+    return AnatomyStudy(headstart="ulmfit", stage="finetune_lm", key=key, measured=measured)
 
 
 def test_exported_forms_are_on_the_page_if_they_are_of_its_models(figures):
-    row = {"error": 0.1, "documents_per_second": 2_000.0, "megabytes": 9.0, "largest_change": 0.11,
-           "labels_that_differ": 0.01}  # fmt: skip
-    study = {"headstart": "ulmfit", "num_judged": 2_976, "rows": [row | {"name": "ONNX, int8"}]}
-    for key, is_shown in (
-        (figures["finetune_classifier-ulmfit"].get("key"), True),
-        ("of an earlier one", False),
-    ):
-        shown = dataclasses.replace(figures, studies={"onnx_int8-ulmfit": study | {"key": key}})
+    form = Form(name="ONNX, int8", error=0.1, documents_per_second=2_000.0, megabytes=9.0,
+                largest_change=0.11, labels_that_differ=0.01)  # fmt: skip
+    figures = with_training(figures, "finetune_classifier", "ulmfit", key="abc")
+    for key, is_shown in (("abc", True), ("of an earlier one", False)):
+        study = Int8Forms(
+            headstart="ulmfit", stage="finetune_classifier", key=key, num_judged=2_976, rows=[form]
+        )
+        shown = dataclasses.replace(figures, studies=[study])
         assert ("ONNX, int8" in page(shown, Provenance())) == is_shown
 
 
 def test_the_anatomy_of_layers_is_on_the_page_with_its_example(figures):
-    metrics = {**figures.metrics, "finetune_lm-ulmfit": {**figures["finetune_lm-ulmfit"], "key": "abc"}}
+    figures = with_training(figures, "finetune_lm", "ulmfit", key="abc")
     shown, stale = (
-        page(dataclasses.replace(figures, metrics=metrics, studies=anatomy_study(key)), Provenance())
+        page(dataclasses.replace(figures, studies=[anatomy_study(key)]), Provenance())
         for key in ("abc", "of an earlier training")
     )
     assert 'id="anatomy"' not in stale
@@ -386,10 +402,7 @@ def test_the_anatomy_of_layers_is_on_the_page_with_its_example(figures):
 
 def test_documents_that_are_read_in_part_are_said(figures):
     def with_share(share: float) -> Figures:
-        trained = {**figures["finetune_classifier-ulmfit"], "cut_share": share}
-        return dataclasses.replace(
-            figures, metrics={**figures.metrics, "finetune_classifier-ulmfit": trained}
-        )
+        return with_training(figures, "finetune_classifier", "ulmfit", cut_share=share)
 
     assert findings.cut_shares(with_share(0.341)) == {"ulmfit": 0.341}
     assert findings.cut_shares(with_share(0.009)) == {}
@@ -401,8 +414,8 @@ def test_documents_that_are_read_in_part_are_said(figures):
 
 
 def test_the_mix_of_layers_that_a_classifier_learned_is_said(figures):
-    trained = {**figures["finetune_classifier-ulmfit"], "mix": {"weights": [0.25, 0.75], "factor": 1.5}}
-    mixed = dataclasses.replace(figures, metrics={**figures.metrics, "finetune_classifier-ulmfit": trained})
+    mix = Mix(weights=[0.25, 0.75], factor=1.5)
+    mixed = with_training(figures, "finetune_classifier", "ulmfit", mix=mix)
     (said,) = sentences.mixes(mixed)
     assert "0.25 and 0.75, times 1.50" in said
     assert said in page(mixed, Provenance())
@@ -411,7 +424,7 @@ def test_the_mix_of_layers_that_a_classifier_learned_is_said(figures):
 
 
 def test_the_price_of_a_probe_includes_reading_the_document(figures):
-    figures = with_metrics(figures, "read_features-ulmfit", milliseconds_per_document=2.0)
+    figures = with_training(figures, "read_features", "ulmfit", milliseconds_per_document=2.0)
     for name, taken in {"ulmfit/probe": 0.25, "blend": 1.5, "tfidf": 0.125}.items():
         figures = with_candidate(figures, name, milliseconds_per_document=taken)
     rows = tables.classifiers(figures)
@@ -424,12 +437,12 @@ def test_the_price_of_a_probe_includes_reading_the_document(figures):
 
 def test_a_classifier_that_reads_other_features_costs_what_both_head_starts_do(figures):
     before = tables.classifiers(figures)
-    metrics = {name: {**each} for name, each in figures.metrics.items()}
-    metrics["finetune_classifier-ulmfit"]["beside"] = "vectors"
-    for stage in ("pretrain_lm", "finetune_lm", "read_features"):
-        metrics[f"{stage}-vectors"] = {"core_seconds": 60.0, "seconds": 60.0, "gpu_seconds": 0.0}
-    metrics["read_features-vectors"]["milliseconds_per_document"] = 2.0
-    found = with_curve(dataclasses.replace(figures, metrics=metrics), beside={ULMFIT: ["vectors"]})
+    found = with_training(both_with_figures(figures), "finetune_classifier", "ulmfit", beside="vectors")
+    minute = Spent(seconds=60.0, core_seconds=60.0, gpu_seconds=0.0)
+    for stage in data.FROZEN:
+        found = with_training(found, stage, "vectors", cost=minute)
+    found = with_training(found, "read_features", "vectors", milliseconds_per_document=2.0)
+    found = with_curve(found, beside={ULMFIT: ["vectors"]})
     (was,), (now,) = (
         [row for row in rows if row[""] == "ulmfit (ships)"] for rows in (before, tables.classifiers(found))
     )
@@ -455,11 +468,9 @@ def test_a_classifier_that_reads_other_features_costs_what_both_head_starts_do(f
 
 def test_the_coverage_of_imported_vectors_is_said(figures):
     assert "imported" not in summary(figures)
-    coverage = {"share_of_words": 0.985, "share_of_running_words": 0.952, "num_words": 14_857}
-    metrics = dict(figures.metrics)
-    metrics["finetune_lm-ulmfit"] = {**metrics["finetune_lm-ulmfit"], "coverage": coverage}
+    coverage = Coverage(share_of_words=0.985, share_of_running_words=0.952, num_words=14_857)
     said = "ulmfit was imported: 98.5% of the vocabulary and 95.2% of the running words"
-    assert said in summary(dataclasses.replace(figures, metrics=metrics))
+    assert said in summary(with_training(figures, "finetune_lm", "ulmfit", coverage=coverage))
 
 
 def test_the_verdict_opens_the_summary_and_the_page_before_any_figure(figures):
@@ -504,13 +515,8 @@ def test_why_it_ships_and_how_sure_that_is(figures):
 
 def test_a_probe_of_an_ensemble_costs_what_all_its_members_do(figures):
     both = both_with_figures(figures)
-    metrics = dict(both.metrics)
     for name, taken in (("ulmfit", 2.0), ("vectors", 0.25)):
-        metrics[f"read_features-{name}"] = {
-            **both[f"read_features-{name}"],
-            "milliseconds_per_document": taken,
-        }
-    both = dataclasses.replace(both, metrics=metrics)
+        both = with_training(both, "read_features", name, milliseconds_per_document=taken)
     cost = Spent(seconds=60.0, core_seconds=60.0, gpu_seconds=0.0)
     probe = candidate(
         0.1, {"both/probe": 1.0}, milliseconds=0.5, cost=cost, head_starts=["ulmfit", "vectors"]
@@ -519,7 +525,7 @@ def test_a_probe_of_an_ensemble_costs_what_all_its_members_do(figures):
     row = next(row for row in tables.classifiers(both) if row[""] == "both (frozen features)")
     assert row["ms a document"] == "2.75"
     spent = 60 + sum(
-        both[f"{stage}-{name}"]["core_seconds"] for stage in data.FROZEN for name in ("ulmfit", "vectors")
+        both.trained[name].costs[stage].core_seconds for stage in data.FROZEN for name in both.trained
     )
     assert row["core minutes"] == f"{spent / 60:.1f}"
 
@@ -540,20 +546,16 @@ def test_what_attention_looked_at_is_on_the_page(figures):
 
 
 def test_translations_and_their_alignment_are_on_the_page(figures):
-    pair = {
-        "source": ["", "a ", EVIL, ""], "translation": ["b ", ""], "reference": EVIL,
-        "weights": [[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 0.0, 1.0]],
-    }  # fmt: skip
-    key = figures["pretrain_lm-ulmfit"].get("key", "none")
-    found = {"headstart": "ulmfit", "key": key, "pairs": [pair]}
-    metrics = {**figures.metrics, "pretrain_lm-ulmfit": {**figures["pretrain_lm-ulmfit"], "key": key}}
-    html = page(
-        dataclasses.replace(figures, metrics=metrics, studies={"alignment-ulmfit": found}), Provenance()
-    )
+    pair = Translation(
+        source=["", "a ", EVIL, ""], translation=["b ", ""], reference=EVIL,
+        weights=[[0.1, 0.2, 0.7, 0.0], [0.0, 0.0, 0.0, 1.0]],
+    )  # fmt: skip
+    study = Alignment(headstart="ulmfit", stage="pretrain_lm", key="", pairs=[pair])
+    html = page(dataclasses.replace(figures, studies=[study]), Provenance())
     assert "where the attention looked" in html
     assert "became “b”" in html
     assert EVIL not in html
-    rows = data.alignment(pair)
+    rows = alignments.rows(pair)
     assert len(rows) == 8
     assert rows[2] == {"source": f"2 {EVIL}", "translation": "0 b", "weight": 0.7}
 
@@ -571,17 +573,15 @@ def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
 
 
 def test_without_labels_the_report_shows_the_language_models(figures):
-    passed_over = {"without_labels": True}
-    names = ("finetune_classifier-ulmfit", "read_features-ulmfit")
-    metrics = {**figures.metrics, **dict.fromkeys(names, passed_over)}
+    trained = {"ulmfit": head_start(read_features=None, finetune_classifier=None)}
     curves = {**figures.curves, "finetune_classifier-ulmfit": []}
     figures = dataclasses.replace(
-        figures, labelled=None, metrics=metrics, curves=curves, confusion=[], errors=[]
+        figures, labelled=None, trained=trained, curves=curves, confusion=[], errors=[]
     )
     unknown, price = verdict(figures)
     assert unknown.startswith("Unknown: there are no labels")
     assert "ulmfit took 1.7 core minutes" in price
-    assert headline_figures(figures) == {"ulmfit_bits_per_byte": LM["bits_per_byte"]}
+    assert headline_figures(figures) == {"ulmfit_bits_per_byte": 2.0}
     html, text = page(figures, Provenance()), summary(figures)
     for said in (html, text):
         assert "bits per byte" in said
@@ -597,7 +597,7 @@ def test_the_model_card_says_what_ships_how_good_it_is_and_what_nobody_stated(fi
     assert "- Licence: Apache-2.0\n" in card
     assert "- Owner: not stated; write it into the section `card` of params.yaml\n" in card
     assert "Licence of the text: not stated" in card
-    assert f"| {figures.evaluate.error:.1%} |" in card
+    assert f"| {figures.evaluate.scores.error:.1%} |" in card
     assert "| torch | 2.13.0 |" in card
     assert "| b | 1 | 50% |" in card  # the one mistake: half of the documents of its class
     assert not re.search(r"(?<!\\)<script>", card)
@@ -610,7 +610,7 @@ def test_the_headline_is_a_dozen_figures(figures):
         "ships": "ulmfit", "test_error": 0.1, "test_error_low": 0.08, "test_error_high": 0.12,
         "tfidf_error": 0.2, "better_than_tfidf": 0.1,
         "few_labels": 100, "best_with_few_labels": "ulmfit", "error_with_few_labels": 0.3,
-        "ulmfit_bits_per_byte": pytest.approx(LM["bits_per_byte"]), "ulmfit_minutes": 4.0,
+        "ulmfit_bits_per_byte": pytest.approx(2.0), "ulmfit_minutes": 4.0,
     }  # fmt: skip
 
 
@@ -690,8 +690,9 @@ def test_arms_that_train_nothing_stand_beside_those_that_do(figures):
 
 
 def test_what_to_know_of_the_data_stands_below_the_verdict(figures):
-    figures["prepare-target"]["remarks"] = ["classes with fewer than 10 documents: 'b' (3)"]
-    figures["prepare-target"]["skipped"] = {"null_text": 2, "duplicate": 0}
+    remarks, skipped = ["classes with fewer than 10 documents: 'b' (3)"], {"null_text": 2, "duplicate": 0}
+    target = prepared(splits=SIZES, num_classes=2, remarks=remarks, skipped=skipped)
+    figures = dataclasses.replace(figures, prepared={**figures.prepared, "target": target})
     (said,) = sentences.remarks(figures)
     assert said.endswith("classes with fewer than 10 documents: 'b' (3); rows left out: 2 (null text).")
     assert summary(figures).index("About the data") < summary(figures).index("## How many labels")
@@ -805,10 +806,16 @@ def written(figures: Figures, folder: Path) -> tuple[Path, Path, Path]:
     metrics, curves, evaluation = (folder / name for name in ("metrics", "curves", "evaluation"))
     for each in (metrics, curves, evaluation):
         each.mkdir()
-    nothing = {name: {"num_trials": 0} for name in ("tune", "ablate", "scaling", "distil_classifier")}
-    labelled = {"evaluate": dumped(figures.evaluate), "sample_efficiency": dumped(figures.curve)}
-    for name, values in (dict(figures.metrics) | nothing | labelled).items():
-        write_figures(metrics / f"{name}.json", values)
+    stages: dict[str, Figure] = {
+        **{name: NoTrials(key="") for name in ("tune", "ablate", "scaling", "distil_classifier")},
+        "evaluate": figures.evaluate, "sample_efficiency": figures.curve, "find_leaks": figures.leaks,
+        **{f"prepare-{corpus}": each for corpus, each in figures.prepared.items()},
+        **{f"encode-{corpus}-pieces": each for corpus, each in figures.encoded["pieces"].items()},
+        **{f"{stage}-ulmfit": getattr(figures.trained["ulmfit"], stage)
+           for stage in (*data.TRAININGS, "read_features")},
+    }  # fmt: skip
+    for name, found in stages.items():
+        write_figures(metrics / f"{name}.json", found)
     for name in figures.curves:
         (curves / f"{name}.csv").write_text("step\n1\n", encoding="utf-8")
     for name, text in (
@@ -821,19 +828,19 @@ def written(figures: Figures, folder: Path) -> tuple[Path, Path, Path]:
 
 def test_figures_are_read_as_they_were_written(figures, tmp_path):
     folders = written(figures, tmp_path)
-    found = data.read(*folders, {"ulmfit": "pieces"}, {})
-    assert found.labelled == figures.labelled
-    assert found.metrics == figures.metrics
+    found = data.read(*folders, {"ulmfit": "pieces"})
+    for name in ("labelled", "trained", "prepared", "encoded", "leaks"):
+        assert getattr(found, name) == getattr(figures, name)
 
 
 def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_path):
     folders = written(figures, tmp_path)
-    found = data.read(*folders, {"ulmfit": "pieces"}, {})
+    found = data.read(*folders, {"ulmfit": "pieces"})
     assert found.search is found.ablations is found.distilled is found.scaling is None
     searched = with_search(figures).search
     assert searched is not None
-    write_figures(folders[0] / "tune.json", dumped(searched))
-    assert data.read(*folders, {"ulmfit": "pieces"}, {}).search == searched
+    write_figures(folders[0] / "tune.json", searched)
+    assert data.read(*folders, {"ulmfit": "pieces"}).search == searched
 
 
 @pytest.mark.parametrize(
@@ -843,7 +850,7 @@ def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_pa
         (lambda found: found.update(version=99), "evaluate.json has version 99, and this headstart reads"),
         (lambda found: found.pop("shipped"), "evaluate.json is damaged: shipped: Field required"),
         (lambda found: found.update(shipped="vectors"), "vectors ships and is not among the candidates"),
-        (lambda found: found["error"].update(low="x"), r"damaged: error\.low: "),
+        (lambda found: found["scores"]["error"].update(low="x"), r"damaged: scores\.error\.low: "),
         (lambda found: found.update(more=1), "damaged: more: Extra inputs"),
     ],
 )
@@ -854,7 +861,7 @@ def test_figures_of_another_format_are_refused_with_what_to_do(figures, tmp_path
     change(content)
     file.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=rf"{said}.*run `dvc repro`"):
-        data.read(*folders, {"ulmfit": "pieces"}, {})
+        data.read(*folders, {"ulmfit": "pieces"})
 
 
 @pytest.mark.parametrize(
@@ -926,9 +933,8 @@ def test_trainings_that_began_anew_or_never_took_off_are_counted_below_the_label
 def test_classifiers_that_began_anew_or_never_took_off_are_named_below_their_table(figures):
     both = both_with_figures(figures)
     assert sentences.classifier_restarts(both) == []
-    trainings: Any = both.metrics
-    trainings["finetune_classifier-ulmfit"] |= {"restarts": 2, "took_off": False}
-    trainings["finetune_classifier-vectors"] |= {"restarts": 1}
+    both = with_training(both, "finetune_classifier", "ulmfit", restarts=2, took_off=False)
+    both = with_training(both, "finetune_classifier", "vectors", restarts=1)
     said = began, never = sentences.classifier_restarts(both)
     assert began.endswith(": ulmfit (2 times) and vectors (once).")
     assert never.endswith("to the end: ulmfit.")
@@ -1198,12 +1204,12 @@ def test_an_arm_that_chooses_its_labels_is_no_use_of_a_head_start(figures):
 
 
 def test_labels_that_look_wrong_are_listed_with_their_texts(figures):
-    study = {"headstart": "ulmfit", "key": None, "num_judged": 1000, "num_doubted": 30,
-             "labels": [{"given": EVIL, "likely": "b", "margin": -0.9, "text": EVIL}]}  # fmt: skip
-    trial = {"headstart": "ulmfit", "key": None, "num_judged": 1000, "num_doubted": 60, "flipped": 0.05,
-             "precision": 0.6, "recall": 0.7}  # fmt: skip
-    studies = {"doubtful-ulmfit": study, "doubtful_flipped-ulmfit": trial}
-    html = page(dataclasses.replace(figures, studies=studies), Provenance())
+    label = DoubtfulLabel(given=EVIL, likely="b", margin=-0.9, text=EVIL)
+    study = Doubtful(headstart="ulmfit", stage="finetune_lm", key="", num_judged=1000, num_doubted=30,
+                     labels=[label])  # fmt: skip
+    trial = DoubtfulTrial(headstart="ulmfit", stage="finetune_lm", key="", num_judged=1000, num_doubted=60,
+                          flipped=0.05, precision=0.6, recall=0.7)  # fmt: skip
+    html = page(dataclasses.replace(figures, studies=[study, trial]), Provenance())
     assert "30 of 1,000 labels of training documents are in doubt" in html
     assert "60 were in doubt; 60% of these were changed ones, and of all changed ones 70% were" in html
     assert EVIL not in html

@@ -57,11 +57,11 @@ def test_layers_are_compared_and_dissected_on_what_the_route_left(project):
     assert "sentences, by layer, with two standard errors" in " ".join(done.stdout.split())
     found = json.loads((project / "reports/studies/anatomy-ulmfit.json").read_text(encoding="utf-8"))
     assert found["key"] == metrics(project, "finetune_lm-ulmfit")["key"]
-    assert len(found["layers"]) == 2
-    assert all(0 < layer["self_similarity"] < 1 for layer in found["layers"])
+    assert len(found["measured"]["layers"]) == 2
+    assert all(0 < layer["self_similarity"] < 1 for layer in found["measured"]["layers"])
     command(project, "headstart", "anatomy", "vectors", "--documents", "400", "--word", "harbour")
     of_words = json.loads((project / "reports/studies/anatomy-vectors.json").read_text(encoding="utf-8"))
-    (layer,), (example,) = of_words["layers"], of_words["examples"]
+    (layer,), (example,) = of_words["measured"]["layers"], of_words["measured"]["examples"]
     assert layer["self_similarity"] == pytest.approx(1)
     assert (example["word"], example["between"]) == ("harbour", None)
     refused = command(project, "headstart", "anatomy", "vectors", "--word", "zyx", check=False)
@@ -141,12 +141,13 @@ def test_every_stage_leaves_sound_figures(project):
     assert set(evaluation["candidates"]) == {*single, "bidirectional", "blend"}
     assert evaluation["shipped"] in evaluation["candidates"]
     assert evaluation["version"] == VERSION
-    assert evaluation["error"] == evaluation["candidates"][evaluation["shipped"]]["error"]
+    scores = evaluation["scores"]
+    assert scores == evaluation["candidates"][evaluation["shipped"]]["scores"]
     for candidate in evaluation["candidates"].values():
         assert candidate["parts"].keys() <= set(single)
         assert sum(candidate["parts"].values()) == pytest.approx(1)
-    error = evaluation["error"]
-    assert evaluation["accuracy"]["value"] + error["value"] == pytest.approx(1)
+    error = scores["error"]
+    assert scores["accuracy"]["value"] + error["value"] == pytest.approx(1)
     assert error["low"] <= error["value"] <= error["high"]
     # Topics are told by their words: better than the majority class, or nothing was learnt.
     assert error["value"] < evaluation["baselines"]["majority_class"]["error"] - 0.2
@@ -163,7 +164,9 @@ def test_dvc_shows_metrics_and_plots(project):
     (files,) = (each["data"] for each in json.loads(done.stdout).values())
     assert files.keys() == {"reports/headline.json"}
     headline = files["reports/headline.json"]["data"]
-    assert headline["test_error"] == pytest.approx(metrics(project, "evaluate")["error"]["value"], abs=1e-4)
+    assert headline["test_error"] == pytest.approx(
+        metrics(project, "evaluate")["scores"]["error"]["value"], abs=1e-4
+    )
     assert len(headline) <= 16
     assert "failed" not in done.stderr
     page = command(project, "dvc", "plots", "show", "--json").stdout

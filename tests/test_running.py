@@ -17,6 +17,7 @@ from pipeline.execution import run_stage as running
 from pipeline.storage.address import open_storage
 from pipeline.storage.lease import Holder, holder_of
 from pipeline.tracking import StageInfo
+from tests.figures import language_model
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,7 +38,7 @@ def test_a_stage_whose_dvc_is_killed_before_it_holds_its_run_is_an_orphan_all_th
 
     def run(settings, session):
         found.append(holder_of(open_storage(session.folder)))
-        return {}
+        return language_model()
 
     def killed_meanwhile(*anything: object) -> None:
         dvc.kill()

@@ -13,7 +13,7 @@ import torch
 
 from pipeline.corpus.tokens import UNLABELLED
 from pipeline.figures.classifiers import Leakage
-from pipeline.figures.files import dumped, read_figures, write_figures
+from pipeline.figures.files import read_figures, write_figures
 from pipeline.figures.label_curve import LabelCount, LabelCurveFigures
 from pipeline.project import params
 from pipeline.project.params import Params
@@ -53,7 +53,7 @@ def outcome(error: float, **state: Any) -> Checkpoint:
     """Probabilities that are wrong for the first documents; `state` is that of a network's outcome."""
     wrong = torch.arange(len(LABELS)) < error * len(LABELS)
     probs = torch.stack([~wrong, wrong], 1).double()
-    return Checkpoint(1, {"probabilities": probs}, {"validation": {}, **COST, **state})
+    return Checkpoint(1, {"probabilities": probs}, {"validation": {}, "spent": COST, **state})
 
 
 def figures_of(settings: Params, special: dict[tuple[Arm, int, int], list[Any]]) -> LabelCurveFigures:
@@ -81,8 +81,8 @@ def figures_of(settings: Params, special: dict[tuple[Arm, int, int], list[Any]])
 
 def test_figures_are_the_same_after_they_were_written_and_read(settings, tmp_path):
     found = figures_of(settings, {})
-    write_figures(tmp_path / "figures.json", dumped(found))
-    again = LabelCurveFigures.model_validate(read_figures(tmp_path / "figures.json"))
+    write_figures(tmp_path / "figures.json", found)
+    again = read_figures(LabelCurveFigures, tmp_path / "figures.json")
     assert again == found
     for table in ("curve", "above", "labels_needed", "cost"):  # in the order of the settings
         assert [*getattr(again, table)] == [*ERRORS]

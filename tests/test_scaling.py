@@ -21,8 +21,8 @@ from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Law, Runs, Throughput
 from pipeline.execution.plan import answer
-from pipeline.figures.estimates import Spent
-from pipeline.figures.files import dumped, write_figures
+from pipeline.figures.cost import Spent
+from pipeline.figures.files import write_figures
 from pipeline.figures.scaling import ScalingFigures, ScalingRun
 from pipeline.figures.sweeps import NoTrials
 from pipeline.project.project import Project
@@ -218,7 +218,7 @@ class Pretended:
         tokens = trial.job.settings.training.epochs * read_info(trial.job.tokens).splits["train"].num_tokens
         spent = {"seconds": 3.0, "core_seconds": size * tokens * 6 / 1e6, "gpu_seconds": 0.0}
         figures = {"validation/bits_per_byte": float(TRUTH.loss(size, tokens))}
-        return Checkpoint(1, {}, {"validation": figures, **spent})
+        return Checkpoint(1, {}, {"validation": figures, "spent": spent})
 
 
 def scaled(folder: Path, **changes: Any) -> ScalingFigures | NoTrials:
@@ -248,7 +248,7 @@ def found(tmp_path, monkeypatch) -> ScalingFigures:
     figures = scaled(tmp_path)
     assert isinstance(figures, ScalingFigures)
     (tmp_path / "reports/metrics").mkdir(parents=True)
-    write_figures(tmp_path / "reports/metrics/scaling.json", dumped(figures))
+    write_figures(tmp_path / "reports/metrics/scaling.json", figures)
     (tmp_path / "data").mkdir()
     shutil.move(tmp_path / "out", tmp_path / "data/scaling")
     monkeypatch.chdir(tmp_path)

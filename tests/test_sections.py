@@ -31,6 +31,9 @@ from pipeline.report.section import (
     Table,
     table,
 )
+from pipeline.report.sections import studies
+from pipeline.report.sections.studies.exported_forms import Forms
+from pipeline.report.sections.studies.layers import Layers
 from pipeline.report.studies import Written, read_studies, write_study
 from pipeline.report.terminal import show
 
@@ -156,9 +159,11 @@ def test_the_charts_that_are_kept_as_pictures_are_those_that_are_named():
 
 
 def test_every_file_of_a_section_is_in_the_contents():
-    named = [each.name for each in pkgutil.iter_modules(sections.__path__) if not each.name.startswith("_")]
+    files = [each for each in pkgutil.iter_modules(sections.__path__) if not each.ispkg]
+    named = [each.name for each in files if not each.name.startswith("_")]
+    of_studies = {each.compose for each in studies.all_sections()}
     composers = {importlib.import_module(f"{sections.__name__}.{name}").section for name in named}
-    assert composers - {importlib.import_module(f"{sections.__name__}.runs").section} == {
+    assert composers - {importlib.import_module(f"{sections.__name__}.runs").section} | of_studies == {
         *contents.OF_LABELS,
         *contents.OF_ALL,
     }
@@ -194,10 +199,31 @@ def test_a_study_whose_folder_cannot_be_made_is_refused_before_any_work(tmp_path
 
 
 def test_a_study_is_read_as_it_was_written(tmp_path):
-    study = {"key": "abc", "rows": [1]}
-    written = write_study(tmp_path / "new" / "studies", "layers", "ulmfit", study)
-    assert written == Written(study, tmp_path / "new" / "studies" / "layers-ulmfit.json")
-    assert read_studies(tmp_path / "new" / "studies") == {"layers-ulmfit": study}
+    study = Forms(headstart="ul-mfit", stage="finetune_classifier", key="abc", num_judged=1, rows=[])
+    folder = tmp_path / "new" / "studies"
+    written = write_study(folder, study)
+    assert written == Written(study, folder / "onnx-ul-mfit.json")
+    assert read_studies(folder, [Forms, Layers]) == [study]
+    assert read_studies(folder, [Layers]) == []
     (tmp_path / "taken").touch()
     with pytest.raises(ValueError, match="no folder for the figures"):
-        write_study(tmp_path / "taken", "layers", "ulmfit", study)
+        write_study(tmp_path / "taken", study)
+
+
+@pytest.mark.parametrize("content", ['{"headstart": "ulmfit", "key": "abc"}', '{"version": 1}', "{"])
+def test_a_study_of_an_earlier_format_or_a_damaged_one_is_left_out_with_a_warning(tmp_path, caplog, content):
+    (tmp_path / "onnx-ulmfit.json").write_text(content, encoding="utf-8")
+    assert read_studies(tmp_path, [Forms]) == []
+    (record,) = caplog.records
+    assert "onnx-ulmfit.json" in record.getMessage()
+    assert "remove it, or repeat its command" in record.getMessage()
+
+
+def test_each_file_of_a_study_is_on_the_page_once():
+    folder = Path(studies.__file__).parent
+    files = [file for file in folder.glob("*.py") if file.name != "__init__.py"]
+    found = studies.all_sections()
+    assert len(found) == len({each.order for each in found}) == len(files)
+    kinds = [kind.kind for each in found for kind in each.kinds]
+    assert len(kinds) == len({*kinds})
+    assert not any("-" in kind for kind in kinds)

@@ -16,9 +16,9 @@ from pipeline.evaluation.acquisition import STRATEGIES
 from pipeline.evaluation.choosing import try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.execution import suggest as suggesting
-from pipeline.figures.studies import ChoosingStudy
 from pipeline.project.project import Project
-from pipeline.report import findings, sentences, tables
+from pipeline.report.sections.studies import choosing
+from pipeline.report.sections.studies.choosing import ChoosingStudy
 from pipeline.settings.loader import overlay
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -151,14 +151,16 @@ def test_choosing_is_better_than_chance_where_a_class_is_rare():
     )  # fmt: skip
     assert found.curve["margin"][40] == found.curve["random"][40]  # the same first documents
     assert any(found.above["margin"][count].is_clearly_less for count in (80, 120))
-    study = ChoosingStudy(headstart="vectors", key="", num_documents=1_500, num_judged=1_500, **dict(found))
-    assert findings.strategies_that_help(study) == ["margin"]
-    assert sentences.choosing(study).endswith("each interval taken by itself: margin.")
-    row = tables.choosing(study)[1]
+    study = ChoosingStudy(
+        headstart="vectors", stage="finetune_lm", key="", num_documents=1_500, num_judged=1_500, tried=found
+    )
+    assert choosing.strategies_that_help(found) == ["margin"]
+    assert choosing.said(study).endswith("each interval taken by itself: margin.")
+    row = choosing.rows(found)[1]
     assert row["strategy"] == "margin"
     assert row["40"] == f"{found.curve['margin'][40].error.value:.1%}"
     worse = {name: {count: each.model_copy(update={"high": 0.01}) for count, each in by_count.items()}
              for name, by_count in found.above.items()}  # fmt: skip
-    without = study.model_copy(update={"above": worse})
-    assert findings.strategies_that_help(without) == []
-    assert sentences.choosing(without).endswith("choosing saves nothing.")
+    without = study.model_copy(update={"tried": found.model_copy(update={"above": worse})})
+    assert choosing.strategies_that_help(without.tried) == []
+    assert choosing.said(without).endswith("choosing saves nothing.")

@@ -29,6 +29,7 @@ from pipeline.inference.predict import Predictor
 from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.terminal.redaction import redact
 from pipeline.tracking import RecorderConfig, StageInfo, curves, plans, stage_run, stores
+from tests.figures import AnyFigures
 from tests.mlflow_servers import MlflowServer, assert_never_waited, files_with, wait_for
 from tests.test_predict import export
 
@@ -136,7 +137,7 @@ def test_a_stage_run_is_a_child_with_tags_and_params(root, client, monkeypatch):
     monkeypatch.setenv("DVC_STAGE", "dvc.yaml:prepare@general")
     params = {"a": {"b": 1, "c": "x" * 9000}, **{f"k{n}": n for n in range(120)}}
     with stage_run(StageInfo(root, "ignored", STAGES, params, {"text": "abc"}, key="K")) as run:
-        tracking.log_metrics(run, {"valid": {"loss": 1.5, "name": "x", "ok": True}, "n": 3})
+        tracking.log_metrics(run, AnyFigures(valid={"loss": 1.5, "name": "x", "ok": True}, n=3))
         assert client.get_run(run.parent_id).info.status == "RUNNING"
     data = client.get_run(run.run_id).data
     assert data.tags["mlflow.parentRunId"] == run.parent_id
@@ -231,7 +232,7 @@ def test_a_finished_run_is_resumed_where_dvc_did_not_keep_what_it_made(root, cli
 
     def finish(seconds):
         with stage_run(attempt) as run:
-            tracking.log_metrics(run, {"accuracy": 0.9, "seconds": seconds})
+            tracking.log_metrics(run, AnyFigures(accuracy=0.9, seconds=seconds))
             tracking.log_points(run, {"error": {100: 0.5, 400: 0.4}})
         return run
 
@@ -383,7 +384,7 @@ def test_an_outage_is_survived_and_the_end_is_delivered_later(root, client, monk
         recorder = config.open(0)
         recorder.record(1, {"loss": 0.5})
         assert recorder.close(timeout_s=0.2).unsent == 1
-        tracking.log_metrics(run, {"accuracy": 0.9})
+        tracking.log_metrics(run, AnyFigures(accuracy=0.9))
         assert tracking.register_model(run, root, "clf", "champion") is None
     assert "not registered as clf@champion" in caplog.text
     assert client.get_run(run.run_id).info.status == "RUNNING"

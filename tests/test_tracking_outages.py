@@ -23,6 +23,7 @@ import typer
 
 from pipeline import __main__, tracking
 from pipeline.tracking import RecorderConfig, StageInfo, curves, stage_run, stores
+from tests.figures import AnyFigures
 from tests.mlflow_servers import MlflowServer, Proxy, assert_never_waited, wait_for
 
 STAGES = ["prepare", "pretrain_lm", "evaluate"]
@@ -131,7 +132,7 @@ def test_a_server_away_all_the_time_costs_a_bounded_time_and_no_record(root, pro
     with stage_run(info(root, key=root.name)) as run:
         recorder = run.recorder(root / "curve.jsonl").open(-1)
         record(recorder, range(1, 51))
-        tracking.log_metrics(run, {"accuracy": 0.9})
+        tracking.log_metrics(run, AnyFigures(accuracy=0.9))
         recorder.close()
     # A call at the begin, one at the end and the recorder's, each of two tries of 1 s: here, 10 s by default.
     # MLflow itself would try each for minutes, or wait for the hour that the server asks for.

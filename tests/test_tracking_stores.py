@@ -20,6 +20,7 @@ import pytest
 from pipeline import tracking
 from pipeline.terminal.redaction import redact
 from pipeline.tracking import RecorderConfig, StageInfo, curves, stage_run, stores
+from tests.figures import AnyFigures
 from tests.mlflow_servers import (
     POSTGRES_SECRET,
     MlflowServer,
@@ -177,7 +178,7 @@ def test_a_pipeline_is_recorded_whole_and_its_secret_nowhere(store, root, caplog
         tracking.begin_trial(run, trial)
         record(trial.recorder(root / "trial.jsonl").open(-1), range(1, 6))
         trial.close({"error": 0.5})
-        tracking.log_metrics(run, {"accuracy": 0.9})
+        tracking.log_metrics(run, AnyFigures(accuracy=0.9))
         tracking.log_points(run, {"curve/ulmfit": {100: 0.5, 400: 0.25}})
         (root / "model").mkdir()
         (root / "model" / "weights").write_text("weights")

@@ -17,6 +17,8 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.doctor.needs import needs_of
 from pipeline.execution.recipes import stage_fingerprint
+from pipeline.figures.cost import Spent
+from pipeline.figures.trainings import LanguageModelFigures
 from pipeline.project.params import Params, checked
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
@@ -71,8 +73,8 @@ def write_tokens(folder: Path) -> Path:
     return folder
 
 
-def pretrain(folder: Path, tokens: Path, params: Params, **session: Any) -> tuple[dict[str, Any], Any]:
-    """Run the stage; returns its metrics and the exported weights."""
+def pretrain(folder: Path, tokens: Path, params: Params, **session: Any) -> tuple[LanguageModelFigures, Any]:
+    """Run the stage; returns its figures and the exported weights."""
     known: dict[str, Any] = {"open_recorder": no_recorder, "curve": folder / "run" / "curve.jsonl"} | session
     found = pretrain_lm.run(
         Project(params),
@@ -120,20 +122,26 @@ def test_a_language_model_begins_with_vectors_of_its_own_tokens(tmp_path, tokens
     assert ("decoder_weight" in tensors) is not tie_weights
     for name, weight in wanted.items():
         torch.testing.assert_close(tensors[name], weight, msg=name)
-    assert found["steps"] == 0
-    assert found["embedding"]["headstart"] == "vectors"
-    assert found["embedding"]["steps"] == alone.step > 0
-    assert found["embedding"]["after"]["loss"] < found["embedding"]["before"]["loss"]
+    assert found.steps == 0
+    assert found.embedding is not None
+    assert found.embedding.headstart == "vectors"
+    training = found.embedding.training
+    assert training.steps == alone.step > 0
+    assert training.after["loss"] < training.before["loss"]
 
 
 def test_the_cost_is_that_of_both_trainings(tmp_path, tokens, monkeypatch):
-    own = {"seconds": 10.0, "core_seconds": 20.0, "gpu_seconds": 0.0}
+    own = Spent(seconds=10.0, core_seconds=20.0, gpu_seconds=0.0)
     fit_and_export = _trained_embedding.fit_and_export
-    monkeypatch.setattr(_trained_embedding, "fit_and_export", lambda *given: fit_and_export(*given) | own)
+    monkeypatch.setattr(
+        _trained_embedding,
+        "fit_and_export",
+        lambda *given: fit_and_export(*given).model_copy(update={"cost": own}),
+    )
     found, _ = pretrain(tmp_path, tokens, params_with({}))
-    for name, spent in own.items():
-        assert found[name] == found["embedding"][name] + spent
-    assert found["core_seconds"] > 20.0
+    assert found.embedding is not None
+    assert found.cost == found.embedding.training.cost + own
+    assert found.cost.core_seconds > 20.0
 
 
 def test_what_it_begins_with_is_trained_further_and_stays_tied(tmp_path, tokens):

@@ -15,19 +15,22 @@ from pipeline.report.verdict import at_a_glance, verdict
 from pipeline.settings.arm import TFIDF as TFIDF_ARM
 from pipeline.settings.arm import Arm
 from tests.figures import (
+    COST,
     above,
     arm,
     candidate,
     difference,
     evaluated,
+    head_start,
     label_curve,
+    leaks,
     needed,
     point,
     validation,
     with_candidate,
     with_curve,
     with_evaluate,
-    with_metrics,
+    with_training,
 )
 
 Curve = dict[str, dict[int, float]]
@@ -79,19 +82,16 @@ def made(
         for name, error in all_labels.items()
     }
     ships = shipped or min(all_labels, key=lambda name: all_labels[name])
-    metrics: dict[str, Any] = {
-        f"{stage}-{name}": {"milliseconds_per_document": 0.0} if stage == "read_features" else {}
-        for name in ("ulmfit", "vectors", *head_starts)
-        for stage in ("pretrain_lm", "finetune_lm", "read_features")
-    }
     labelled = Labelled(evaluated(candidates, ships, forced=forced), curve_figures)
-    return Figures(dict.fromkeys(head_starts, "pieces"), labelled, metrics, {}, [], [], [])
+    trained = {name: head_start() for name in head_starts}
+    return Figures(trained, {}, {}, leaks(), labelled, {}, [], [], [])
 
 
 def with_core_seconds(figures: Figures, name: str, *seconds: float) -> Figures:
     """`seconds`: of pretraining and fine-tuning."""
     for stage, each in zip(("pretrain_lm", "finetune_lm"), seconds, strict=True):
-        figures = with_metrics(figures, f"{stage}-{name}", core_seconds=each)
+        cost = COST.model_copy(update={"core_seconds": each})
+        figures = with_training(figures, stage, name, cost=cost)
     return figures
 
 
@@ -189,26 +189,27 @@ def test_what_to_ship(shipped, parts, heaviest_first):
     for part in parts:
         all_labels.setdefault(part, 0.2)
     blend = {shipped: parts} if parts else None
-    shipping = decide(made(curve, all_labels, shipped=shipped, parts=blend)).shipping
+    shipping = decide(made(curve, all_labels, shipped=shipped, parts=blend, head_starts=BOTH)).shipping
     assert shipping.advice is Advice.SHIP
     assert shipping.classifier.arm == arm(shipped)
     assert [*map(str, shipping.classifier.parts)] == heaviest_first
-    forced = decide(made(curve, all_labels, shipped=shipped, parts=blend, forced=True)).shipping
+    forced = decide(
+        made(curve, all_labels, shipped=shipped, parts=blend, forced=True, head_starts=BOTH)
+    ).shipping
     assert forced == dataclasses.replace(shipping, advice=Advice.FORCED)
 
 
 def test_a_dearer_head_start_does_not_pay_off_where_a_cheaper_one_is_clearly_better():
-    def worth(errors: tuple[float, ...], **seconds: float | None) -> list[Worth]:
+    def worth(errors: tuple[float, ...], **seconds: float) -> list[Worth]:
         curve = rows(vectors=BETTER, ulmfit=errors, tfidf=TFIDF)
         figures = made(curve, {"vectors": 0.2, "ulmfit": 0.2, "tfidf": 0.2}, head_starts=BOTH)
         for name, spent in seconds.items():
-            if spent is not None:
-                figures = with_core_seconds(figures, name, spent, spent)
+            figures = with_core_seconds(figures, name, spent, spent)
         return [*decide(figures).worth.values()]
 
     few, worse = (0.45, 0.35, 0.21), (0.45, 0.35, 0.25)  # few: with 1,600 labels the two are not told apart
     assert worth(few, vectors=120.0, ulmfit=60.0) == [Worth.FEW, Worth.FEW]
-    assert worth(few, vectors=60.0, ulmfit=None) == [Worth.FEW, Worth.FEW]
+    assert worth(few, vectors=60.0, ulmfit=60.0) == [Worth.FEW, Worth.FEW]
     assert worth(few, vectors=60.0, ulmfit=120.0) == [Worth.FEW, Worth.SOME]
     assert worth(worse, vectors=60.0, ulmfit=120.0) == [Worth.FEW, Worth.NEVER]
 
@@ -315,14 +316,12 @@ def test_what_is_best_with_all_labels(all_labels, ships, ours, tfidf, outcome):
     assert found.outcome is outcome
 
 
-def test_the_price_is_known_as_far_as_it_was_recorded():
+def test_the_price_is_the_core_time_of_the_language_models_and_the_time_of_a_prediction():
     all_labels = {"ulmfit": 0.1, "tfidf": 0.2}
     figures = made(rows(vectors=BETTER, ulmfit=BETTER, tfidf=TFIDF), all_labels, head_starts=BOTH)
     figures = with_candidate(figures, "ulmfit", milliseconds_per_document=1.5)
-    assert decide(figures).price.core_minutes == {}
     assert decide(figures).price.milliseconds == 1.5
     figures = with_core_seconds(figures, "ulmfit", 60.0, 30.0)
-    assert decide(figures).price.core_minutes == {"ulmfit": 1.5}
     figures = with_core_seconds(figures, "vectors", 12.0, 6.0)
     assert decide(figures).price.core_minutes == pytest.approx({"vectors": 0.3, "ulmfit": 1.5})
 

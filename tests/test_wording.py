@@ -18,7 +18,7 @@ from pipeline.report.decision import (
 )
 from pipeline.report.verdict import worded
 from pipeline.settings.arm import BLEND, TFIDF, Arm
-from tests.figures import arm, difference, needed, with_evaluate, with_metrics
+from tests.figures import arm, difference, needed, with_evaluate
 from tests.test_verdict import ALIKE, BETTER, made, rows
 
 ULMFIT = Arm("ulmfit")
@@ -81,7 +81,7 @@ def test_the_error_of_what_ships_beside_that_of_tf_idf():
     worse = Rival(error=0.2, above=Difference(value=-0.01, low=-0.04, high=0.02))
     majority = figures.evaluate.baselines.majority_class
     found = with_evaluate(figures, baselines=Baselines(majority_class=majority, tfidf=worse))
-    assert sentences.key_figures(with_metrics(found, "finetune_classifier-ulmfit"))[0] == (
+    assert sentences.key_figures(found)[0] == (
         "The classifier that ships, ulmfit, gets 10.0% of 500 held-out documents wrong (8.0% to 12.0%). That "
         "is 1.0 points (-2.0 to 4.0) worse than TF-IDF with logistic regression on the same labels and "
         "documents, which gets 20.0% wrong: no clear difference."

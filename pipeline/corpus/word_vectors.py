@@ -13,24 +13,15 @@ Shapes: V tokens of the vocabulary, E embedding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.vector_files import Vectors
 from pipeline.corpus.word_tokenizer import WordTokenizer
+from pipeline.figures.trainings import Coverage
 
 _LEAST_SHARE_OF_PIECES = 0.5  # of a vocabulary; with fewer the vectors belong to another one
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How much of a vocabulary and of a text has a vector. Special pieces but `<unk>` are not counted."""
-
-    share_of_words: float  # of the vocabulary's words
-    share_of_running_words: float  # of the text's, where unknown ones have no vector
-    num_words: int  # of the vocabulary, with a vector
 
 
 def vectors_for(

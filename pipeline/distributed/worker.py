@@ -10,8 +10,8 @@ import torch
 from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.distributed.session import Report, Session
 from pipeline.distributed.settings import Run
+from pipeline.figures.cost import Cost
 from pipeline.machine.allocator import keep_freed_memory
-from pipeline.machine.cost import Cost
 from pipeline.training.context import Context
 from pipeline.training.jobs import Job
 from pipeline.training.loop import train

@@ -28,6 +28,7 @@ from models.heads import segments_of
 from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
 from pipeline.corpus.tokenizer import Tokenizer, is_mark
 from pipeline.evaluation.probe import Reading
+from pipeline.figures.studies import Anatomy, Example, LayerAnatomy, Point
 
 _MOST_WORDS, _LEAST_CONTEXTS, _MOST_CONTEXTS = 300, 5, 30
 _MOST_RANDOM = 1_000  # occurrences, as in the paper
@@ -82,53 +83,6 @@ class Vocabulary:
             goes_on = bool(self.spoken_V[token])
             sentence += bool(self.ends_V[token])
         return found
-
-
-@dataclass(frozen=True)
-class LayerAnatomy:
-    """The measures of a layer. A `_baseline` is that of random words; errors are standard errors."""
-
-    layer: int
-    self_similarity: float  # mean cosine of a word with itself in other contexts
-    self_similarity_error: float  # over words
-    sentence_similarity: float  # mean cosine of a word and the mean of its sentence
-    sentence_similarity_error: float  # over sentences
-    cosine_baseline: float  # mean cosine of random words: the anisotropy
-    explained: float  # share of the squares of a word's features along one direction: 1 without any context
-    explained_error: float  # over words
-    explained_baseline: float
-
-
-@dataclass(frozen=True)
-class Point:
-    """An occurrence of an example, in the plane of the layer's two main directions."""
-
-    x: float
-    y: float
-    group: int
-    before: str
-    word: str
-    after: str
-
-
-@dataclass(frozen=True)
-class Example:
-    """The occurrences of one word in two groups, by the layer that parts them best."""
-
-    word: str
-    layer: int
-    within: float  # mean cosine of two occurrences in one group
-    between: float | None  # of two in different ones; None: they fall into no two groups
-    points: list[Point]  # those nearest to the middle of their group first
-
-
-@dataclass(frozen=True)
-class Anatomy:
-    layers: list[LayerAnatomy]
-    examples: list[Example]
-    num_words: int
-    num_sentences: int
-    num_documents: int
 
 
 @dataclass
@@ -437,10 +391,10 @@ def _example(
         between=None if np.isnan(between) else between,
         points=[
             Point(
-                float(plane_N2[place, 0]),
-                float(plane_N2[place, 1]),
-                int(groups[place]),
-                *_around(texts[occurrences[place].document], occurrences[place].span, tokenizer),
+                x=float(plane_N2[place, 0]),
+                y=float(plane_N2[place, 1]),
+                group=int(groups[place]),
+                **_around(texts[occurrences[place].document], occurrences[place].span, tokenizer),
             )
             for place in np.argsort(-near_N, kind="stable")
         ],
@@ -455,14 +409,16 @@ def _plane(units_NF: np.ndarray) -> np.ndarray:
     return np.pad(plane, ((0, 0), (0, 2 - plane.shape[1])))
 
 
-def _around(
-    ids_T: np.ndarray, span: Span, tokenizer: Tokenizer, num_tokens: int = 16
-) -> tuple[str, str, str]:
+def _around(ids_T: np.ndarray, span: Span, tokenizer: Tokenizer, num_tokens: int = 16) -> dict[str, str]:
     """Return the text before a word, the word, and the text after it."""
     first, last = max(0, span.start - num_tokens), span.stop + num_tokens
     parts = (ids_T[first : span.start], ids_T[span.start : span.stop], ids_T[span.stop : last])
     before, word, after = ("".join(tokenizer.pieces(part)) for part in parts)
-    return ("…" if first > 1 else "") + before.lstrip(), word.strip(), after + "…" * (last < len(ids_T) - 1)
+    return {
+        "before": ("…" if first > 1 else "") + before.lstrip(),
+        "word": word.strip(),
+        "after": after + "…" * (last < len(ids_T) - 1),
+    }
 
 
 def _units(features_NF: np.ndarray) -> np.ndarray:

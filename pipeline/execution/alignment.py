@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,19 +15,14 @@ from pipeline.corpus.pair_batches import PairBatches
 from pipeline.corpus.tokens import open_shard
 from pipeline.execution.lr_find import stage_arguments
 from pipeline.execution.opened import Opened, open_head_start
-from pipeline.report.studies import Study, make_ready, write_study
+from pipeline.report.sections.studies.alignments import Alignment, Translation
+from pipeline.report.studies import Written, make_ready, write_study
 
 _MOST_TOKENS = 60  # of a translation
 _LEAST_SHOWN, _MOST_SHOWN = 6, 16  # tokens of a source that is chosen to be shown
 
 
-@dataclass(frozen=True)
-class Found:
-    study: Study
-    file: Path | None  # None: it is not for the page
-
-
-def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Found:
+def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Written[Alignment]:
     """Translate texts; or some of the validation text, for the page, and write the alignments into `out`.
 
     Raises ValueError for an unknown head start, one that is no translator, for missing inputs, and if `out`
@@ -45,16 +38,11 @@ def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Fo
     if not all(text.strip() for text in texts):
         raise ValueError("--text is empty; give some words to translate")
     pairs = [_of_text(opened, text) for text in texts] or _of_validation(opened, headstart, num_pairs)
-    content = {
-        "headstart": headstart,
-        "stage": opened.card.stage,
-        "key": opened.card.key,
-        "pairs": pairs,
-    }
-    return Found(content, None if texts else write_study(out, "alignment", headstart, content).file)
+    study = Alignment(headstart=headstart, stage=opened.card.stage, key=opened.card.key, pairs=pairs)
+    return Written(study, None) if texts else write_study(out, study)
 
 
-def _of_text(opened: Opened, text: str) -> dict[str, Any]:
+def _of_text(opened: Opened, text: str) -> Translation:
     corpus = opened.params.corpus.translation
     if corpus is None:
         raise ValueError(
@@ -66,28 +54,30 @@ def _of_text(opened: Opened, text: str) -> dict[str, Any]:
     return _translated(opened, source, None)
 
 
-def _of_validation(opened: Opened, headstart: str, num_pairs: int) -> list[dict[str, Any]]:
+def _of_validation(opened: Opened, headstart: str, num_pairs: int) -> list[Translation]:
     """Pairs of the validation text that fit on a page, evenly spaced."""
     tokens = tokens_at(Path(stage_arguments(Path("dvc.yaml"), "pretrain_lm", headstart)["tokens"]))
-    ids: dict[str, Any] = {"end_id": opened.info.eos_id, "pad_id": opened.info.pad_id}
     shard = open_shard(tokens, "validation")
-    batches = PairBatches([shard], batch_pairs=1, max_tokens=_MOST_TOKENS, seed=0, **ids)
+    batches = PairBatches(
+        [shard], batch_pairs=1, max_tokens=_MOST_TOKENS, seed=0, end_id=opened.info.eos_id,
+        pad_id=opened.info.pad_id,
+    )  # fmt: skip
     found = [batches.pair(index) for index in range(len(batches))]
     short = [pair for pair in found if _LEAST_SHOWN <= len(pair.source) - 2 <= _MOST_SHOWN] or found
     chosen = np.unique(np.linspace(0, len(short) - 1, num_pairs).round().astype(int))
     return [_translated(opened, short[k].source, short[k].target) for k in chosen]
 
 
-def _translated(opened: Opened, source: np.ndarray, reference: np.ndarray | None) -> dict[str, Any]:
+def _translated(opened: Opened, source: np.ndarray, reference: np.ndarray | None) -> Translation:
     import torch
 
     model, info, tokenizer = opened.language_model, opened.info, opened.tokenizer
     assert isinstance(model, Translator)
     ids_1S = torch.from_numpy(source.astype(np.int64))[None].to(opened.device)
     found, alignment_TS = model.translate(ids_1S, info.bos_id, info.eos_id, _MOST_TOKENS)
-    return {
-        "source": tokenizer.pieces(source),
-        "translation": tokenizer.pieces(np.array(found)),
-        "reference": None if reference is None else "".join(tokenizer.pieces(reference[1:-1])).strip(),
-        "weights": [[round(weight, 4) for weight in row] for row in alignment_TS.tolist()],
-    }
+    return Translation(
+        source=tokenizer.pieces(source),
+        translation=tokenizer.pieces(np.array(found)),
+        reference=None if reference is None else "".join(tokenizer.pieces(reference[1:-1])).strip(),
+        weights=[[round(weight, 4) for weight in row] for row in alignment_TS.tolist()],
+    )

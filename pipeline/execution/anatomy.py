@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +10,15 @@ import numpy as np
 from pipeline.corpus.tokens import open_shard
 from pipeline.evaluation.anatomy import anatomy, documents_with
 from pipeline.execution.opened import Which, open_head_start
+from pipeline.report.sections.studies.anatomy import AnatomyStudy
 from pipeline.report.studies import Written, make_ready, write_study
 
 _MOST_DOCUMENTS_OF_AN_EXAMPLE = 100
 
 
-def dissect(headstart: str, model: Which, words: Sequence[str], num_documents: int, out: Path) -> Written:
+def dissect(
+    headstart: str, model: Which, words: Sequence[str], num_documents: int, out: Path
+) -> Written[AnatomyStudy]:
     """Measure the layers of a head start on documents of the target's training text; write into `out`.
 
     Args:
@@ -43,10 +45,5 @@ def dissect(headstart: str, model: Which, words: Sequence[str], num_documents: i
         opened.device,
         words,
     )
-    content = {
-        "headstart": headstart,
-        "stage": opened.card.stage,
-        "key": opened.card.key,
-        **asdict(found),
-    }
-    return write_study(out, "anatomy", headstart, content)
+    study = AnatomyStudy(headstart=headstart, stage=opened.card.stage, key=opened.card.key, measured=found)
+    return write_study(out, study)

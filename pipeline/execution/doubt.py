@@ -7,7 +7,6 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from pipeline.evaluation.probe import pooled_features
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.execution.opened import open_head_start
 from pipeline.files.atomic import atomic_write
+from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulLabel, DoubtfulTrial
 from pipeline.report.studies import Written, make_ready, write_study
 
 _DOCUMENTS = Path("data/documents/target")
@@ -28,7 +28,7 @@ _SHOWN, _SHOWN_CHARACTERS = 20, 400  # of the list, on the page
 
 @dataclass(frozen=True)
 class Doubted:
-    written: Written
+    written: Written[Doubtful] | Written[DoubtfulTrial]
     file: Path | None  # the CSV; None after a trial with flipped labels
 
 
@@ -62,21 +62,30 @@ def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: i
         opened.encoder, documents, opened.settings.probe, opened.reading, idf, opened.device
     )
     found = doubts(_out_of_fold(texts, features, given, len(names), folds, seed), given)
-    study: dict[str, Any] = {
-        "headstart": headstart, "key": opened.card.key, "num_judged": len(labels), "num_doubted": len(found),
-    }  # fmt: skip
+    card = opened.card
     if flip:
         hits = len({each.document for each in found} & {*changed.tolist()})
         precision, recall = hits / len(found) if found else None, hits / max(1, len(changed))
-        study |= {"flipped": flip, "precision": precision, "recall": recall}
-        return Doubted(write_study(studies, "doubtful_flipped", headstart, study), None)
+        trial = DoubtfulTrial(
+            headstart=headstart, stage=card.stage, key=card.key, num_judged=len(labels),
+            num_doubted=len(found), flipped=flip, precision=precision, recall=recall,
+        )  # fmt: skip
+        return Doubted(write_study(studies, trial), None)
     _write(out, found[:most], texts, given, names)
-    study["labels"] = [
-        {"given": names[given[each.document]], "likely": names[each.likely], "margin": each.margin,
-         "text": shorten(readable(texts[each.document]), _SHOWN_CHARACTERS, placeholder=" ...")}
+    shown = [
+        DoubtfulLabel(
+            given=names[given[each.document]],
+            likely=names[each.likely],
+            margin=each.margin,
+            text=shorten(readable(texts[each.document]), _SHOWN_CHARACTERS, placeholder=" ..."),
+        )
         for each in found[:_SHOWN]
-    ]  # fmt: skip
-    return Doubted(write_study(studies, "doubtful", headstart, study), out)
+    ]
+    study = Doubtful(
+        headstart=headstart, stage=card.stage, key=card.key, num_judged=len(labels), num_doubted=len(found),
+        labels=shown,
+    )  # fmt: skip
+    return Doubted(write_study(studies, study), out)
 
 
 def _out_of_fold(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from pipeline.execution.lr_find import stage_arguments
 from pipeline.inference.onnx_network import load_onnx
 from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.project.project import Project
+from pipeline.report.sections.studies.exported_forms import Form, Forms, Int8Forms
 from pipeline.report.studies import Written, make_ready, write_study
 from pipeline.training.cards import form_of
 from pipeline.training.classifier import chosen_documents, predict_logits
@@ -29,20 +30,8 @@ _SECONDS = 3.0  # of each measurement of speed, at least
 
 
 @dataclass(frozen=True)
-class Form:
-    """One form of a classifier, on test documents."""
-
-    name: str
-    error: float
-    documents_per_second: float
-    megabytes: float
-    largest_change: float  # of a probability, to the first form
-    labels_that_differ: float  # a share
-
-
-@dataclass(frozen=True)
 class Exported:
-    written: Written
+    written: Written[Forms]
     difference: float  # of probabilities, of made-up documents
 
 
@@ -86,14 +75,15 @@ def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Exported:
     network = load_onnx(to)
     name = "ONNX, int8" if int8 else "ONNX, float32"
     ways[name] = (lambda: network.of_tokens(documents), to / "network.onnx")
-    content = {
-        "headstart": headstart,
-        "key": card.key,
-        "num_judged": len(labels),
-        "rows": [*map(asdict, _judged(ways, labels))],
-    }
-    kind = "onnx_int8" if int8 else "onnx"
-    return Exported(write_study(out, kind, headstart, content), difference)
+    kind: type[Forms] = Int8Forms if int8 else Forms
+    study = kind(
+        headstart=headstart,
+        stage=card.stage,
+        key=card.key,
+        num_judged=len(labels),
+        rows=_judged(ways, labels),
+    )
+    return Exported(write_study(out, study), difference)
 
 
 def _judged(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,13 @@ from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard
 from pipeline.evaluation.layers import Documents, compare_layers
 from pipeline.execution.opened import Which, open_head_start
+from pipeline.report.sections.studies.layers import Layers
 from pipeline.report.studies import Written, make_ready, write_study
 
 _MOST_JUDGED = 2_000  # validation documents
 
 
-def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Written:
+def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Written[Layers]:
     """Compare the layers of a head start on validation documents; write the table into the folder `out`.
 
     Raises ValueError for an unknown head start, missing inputs, too few labels, and if `out` cannot be made.
@@ -30,7 +30,7 @@ def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Written
     shard = open_shard(opened.folder, "train")
     training = _labelled(shard, num_labels, seed)
     judged = _labelled(open_shard(opened.folder, "validation"), _MOST_JUDGED, seed)
-    figures = compare_layers(
+    rows = compare_layers(
         opened.encoder,
         training,
         judged,
@@ -41,15 +41,15 @@ def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Written
         seed,
         opened.device,
     )
-    content = {
-        "headstart": headstart,
-        "stage": opened.card.stage,
-        "key": opened.card.key,
-        "num_labels": len(training.labels),
-        "num_judged": len(judged.labels),
-        "rows": [asdict(each) for each in figures],
-    }
-    return write_study(out, "layers", headstart, content)
+    study = Layers(
+        headstart=headstart,
+        stage=opened.card.stage,
+        key=opened.card.key,
+        num_labels=len(training.labels),
+        num_judged=len(judged.labels),
+        rows=rows,
+    )
+    return write_study(out, study)
 
 
 def _labelled(shard: TokenShard, most: int, seed: int) -> Documents:

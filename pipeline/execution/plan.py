@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Fitted, Law, Runs, Throughput
-from pipeline.figures.files import checked, read_figures
+from pipeline.figures.files import parsed_if_run
 from pipeline.figures.scaling import BestUse, Device, ScalingFigures
 from pipeline.report.sections.scaling import Answer, Choice
 
@@ -78,10 +78,10 @@ def _read() -> tuple[ScalingFigures, Fitted]:
     advice = "run `headstart use scaling`, or set scaling.sizes, and then `dvc repro scaling`"
     if not METRICS.exists():
         raise ValueError(f"{METRICS}: no such file; {advice}")
-    content = read_figures(METRICS)
-    if content.get("num_trials") == 0:
+    text, again = METRICS.read_text(encoding="utf-8"), "`dvc repro scaling` makes it again"
+    found = parsed_if_run(ScalingFigures, text, str(METRICS), again)
+    if found is None:
         raise ValueError(f"there is no scaling law here, as scaling.sizes was empty; {advice}")
-    found = checked(ScalingFigures, content, str(METRICS), "`dvc repro scaling` makes it again")
     law, drawn = _laws()
     if asdict(law) != {name: each.value for name, each in found.law.items()}:
         raise ValueError(

@@ -25,7 +25,9 @@ from pipeline.execution import stale_report
 from pipeline.execution.own_code import check_runs_own_code
 from pipeline.execution.recipes import Recipe, recipe_of, trials_digest
 from pipeline.execution.without_labels import is_passed_over, write_nothing
-from pipeline.figures.files import dumped, write_figures
+from pipeline.figures.corpora import PrepareFigures
+from pipeline.figures.estimates import Figure
+from pipeline.figures.files import write_figures
 from pipeline.files.git import head
 from pipeline.files.manifest import content_hash
 from pipeline.files.tables import write_csv
@@ -40,7 +42,7 @@ from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
 from pipeline.storage.lease import Fence
 from pipeline.terminal.progress import busy, follow
-from pipeline.terminal.results import result_line, said_of
+from pipeline.terminal.results import result_line, said_of, warnings_of
 
 if TYPE_CHECKING:
     from pipeline.distributed.session import Session
@@ -103,12 +105,12 @@ def run_stage(
                 progress = busy(info.name)
             with progress:
                 handed = narrowed(stage, project, _item(stage, arguments))
-                found = dumped(module.run(handed, **arguments, **more))
-            if stage == "prepare" and arguments["corpus"] == "target":
+                found: Figure = module.run(handed, **arguments, **more)
+            if isinstance(found, PrepareFigures) and arguments["corpus"] == "target":
                 from pipeline.corpus.document_files import read_documents_info
                 from pipeline.project.checks import check_numbers_of_labels, check_words_of_classes
 
-                check_numbers_of_labels(project, found["num_classes"])
+                check_numbers_of_labels(project, found.num_classes)
                 check_words_of_classes(settings, read_documents_info(arguments["out"]).label_names or ())
             if curve is not None:
                 _write_curve(tracking.read_records(records), curve)
@@ -116,15 +118,16 @@ def run_stage(
             tracking.log_metrics(run, found)
             if described.registers is not None:
                 folder = arguments[described.outputs[-1]]
-                warnings = found.get("warnings", ())
-                tracking.register_model(run, folder, described.registers, "current", warnings, said_of(found))
+                tracking.register_model(
+                    run, folder, described.registers, "current", warnings_of(found), said_of(found)
+                )
             if kind == "reports":
                 headline = arguments["headline"].read_text(encoding="utf-8")
                 tracking.log_headline(run, json.loads(headline))
                 card = arguments["card"].read_text(encoding="utf-8")
                 tracking.describe_model(run, "evaluate", card)
             typer.echo(result_line(info.name, found, time.monotonic() - begun))
-            for warning in found.get("warnings", ()):
+            for warning in warnings_of(found):
                 log.warning("%s", warning)
 
 

@@ -21,12 +21,11 @@ from pipeline.evaluation.choosing import BASE, try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.probe import pooled_features, side_by_side
 from pipeline.execution.opened import Opened, open_head_start
-from pipeline.figures.files import dumped
-from pipeline.figures.studies import ChoosingStudy
 from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import Params
-from pipeline.report.studies import make_ready, write_study
+from pipeline.report.sections.studies.choosing import ChoosingStudy
+from pipeline.report.studies import Written, make_ready, write_study
 
 _DOCUMENTS = Path("data/documents/target")
 _LABELLED_SPLITS = ("train", "validation", "test")
@@ -138,13 +137,9 @@ def _write(
         raise ValueError(f"{out} exists, perhaps with labels in it; name another file")
 
 
-@dataclass(frozen=True)
-class Trial:
-    study: ChoosingStudy
-    file: Path
-
-
-def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path) -> Trial:
+def try_ways(
+    headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path
+) -> Written[ChoosingStudy]:
     """Try all strategies on the labelled training documents, beside random choice; write a study into `out`.
 
     Raises ValueError where the counts do not rise, or are more than there are labels, and if `out` cannot be
@@ -181,12 +176,12 @@ def try_ways(headstart: str | None, counts: Sequence[int], num_seeds: int, out: 
         [each for each in STRATEGIES if each != BASE], features["train"], labels["train"], features["test"],
         labels["test"], counts=counts, seeds=range(1, num_seeds + 1), bootstrap=Bootstrap(500, 0.95, 0),
     )  # fmt: skip
-    name = opened.settings.name
     study = ChoosingStudy(
-        headstart=name,
+        headstart=opened.settings.name,
+        stage=opened.card.stage,
         key=opened.card.key,
         num_documents=len(labels["train"]),
         num_judged=len(labels["test"]),
-        **dict(found),
+        tried=found,
     )
-    return Trial(study, write_study(out, "choosing", name, dumped(study)).file)
+    return write_study(out, study)

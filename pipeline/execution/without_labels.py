@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.corpus.settings import FilesSource
+from pipeline.figures.sweeps import WithoutLabels
 from pipeline.files.atomic import atomic_folder
 from pipeline.project import stages
 from pipeline.project.params import Params
 
-WITHOUT_LABELS = "without_labels"  # in the metrics of a stage that was passed over
 _NOTE = "The target corpus has no labels (corpus.target.source.label_column is null).\n"
 # Tables that dvc.yaml draws, with their first line.
 _DRAWN = {
@@ -26,8 +26,8 @@ def is_passed_over(stage: str, params: Params) -> bool:
     return has_no_labels and stages.describe(stage).needs_labels
 
 
-def write_nothing(stage: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave nothing in the outputs of a stage but a note, and tables without rows; return its metrics."""
+def write_nothing(stage: str, arguments: Mapping[str, Any]) -> WithoutLabels:
+    """Leave nothing in the outputs of a stage but a note, and tables without rows; return its figures."""
     from pipeline.artifacts.shipped import NO_LABELS_FILE  # and torch, which most stages do not need
 
     for flag in stages.describe(stage).outputs:
@@ -36,4 +36,4 @@ def write_nothing(stage: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
             (aside / NO_LABELS_FILE).write_text(_NOTE, encoding="utf-8")
             for name, header in _DRAWN.get(stage, {}).items() if flag == "out" else ():
                 (aside / name).write_text(f"{header}\n", encoding="utf-8")
-    return {WITHOUT_LABELS: True, "num_trials": 0}  # which tells `headstart gc` that nothing was trained
+    return WithoutLabels()

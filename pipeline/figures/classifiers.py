@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import model_validator
 
-from pipeline.figures.estimates import Difference, Estimate, Figure, Spent
+from pipeline.figures.cost import Spent
+from pipeline.figures.estimates import Difference, Estimate, Figure
 from pipeline.settings.arm import TFIDF, ArmSetting
 
 
@@ -26,9 +27,10 @@ class Validation(Figure):
     above: Difference  # its error minus the lowest one
 
 
-class CandidateFigures(Scores):
+class CandidateFigures(Figure):
     """A candidate on test and validation documents, and what it took."""
 
+    scores: Scores
     head_starts: list[str]
     parts: dict[ArmSetting, float]  # single candidates, with their weights
     is_frozen: bool  # its head starts were not fine-tuned as classifiers
@@ -93,9 +95,10 @@ class Trust(Figure):
     label_sets: list[LabelSets]
 
 
-class EvaluateFigures(Scores):
-    """The figures of `evaluate`; the scores are those of what ships."""
+class EvaluateFigures(Figure):
+    """The figures of `evaluate`."""
 
+    scores: Scores  # of what ships
     num_documents: int
     num_validation_documents: int
     shipped: ArmSetting

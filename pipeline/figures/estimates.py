@@ -1,8 +1,8 @@
-"""The smallest figures: an interval, an estimate with one, a difference of two errors, a cost."""
+"""The smallest figures: an interval, an estimate with one, and a difference of two errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
@@ -73,25 +73,6 @@ class Difference(Estimate):
     def __neg__(self) -> Difference:
         """The other error minus this one."""
         return Difference(value=-self.value, low=-self.high, high=-self.low)
-
-
-class Spent(Figure):
-    """The cost of a piece of work: wall-clock, core and GPU time."""
-
-    seconds: float
-    core_seconds: float
-    gpu_seconds: float
-
-    def __add__(self, other: Spent) -> Spent:
-        return Spent(
-            seconds=self.seconds + other.seconds,
-            core_seconds=self.core_seconds + other.core_seconds,
-            gpu_seconds=self.gpu_seconds + other.gpu_seconds,
-        )
-
-    @staticmethod
-    def total(costs: Iterable[Spent]) -> Spent:
-        return sum(costs, Spent(seconds=0.0, core_seconds=0.0, gpu_seconds=0.0))
 
 
 def _ascending(table: dict[int, Any]) -> dict[int, Any]:

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypeVar
 from pydantic import ValidationInfo, field_validator
 
 from pipeline.figures.classifiers import Leakage
-from pipeline.figures.estimates import ByCount, Difference, Estimate, Figure, Spent
+from pipeline.figures.cost import Spent
+from pipeline.figures.estimates import ByCount, Difference, Estimate, Figure
 from pipeline.settings.arm import ArmSetting
 
 T = TypeVar("T")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pipeline.figures.estimates import Estimate, Figure, Interval, Spent
+from pipeline.figures.cost import Spent
+from pipeline.figures.estimates import Estimate, Figure, Interval
 
 Device = Literal["core", "gpu"]
 
@@ -68,10 +69,11 @@ class BestUse(Figure):
     times_the_compute: float  # over the largest run that was measured
 
 
-class Budget(BestUse):
+class Budget(Figure):
     """The best use of some hours of the device that the runs were made on."""
 
     hours: int
+    best: BestUse
 
 
 class ScalingFigures(Figure):

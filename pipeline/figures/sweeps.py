@@ -7,7 +7,15 @@ from typing import Literal
 from pydantic import JsonValue
 
 from pipeline.figures.classifiers import Scores
-from pipeline.figures.estimates import Figure, Interval, Spent
+from pipeline.figures.cost import Spent
+from pipeline.figures.estimates import Figure, Interval
+
+
+class WithoutLabels(Figure):
+    """The figures of a stage that needs labels, where there are none. Nothing was trained."""
+
+    without_labels: Literal[True] = True
+    num_trials: Literal[0] = 0
 
 
 class NoTrials(Figure):
@@ -17,9 +25,10 @@ class NoTrials(Figure):
     num_trials: Literal[0] = 0
 
 
-class MeasuredClassifier(Scores):
+class MeasuredClassifier(Figure):
     """A classifier on test documents, and what it takes to use it."""
 
+    scores: Scores
     documents_per_second: float
     num_bytes: int  # of its files
 

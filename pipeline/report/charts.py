@@ -45,9 +45,9 @@ def label_curve(points: Sequence[PointRow], confidence: float) -> Any:
     measured = alt.Axis(values=counts, format=",d", labelOverlap="greedy")
     scale = alt.Scale(type="log" if all(counts) else "symlog", nice=False, padding=20)  # no logarithm of 0
     arms = list(dict.fromkeys(row["arm"] for row in rows))
-    base = alt.Chart(_data(rows)).encode(
+    base = alt.Chart(data(rows)).encode(
         x=alt.X("labels:Q", scale=scale, axis=measured, title="labels (logarithmic)"),
-        color=_colour("arm:N", "", arms),
+        color=colour("arm:N", "", arms),
     )
     error = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     sound = base.transform_filter("!datum.went_wrong")
@@ -66,7 +66,7 @@ def label_curve(points: Sequence[PointRow], confidence: float) -> Any:
     band = sound.mark_area(opacity=0.18).encode(y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q")
     line = sound.mark_line().encode(y=error)
     marks = sound.mark_point(filled=True, size=60, opacity=1).encode(
-        y=error, shape=_shape("arm:N", arms), tooltip=tips
+        y=error, shape=shape("arm:N", arms), tooltip=tips
     )
     if len(counts) == 1:
         return _arms_at_one_number(rows)
@@ -74,8 +74,8 @@ def label_curve(points: Sequence[PointRow], confidence: float) -> Any:
         ends = base.mark_rule(opacity=0.6).encode(
             y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q"
         )
-        return _sized(alt.layer(ends, marks, *crosses))
-    return _sized(alt.layer(band, line, marks, *crosses))
+        return sized(alt.layer(ends, marks, *crosses))
+    return sized(alt.layer(band, line, marks, *crosses))
 
 
 def _drawn_point(row: PointRow) -> Row:
@@ -94,14 +94,14 @@ def _arms_at_one_number(rows: Sequence[Row]) -> Any:
     """A line an arm, as their intervals would lie on one another."""
     import altair as alt
 
-    base = alt.Chart(_data(rows)).encode(
-        y=alt.Y("arm:N", sort=None, title=None, axis=alt.Axis(labelLimit=300)), color=_colour("arm:N", "")
+    base = alt.Chart(data(rows)).encode(
+        y=alt.Y("arm:N", sort=None, title=None, axis=alt.Axis(labelLimit=300)), color=colour("arm:N", "")
     )
     scale = alt.Scale(zero=False)
     title = f"test error with {rows[0]['labels']:,} labels"
     x = alt.X("error:Q", title=title, axis=alt.Axis(format="%"), scale=scale)
     ends = base.mark_rule(strokeWidth=2).encode(x=alt.X("error_low:Q", title=title), x2="error_high:Q")
-    return _sized(alt.layer(ends, base.mark_point(filled=True, size=60, opacity=1).encode(x=x)))
+    return sized(alt.layer(ends, base.mark_point(filled=True, size=60, opacity=1).encode(x=x)))
 
 
 def prices(found: Sequence[PriceRow]) -> Any:
@@ -117,13 +117,13 @@ def prices(found: Sequence[PriceRow]) -> Any:
     tips = ["arm:N", alt.Tooltip("labels:Q", format=","), alt.Tooltip("error:Q", format=".1%"),
             alt.Tooltip("core_minutes:Q", format=".2f")]  # fmt: skip
     points = (
-        alt.Chart(_data(rows))
+        alt.Chart(data(rows))
         .mark_point(filled=True, opacity=1)
         .encode(
             x=x,
             y=y,
-            color=_colour("arm:N", "", arms),
-            shape=_shape("arm:N", arms),
+            color=colour("arm:N", "", arms),
+            shape=shape("arm:N", arms),
             size=alt.Size(
                 "labels:Q",
                 scale=alt.Scale(type="log", range=[30, 260]),
@@ -132,124 +132,23 @@ def prices(found: Sequence[PriceRow]) -> Any:
             tooltip=tips,
         )
     )
-    frontier = alt.Chart(_data([row for row, price in zip(rows, found, strict=True) if price.is_cheapest]))
+    frontier = alt.Chart(data([row for row, price in zip(rows, found, strict=True) if price.is_cheapest]))
     line = frontier.mark_line(color="#888888", strokeDash=[4, 4], interpolate="step-after").encode(x=x, y=y)
-    return _sized(alt.layer(line, points), height=320)
-
-
-def layers(rows: Sequence[Row], num_judged: int) -> Any:
-    """Error of a probe by the layers that it reads, with two standard errors on either side."""
-    import altair as alt
-
-    drawn = [
-        {
-            "layers": row["name"],
-            "error": row["error"],
-            "low": row["error"] - 2 * row["standard_error"],
-            "high": row["error"] + 2 * row["standard_error"],
-        }
-        for row in rows
-    ]
-    base = alt.Chart(_data(drawn)).encode(
-        y=alt.Y("layers:N", sort=None, title=None, axis=alt.Axis(labelLimit=240)),
-        tooltip=["layers:N", alt.Tooltip("error:Q", format=".1%")],
-    )
-    scale, title = alt.Scale(zero=False), f"error on {num_judged:,} validation documents"
-    ends = base.mark_rule(strokeWidth=2, color=PALETTE[0]).encode(
-        x=alt.X("low:Q", scale=scale, title=title, axis=alt.Axis(format="%")), x2="high:Q"
-    )
-    points = base.mark_point(filled=True, size=60, opacity=1, color=PALETTE[0]).encode(
-        x=alt.X("error:Q", scale=scale, title=title)
-    )
-    return _sized(alt.layer(ends, points), height=26 * len(rows))
-
-
-def anatomy(rows: Sequence[Row]) -> Any:
-    """Measures by layer, with two standard errors on either side."""
-    import altair as alt
-
-    layers = sorted({row["layer"] for row in rows})
-    measures = list(dict.fromkeys(row["measure"] for row in rows))
-    base = alt.Chart(_data(rows)).encode(
-        x=alt.X("layer:Q", axis=alt.Axis(values=layers, format="d"), title="layer, 0 the lowest",
-                scale=alt.Scale(domain=[layers[0] - 0.2, layers[-1] + 0.2], nice=False)),
-        color=_colour("measure:N", "", measures),
-        tooltip=["measure:N", "layer:Q", alt.Tooltip("value:Q", format=".3f")],
-    )  # fmt: skip
-    value = alt.Y("value:Q", title="cosine, or share")
-    ends = base.mark_rule(opacity=0.6).encode(y=alt.Y("low:Q", title="cosine, or share"), y2="high:Q")
-    points = base.mark_point(filled=True, size=60, opacity=1).encode(
-        y=value, shape=_shape("measure:N", measures)
-    )
-    return _sized(alt.layer(base.mark_line(opacity=0.6).encode(y=value), ends, points))
-
-
-def alignment(rows: Sequence[Row]) -> Any:
-    """A heat map of the weights of source tokens, a row for each token of the translation."""
-    import altair as alt
-
-    numberless = "slice(datum.label, indexof(datum.label, ' ') + 1)"
-    places = {name: list(dict.fromkeys(row[name] for row in rows)) for name in ("source", "translation")}
-    axis = alt.Axis(labelExpr=numberless, labelAngle=-45)
-    chart = (
-        alt.Chart(_data(rows))
-        .mark_rect()
-        .encode(
-            x=alt.X("source:O", sort=places["source"], title="text", axis=axis),
-            y=alt.Y(
-                "translation:O",
-                sort=places["translation"],
-                title="translation",
-                axis=alt.Axis(labelExpr=numberless),
-            ),
-            color=alt.Color("weight:Q", scale=alt.Scale(scheme="blues", domain=[0, 1]), title="weight"),
-            tooltip=["source:O", "translation:O", alt.Tooltip("weight:Q", format=".2f")],
-        )
-    )
-    return _sized(chart, height=24 * len(places["translation"]))
-
-
-def contexts(points: Sequence[Row]) -> Any:
-    """Occurrences of a word in the plane of their two main directions; the tips have their sentences."""
-    import altair as alt
-
-    rows = [
-        {
-            "x": point["x"],
-            "y": point["y"],
-            "group": f"group {point['group'] + 1}",
-            "text": f"{point['before']}[{point['word']}]{point['after']}",
-        }
-        for point in points
-    ]
-    groups = sorted({row["group"] for row in rows})
-    without_ticks = alt.Axis(labels=False, ticks=False, grid=False)
-    chart = (
-        alt.Chart(_data(rows))
-        .mark_point(filled=True, size=80, opacity=0.8)
-        .encode(
-            x=alt.X("x:Q", axis=without_ticks, title="first main direction"),
-            y=alt.Y("y:Q", axis=without_ticks, title="second"),
-            color=_colour("group:N", "", groups),
-            shape=_shape("group:N", groups),
-            tooltip=["text:N"],
-        )
-    )
-    return _sized(chart)
+    return sized(alt.layer(line, points), height=320)
 
 
 def language_models(rows: Sequence[Row], title: str) -> Any:
     import altair as alt
 
-    base = alt.Chart(_data(rows)).encode(
+    base = alt.Chart(data(rows)).encode(
         x=alt.X("step:Q", title="optimizer step of the stage"),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
-        color=_colour("stage:N", ""),
+        color=colour("stage:N", ""),
         tooltip=["stage:N", "text:N", "step:Q", alt.Tooltip("value:Q", format=".3f")],
     )
     train = base.transform_filter("datum.text == 'training'").mark_line(opacity=0.5)
     validation = base.transform_filter("datum.text == 'validation'")
-    return _sized(
+    return sized(
         alt.layer(train, validation.mark_line(strokeDash=[4, 3]), validation.mark_point(filled=True, size=70))
     )
 
@@ -257,13 +156,13 @@ def language_models(rows: Sequence[Row], title: str) -> Any:
 def rates(rows: Sequence[Row]) -> Any:
     import altair as alt
 
-    return _sized(
-        alt.Chart(_data(rows))
+    return sized(
+        alt.Chart(data(rows))
         .mark_line()
         .encode(
             x=alt.X("step:Q", title="optimizer step"),
             y=alt.Y("rate:Q", title="learning rate"),
-            color=_colour("group:N", "layer group (0 is the lowest)"),
+            color=colour("group:N", "layer group (0 is the lowest)"),
             tooltip=["step:Q", "group:N", alt.Tooltip("rate:Q", format=".2e")],
         ),
         height=180,
@@ -273,7 +172,7 @@ def rates(rows: Sequence[Row]) -> Any:
 def confusion(rows: Sequence[ConfusionRow]) -> Any:
     import altair as alt
 
-    base = alt.Chart(_data([asdict(row) for row in rows])).encode(
+    base = alt.Chart(data([asdict(row) for row in rows])).encode(
         x=alt.X("predicted:N", title="predicted"),
         y=alt.Y("actual:N", title="actual"),
         tooltip=["actual:N", "predicted:N", "documents:Q", alt.Tooltip("share:Q", format=".1%")],
@@ -286,7 +185,7 @@ def confusion(rows: Sequence[ConfusionRow]) -> Any:
         color=alt.condition("datum.share > 0.5", alt.value("white"), alt.value("#222")),
     )
     num_labels = len({row.actual for row in rows})
-    return _sized(alt.layer(squares, numbers), height=max(160, 26 * num_labels))
+    return sized(alt.layer(squares, numbers), height=max(160, 26 * num_labels))
 
 
 def risk_coverage(points: Sequence[RiskPoint], thresholds: Sequence[Threshold]) -> Any:
@@ -304,12 +203,12 @@ def risk_coverage(points: Sequence[RiskPoint], thresholds: Sequence[Threshold]) 
         if each.error is not None
     ]
     lines = (
-        alt.Chart(_data(rows))
+        alt.Chart(data(rows))
         .mark_line(interpolate="step-after")
-        .encode(x=x, y=y, color=_colour("classifier:N", "", names))
+        .encode(x=x, y=y, color=colour("classifier:N", "", names))
     )
     marks = (
-        alt.Chart(_data(places))
+        alt.Chart(data(places))
         .mark_point(filled=True, size=90, color="#888888", opacity=1)
         .encode(
             x=x,
@@ -321,7 +220,7 @@ def risk_coverage(points: Sequence[RiskPoint], thresholds: Sequence[Threshold]) 
             ],
         )
     )
-    return _sized(alt.layer(lines, marks) if places else lines)
+    return sized(alt.layer(lines, marks) if places else lines)
 
 
 def drift(
@@ -341,7 +240,7 @@ def drift(
 
     def both(rows: Sequence[Row], title: str, mark: str, size: float, **marks: Any) -> Any:
         """The reference below the others."""
-        chart = alt.Chart(_data(rows), title=title)
+        chart = alt.Chart(data(rows), title=title)
         before = getattr(chart.transform_filter(alt.datum.text == reference), mark)
         now = getattr(chart.transform_filter(alt.datum.text != reference), mark)
         return alt.layer(
@@ -368,10 +267,10 @@ def _distances(differences: Sequence[Row]) -> Any:
     """How far each text is from the reference by each measure; full points have moved."""
     import altair as alt
 
-    base = alt.Chart(_data(differences), title="difference from the reference; full points moved").encode(
+    base = alt.Chart(data(differences), title="difference from the reference; full points moved").encode(
         x=alt.X("text:N", title=None, sort=None, axis=alt.Axis(labelAngle=-40, labelOverlap="greedy")),
         y=alt.Y("difference:Q", title=None, scale=alt.Scale(domain=[0, 1])),
-        color=_colour("measure:N", "").legend(None),
+        color=colour("measure:N", "").legend(None),
     )
     filled = alt.condition("datum.moved", alt.value(1.0), alt.value(0.0))
     fill = alt.Fill("measure:N", scale=alt.Scale(range=PALETTE), sort=None, legend=_legend(""))
@@ -385,11 +284,11 @@ def calibration(bins: Sequence[CalibrationBin]) -> Any:
     rows = [each.model_dump() for each in bins]
 
     ideal = (
-        alt.Chart(_data([{"confidence": 0.0, "accuracy": 0.0}, {"confidence": 1.0, "accuracy": 1.0}]))
+        alt.Chart(data([{"confidence": 0.0, "accuracy": 0.0}, {"confidence": 1.0, "accuracy": 1.0}]))
         .mark_line(strokeDash=[4, 4], color="#888888")
         .encode(x="confidence:Q", y="accuracy:Q")
     )
-    base = alt.Chart(_data(rows)).encode(
+    base = alt.Chart(data(rows)).encode(
         x=alt.X(
             "confidence:Q", title="confidence", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])
         ),
@@ -404,7 +303,7 @@ def calibration(bins: Sequence[CalibrationBin]) -> Any:
     points = base.mark_point(filled=True, color=PALETTE[0], opacity=1).encode(
         size=alt.Size("num_documents:Q", title="documents", scale=alt.Scale(range=[20, 400]))
     )
-    return _sized(alt.layer(ideal, line, points))
+    return sized(alt.layer(ideal, line, points))
 
 
 def setting(found: SearchFigures, key: str) -> Any:
@@ -419,13 +318,13 @@ def setting(found: SearchFigures, key: str) -> Any:
     scale = alt.Scale(type="log") if key in found.logarithmic else alt.Scale(zero=False)
     number = all(isinstance(each.settings[key], int | float) for each in trials)
     x = alt.X(f"{_field(key)}:{'Q' if number else 'N'}", title=key, scale=scale if number else alt.Undefined)
-    return _sized(
-        alt.Chart(_data(rows))
+    return sized(
+        alt.Chart(data(rows))
         .mark_point(filled=True, size=60, opacity=0.8)
         .encode(
             x=x,
             y=alt.Y("value:Q", title=found.measure, scale=alt.Scale(zero=False)),
-            color=_colour("state:N", ""),
+            color=colour("state:N", ""),
             tooltip=["trial:Q", alt.Tooltip("value:Q", format=".4f"), "state:N"],
         ),
         height=180,
@@ -454,8 +353,8 @@ def parallel_coordinates(found: SearchFigures, keys: Sequence[str]) -> Any:
         for place, each in enumerate(found.judged)
         for axis, column in columns.items()
     ]
-    return _sized(
-        alt.Chart(_data(points))
+    return sized(
+        alt.Chart(data(points))
         .mark_line(opacity=0.7, point=True)
         .encode(
             x=alt.X(
@@ -488,7 +387,7 @@ def ablations(found: Sequence[Ablation], measure: str) -> Any:
     tricks = alt.Y("trick:N", sort=None, title=None, axis=alt.Axis(labelLimit=400))
     tips = [alt.Tooltip(f"difference{end}:Q", format=".4f") for end in ("", "_low", "_high")]
     points = (
-        alt.Chart(_data(rows))
+        alt.Chart(data(rows))
         .mark_point(filled=True, size=70, color=PALETTE[0], opacity=1)
         .encode(
             x=alt.X("difference:Q", title=f"{measure} without it, minus with it"),
@@ -498,12 +397,12 @@ def ablations(found: Sequence[Ablation], measure: str) -> Any:
     )
     known = [row for row in rows if row["difference_low"] is not None]
     bars = (
-        alt.Chart(_data(known))
+        alt.Chart(data(known))
         .mark_rule(strokeWidth=2, color=PALETTE[0])
         .encode(x="difference_low:Q", x2="difference_high:Q", y=tricks)
     )
-    zero = alt.Chart(_data([{"x": 0}])).mark_rule(strokeDash=[4, 4], color="#888888").encode(x="x:Q")
-    return _sized(alt.layer(zero, *([bars] if known else []), points), height=max(120, 24 * len(rows)))
+    zero = alt.Chart(data([{"x": 0}])).mark_rule(strokeDash=[4, 4], color="#888888").encode(x="x:Q")
+    return sized(alt.layer(zero, *([bars] if known else []), points), height=max(120, 24 * len(rows)))
 
 
 def loss_by_size(found: ScalingFigures) -> Any:
@@ -515,15 +414,15 @@ def loss_by_size(found: ScalingFigures) -> Any:
 
     def drawn(some: Sequence[Row]) -> Any:
         named = [{**row, "number": f"{row['tokens']:,}"} for row in some]
-        return alt.Chart(_data(named)).encode(
-            x=_size_axis(), y=_bits_axis(), color=_colour("number:N", "tokens", tokens)
+        return alt.Chart(data(named)).encode(
+            x=_size_axis(), y=_bits_axis(), color=colour("number:N", "tokens", tokens)
         )
 
     tips = ["size:N", alt.Tooltip("parameters:Q", format=",d"), alt.Tooltip("tokens:Q", format=",d"),
             alt.Tooltip("bits_per_byte:Q", format=".3f"), alt.Tooltip("fitted:Q", format=".3f")]  # fmt: skip
     points = drawn(rows).mark_point(filled=True, size=60, opacity=1)
-    points = points.encode(shape=_shape("number:N", tokens), tooltip=tips)
-    return _sized(
+    points = points.encode(shape=shape("number:N", tokens), tooltip=tips)
+    return sized(
         alt.layer(drawn([each.model_dump() for each in found.fitted]).mark_line(opacity=0.7), points)
     )
 
@@ -541,26 +440,26 @@ def isoflop(law: Sequence[IsoflopPoint]) -> Any:
         for each in law
     ]
     names = list(dict.fromkeys(str(row["compute"]) for row in named))
-    base = {"x": _size_axis(), "y": _bits_axis(), "color": _colour("compute:N", "", names)}
-    lines = alt.Chart(_data(named)).mark_line().encode(**base)
+    base = {"x": _size_axis(), "y": _bits_axis(), "color": colour("compute:N", "", names)}
+    lines = alt.Chart(data(named)).mark_line().encode(**base)
     sizes = [each.parameters for each in law]
     points = [
         {**row, "low": max(each.best_size.low, min(sizes)), "high": min(each.best_size.high, max(sizes))}
         for row, each in zip(named, law, strict=True)
         if each.best
     ]
-    reach = alt.Chart(_data(points)).mark_rule(strokeWidth=2, opacity=0.6)
+    reach = alt.Chart(data(points)).mark_rule(strokeWidth=2, opacity=0.6)
     reach = reach.encode(**base | {"x": _size_axis("low"), "x2": "high:Q"})
-    best = alt.Chart(_data(points)).encode(
+    best = alt.Chart(data(points)).encode(
         **base,
-        shape=_shape("compute:N", names),
+        shape=shape("compute:N", names),
         tooltip=[
             "compute:N",
             alt.Tooltip("parameters:Q", format=",d"),
             alt.Tooltip("bits_per_byte:Q", format=".3f"),
         ],
     )
-    return _sized(alt.layer(lines, reach, best.mark_point(filled=True, size=80, opacity=1)))
+    return sized(alt.layer(lines, reach, best.mark_point(filled=True, size=80, opacity=1)))
 
 
 def _size_axis(field: str = "parameters") -> Any:
@@ -593,21 +492,21 @@ def _field(key: str) -> str:
     return key.replace(".", "\\.")
 
 
-def _data(rows: Sequence[Row]) -> Any:
+def data(rows: Sequence[Row]) -> Any:
     import altair as alt
 
     return alt.Data(values=[dict(row) for row in rows])
 
 
-def _colour(field: str, title: str, names: Sequence[str] | None = None) -> Any:
-    """Colours of the names of a field; `_shape` of the same names shares their legend."""
+def colour(field: str, title: str, names: Sequence[str] | None = None) -> Any:
+    """Colours of the names of a field; `shape` of the same names shares their legend."""
     import altair as alt
 
     scale = alt.Scale(range=PALETTE) if names is None else alt.Scale(range=PALETTE, domain=list(names))
     return alt.Color(field, scale=scale, legend=_legend(title), sort=None)
 
 
-def _shape(field: str, names: Sequence[str]) -> Any:
+def shape(field: str, names: Sequence[str]) -> Any:
     import altair as alt
 
     scale = alt.Scale(range=SHAPES, domain=list(names))
@@ -620,5 +519,5 @@ def _legend(title: str) -> Any:
     return alt.Legend(title=title or None, orient="bottom", columns=1, labelLimit=400, symbolOpacity=1)
 
 
-def _sized(chart: Any, height: int = 280) -> Any:
+def sized(chart: Any, height: int = 280) -> Any:
     return chart.properties(width="container", height=height)

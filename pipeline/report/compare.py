@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.figures.classifiers import EvaluateFigures
-from pipeline.figures.files import checked, parsed_figures
+from pipeline.figures.corpora import PrepareFigures, TextSize
+from pipeline.figures.files import F, parsed_if_run
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures
 from pipeline.report.figures import Labelled, name_of
 
@@ -35,20 +35,18 @@ def read_run(read: Callable[[Path], str], where: str = "", remedy: str = "run `d
     Raises ValueError if a file is damaged, or has figures of another version.
     """
 
-    def figures(stage: str) -> dict[str, Any]:
+    def figures(kind: type[F], stage: str) -> F | None:
         file = Path(f"reports/metrics/{stage}.json")
-        return parsed_figures(read(file), f"{where}{file}", remedy)
+        return parsed_if_run(kind, read(file), f"{where}{file}", remedy)
 
-    prepared, evaluated, curve = map(figures, ("prepare-target", "evaluate", "sample_efficiency"))
-    labelled = None
-    if "without_labels" not in evaluated:
-        labelled = Labelled(
-            checked(EvaluateFigures, evaluated, f"{where}evaluate.json", remedy),
-            checked(LabelCurveFigures, curve, f"{where}sample_efficiency.json", remedy),
-        )
+    prepared = figures(PrepareFigures, "prepare-target")
+    evaluated = figures(EvaluateFigures, "evaluate")
+    curve = figures(LabelCurveFigures, "sample_efficiency")
+    assert prepared is not None  # it needs no labels
+    labelled = None if evaluated is None or curve is None else Labelled(evaluated, curve)
     lines = [line for line in read(Path("reports/summary.md")).splitlines() if line.startswith("**")]
     verdict = next((line.strip("*") for line in lines if "Stale: " not in line), "")
-    return Run(sizes_of(prepared["splits"]), labelled, verdict)
+    return Run(sizes_of(prepared.splits), labelled, verdict)
 
 
 def comparison(now: Run, before: Run, what: str) -> list[str]:
@@ -67,19 +65,19 @@ def comparison(now: Run, before: Run, what: str) -> list[str]:
     return [*lines, f"the verdict is another one: {now.verdict} In {what}: {before.verdict}"]
 
 
-def sizes_of(splits: Mapping[str, Mapping[str, int]]) -> str:
+def sizes_of(splits: Mapping[str, TextSize]) -> str:
     return ", ".join(
-        f"{name} {size['num_documents']:,}, {size['num_words']:,} words" for name, size in splits.items()
+        f"{name} {size.num_documents:,}, {size.num_words:,} words" for name, size in splits.items()
     )
 
 
 def _shipped(ours: EvaluateFigures, theirs: EvaluateFigures, what: str) -> str:
-    said = f"{ours.shipped} ships and has {ours.error.value:.1%} wrong"
+    said = f"{ours.shipped} ships and has {ours.scores.error.value:.1%} wrong"
     other = "it" if ours.shipped == theirs.shipped else str(theirs.shipped)
-    if ours.error.value == theirs.error.value:
+    if ours.scores.error.value == theirs.scores.error.value:
         return f"{said}; in {what} {other} has as many"
-    where = "within" if theirs.error.holds(ours.error.value) else "outside of"
-    return f"{said}; in {what} {other} has {theirs.error:.1%}, {where} that interval"
+    where = "within" if theirs.scores.error.holds(ours.scores.error.value) else "outside of"
+    return f"{said}; in {what} {other} has {theirs.scores.error:.1%}, {where} that interval"
 
 
 def _curves(now: LabelCurveFigures, before: LabelCurveFigures, what: str) -> list[str]:

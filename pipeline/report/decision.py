@@ -15,7 +15,7 @@ from enum import StrEnum
 from pipeline.figures.classifiers import CandidateFigures
 from pipeline.figures.estimates import Difference
 from pipeline.figures.label_curve import LabelsNeeded
-from pipeline.report.figures import Figures, core_seconds_of, milliseconds
+from pipeline.report.figures import Figures, milliseconds, spent_on, with_teachers
 from pipeline.settings.arm import TFIDF, Arm, Use
 
 _LANGUAGE_MODELS = ("pretrain_lm", "finetune_lm")
@@ -97,7 +97,7 @@ class AtCount:
     theirs: Best | None
     above: Difference | None  # their error minus ours
     needed: LabelsNeeded | None  # labels that theirs needs for our error
-    core_minutes: float | None  # of the language models that ours starts from; None if not recorded
+    core_minutes: float | None  # of the language models that ours starts from; None if there are none
 
     @property
     def outcome(self) -> Outcome:
@@ -131,7 +131,7 @@ class Caveats:
 class Price:
     """The cost of head starts and of predictions."""
 
-    core_minutes: Mapping[str, float]  # of each head start's own training, where it was recorded
+    core_minutes: Mapping[str, float]  # of each head start's own training
     milliseconds: float | None  # per document, of what ships; None without labels
 
 
@@ -186,15 +186,17 @@ def price(figures: Figures) -> Price:
 
 
 def training_minutes(figures: Figures) -> dict[str, float]:
-    """Core minutes of each head start's language models, where they were recorded."""
-    minutes = {name: core_minutes(figures, [name]) for name in figures.head_starts}
-    return {name: spent for name, spent in minutes.items() if spent is not None}
+    """Core minutes of each head start's language models."""
+    return {name: _minutes(figures, [name]) for name in figures.head_starts}
 
 
 def core_minutes(figures: Figures, head_starts: Sequence[str]) -> float | None:
-    """Core minutes of their language models; None if they were not recorded, or there are none."""
-    spent = core_seconds_of(figures, head_starts, _LANGUAGE_MODELS)
-    return None if spent is None or not head_starts else spent / 60
+    """Core minutes of their language models; None if there are none."""
+    return _minutes(figures, head_starts) if head_starts else None
+
+
+def _minutes(figures: Figures, head_starts: Sequence[str]) -> float:
+    return spent_on(figures, with_teachers(figures, head_starts, _LANGUAGE_MODELS)).core_seconds / 60
 
 
 # ------------------------------------------------------------------------------- which ones pay off
@@ -230,7 +232,7 @@ def _on_label_curve(figures: Figures, name: str) -> list[Outcome]:
 def _cheaper(figures: Figures, name: str) -> list[str]:
     """The head starts that took less core time to train."""
     spent = training_minutes(figures)
-    return [other for other in spent if name in spent and spent[other] < spent[name]]
+    return [other for other in spent if spent[other] < spent[name]]
 
 
 def _against_all(figures: Figures, arm: Arm, rivals: Sequence[Arm], count: int) -> Outcome:
@@ -360,7 +362,9 @@ def _shipping(figures: Figures, worth: Mapping[str, Worth]) -> Shipping:
 
 def _candidate(figures: Figures, arm: Arm) -> Best:
     found = figures.evaluate.candidates[arm]
-    return Best(arm, found.error.value, tuple(sorted(found.parts, key=lambda part: -found.parts[part])))
+    return Best(
+        arm, found.scores.error.value, tuple(sorted(found.parts, key=lambda part: -found.parts[part]))
+    )
 
 
 def _with_all_labels(figures: Figures) -> AllLabels:
@@ -369,7 +373,7 @@ def _with_all_labels(figures: Figures) -> AllLabels:
     return AllLabels(
         ships=_candidate(figures, found.shipped),
         ours=None if ours is None else _candidate(figures, ours),
-        tfidf=None if found.tfidf is None else found.tfidf.error.value,
+        tfidf=None if found.tfidf is None else found.tfidf.scores.error.value,
         above=None if ours is None else found.candidates[ours].tfidf_above,
     )
 

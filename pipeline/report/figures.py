@@ -9,20 +9,24 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.figures.classifiers import CandidateFigures, EvaluateFigures
-from pipeline.figures.files import F, checked, read_figures
+from pipeline.figures.corpora import EncodeFigures, LeakFigures, PrepareFigures
+from pipeline.figures.cost import Spent
+from pipeline.figures.files import F, checked, read_figures, read_if_run
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures, LabelsNeeded
 from pipeline.figures.predictions import Attention, CalibrationBin, Mistake, Prediction, RiskPoint
 from pipeline.figures.scaling import ScalingFigures
-from pipeline.figures.studies import ChoosingStudy
+from pipeline.figures.studies import Study
 from pipeline.figures.sweeps import AblationFigures, DistilFigures, SearchFigures
+from pipeline.figures.trainings import ClassifierFigures, FeatureFigures, LanguageModelFigures
 from pipeline.project import stages
-from pipeline.report.studies import Study
 from pipeline.settings.arm import TFIDF, Arm, Use
 
+S = TypeVar("S", bound=Study)
 Row = Mapping[str, Any]
+Training = tuple[str, str]  # a stage and a head start
 
 TRAININGS = stages.of_kind("trains")
 FROZEN = ("pretrain_lm", "finetune_lm", "read_features")  # the stages behind a probe
@@ -60,18 +64,49 @@ class Labelled:
 
 
 @dataclass(frozen=True)
+class HeadStart:
+    """The figures of a head start's stages. Without labels only its language models were trained."""
+
+    tokenizer: str
+    pretrain_lm: LanguageModelFigures
+    finetune_lm: LanguageModelFigures
+    read_features: FeatureFigures | None = None
+    finetune_classifier: ClassifierFigures | None = None
+
+    @property
+    def language_models(self) -> dict[str, LanguageModelFigures]:
+        """By stage."""
+        return {"pretrain_lm": self.pretrain_lm, "finetune_lm": self.finetune_lm}
+
+    @property
+    def costs(self) -> dict[str, Spent]:
+        """By stage, of those that ran."""
+        stages = {"read_features": self.read_features, "finetune_classifier": self.finetune_classifier}
+        return {
+            stage: found.cost for stage, found in (self.language_models | stages).items() if found is not None
+        }
+
+    @property
+    def keys(self) -> set[str]:
+        """Of its trainings."""
+        trained = (self.pretrain_lm, self.finetune_lm, self.finetune_classifier)
+        return {each.key for each in trained if each is not None}
+
+
+@dataclass(frozen=True)
 class Figures:
     """All figures of a run. Those of sweeps are there only if they ran any trials."""
 
-    tokenizers: Mapping[str, str]  # of each head start that was trained
+    trained: Mapping[str, HeadStart]
+    prepared: Mapping[str, PrepareFigures]  # by corpus
+    encoded: Mapping[str, Mapping[str, EncodeFigures]]  # by tokenizer and corpus
+    leaks: LeakFigures
     labelled: Labelled | None  # None without labels: no classifier was trained
-    metrics: Mapping[str, Mapping[str, Any]]  # of the other stages, by file name
     curves: Mapping[str, Sequence[Row]]  # of each training, by stage and head start
     confusion: Sequence[Prediction]
     calibration: Sequence[CalibrationBin]
     errors: Sequence[Mistake]
-    studies: Mapping[str, Study] = field(default_factory=dict)  # of commands beside the route
-    corpora: Sequence[str] = CORPORA
+    studies: Sequence[Study] = ()  # of commands beside the route
     # The weights of attention pooling, for each head start that pools by it.
     attention: Mapping[str, Attention] = field(default_factory=dict)
     risk: Sequence[RiskPoint] = ()
@@ -79,9 +114,6 @@ class Figures:
     ablations: AblationFigures | None = None
     search: SearchFigures | None = None
     scaling: ScalingFigures | None = None
-
-    def __getitem__(self, name: str) -> Mapping[str, Any]:
-        return self.metrics[name]
 
     @property
     def has_labels(self) -> bool:
@@ -100,26 +132,18 @@ class Figures:
 
     @property
     def head_starts(self) -> list[str]:
-        return list(self.tokenizers)
+        return list(self.trained)
 
-    def get(self, name: str) -> Mapping[str, Any] | None:
-        return self.metrics.get(name)
+    @property
+    def classifiers(self) -> dict[str, ClassifierFigures]:
+        """By head start."""
+        found = {name: each.finetune_classifier for name, each in self.trained.items()}
+        return {name: each for name, each in found.items() if each is not None}
 
-    def studies_of(self, kind: str) -> list[Study]:
+    def studies_of(self, kind: type[S]) -> list[S]:
         """The studies of a kind whose model is one of those that are reported on, not an earlier one."""
-        keys = {
-            self.metrics[f"{stage}-{name}"].get("key") for stage in TRAININGS for name in self.head_starts
-        }
-        mine = (study for name, study in self.studies.items() if name.startswith(f"{kind}-"))
-        return [study for study in mine if study["key"] in keys]
-
-    def choosing_studies(self) -> list[ChoosingStudy]:
-        """The studies of `headstart suggest --simulate`. Raises ValueError if a file has another format."""
-        advice = "remove it, or run `headstart suggest --simulate` again"
-        return [
-            checked(ChoosingStudy, study, f"the study of choosing of {study['headstart']}", advice)
-            for study in self.studies_of("choosing")
-        ]
+        keys = {key for each in self.trained.values() for key in each.keys}
+        return [study for study in self.studies if isinstance(study, kind) and study.key in keys]
 
 
 def read(
@@ -127,55 +151,61 @@ def read(
     curves: Path,
     evaluation: Path,
     tokenizers: Mapping[str, str],
-    studies: Mapping[str, Study],
+    studies: Sequence[Study] = (),
     corpora: Sequence[str] = CORPORA,
 ) -> Figures:
     """`tokenizers`: of each head start. Raises ValueError if a file is missing, damaged or out of date."""
-    trainings = [f"{stage}-{name}" for stage in TRAININGS for name in tokenizers]
-    encoded = {f"encode-{corpus}-{each}": None for each in tokenizers.values() for corpus in CORPORA}
-    features = [f"read_features-{name}" for name in tokenizers]
-    needed = [*(f"prepare-{corpus}" for corpus in corpora), *encoded, *trainings, *features, "find_leaks"]
-    found: dict[str, Mapping[str, Any]] = {name: read_figures(metrics / f"{name}.json") for name in needed}
+
+    def of_sweep(kind: type[F], stage: str) -> F | None:
+        file = metrics / f"{stage}.json"
+        return read_if_run(kind, file) if file.exists() else None
+
     labelled = _labelled(metrics)
     has_labels = labelled is not None
     return Figures(
-        tokenizers=dict(tokenizers),
+        trained={name: _head_start(metrics, name, tokenizer) for name, tokenizer in tokenizers.items()},
+        prepared={name: read_figures(PrepareFigures, metrics / f"prepare-{name}.json") for name in corpora},
+        encoded={
+            tokenizer: {
+                corpus: read_figures(EncodeFigures, metrics / f"encode-{corpus}-{tokenizer}.json")
+                for corpus in CORPORA
+            }
+            for tokenizer in tokenizers.values()
+        },
+        leaks=read_figures(LeakFigures, metrics / "find_leaks.json"),
         labelled=labelled,
-        metrics=found,
-        curves={name: _csv(curves / f"{name}.csv") for name in trainings},
+        curves={
+            f"{stage}-{name}": _csv(curves / f"{stage}-{name}.csv")
+            for stage in TRAININGS
+            for name in tokenizers
+        },
         confusion=_table(Prediction, evaluation / "confusion.csv") if has_labels else [],
         calibration=_table(CalibrationBin, evaluation / "calibration.csv") if has_labels else [],
         risk=_table(RiskPoint, evaluation / "risk_coverage.csv") if has_labels else [],
         errors=_texts(Mistake, evaluation / "errors.json") if has_labels else [],
         attention=_attention(evaluation / "attention.json") if has_labels else {},
         studies=studies,
-        corpora=corpora,
-        distilled=_sweep(DistilFigures, metrics / "distil_classifier.json"),
-        ablations=_sweep(AblationFigures, metrics / "ablate.json"),
-        search=_sweep(SearchFigures, metrics / "tune.json"),
-        scaling=_sweep(ScalingFigures, metrics / "scaling.json"),
+        distilled=of_sweep(DistilFigures, "distil_classifier"),
+        ablations=of_sweep(AblationFigures, "ablate"),
+        search=of_sweep(SearchFigures, "tune"),
+        scaling=of_sweep(ScalingFigures, "scaling"),
     )
 
 
-def _sweep(kind: type[F], file: Path) -> F | None:
-    found = _of_sweep(file)
-    return None if found is None else checked(kind, found, str(file))
-
-
-def _of_sweep(file: Path) -> Mapping[str, Any] | None:
-    """The figures of a sweep; None if it is switched off, or never ran."""
-    found = read_figures(file) if file.exists() else {"num_trials": 0}
-    return None if found.get("num_trials") == 0 else found
+def _head_start(metrics: Path, name: str, tokenizer: str) -> HeadStart:
+    return HeadStart(
+        tokenizer,
+        pretrain_lm=read_figures(LanguageModelFigures, metrics / f"pretrain_lm-{name}.json"),
+        finetune_lm=read_figures(LanguageModelFigures, metrics / f"finetune_lm-{name}.json"),
+        read_features=read_if_run(FeatureFigures, metrics / f"read_features-{name}.json"),
+        finetune_classifier=read_if_run(ClassifierFigures, metrics / f"finetune_classifier-{name}.json"),
+    )
 
 
 def _labelled(metrics: Path) -> Labelled | None:
-    files = [metrics / f"{name}.json" for name in ("evaluate", "sample_efficiency")]
-    evaluated, curve = map(read_figures, files)
-    if "without_labels" in evaluated:
-        return None
-    return Labelled(
-        checked(EvaluateFigures, evaluated, str(files[0])), checked(LabelCurveFigures, curve, str(files[1]))
-    )
+    evaluated = read_if_run(EvaluateFigures, metrics / "evaluate.json")
+    curve = read_if_run(LabelCurveFigures, metrics / "sample_efficiency.json")
+    return None if evaluated is None or curve is None else Labelled(evaluated, curve)
 
 
 def _json(file: Path) -> Any:
@@ -283,14 +313,13 @@ class PriceRow:
 
 
 def prices(figures: Figures) -> list[PriceRow]:
-    """A row for each point of the label curve whose price was recorded."""
+    """A row for each point of the label curve."""
     curve = figures.curve
     rows = [
         PriceRow(arm, count, point.error.value, (before + curve.core_seconds[arm][count]) / 60)
         for arm, by_count in curve.curve.items()
-        if (before := _core_seconds_before(figures, arm)) is not None
+        for before in [_core_seconds_before(figures, arm)]
         for count, point in by_count.items()
-        if count in curve.core_seconds[arm]
     ]
     cheapest, lowest = set(), math.inf
     for row in sorted(rows, key=lambda row: (row.core_minutes, row.error)):
@@ -300,34 +329,33 @@ def prices(figures: Figures) -> list[PriceRow]:
     return [replace(row, is_cheapest=(row.arm, row.labels) in cheapest) for row in rows]
 
 
-def _core_seconds_before(figures: Figures, arm: Arm) -> float | None:
-    """Core time of the language models and features that an arm starts from; None if it was not recorded."""
+def _core_seconds_before(figures: Figures, arm: Arm) -> float:
+    """Core time of the language models and features that an arm starts from."""
     needed = FROZEN if arm.use.is_frozen else _STAGES_BEHIND.get(arm.use, ())
     trainings = with_teachers(figures, figures.curve.head_starts[arm], needed)
     trainings += with_teachers(figures, figures.curve.beside.get(arm, []), FROZEN)
-    return _recorded(figures, dict.fromkeys(trainings))
+    return spent_on(figures, dict.fromkeys(trainings)).core_seconds
 
 
-def with_teachers(figures: Figures, names: Iterable[str], needed: Iterable[str]) -> list[str]:
+def with_teachers(figures: Figures, names: Iterable[str], needed: Iterable[str]) -> list[Training]:
     """These stages of these head starts, and those that they needed of others, each once.
 
     A language model needed that of its teacher, a classifier the features beside its own.
     """
-    found: dict[str, None] = {}
+    found: dict[Training, None] = {}
     for stage in needed:
         for name in names:
-            found[f"{stage}-{name}"] = None
-            teacher = figures[f"pretrain_lm-{name}"].get("teacher", {}).get("headstart")
+            found[stage, name] = None
+            teacher = figures.trained[name].pretrain_lm.teacher
             if teacher is not None and stage in ("pretrain_lm", "finetune_lm"):
-                found[f"{stage}-{teacher}"] = None
-            if stage == "finetune_classifier" and (other := beside(figures, name)):
+                found[stage, teacher.headstart] = None
+            if stage == "finetune_classifier" and (other := figures.classifiers[name].beside):
                 found |= dict.fromkeys(with_teachers(figures, [other], FROZEN))
     return list(found)
 
 
-def beside(figures: Figures, name: str) -> str | None:
-    """The head start whose features a head start's classifier reads beside its own."""
-    return (figures.get(f"finetune_classifier-{name}") or {}).get("beside")
+def spent_on(figures: Figures, trainings: Iterable[Training]) -> Spent:
+    return Spent.total(figures.trained[name].costs[stage] for stage, name in trainings)
 
 
 def milliseconds(figures: Figures, candidate: CandidateFigures) -> float:
@@ -337,8 +365,9 @@ def milliseconds(figures: Figures, candidate: CandidateFigures) -> float:
         for part in candidate.parts
         for name in (head_starts_of(figures, part) if part.use.is_frozen else _read_beside(figures, part))
     ]
+    features = [figures.trained[name].read_features for name in read]
     return candidate.milliseconds_per_document + sum(
-        figures[f"read_features-{name}"]["milliseconds_per_document"] for name in read
+        each.milliseconds_per_document for each in features if each is not None
     )
 
 
@@ -350,23 +379,8 @@ def head_starts_of(figures: Figures, part: Arm) -> list[str]:
 
 
 def _read_beside(figures: Figures, part: Arm) -> list[str]:
-    other = beside(figures, part.source) if part.source in figures.head_starts else None
-    return [] if other is None else [other]
-
-
-def core_seconds_of(figures: Figures, names: Sequence[str], needed: Sequence[str]) -> float | None:
-    """Core time of these stages of these head starts, and of their teachers' language models.
-
-    None if it was not recorded.
-    """
-    return _recorded(figures, with_teachers(figures, names, needed))
-
-
-def _recorded(figures: Figures, names: Iterable[str]) -> float | None:
-    trainings = [figures[each] for each in names]
-    if not all("core_seconds" in training for training in trainings):
-        return None
-    return float(sum(training["core_seconds"] for training in trainings))
+    found = figures.classifiers.get(part.source or "")
+    return [] if found is None or found.beside is None else [found.beside]
 
 
 def language_model_curves(figures: Figures) -> dict[str, list[Row]]:
@@ -375,19 +389,20 @@ def language_model_curves(figures: Figures) -> dict[str, list[Row]]:
     Bits per byte are known of the training batches, too.
     """
     charts: dict[str, list[Row]] = {}
-    for name, tokenizer in figures.tokenizers.items():
-        for stage, corpus in (("pretrain_lm", "general"), ("finetune_lm", "target")):
-            measure = next(iter(figures[f"{stage}-{name}"]["measures"]), None)
+    for name, trained in figures.trained.items():
+        corpora = zip(trained.language_models.items(), CORPORA, strict=True)
+        for (stage, training), corpus in corpora:
+            measure = training.main_measure
             if measure is None:  # a text that its objective cannot be judged on
                 continue
-            rows = charts.setdefault(measure["title"], [])
-            bytes_per_token = figures[f"encode-{corpus}-{tokenizer}"]["vocabulary"]["bytes_per_token"]
-            scale = {"bits_per_byte": 1 / math.log(2) / bytes_per_token, "loss": 1.0}.get(measure["name"])
+            rows = charts.setdefault(measure.title, [])
+            bytes_per_token = figures.encoded[trained.tokenizer][corpus].vocabulary.bytes_per_token
+            scale = {"bits_per_byte": 1 / math.log(2) / bytes_per_token, "loss": 1.0}.get(measure.name)
             for row in figures.curves[f"{stage}-{name}"]:
                 where = {"stage": f"{name}, {stage}", "step": row["step"]}
                 if row.get("train_loss") is not None and scale is not None:
                     rows.append(where | {"text": "training", "value": row["train_loss"] * scale})
-                value = row.get(f"validation_{measure['name']}")
+                value = row.get(f"validation_{measure.name}")
                 if value is not None:
                     rows.append(where | {"text": "validation", "value": value})
     return charts
@@ -427,54 +442,3 @@ def confusion_counts(figures: Figures) -> list[ConfusionRow]:
 def by_importance(found: SearchFigures) -> list[str]:
     """The settings that the search tried, the most important first."""
     return sorted(found.best.settings, key=lambda key: -found.importance.get(key, 0.0))
-
-
-def alignment(pair: Mapping[str, Any]) -> list[Row]:
-    """How much of each token's context came from each token of the source, a row each.
-
-    Tokens are numbered, as a text may have one twice.
-    """
-    return [
-        {
-            "source": f"{place} {source.strip() or '␣'}",
-            "translation": f"{number} {token.strip() or '␣'}",
-            "weight": weight,
-        }
-        for number, (token, weights) in enumerate(zip(pair["translation"], pair["weights"], strict=True))
-        for place, (source, weight) in enumerate(zip(pair["source"], weights, strict=True))
-    ]
-
-
-def anatomy(study: Study) -> list[Row]:
-    """The measures of `headstart anatomy`, a row each and layer: value, and two standard errors around it."""
-    rows: list[Row] = []
-    for layer in study["layers"]:
-        cosine, share = layer["cosine_baseline"], layer["explained_baseline"]
-        for measure, value, error in (
-            ("cosine of random words", cosine, 0.0),
-            (
-                "of a word in two contexts, above that",
-                layer["self_similarity"] - cosine,
-                layer["self_similarity_error"],
-            ),
-            (
-                "of a word and its sentence, above that",
-                layer["sentence_similarity"] - cosine,
-                layer["sentence_similarity_error"],
-            ),
-            (
-                "explained by one direction, above chance",
-                layer["explained"] - share,
-                layer["explained_error"],
-            ),
-        ):
-            rows.append(
-                {
-                    "layer": layer["layer"],
-                    "measure": measure,
-                    "value": value,
-                    "low": value - 2 * error,
-                    "high": value + 2 * error,
-                }
-            )
-    return rows

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pipeline.figures.label_curve import LabelsNeeded
-from pipeline.figures.studies import ChoosingStudy
 from pipeline.report.figures import Figures
 from pipeline.settings.arm import Arm
 
@@ -105,21 +104,9 @@ def chosen_labels(figures: Figures) -> list[ChosenLabels]:
     return found
 
 
-def strategies_that_help(study: ChoosingStudy) -> list[str]:
-    """The ways to choose labels that are clearly better than random choice at some number of labels."""
-    first = study.counts[0]
-    return [
-        name
-        for name, by_count in study.above.items()
-        if any(each.is_clearly_less for count, each in by_count.items() if count != first)
-    ]
-
-
 def cut_shares(figures: Figures) -> dict[str, float]:
     """The share of training documents that a head start truncates, where it is a hundredth or more."""
-    shares = {
-        name: figures[f"finetune_classifier-{name}"].get("cut_share", 0.0) for name in figures.head_starts
-    }
+    shares = {name: each.cut_share for name, each in figures.classifiers.items()}
     return {name: share for name, share in shares.items() if share >= _WORTH_SAYING}
 
 

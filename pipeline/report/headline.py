@@ -11,19 +11,20 @@ Headline = dict[str, str | int | float]
 def headline_figures(figures: Figures) -> Headline:
     """A dozen figures: errors, the measure of each language model, the best arms with few labels, minutes."""
     found = _of_labels(figures) if figures.has_labels else {}
-    for name in figures.head_starts:
-        target = figures[f"finetune_lm-{name}"]
-        for measure in target["measures"][:1]:
-            found[f"{name}_{measure['name']}"] = _rounded(target["after"][measure["name"]])
-        trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS]
-        if all("seconds" in training for training in trainings):
-            found[f"{name}_minutes"] = round(sum(training["seconds"] for training in trainings) / 60, 1)
+    for name, trained in figures.trained.items():
+        target = trained.finetune_lm
+        if target.main_measure is not None:
+            measure = target.main_measure.name
+            found[f"{name}_{measure}"] = _rounded(target.after[measure])
+        if figures.has_labels:
+            seconds = sum(trained.costs[stage].seconds for stage in TRAININGS)
+            found[f"{name}_minutes"] = round(seconds / 60, 1)
     return found
 
 
 def _of_labels(figures: Figures) -> Headline:
     found = figures.evaluate
-    error, tfidf = found.error, found.baselines.tfidf
+    error, tfidf = found.scores.error, found.baselines.tfidf
     headline: Headline = {
         "ships": str(found.shipped),
         "test_error": _rounded(error.value),  # DVC takes a key `error` for a failure of its own

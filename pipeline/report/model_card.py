@@ -33,7 +33,7 @@ def model_card(figures: Figures, card: Card, provenance: Provenance) -> str:
         "Known errors": _errors(figures),
         "Versions": [runs.facts(provenance)],
     }
-    title = card.title or f"Classifier of texts into {figures['prepare-target']['num_classes']} classes"
+    title = card.title or f"Classifier of texts into {figures.prepared['target'].num_classes} classes"
     return document(f"Model card: {title}", parts)
 
 
@@ -73,9 +73,9 @@ def _stated(name: str, said: str | None) -> Text:
 
 def _quality(figures: Figures) -> list[Block]:
     evaluated = figures.evaluate
-    rows = [_row(name_of(evaluated.shipped), evaluated.ships)]
+    rows = [_row(name_of(evaluated.shipped), evaluated.scores)]
     if evaluated.tfidf is not None:
-        rows.append(_row(name_of(TFIDF), evaluated.tfidf))
+        rows.append(_row(name_of(TFIDF), evaluated.tfidf.scores))
     most_frequent = {
         "": "the most frequent class",
         "error": f"{evaluated.baselines.majority_class.error:.1%}",

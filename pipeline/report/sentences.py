@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from pipeline.figures.classifiers import Rival
-from pipeline.figures.estimates import Spent
+from pipeline.figures.cost import Spent
 from pipeline.figures.label_curve import ByArm, ByCount
 from pipeline.figures.predictions import Attention
-from pipeline.figures.studies import ChoosingStudy
 from pipeline.report import findings
-from pipeline.report.figures import TRAININGS, Figures, beside, name_of
+from pipeline.report.figures import TRAININGS, Figures, name_of
 from pipeline.report.figures import in_context as in_context_rows
 from pipeline.settings.arm import TFIDF, Arm, Use
 
@@ -34,10 +32,10 @@ def key_figures(figures: Figures) -> list[str]:
 
 def _coverage(figures: Figures) -> list[str]:
     """How much of the target text imported vectors know."""
-    found = {name: figures[f"finetune_lm-{name}"].get("coverage") for name in figures.head_starts}
+    found = {name: each.finetune_lm.coverage for name, each in figures.trained.items()}
     return [
-        f"{name} was imported: {each['share_of_words']:.1%} of the vocabulary and "
-        f"{each['share_of_running_words']:.1%} of the running words of the target text have a vector."
+        f"{name} was imported: {each.share_of_words:.1%} of the vocabulary and "
+        f"{each.share_of_running_words:.1%} of the running words of the target text have a vector."
         for name, each in found.items()
         if each is not None
     ]
@@ -81,8 +79,8 @@ def _points_more(rival: Rival) -> str:
 def _error(figures: Figures) -> str:
     found = figures.evaluate
     said = (
-        f"The classifier that ships, {name_of(found.shipped)}, gets {found.error.value:.1%} of "
-        f"{found.num_documents:,} held-out documents wrong ({found.error.interval:.1%})."
+        f"The classifier that ships, {name_of(found.shipped)}, gets {found.scores.error.value:.1%} of "
+        f"{found.num_documents:,} held-out documents wrong ({found.scores.error.interval:.1%})."
     )
     tfidf = found.baselines.tfidf
     if tfidf is None or found.shipped == TFIDF:
@@ -123,16 +121,11 @@ def labels_needed(count: int) -> str:
 
 def _cost(figures: Figures) -> list[str]:
     parts, total = [], 0.0
-    for name in figures.head_starts:
-        trainings = [figures[f"{stage}-{name}"] for stage in TRAININGS]
-        if not all("seconds" in training for training in trainings):
-            continue
-        seconds = [float(training["seconds"]) for training in trainings]
-        said = ", ".join(f"{stage} {each / 60:.1f}" for stage, each in zip(TRAININGS, seconds, strict=True))
-        parts.append(f"{name} {sum(seconds) / 60:.1f} minutes ({said})")
-        total += sum(seconds)
-    if not parts:
-        return []
+    for name, trained in figures.trained.items():
+        seconds = {stage: trained.costs[stage].seconds for stage in TRAININGS}
+        said = ", ".join(f"{stage} {each / 60:.1f}" for stage, each in seconds.items())
+        parts.append(f"{name} {sum(seconds.values()) / 60:.1f} minutes ({said})")
+        total += sum(seconds.values())
     said = f"Training took {total / 60:.1f} minutes: {'; '.join(parts)}"
     tfidf = figures.evaluate.tfidf
     if tfidf is not None and tfidf.cost is not None:
@@ -147,7 +140,7 @@ def distilled(figures: Figures) -> str:
     assert found is not None
     teacher, student = found.teacher, found.distilled
     faster = student.documents_per_second / teacher.documents_per_second
-    kept = student.accuracy.value / teacher.accuracy.value
+    kept = student.scores.accuracy.value / teacher.scores.accuracy.value
     return (
         f"The classifier of {found.student} learned from what ships on {found.num_taught:,} documents, "
         f"{found.num_labels:,} of them labelled. It keeps {kept:.1%} of its accuracy and agrees with it on "
@@ -159,12 +152,12 @@ def distilled(figures: Figures) -> str:
 
 def taught(figures: Figures) -> list[str]:
     """Name the head starts that had a teacher, and the part of each that began as it."""
-    lessons = {name: figures[f"pretrain_lm-{name}"].get("teacher") for name in figures.head_starts}
+    teachers = {name: each.pretrain_lm.teacher for name, each in figures.trained.items()}
     return [
-        f"The language models of {name} learned from those of {lesson['headstart']}; "
-        f"{lesson['begun_share']:.0%} of its numbers began as its teacher's."
-        for name, lesson in lessons.items()
-        if lesson is not None
+        f"The language models of {name} learned from those of {teacher.headstart}; "
+        f"{teacher.begun_share:.0%} of its numbers began as its teacher's."
+        for name, teacher in teachers.items()
+        if teacher is not None
     ]
 
 
@@ -203,23 +196,6 @@ def label_curve(figures: Figures) -> list[str]:
     return [*labels_left_out(figures), *worse_than_fewer(figures), *restarts(figures)]
 
 
-def choosing(study: ChoosingStudy) -> str:
-    """Tell what `headstart suggest --simulate` tried, and whether choosing saves labels."""
-    better = findings.strategies_that_help(study)
-    verdict = "None is clearly better than random choice: choosing saves nothing."
-    if better:
-        verdict = (
-            "Clearly better than random choice at some number, each interval taken by itself: "
-            f"{listed(better)}."
-        )
-    return (
-        f"Labels chosen in rounds among {study.num_documents:,} documents, the first {study.counts[0]:,} at "
-        f"random and the others by probes on the features of {study.headstart}; error on "
-        f"{study.num_judged:,} test documents, mean of {study.num_seeds} first draws; in brackets the "
-        f"interval of the points above random choice. {verdict}"
-    )
-
-
 def chosen(figures: Figures) -> list[str]:
     """Tell for each arm that chooses its labels what that saved, beside the same arm with labels drawn."""
     said = []
@@ -237,23 +213,6 @@ def chosen(figures: Figures) -> list[str]:
         said.append(
             f"{name_of(each.drawn)}: with chosen labels there are clearly fewer mistakes at "
             f"{_counts(each.better)}" + (f"; {listed(worth)}." if worth else ".")
-        )
-    return said
-
-
-def doubtful(study: Mapping[str, Any], trials: Sequence[Mapping[str, Any]]) -> str:
-    """Tell how many labels `headstart doubt` doubts, and how good its list was in a trial."""
-    said = (
-        f"{study['num_doubted']:,} of {study['num_judged']:,} labels of training documents are in doubt: the "
-        f"frozen features of {study['headstart']} and TF-IDF, learned from the other documents, confidently "
-        "tell another class."
-    )
-    for trial in (each for each in trials if each["headstart"] == study["headstart"]):
-        share = "none" if trial["precision"] is None else f"{trial['precision']:.0%}"
-        said += (
-            f" With {trial['flipped']:.0%} of the labels changed at random, {trial['num_doubted']:,} were in "
-            f"doubt; {share} of these were changed ones, and of all changed ones {trial['recall']:.0%} were "
-            "among them."
         )
     return said
 
@@ -333,13 +292,12 @@ def never_predicted(figures: Figures) -> list[str]:
 
 def classifier_restarts(figures: Figures) -> list[str]:
     """The head starts whose classifier began anew, and whose never took off; empty without any."""
-    trainings = {name: figures[f"finetune_classifier-{name}"] for name in figures.head_starts}
     began = [
-        f"{name} ({'once' if each['restarts'] == 1 else str(each['restarts']) + ' times'})"
-        for name, each in trainings.items()
-        if each["restarts"]
+        f"{name} ({'once' if each.restarts == 1 else f'{each.restarts} times'})"
+        for name, each in figures.classifiers.items()
+        if each.restarts
     ]
-    never = [name for name, each in trainings.items() if not each["took_off"]]
+    never = [name for name, each in figures.classifiers.items() if not each.took_off]
     said = []
     if began:
         said.append(
@@ -383,23 +341,22 @@ def attention(found: Attention) -> str:
 
 def mixes(figures: Figures) -> list[str]:
     """How each classifier that mixes layers weighs them."""
-    found = {name: figures[f"finetune_classifier-{name}"].get("mix") for name in figures.head_starts}
     return [
         f"The classifier of {name} learned to mix its layers, from the lowest, by "
-        f"{listed([f'{weight:.2f}' for weight in mix['weights']])}, times {mix['factor']:.2f}."
-        for name, mix in found.items()
-        if mix is not None
+        f"{listed([f'{weight:.2f}' for weight in each.mix.weights])}, times {each.mix.factor:.2f}."
+        for name, each in figures.classifiers.items()
+        if each.mix is not None
     ]
 
 
 def features_beside(figures: Figures, classifiers: Iterable[str]) -> list[str]:
     """Name those of these classifiers that read features of another head start."""
-    found = {name: beside(figures, name) for name in classifiers}
+    found = {name: figures.classifiers.get(name) for name in classifiers}
     return [
-        f"The classifier of {name} also reads the frozen features of {other}, which stay as they are where "
-        "words are said to have moved its answer."
-        for name, other in found.items()
-        if other is not None
+        f"The classifier of {name} also reads the frozen features of {each.beside}, which stay as they are "
+        "where words are said to have moved its answer."
+        for name, each in found.items()
+        if each is not None and each.beside is not None
     ]
 
 
@@ -435,15 +392,15 @@ def bands(figures: Figures) -> str:
 
 def leakage(figures: Figures) -> str:
     """One paragraph."""
-    found = figures["find_leaks"]
-    if not found["num_leaked"]:
-        return f"None of {found['num_test_documents']:,}."
+    found = figures.leaks
+    if not found.num_leaked:
+        return f"None of {found.num_test_documents:,}."
     where = ", ".join(
-        f"{name} {each['num_leaked']:,}" for name, each in found["sources"].items() if each["num_leaked"]
+        f"{name} {each.num_leaked:,}" for name, each in found.sources.items() if each.num_leaked
     )
     said = (
-        f"{found['num_leaked']:,} of {found['num_test_documents']:,} ({found['share']:.1%}), "
-        f"{found['num_exact']:,} word for word, {found['num_near']:,} nearly ({where})."
+        f"{found.num_leaked:,} of {found.num_test_documents:,} ({found.share:.1%}), "
+        f"{found.num_exact:,} word for word, {found.num_near:,} nearly ({where})."
     )
     if not figures.has_labels:  # there is no error to judge
         return said
@@ -462,10 +419,10 @@ def shown_label(name: str) -> str:
 
 def remarks(figures: Figures) -> list[str]:
     """What to know of the labelled data; empty if there is nothing."""
-    found = list(figures["prepare-target"].get("remarks", ()))
-    skipped = figures["prepare-target"]["skipped"]
-    rows = [f"{count:,} ({reason.replace('_', ' ')})" for reason, count in skipped.items() if count]
-    if rows and figures["prepare-target"].get("num_classes"):
+    target = figures.prepared["target"]
+    found = list(target.remarks)
+    rows = [f"{count:,} ({reason.replace('_', ' ')})" for reason, count in target.skipped.items() if count]
+    if rows and target.num_classes:
         found.append(f"rows left out: {', '.join(rows)}")
     return [f"About the data: {'; '.join(found)}."] if found else []
 
@@ -473,21 +430,24 @@ def remarks(figures: Figures) -> list[str]:
 def left_out(figures: Figures) -> str:
     """The rows that `prepare` left out and repaired, and what it remarked."""
 
-    def rows(what: str) -> str:
+    def rows(by_corpus: Mapping[str, Mapping[str, int]]) -> str:
         found = [
             f"{corpus}: {count:,} ({reason.replace('_', ' ')})"
-            for corpus in figures.corpora
-            for reason, count in figures[f"prepare-{corpus}"][what].items()
+            for corpus, by_reason in by_corpus.items()
+            for reason, count in by_reason.items()
             if count
         ]
         return "; ".join(found) or "nothing"
 
+    prepared = figures.prepared
+    skipped = rows({corpus: each.skipped for corpus, each in prepared.items()})
+    repaired = rows({corpus: each.repaired for corpus, each in prepared.items()})
     remarks = [
         f" {corpus[0].upper()}{corpus[1:]}: {remark}."
-        for corpus in figures.corpora
-        for remark in figures[f"prepare-{corpus}"].get("remarks", ())
+        for corpus, each in prepared.items()
+        for remark in each.remarks
     ]
-    return f"Rows left out: {rows('skipped')}. Repaired: {rows('repaired')}.{''.join(remarks)}"
+    return f"Rows left out: {skipped}. Repaired: {repaired}.{''.join(remarks)}"
 
 
 def search(figures: Figures) -> str:
@@ -507,35 +467,4 @@ def ablations(figures: Figures) -> str:
     return (
         f"Each trick switched off alone; seeds: {found.num_seeds}; classifiers of {found.labels:,} labels. "
         "If the interval lies above 0, the trick was worth having here."
-    )
-
-
-def anatomy(study: Mapping[str, Any]) -> str:
-    """Explain what the measures of the layers mean, and of how much text they are."""
-    return (
-        f"the features of {study['num_words']:,} words in up to 30 contexts each, and of "
-        f"{study['num_sentences']:,} sentences, by layer, with two standard errors on either side. The less "
-        "a word is like itself in two contexts, and the less of its features one direction explains, the "
-        "more of the context is in them. Where random words are alike, all features point one way."
-    )
-
-
-def translation(pair: Mapping[str, Any]) -> str:
-    """A text and what a translator made of it."""
-    source, made = ("".join(pair[name]).strip() for name in ("source", "translation"))
-    known = "" if pair["reference"] is None else f" The translation in the corpus: “{pair['reference']}”."
-    return f"“{source}” became “{made}”.{known}"
-
-
-def contexts(example: Mapping[str, Any]) -> str:
-    """Which word is shown, by which layer, and how far its two groups are apart."""
-    apart = (
-        f"two contexts of one group have a mean cosine of {example['within']:.2f}, of different groups "
-        f"{example['between']:.2f}"
-        if example["between"] is not None
-        else f"they fall into no two groups; their mean cosine is {example['within']:.2f}"
-    )
-    return (
-        f"“{example['word']}” in {len(example['points'])} contexts, by the features of layer "
-        f"{example['layer']}: {apart}."
     )

@@ -1,16 +1,21 @@
-"""Studies: what commands beside the route measured, in files `KIND-NAME.json` of one folder."""
+"""Files of studies: what commands beside the route measured, as `KIND-HEADSTART.json` in one folder."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
+from pipeline.figures.files import parsed_figures, write_figures
+from pipeline.figures.studies import Study
 from pipeline.files.atomic import atomic_write_text
 
-Study = Mapping[str, Any]
+S = TypeVar("S", bound=Study)
+
+log = logging.getLogger(__name__)
+
 _README = (
     "Figures of commands beside the route, such as `headstart layers`. The report shows those that were\n"
     "measured on the models that it reports on.\n"
@@ -18,11 +23,11 @@ _README = (
 
 
 @dataclass(frozen=True)
-class Written:
-    """A study, and the file that holds it."""
+class Written(Generic[S]):
+    """A study, and the file that holds it; None if it is not for the page."""
 
-    study: Study
-    file: Path
+    study: S
+    file: Path | None
 
 
 def make_folder(folder: Path) -> None:
@@ -42,26 +47,24 @@ def make_ready(folder: Path) -> None:
         ) from error
 
 
-def write_study(folder: Path, kind: str, name: str, study: Study) -> Written:
-    """Write what a command measured of `name`; the study's `key` is that of the training whose model it was.
-
-    Raises ValueError if the folder cannot be made.
-    """
-    assert "key" in study
+def write_study(folder: Path, study: S) -> Written[S]:
+    """Write what a command measured. Raises ValueError if the folder cannot be made."""
     make_ready(folder)
-    file = folder / f"{kind}-{name}.json"
-    atomic_write_text(file, json.dumps(study, indent=2) + "\n")
+    file = folder / f"{study.kind}-{study.headstart}.json"
+    write_figures(file, study)
     return Written(study, file)
 
 
-def read_studies(folder: Path) -> dict[str, Study]:
-    """Read all studies, by `KIND-NAME`. Raises ValueError if a file is damaged."""
-    studies = {}
+def read_studies(folder: Path, kinds: Iterable[type[Study]]) -> list[Study]:
+    """Read the studies of these kinds, by name. One that cannot be read is left out, with a warning."""
+    by_name, studies = {kind.kind: kind for kind in kinds}, []
     for file in sorted(folder.glob("*.json")):
+        kind = by_name.get(file.stem.partition("-")[0])
+        if kind is None:
+            continue
         try:
-            studies[file.stem] = json.loads(file.read_text(encoding="utf-8"))
+            text = file.read_text(encoding="utf-8")
+            studies.append(parsed_figures(kind, text, str(file), "remove it, or repeat its command"))
         except ValueError as error:
-            raise ValueError(
-                f"{file} is not valid JSON: {error}; remove it, or repeat its command"
-            ) from error
+            log.warning("left out of the report: %s", error)
     return studies

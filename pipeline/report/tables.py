@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from pipeline.evaluation.drift import Moved
 from pipeline.figures.classifiers import CandidateFigures, Scores
-from pipeline.figures.estimates import Spent
+from pipeline.figures.corpora import VocabularyFigures
+from pipeline.figures.cost import Spent
 from pipeline.figures.predictions import Attention
-from pipeline.figures.studies import ChoosingStudy
 from pipeline.figures.sweeps import MeasuredClassifier
+from pipeline.figures.trainings import LanguageModelFigures
 from pipeline.report.figures import (
     FROZEN,
     TRAININGS,
@@ -22,6 +22,7 @@ from pipeline.report.figures import (
     labels_to_match,
     milliseconds,
     name_of,
+    spent_on,
     with_teachers,
 )
 from pipeline.report.figures import in_context as in_context_rows
@@ -57,13 +58,13 @@ def points(rows: Iterable[PointRow]) -> Table:
     ]
 
 
-def cost(spent: Spent | None) -> dict[str, str]:
-    """Wall-clock, core and GPU time; empty if it was not recorded."""
-    columns = ("minutes", "core minutes", "GPU minutes")
-    if spent is None:
-        return dict.fromkeys(columns, "")
-    seconds = (spent.seconds, spent.core_seconds, spent.gpu_seconds)
-    return {column: f"{each / 60:.1f}" for column, each in zip(columns, seconds, strict=True)}
+def cost(spent: Spent) -> dict[str, str]:
+    """Wall-clock, core and GPU time."""
+    return {
+        "minutes": f"{spent.seconds / 60:.1f}",
+        "core minutes": f"{spent.core_seconds / 60:.1f}",
+        "GPU minutes": f"{spent.gpu_seconds / 60:.1f}",
+    }
 
 
 def classifiers(figures: Figures) -> Table:
@@ -73,7 +74,7 @@ def classifiers(figures: Figures) -> Table:
     rows = [
         {
             "": f"{candidate_name(arm)} (ships)" if arm == found.shipped else candidate_name(arm),
-            **_scores(figures, found.candidates[arm]),
+            **_candidate(figures, found.candidates[arm]),
         }
         for arm in arms
     ]
@@ -84,30 +85,17 @@ def classifiers(figures: Figures) -> Table:
     return [*rows, {column: majority.get(column, "") for column in rows[0]}]
 
 
-def _scores(figures: Figures, found: CandidateFigures) -> dict[str, str]:
+def _candidate(figures: Figures, found: CandidateFigures) -> dict[str, str]:
+    scores = found.scores
     return {
-        "error (interval)": f"{found.error:.1%}",
+        "error (interval)": f"{scores.error:.1%}",
         "on validation": f"{found.validation.error:.1%}",
-        "macro F1": f"{found.macro_f1.value:.3f}",
-        "log loss, nats": f"{found.log_loss.value:.3f}",
-        "calibration error": f"{found.calibration_error:.3f}",
+        "macro F1": f"{scores.macro_f1.value:.3f}",
+        "log loss, nats": f"{scores.log_loss.value:.3f}",
+        "calibration error": f"{scores.calibration_error:.3f}",
         "ms a document": f"{milliseconds(figures, found):.2f}",
         **cost(_spent(figures, found.parts)),
     }
-
-
-def layers(study: Mapping[str, Any]) -> Table:
-    """The probes of `headstart layers`, by the layers that each reads."""
-    return [
-        {
-            "layers": row["name"],
-            "wrong": f"{row['error']:.1%}",
-            "standard error": f"{row['standard_error']:.1%}",
-            "log loss, nats": f"{row['log_loss']:.3f}",
-            "weights of the layers": ", ".join(f"{weight:.2f}" for weight in row["weights"] or ()),
-        }
-        for row in study["rows"]
-    ]
 
 
 def moved(measures: Iterable[Moved]) -> Table:
@@ -129,62 +117,6 @@ def _median(measure: str, value: float) -> str:
     return f"{value:,.4g}" if measure in ("length", "distance") else f"{value:.1%}"
 
 
-def forms(study: Mapping[str, Any]) -> Table:
-    """The forms of a classifier that `headstart export --format onnx` compares, the original first."""
-    return [
-        {
-            "form": row["name"],
-            "wrong": f"{row['error']:.1%}",
-            "documents a second": f"{row['documents_per_second']:,.0f}",
-            "MB": f"{row['megabytes']:.1f}",
-            "largest change of a probability": f"{row['largest_change']:.2g}",
-            "labels that differ": f"{row['labels_that_differ']:.2%}",
-        }
-        for row in study["rows"]
-    ]
-
-
-def choosing(study: ChoosingStudy) -> Table:
-    """Error by number of labels of each way to choose them; in brackets the interval above random choice."""
-    rows, (first, *_), middle = [], study.counts, study.counts[len(study.counts) // 2]
-    for name, by_count in study.curve.items():
-        needed = study.needed.get(name, {}).get(middle)
-        row = {"strategy": name, f"{middle:,} are worth, at random": "" if needed is None else str(needed)}
-        for count in study.counts:
-            above = study.above.get(name, {}).get(count)
-            interval = "" if above is None or count == first else f" ({above.points.interval:+.1f})"
-            row[f"{count:,}"] = f"{by_count[count].error.value:.1%}{interval}"
-        rows.append(row)
-    return rows
-
-
-def doubtful(study: Mapping[str, Any]) -> Table:
-    """The most doubtful labels that `headstart doubt` found."""
-    return [
-        {"given": shown_label(row["given"]), "likely": shown_label(row["likely"]), "text": row["text"]}
-        for row in study["labels"]
-    ]
-
-
-def anatomy(study: Mapping[str, Any]) -> Table:
-    """The measures of `headstart anatomy` by layer, above those of random words."""
-
-    def above(row: Mapping[str, Any], name: str, baseline: str) -> str:
-        return f"{row[name] - row[baseline]:.3f} ± {2 * row[f'{name}_error']:.3f}"
-
-    return [
-        {
-            "layer": str(row["layer"]),
-            "cosine of random words": f"{row['cosine_baseline']:.3f}",
-            "of a word in two contexts, above that": above(row, "self_similarity", "cosine_baseline"),
-            "of a word and its sentence, above that": above(row, "sentence_similarity", "cosine_baseline"),
-            "explained by one direction, of random words": f"{row['explained_baseline']:.3f}",
-            "of one word, above that": above(row, "explained", "explained_baseline"),
-        }
-        for row in study["layers"]
-    ]
-
-
 def looked_at(found: Attention) -> Table:
     """The words that attention looks at most."""
     return [
@@ -197,38 +129,19 @@ def looked_at(found: Attention) -> Table:
     ]
 
 
-def contexts(example: Mapping[str, Any], most: int = 4) -> Table:
-    """Sentences of an example: of each group those nearest to its middle."""
-    groups = sorted({point["group"] for point in example["points"]})
-    return [
-        {"group": str(group + 1), "before": point["before"], "": point["word"], "after": point["after"]}
-        for group in groups
-        for point in [each for each in example["points"] if each["group"] == group][:most]
-    ]
-
-
 def candidate_name(arm: Arm) -> str:
     return "blend of them" if arm == BLEND else name_of(arm)
 
 
-def _spent(figures: Figures, parts: Iterable[Arm]) -> Spent | None:
-    """The cost of all that the parts of a classifier needed, each once; None if it was not recorded."""
+def _spent(figures: Figures, parts: Iterable[Arm]) -> Spent:
+    """The cost of all that the parts of a classifier needed, each once."""
     trainings = {
         each: None
         for part in parts
         for each in with_teachers(figures, head_starts_of(figures, part), _behind(part))
     }
     fitted = [figures.evaluate.candidates[part].cost for part in parts]
-    costs = [*(spent_on(figures, each) for each in trainings), *(cost for cost in fitted if cost is not None)]
-    known = [cost for cost in costs if cost is not None]
-    return Spent.total(known) if len(known) == len(costs) else None
-
-
-def spent_on(figures: Figures, training: str) -> Spent | None:
-    """The cost of a stage of a head start; None if it was not recorded."""
-    found = figures[training]
-    names = Spent.model_fields
-    return Spent(**{name: found[name] for name in names}) if names.keys() <= found.keys() else None
+    return spent_on(figures, trainings) + Spent.total(cost for cost in fitted if cost is not None)
 
 
 def _behind(part: Arm) -> Sequence[str]:
@@ -261,26 +174,21 @@ def distilled(figures: Figures) -> Table:
     """Compare what ships with its student, and with the same head start without a teacher."""
     found, evaluated = figures.distilled, figures.evaluate
     assert found is not None
-    rows: dict[str, Scores] = {
-        f"{candidate_name(evaluated.shipped)} (ships)": found.teacher,
-        f"{found.student}, taught by it": found.distilled,
-        f"{found.student}, without it": evaluated.candidates[Arm(found.student)],
-    }
+    untaught = evaluated.candidates[Arm(found.student)].scores
     return [
-        {
-            "": name,
-            "error (interval)": f"{row.error:.1%}",
-            "log loss, nats": f"{row.log_loss.value:.3f}",
-            **_use(row if isinstance(row, MeasuredClassifier) else None),
-        }
-        for name, row in rows.items()
+        _measured(f"{candidate_name(evaluated.shipped)} (ships)", found.teacher.scores, found.teacher),
+        _measured(f"{found.student}, taught by it", found.distilled.scores, found.distilled),
+        _measured(f"{found.student}, without it", untaught),
     ]
 
 
-def _use(found: MeasuredClassifier | None) -> dict[str, str]:
+def _measured(name: str, scores: Scores, use: MeasuredClassifier | None = None) -> dict[str, str]:
     return {
-        "documents a second": "" if found is None else f"{found.documents_per_second:,.0f}",
-        "MB": "" if found is None else f"{found.num_bytes / 1e6:,.1f}",
+        "": name,
+        "error (interval)": f"{scores.error:.1%}",
+        "log loss, nats": f"{scores.log_loss.value:.3f}",
+        "documents a second": "" if use is None else f"{use.documents_per_second:,.0f}",
+        "MB": "" if use is None else f"{use.num_bytes / 1e6:,.1f}",
     }
 
 
@@ -356,54 +264,45 @@ def prices(figures: Figures) -> Table:
 def language_models(figures: Figures) -> list[Table]:
     """A table for each kind of measures: those of different objectives do not compare."""
     found: dict[tuple[str, ...], Table] = {}
-    for name in figures.head_starts:
-        general, target = figures[f"pretrain_lm-{name}"], figures[f"finetune_lm-{name}"]
+    for name, trained in figures.trained.items():
+        general, target = trained.pretrain_lm, trained.finetune_lm
         for what, measured in (
-            ("general text, pretrained", _measured(general, "after")),
-            ("target text, before fine-tuning", _measured(target, "before")),
-            ("target text, fine-tuned", _measured(target, "after")),
+            ("general text, pretrained", _by_measure(general, general.after)),
+            ("target text, before fine-tuning", _by_measure(target, target.before)),
+            ("target text, fine-tuned", _by_measure(target, target.after)),
         ):
             if measured:  # else it is a text that the objective cannot be judged on
                 found.setdefault(tuple(measured), []).append({"": f"{name}: {what}"} | measured)
     return list(found.values())
 
 
-def _measured(training: Mapping[str, Any], when: str) -> dict[str, str]:
-    return {
-        each["title"]: f"{training[when][each['name']]:,.{each['digits']}f}" for each in training["measures"]
-    }
+def _by_measure(training: LanguageModelFigures, values: Mapping[str, float]) -> dict[str, str]:
+    return {each.title: f"{values[each.name]:,.{each.digits}f}" for each in training.measures}
 
 
 def vocabulary(figures: Figures) -> Table:
     """How each tokenizer fits the general and the target text."""
-    from pipeline.corpus.vocabulary import compare
-
-    rows = []
-    for tokenizer in dict.fromkeys(figures.tokenizers.values()):
-        general, target = (
-            figures[f"encode-{corpus}-{tokenizer}"]["vocabulary"] for corpus in ("general", "target")
-        )
-        rows += [
-            {
-                "": f"{tokenizer}: {name.replace('_', ' ')}",
-                "general": f"{pair['general']:.3f}",
-                "target": f"{pair['target']:.3f}",
-            }
-            for name, pair in compare(general, target).items()
-        ]
-    return rows
+    return [
+        {
+            "": f"{tokenizer}: {name.replace('_', ' ')}",
+            **{corpus: f"{value:.3f}" for corpus, value in values.items()},
+        }
+        for tokenizer, by_corpus in figures.encoded.items()
+        for name in VocabularyFigures.model_fields
+        for values in [{corpus: getattr(found.vocabulary, name) for corpus, found in by_corpus.items()}]
+    ]
 
 
 def corpora(figures: Figures) -> Table:
     return [
         {
             "": f"{corpus}, {split}",
-            "documents": f"{size['num_documents']:,}",
-            "words": f"{size['num_words']:,}",
-            "MB": f"{size['num_bytes'] / 1e6:,.1f}",
+            "documents": f"{size.num_documents:,}",
+            "words": f"{size.num_words:,}",
+            "MB": f"{size.num_bytes / 1e6:,.1f}",
         }
-        for corpus in figures.corpora
-        for split, size in figures[f"prepare-{corpus}"]["splits"].items()
+        for corpus, prepared in figures.prepared.items()
+        for split, size in prepared.splits.items()
     ]
 
 

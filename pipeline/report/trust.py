@@ -23,7 +23,7 @@ def sentences(figures: Figures) -> list[str]:
         "probabilities are shipped as they are."
         if found.temperature == 1
         else f"All probabilities are read at a temperature of {found.temperature:.2f}, fitted on validation "
-        f"documents: the log loss on test documents is {found.log_loss.value:.3f} with it and "
+        f"documents: the log loss on test documents is {found.scores.log_loss.value:.3f} with it and "
         f"{found.log_loss_without_temperature:.3f} without.",
     ]
     return said + [

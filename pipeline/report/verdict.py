@@ -99,8 +99,8 @@ def _at_all_labels(figures: Figures) -> list[dict[str, str]]:
     return [
         {
             "labels": "all",
-            "with a head start": f"{_said(arm)}: {ours.error.value:.1%}",
-            "without": f"TF-IDF: {tfidf.error.value:.1%}",
+            "with a head start": f"{_said(arm)}: {ours.scores.error.value:.1%}",
+            "without": f"TF-IDF: {tfidf.scores.error.value:.1%}",
             "fewer wrong": _points(ours.tfidf_above),
             "labels without, for the same": "",
             "core minutes of head starts": _minutes(decision.core_minutes(figures, ours.head_starts)),

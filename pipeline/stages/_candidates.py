@@ -33,9 +33,8 @@ from pipeline.evaluation.blend import Share, blended
 from pipeline.evaluation.probe import ProbeClassifier, fit_probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
-from pipeline.figures.estimates import Spent
+from pipeline.figures.cost import Cost, Spent
 from pipeline.figures.predictions import Attention, ExplainedText, WordWeight
-from pipeline.machine.cost import Cost
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.arm import TFIDF, Arm, Use
@@ -321,7 +320,7 @@ def _frozen(
     write: Callable[[Path], None],
 ) -> Candidate:
     """A candidate whose fit, which `cost` has measured, is done."""
-    spent = Spent(**cost.spent())
+    spent = cost.spent()
     validation, before = probabilities(data.validation), time.monotonic()
     test = probabilities(data.test)
     seconds = time.monotonic() - before

@@ -16,7 +16,8 @@ from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import open_shard, token_counts
 from pipeline.corpus.vector_files import read_vectors
 from pipeline.corpus.word_tokenizer import WordTokenizer
-from pipeline.corpus.word_vectors import Coverage, vectors_for
+from pipeline.corpus.word_vectors import vectors_for
+from pipeline.figures.trainings import Coverage
 from pipeline.training.cards import ModelCard, build_encoder, build_language_model
 
 

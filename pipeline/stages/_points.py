@@ -13,12 +13,19 @@ from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.distributed.session import Session
 from pipeline.evaluation.in_context import Prompt, prompt_of, without_content
-from pipeline.machine.cost import total
+from pipeline.figures.cost import Spent
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
-from pipeline.stages._trials import ClassifierPoint, InContextPoint, LogisticPoint, ModelPoint, Rounds
+from pipeline.stages._trials import (
+    ClassifierPoint,
+    InContextPoint,
+    LogisticPoint,
+    ModelPoint,
+    Rounds,
+    cost_of,
+)
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import FewLabels, label_counts, make_classifier_job
@@ -69,9 +76,7 @@ def settings_alone(head_start: ResolvedHeadStart) -> LanguageModelSettings:
     return replace(settings, training=settings.training.model_copy(update={"epochs": epochs}))
 
 
-def train_target_lm_alone(
-    project: Project, name: str, tokens: Path, sweep: Sweep
-) -> tuple[Path, dict[str, float]]:
+def train_target_lm_alone(project: Project, name: str, tokens: Path, sweep: Sweep) -> tuple[Path, Spent]:
     """The language model of the target text alone, for a head start, and what it cost."""
     params, head_start = project.params, project.head_starts[name]
     settings = settings_alone(head_start)
@@ -99,7 +104,7 @@ def train_target_lm_alone(
     keys = sweep.keys_of(spec)
     folder = keys.places(keys.of({}))[1].parent / "language_model"
     build(keys.session({})).export(outcome, folder)
-    return folder, total(outcome.state)
+    return folder, cost_of(outcome)
 
 
 def specs_of(place: Place, project: Project, inputs: Inputs) -> list[Spec]:

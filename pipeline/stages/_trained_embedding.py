@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,9 +23,9 @@ from pipeline.corpus.word_batches import count_tokens
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
-from pipeline.machine.cost import total
+from pipeline.figures.trainings import LanguageModelFigures, TrainedEmbedding
 from pipeline.project.headstarts import ResolvedHeadStart
-from pipeline.stages._language_model import fit_and_export, summary
+from pipeline.stages._language_model import figures_of, fit_and_export
 from pipeline.training.cards import build_encoder, build_language_model
 from pipeline.training.checkpoint import model_tensors
 from pipeline.training.context import no_recorder
@@ -38,7 +37,7 @@ _SPREAD = 8.0  # standard deviations of the draws; 1, 2, 4, 8 and 16 were measur
 
 def fit_both_and_export(
     job: LanguageModelJob, vectors: ResolvedHeadStart, run: Run, session: Session, out: Path
-) -> dict[str, Any]:
+) -> LanguageModelFigures:
     """Train word vectors by the settings of `vectors`, then the language model that begins with them.
 
     The result is that of the language model; its cost is that of both, and `embedding` has the vectors' own.
@@ -59,8 +58,9 @@ def fit_both_and_export(
     start = session.curve.parent / "start"
     export_model(start, starting_tensors(job, model_tensors(trained)[_EMBEDDING]), job.card)
     found = fit_and_export(replace(job, start=ModelFolder.at(start)), run, session, out)
-    embedding = {"headstart": vectors.name, **summary(trained, vectors_job.card)}
-    return found | total(found, embedding) | {"embedding": embedding}
+    training = figures_of(trained, vectors_job.card, session.key)
+    embedding = TrainedEmbedding(headstart=vectors.name, training=training)
+    return found.model_copy(update={"embedding": embedding, "cost": found.cost + training.cost})
 
 
 def starting_tensors(job: LanguageModelJob, vectors_VE: Tensor) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from pipeline.evaluation.probe import fit_probe
 from pipeline.evaluation.rounds import chosen_in_rounds
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
-from pipeline.machine.cost import Cost, total
+from pipeline.figures.cost import Cost, Spent
 from pipeline.storage.lease import Fence
 from pipeline.training.cards import build_classifier, build_encoder, build_language_model, form_of
 from pipeline.training.checkpoint import Checkpoint, model_tensors
@@ -69,7 +69,7 @@ class ClassifierPoint:
             device,
             beside_NG=None if beside is None else beside.rows("test", tested),
         )
-        spent = total(done.state["spent"], cost.spent())
+        spent = Spent(**done.state["spent"]) + cost.spent()
         outcome = _outcome(done.step, logits.double().softmax(1), spent, done.state["kept_metrics"])
         outcome.state.update({name: done.state[name] for name in ("restarts", "took_off")})
         return outcome
@@ -207,7 +207,7 @@ class ModelPoint:
 
     def run(self, fence: Fence) -> Checkpoint:
         done = fit(self.job, replace_workers(self.settings), replace(self.session, fence=fence))
-        state = {"validation": done.state["kept_metrics"], **done.state["spent"]}
+        state = {"validation": done.state["kept_metrics"], "spent": done.state["spent"]}
         return Checkpoint(done.step, model_tensors(done), state)
 
     def export(self, outcome: Checkpoint, folder: Path, more: Sequence[Path] = ()) -> None:
@@ -232,7 +232,11 @@ def probabilities_of(outcomes: Sequence[Checkpoint]) -> np.ndarray:
     return np.mean([outcome.tensors["probabilities"].double().numpy() for outcome in outcomes], axis=0)
 
 
-def _outcome(
-    steps: int, probs_NC: torch.Tensor, spent: dict[str, float], validation: dict[str, float]
-) -> Checkpoint:
-    return Checkpoint(steps, {"probabilities": probs_NC.float()}, {"validation": validation, **spent})
+def _outcome(steps: int, probs_NC: torch.Tensor, spent: Spent, validation: dict[str, float]) -> Checkpoint:
+    state = {"validation": validation, "spent": spent.model_dump()}
+    return Checkpoint(steps, {"probabilities": probs_NC.float()}, state)
+
+
+def cost_of(outcome: Checkpoint) -> Spent:
+    """The cost of a trial."""
+    return Spent(**outcome.state["spent"])

@@ -30,18 +30,17 @@ from pipeline.corpus.tokens import (
 )
 from pipeline.distributed.session import Session
 from pipeline.evaluation.metrics import classification_metrics
-from pipeline.figures.estimates import Spent
+from pipeline.figures.cost import Cost
 from pipeline.figures.sweeps import DistilFigures, MeasuredClassifier, NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.identity.fingerprint import fingerprint_of
 from pipeline.inference.predict import Predictor
 from pipeline.inference.reference_sample import write_judged_and_reference
-from pipeline.machine.cost import Cost, total
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, typed
-from pipeline.stages._trials import ModelPoint
+from pipeline.stages._trials import ModelPoint, cost_of
 from pipeline.sweeps.sweep import Spec, Sweep
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import (
@@ -118,7 +117,7 @@ def run(
         num_labels=len(labelled),
         num_taught=lesson.num_documents,
         validation=outcome.state["validation"],
-        cost=Spent(**total(taught, outcome.state)),
+        cost=taught + cost_of(outcome),
         **_compared(params, classifier, out, documents, tokens_at(link), leaks),
     )
 
@@ -237,7 +236,7 @@ def _compared(
         said = rounds[0][0]
         scores = classification_metrics(labels_N, said, params.evaluate, params.run.seed)
         figures = MeasuredClassifier(
-            **dict(scores),
+            scores=scores,
             documents_per_second=len(read) / min(seconds for _, seconds in rounds),
             num_bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
         )

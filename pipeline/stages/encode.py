@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,11 +10,12 @@ from pipeline.corpus import text_parts, tokens, vocabulary
 from pipeline.corpus.document_files import INFO_FILE, read_documents, read_documents_info
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
+from pipeline.figures.corpora import EncodeFigures, TokenizedSize
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.project import Project
 
 
-def run(project: Project, *, documents: Path, tokenizer: Path, out: Path) -> dict[str, Any]:
+def run(project: Project, *, documents: Path, tokenizer: Path, out: Path) -> EncodeFigures:
     """Encode every split of `documents` into the folder `out`; return sizes and the vocabulary report.
 
     Raises:
@@ -57,10 +56,13 @@ def run(project: Project, *, documents: Path, tokenizer: Path, out: Path) -> dic
         )
     num_words = sum(split.num_words for split in splits.values())
     num_bytes = sum(split.num_bytes for split in splits.values())
-    return {
-        "splits": {split: asdict(sizes) for split, sizes in splits.items()},
-        "vocabulary": asdict(vocabulary.report(token_counts, num_words, num_bytes, pieces)),
-    }
+    return EncodeFigures(
+        splits={
+            split: TokenizedSize.model_validate(sizes, from_attributes=True)
+            for split, sizes in splits.items()
+        },
+        vocabulary=vocabulary.report(token_counts, num_words, num_bytes, pieces),
+    )
 
 
 def _encode_split(

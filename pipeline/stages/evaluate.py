@@ -92,7 +92,7 @@ def run(
     }
     unseen, baselines = _unseen(data), _baselines(judged, shipped, data, params)
     figures = EvaluateFigures(
-        **dict(evaluation.classification_metrics(labels, shipped.test, settings, seed)),
+        scores=evaluation.classification_metrics(labels, shipped.test, settings, seed),
         num_documents=len(labels),
         num_validation_documents=len(data.validation.labels),
         shipped=shipped.arm,
@@ -209,7 +209,7 @@ def _candidate(
 ) -> CandidateFigures:
     settings, seed, labels = params.evaluate, params.run.seed, data.test.labels
     return CandidateFigures(
-        **dict(evaluation.classification_metrics(labels, found.test, settings, seed)),
+        scores=evaluation.classification_metrics(labels, found.test, settings, seed),
         head_starts=list(found.head_starts),
         parts=found.weights,
         is_frozen=found.is_frozen,
@@ -231,7 +231,7 @@ def _baselines(
     tfidf, above = judged.get(TFIDF), judged[shipped.arm].tfidf_above
     return Baselines(
         majority_class=_rival(largest, shipped, data, params),
-        tfidf=None if tfidf is None or above is None else Rival(error=tfidf.error.value, above=above),
+        tfidf=None if tfidf is None or above is None else Rival(error=tfidf.scores.error.value, above=above),
     )
 
 

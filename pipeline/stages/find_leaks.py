@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from pipeline.corpus.document_files import read_documents, read_documents_info, read_texts
 from pipeline.corpus.leakage import LEAKS_FILE, Leak, LeakFinder
 from pipeline.corpus.text_parts import readable
+from pipeline.figures.corpora import LeakCounts, LeakExample, LeakFigures
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.project import Project
 
 _EXCERPT_CHARACTERS = 300
 
 
-def run(project: Project, *, documents: Path, out: Path) -> dict[str, Any]:
+def run(project: Project, *, documents: Path, out: Path) -> LeakFigures:
     """Compare the target's test documents with every text that any stage trains on or selects by.
 
     `documents` has a folder for each corpus. Raises ValueError if there are leaks and `leakage.action` is
@@ -38,14 +38,14 @@ def run(project: Project, *, documents: Path, out: Path) -> dict[str, Any]:
     leaked = {leak.test for leaks in found.values() for leak in leaks}
     exact = {leak.test for leaks in found.values() for leak in leaks if leak.exact}
     sources = {f"{corpus} {split}": _counts(leaks) for (corpus, split), leaks in found.items()}
-    metrics = {
-        "num_test_documents": len(test),
-        "num_leaked": len(leaked),
-        "num_exact": len(exact),
-        "num_near": len(leaked - exact),
-        "share": len(leaked) / len(test) if test else 0.0,
-        "sources": sources,
-        "examples": [
+    figures = LeakFigures(
+        num_test_documents=len(test),
+        num_leaked=len(leaked),
+        num_exact=len(exact),
+        num_near=len(leaked - exact),
+        share=len(leaked) / len(test) if test else 0.0,
+        sources=sources,
+        examples=[
             example
             for (corpus, split), leaks in found.items()
             for example in _examples(
@@ -56,9 +56,9 @@ def run(project: Project, *, documents: Path, out: Path) -> dict[str, Any]:
                 f"{corpus} {split}",
             )
         ],
-    }
+    )
     if leaked and settings.action == "stop":
-        where = ", ".join(f"{name} {each['num_leaked']:,}" for name, each in sources.items())
+        where = ", ".join(f"{name} {each.num_leaked:,}" for name, each in sources.items())
         raise ValueError(
             f"{len(leaked):,} of {len(test):,} test documents were trained on, {len(exact):,} word for word "
             f"({where}); remove them from the source, or set leakage.action to drop or label"
@@ -71,28 +71,28 @@ def run(project: Project, *, documents: Path, out: Path) -> dict[str, Any]:
                 writer.writerow(
                     [leak.test, corpus, split, leak.other, round(leak.containment, 3), leak.exact]
                 )
-    return metrics
+    return figures
 
 
-def _counts(leaks: Sequence[Leak]) -> dict[str, int]:
+def _counts(leaks: Sequence[Leak]) -> LeakCounts:
     num_exact = sum(leak.exact for leak in leaks)
-    return {"num_leaked": len(leaks), "num_exact": num_exact, "num_near": len(leaks) - num_exact}
+    return LeakCounts(num_leaked=len(leaks), num_exact=num_exact, num_near=len(leaks) - num_exact)
 
 
 def _examples(
     leaks: Sequence[Leak], test: Sequence[str], folder: Path, split: str, source: str
-) -> list[Mapping[str, Any]]:
+) -> list[LeakExample]:
     texts = {leak.other: "" for leak in leaks}
     rows = (text for rows in read_documents(folder, split) for text in rows.texts)
     for place, text in enumerate(islice(rows, max(texts, default=-1) + 1)):
         if place in texts:
             texts[place] = text
     return [
-        {
-            "source": source,
-            "containment": round(leak.containment, 3),
-            "test_text": readable(test[leak.test])[:_EXCERPT_CHARACTERS],
-            "training_text": readable(texts[leak.other])[:_EXCERPT_CHARACTERS],
-        }
+        LeakExample(
+            source=source,
+            containment=round(leak.containment, 3),
+            test_text=readable(test[leak.test])[:_EXCERPT_CHARACTERS],
+            training_text=readable(texts[leak.other])[:_EXCERPT_CHARACTERS],
+        )
         for leak in leaks
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -14,6 +13,8 @@ from pipeline.artifacts.model_folder import ModelFolder, export_model
 from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
+from pipeline.figures.cost import Spent
+from pipeline.figures.trainings import ClassifierFigures, Mix
 from pipeline.project.project import Project
 from pipeline.training.checkpoint import model_tensors
 from pipeline.training.classifier import ClassifierJob, make_classifier_job
@@ -29,7 +30,7 @@ def run(
     headstart: str,
     out: Path,
     session: Session,
-) -> dict[str, Any]:
+) -> ClassifierFigures:
     """Fine-tune on the labelled training documents; export the classifier with its tokenizer.
 
     `beside` is the link to the features of another head start, if its head reads any.
@@ -60,27 +61,27 @@ def run(
             write_beside(folder, project.head_starts[link["features"].name], link)
 
     export_model(out, model_tensors(done), card, [tokenizer_file_in(tokenizer)], further)
-    kept = {name.replace("/", "_"): value for name, value in done.state["kept_metrics"].items()}
-    begun = {name: done.state[name] for name in ("restarts", "took_off")}
-    return {
-        "key": session.key,
-        "steps": done.step,
-        "padding_share": made.padding_share,
-        "cut_share": made.cut_share,
-        **({} if made.beside is None else {"beside": made.beside.headstart}),
-        **_mix(model_tensors(done)),
-        **begun,
-        **kept,
-        **done.state["spent"],
-    }
+    kept = done.state["kept_metrics"]
+    return ClassifierFigures(
+        key=session.key,
+        steps=done.step,
+        padding_share=made.padding_share,
+        cut_share=made.cut_share,
+        beside=None if made.beside is None else made.beside.headstart,
+        mix=_mix(model_tensors(done)),
+        restarts=done.state["restarts"],
+        took_off=done.state["took_off"],
+        validation_accuracy=kept.get("validation/accuracy"),
+        validation_loss=kept.get("validation/loss"),
+        cost=Spent(**done.state["spent"]),
+    )
 
 
-def _mix(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The learned weights of the layers, from the lowest, and their factor; empty without a mix."""
+def _mix(tensors: Mapping[str, Tensor]) -> Mix | None:
+    """The learned weights of the layers, from the lowest, and their factor; None without a mix."""
     if "mix.scores" not in tensors:
-        return {}
-    weights = tensors["mix.scores"].softmax(0).tolist()
-    return {"mix": {"weights": weights, "factor": float(tensors["mix.factor"])}}
+        return None
+    return Mix(weights=tensors["mix.scores"].softmax(0).tolist(), factor=float(tensors["mix.factor"]))
 
 
 def job(

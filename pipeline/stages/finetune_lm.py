@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.distributed.session import Session
+from pipeline.figures.trainings import LanguageModelFigures
 from pipeline.project.project import Project
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
@@ -16,7 +16,7 @@ from pipeline.training.language_model import LanguageModelJob, make_language_mod
 
 def run(
     project: Project, *, tokens: Path, start: Path, headstart: str, out: Path, session: Session
-) -> dict[str, Any]:
+) -> LanguageModelFigures:
     """Fine-tune on the target's training and unlabelled text, never on its test text.
 
     Source: Howard & Ruder 2018, section 3.2. Raises ValueError where tokens and model do not match.
@@ -28,7 +28,8 @@ def run(
         from pipeline.stages._imported_vectors import coverage
 
         tokenizer = read_link(tokens)["tokenizer"]
-        found["coverage"] = asdict(coverage(settings.weights, tokenizer, made.tokens))
+        known = coverage(settings.weights, tokenizer, made.tokens)
+        found = found.model_copy(update={"coverage": known})
     return found
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pipeline.corpus.data_quality import remarks_on
 from pipeline.corpus.distributions import version_warning
 from pipeline.corpus.documents import write_documents
 from pipeline.corpus.settings import AlignedSource, Corpora, FilesSource, GettextSource, PydocsSource
 from pipeline.corpus.sources import SPLITS, is_remote, open_source
+from pipeline.figures.corpora import PrepareFigures, TextSize
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.project import Project
 
@@ -21,7 +20,7 @@ log = logging.getLogger(__name__)
 _MOST_ORIGINS = 5  # that are named
 
 
-def run(project: Project, *, corpus: str, out: Path) -> dict[str, Any]:
+def run(project: Project, *, corpus: str, out: Path) -> PrepareFigures:
     """Prepare the corpus `general`, `target` or `translation` into the folder `out`; return its sizes.
 
     Raises:
@@ -48,14 +47,16 @@ def run(project: Project, *, corpus: str, out: Path) -> dict[str, Any]:
         )  # fmt: skip
     for remark in remarks:
         log.warning("%s: %s", key, remark)
-    return {
-        "num_classes": len(info.label_names or ()),
-        "splits": {split: asdict(size) for split, size in info.splits.items()},
-        "skipped": dict(info.skipped),
-        "repaired": dict(info.repaired),
-        "remarks": remarks,
-        "origins": dict(source.origins.most_common()),
-    }
+    return PrepareFigures(
+        num_classes=len(info.label_names or ()),
+        splits={
+            split: TextSize.model_validate(size, from_attributes=True) for split, size in info.splits.items()
+        },
+        skipped=dict(info.skipped),
+        repaired=dict(info.repaired),
+        remarks=remarks,
+        origins=dict(source.origins.most_common()),
+    )
 
 
 def _tell_unwatched(

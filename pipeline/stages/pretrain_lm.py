@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.distributed.session import Session
+from pipeline.figures.trainings import LanguageModelFigures, Teacher
 from pipeline.project.project import Project
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.jobs import StartingModel
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 
 
-def run(project: Project, *, tokens: Path, headstart: str, out: Path, session: Session) -> dict[str, Any]:
+def run(
+    project: Project, *, tokens: Path, headstart: str, out: Path, session: Session
+) -> LanguageModelFigures:
     """Train on the general corpus, or import weights; export the model into the folder `out`.
 
     It is trained from scratch, or from an embedding that is trained first.
@@ -29,10 +31,12 @@ def run(project: Project, *, tokens: Path, headstart: str, out: Path, session: S
         if settings.weights is not None and settings.family.imports_networks:
             from pipeline.stages._imported_network import remarks
 
-            figures["warnings"] = remarks(settings.weights, made.card.vocab_size)
+            warnings = remarks(settings.weights, made.card.vocab_size)
+            figures = figures.model_copy(update={"warnings": warnings})
         if settings.teacher is not None:
             share = getattr(made.start, "share", 0.0)
-            figures["teacher"] = {"headstart": settings.teacher.name, "begun_share": share}
+            teacher = Teacher(headstart=settings.teacher.name, begun_share=share)
+            figures = figures.model_copy(update={"teacher": teacher})
         return figures
     from pipeline.stages._trained_embedding import fit_both_and_export
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +13,9 @@ from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.evaluation.probe import Reading, pooled_features
+from pipeline.figures.cost import Cost
+from pipeline.figures.trainings import FeatureFigures
 from pipeline.files.atomic import atomic_folder
-from pipeline.machine.cost import Cost
 from pipeline.project.project import Project
 from pipeline.training.cards import build_encoder
 from pipeline.training.checkpoint import tensors_under
@@ -24,7 +24,7 @@ from pipeline.training.precision import dtype_of
 SPLITS = ("train", "validation", "test")
 
 
-def run(project: Project, *, headstart: str, tokens: Path, target_lm: Path, out: Path) -> dict[str, Any]:
+def run(project: Project, *, headstart: str, tokens: Path, target_lm: Path, out: Path) -> FeatureFigures:
     """Write `SPLIT.npy`, float32 (documents, poolings, features), and `idf.npy` (V,) into the folder `out`.
 
     Probes are fitted on these, however many there are: each document is read once. Raises ValueError where
@@ -56,9 +56,9 @@ def run(project: Project, *, headstart: str, tokens: Path, target_lm: Path, out:
             )
             np.save(aside / f"{split}.npy", features)
         np.save(aside / "idf.npy", idf_V)
-    return {
-        "num_documents": num_documents,
-        "num_features": int(np.prod(features.shape[1:])),
-        "milliseconds_per_document": (time.monotonic() - before) / max(1, num_documents) * 1000,
-        **cost.spent(),
-    }
+    return FeatureFigures(
+        num_documents=num_documents,
+        num_features=int(np.prod(features.shape[1:])),
+        milliseconds_per_document=(time.monotonic() - before) / max(1, num_documents) * 1000,
+        cost=cost.spent(),
+    )

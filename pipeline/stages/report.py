@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
+from pipeline.figures.report import ReportFigures
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.project import Project
 from pipeline.report import markdown
@@ -15,6 +15,7 @@ from pipeline.report.headline import headline_figures
 from pipeline.report.model_card import model_card
 from pipeline.report.page import page
 from pipeline.report.provenance import Provenance
+from pipeline.report.sections.studies import all_sections
 from pipeline.report.studies import read_studies
 
 _PICTURE_WIDTH = 560
@@ -33,7 +34,7 @@ def run(
     headline: Path,
     card: Path,
     provenance: Provenance,
-) -> dict[str, Any]:
+) -> ReportFigures:
     """Write the page to `out`, Markdown to `summary`, PNGs into `pictures`, the main figures to `headline`.
 
     The model card goes to `card`.
@@ -42,7 +43,9 @@ def run(
     """
     params = project.params
     tokenizers = {name: params.headstarts[name].tokenizer for name in params.run.headstarts}
-    found = read(figures, curves, evaluation, tokenizers, read_studies(studies), params.corpus.names)
+    kinds = [kind for section in all_sections() for kind in section.kinds]
+    known = read_studies(studies, kinds)
+    found = read(figures, curves, evaluation, tokenizers, known, params.corpus.names)
     report = compose(found, provenance)
     drawn = report.pictures()
     with atomic_folder(pictures) as folder:
@@ -56,4 +59,4 @@ def run(
         model_card(found, params.card, provenance) if found.has_labels else "Nothing ships without labels.\n"
     )
     atomic_write_text(card, about)
-    return {"num_pictures": len(drawn)}
+    return ReportFigures(num_pictures=len(drawn))

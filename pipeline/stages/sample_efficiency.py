@@ -13,11 +13,11 @@ from pipeline.corpus.tokens import UNLABELLED, open_shard, read_info
 from pipeline.evaluation import label_curve
 from pipeline.evaluation.in_context import why_too_many
 from pipeline.figures.classifiers import Leakage
-from pipeline.figures.estimates import ByCount, Spent
+from pipeline.figures.cost import NOTHING_SPENT, Spent
+from pipeline.figures.estimates import ByCount
 from pipeline.figures.label_curve import ByArm, CurvePoint, InContext, LabelCurveFigures, LabelsNeeded
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
-from pipeline.machine.cost import total
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
@@ -29,7 +29,7 @@ from pipeline.stages._points import (
     specs_of,
     train_target_lm_alone,
 )
-from pipeline.stages._trials import probabilities_of, test_sample
+from pipeline.stages._trials import cost_of, probabilities_of, test_sample
 from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import label_counts
@@ -175,7 +175,7 @@ def _measured(
         place,
         wrong,
         "",
-        Spent(**total(*states)),
+        Spent.total(map(cost_of, whole)),
         began_anew=sum(state.get("restarts", 0) > 0 for state in states),  # only networks' states have it
         never_took_off=sum(not state.get("took_off", True) for state in states),
     )
@@ -187,7 +187,7 @@ def figures_of(
     arms: Sequence[Arm],
     project: Project,
     *,
-    shared_cost: Mapping[Arm, Mapping[str, float]],
+    shared_cost: Mapping[Arm, Spent],
     left_out: dict[int, str],
     not_shown: dict[Arm, dict[int, str]],
     majority_error: float,
@@ -234,8 +234,8 @@ def figures_of(
         worse_than_fewer={arm: worse for arm in errors.wrong if (worse := errors.worse_than_fewer(arm))},
         began_anew=_counted(points, lambda point: point.began_anew),
         never_took_off=_counted(points, lambda point: point.never_took_off),
-        cost={arm: _cost(points, arm, shared_cost.get(arm)) for arm in arms},
-        core_seconds={arm: _core_seconds(points, arm, shared_cost.get(arm, {})) for arm in arms},
+        cost={arm: _cost(points, arm, shared_cost.get(arm, NOTHING_SPENT)) for arm in arms},
+        core_seconds={arm: _core_seconds(points, arm, shared_cost.get(arm, NOTHING_SPENT)) for arm in arms},
         failed={
             f"{point.place.arm} {point.place.num_labels} labels, seed {point.place.seed}": point.failure
             for point in points
@@ -247,9 +247,9 @@ def figures_of(
     )
 
 
-def _cost(points: Sequence[Measured], arm: Arm, shared: Mapping[str, float] | None) -> Spent:
+def _cost(points: Sequence[Measured], arm: Arm, shared: Spent) -> Spent:
     spent = [point.cost for point in points if point.place.arm == arm and point.cost is not None]
-    return Spent.total([*spent, *([] if shared is None else [Spent(**total(shared))])])
+    return Spent.total([*spent, shared])
 
 
 def _beside(project: Project, arm: Arm) -> list[str]:
@@ -283,14 +283,13 @@ def _counted(points: Sequence[Measured], number_of: Callable[[Measured], int]) -
     return table
 
 
-def _core_seconds(points: Sequence[Measured], arm: Arm, shared: Mapping[str, float]) -> dict[int, float]:
+def _core_seconds(points: Sequence[Measured], arm: Arm, shared: Spent) -> dict[int, float]:
     """Mean core time of a training, by number of labels, and that of a language model that only it needs."""
-    before = shared.get("core_seconds", 0.0)
     spent: dict[int, list[float]] = {}
     for point in points:
         if point.place.arm == arm and point.cost is not None:
             spent.setdefault(point.place.num_labels, []).append(point.cost.core_seconds)
-    return {count: before + float(np.mean(each)) for count, each in spent.items()}
+    return {count: shared.core_seconds + float(np.mean(each)) for count, each in spent.items()}
 
 
 Cells = dict[str, str | int | float | None]  # of a row of CSV

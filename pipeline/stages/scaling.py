@@ -18,17 +18,17 @@ from pipeline.distributed.session import Session
 from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import FLOP_PER_WEIGHT, LEAST_DISTINCT, Fitted, Law, Runs
-from pipeline.figures.estimates import Estimate, Spent
+from pipeline.figures.cost import Spent
+from pipeline.figures.estimates import Estimate
 from pipeline.figures.scaling import Budget, Check, IsoflopPoint, ScalingFigures, ScalingRun, SizeLoss
 from pipeline.figures.sweeps import NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
-from pipeline.machine.cost import total
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.project.sizes import Size, sizes_of
-from pipeline.stages._trials import ModelPoint
+from pipeline.stages._trials import ModelPoint, cost_of
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.jobs import shapes_of
@@ -109,7 +109,7 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> ScalingFi
         fitted=_by_tokens(fitted),
         isoflop=_isoflop(fitted),
         budgets=[
-            Budget(hours=hours, **dict(scaling_law.plan(fitted, throughput, 3600.0 * hours)))
+            Budget(hours=hours, best=scaling_law.plan(fitted, throughput, 3600.0 * hours))
             for hours in _BUDGET_HOURS
         ],
     )
@@ -249,7 +249,7 @@ def _outcome(run: _Planned, outcome: Checkpoint | Exception) -> ScalingRun:
     )
     if isinstance(outcome, Exception):
         return found.model_copy(update={"failure": str(outcome) or type(outcome).__name__})
-    spent = Spent(**total(outcome.state))
+    spent = cost_of(outcome)
     # Of a trial that shares a GPU, its share.
     gpu_seconds = spent.gpu_seconds * min(1.0, run.params.trials.gpus or 1.0)
     loss = float(outcome.state["validation"]["validation/bits_per_byte"])

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from pipeline.corpus.imported_tokenizer import import_tokenizer
 from pipeline.corpus.settings import ImportedTokenizer
 from pipeline.corpus.tokenizer import INFO_FILE
 from pipeline.corpus.tokenizer_kinds import train
 from pipeline.corpus.tokenizer_sample import draw_sample
+from pipeline.figures.corpora import TokenizerFigures
 from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.project import Project
 
 
-def run(project: Project, *, tokenizer: str, documents: Path, out: Path) -> dict[str, Any]:
+def run(project: Project, *, tokenizer: str, documents: Path, out: Path) -> TokenizerFigures:
     """Write the tokenizer of that name into the folder `out`: imported, or trained on a sample of documents.
 
     The sample is of training text, and drawn with the seed.
@@ -42,4 +42,4 @@ def run(project: Project, *, tokenizer: str, documents: Path, out: Path) -> dict
     with atomic_folder(out) as folder:
         (folder / made.FILE).write_bytes(made.content)
         atomic_write_text(folder / INFO_FILE, json.dumps(info, indent=2) + "\n")
-    return info
+    return TokenizerFigures.model_validate(info)

@@ -2,59 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+
+from pipeline.figures.classifiers import EvaluateFigures
+from pipeline.figures.corpora import EncodeFigures, LeakFigures, PrepareFigures, TokenizerFigures
+from pipeline.figures.estimates import Figure
+from pipeline.figures.label_curve import LabelCurveFigures
+from pipeline.figures.report import ReportFigures
+from pipeline.figures.scaling import ScalingFigures
+from pipeline.figures.sweeps import DistilFigures, NoTrials, SearchFigures
+from pipeline.figures.trainings import ClassifierFigures, FeatureFigures, LanguageModelFigures
 
 
-def result_line(stage: str, metrics: Mapping[str, Any], seconds: float) -> str:
-    """`evaluate: ships blend, 11.3% wrong (12 s)`, from the stage's metrics."""
-    said = said_of(metrics)
+def result_line(stage: str, figures: Figure, seconds: float) -> str:
+    """`evaluate: ships blend, 11.3% wrong (12 s)`, from the stage's figures."""
+    said = said_of(figures) or "done"
     took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.1f} minutes"
-    return f"{stage}: {said} ({took})" if said else f"{stage}: done ({took})"
+    return f"{stage}: {said} ({took})"
 
 
-def said_of(metrics: Mapping[str, Any]) -> str:
+def warnings_of(found: Figure) -> Sequence[str]:
+    """What a person should know before using the model that a stage made."""
+    return found.warnings if isinstance(found, EvaluateFigures | LanguageModelFigures) else ()
+
+
+def said_of(found: Figure) -> str:
     """The result in a few words; none for a stage that has but work to show."""
-    if "shipped" in metrics:
-        return f"ships {metrics['shipped']}, {metrics['error']['value']:.1%} of test documents wrong"
-    if "law" in metrics:
-        check = metrics["check"]
-        told = (
-            f", {check['expected']['value']:.3f} bits per byte predicted and "
-            f"{check['run']['bits_per_byte']:.3f} made"
-            if check and not check["run"]["failure"]
-            else ""
-        )
-        return f"a law of {len(metrics['runs'])} runs{told}"
-    if metrics.get("measures"):
-        first = metrics["measures"][0]
-        values = (metrics[when][first["name"]] for when in ("before", "after"))
-        said = " -> ".join(format(value, f",.{first['digits']}f") for value in values)
-        return f"{first['title']} {said}"
-    if "curve" in metrics and "labels" in metrics:
-        counts = ", ".join(f"{count:,}" for count in metrics["labels"])
-        return f"{len(metrics['curve'])} arms with {counts} labels"
-    if "validation_accuracy" in metrics:
-        return f"{1 - metrics['validation_accuracy']:.1%} of validation documents wrong"
-    if "num_leaked" in metrics:
-        return f"{metrics['num_leaked']:,} test documents are also in training text"
-    if "num_features" in metrics:
-        return f"{metrics['num_documents']:,} documents"
-    if "vocab_size" in metrics:
-        return f"{metrics['vocab_size']:,} pieces"
-    if "num_trials" in metrics:
-        return f"{metrics['num_trials']:,} trials" if metrics["num_trials"] else "switched off"
-    if "num_pictures" in metrics:
-        return f"a page and {metrics['num_pictures']} pictures"
-    return _documents(metrics) if "splits" in metrics else ""
+    match found:
+        case EvaluateFigures():
+            return f"ships {found.shipped}, {found.scores.error.value:.1%} of test documents wrong"
+        case ScalingFigures():
+            return f"a law of {len(found.runs)} runs{_checked(found)}"
+        case LanguageModelFigures():
+            return _language_model(found)
+        case LabelCurveFigures():
+            counts = ", ".join(f"{count:,}" for count in found.labels)
+            return f"{len(found.curve)} arms with {counts} labels"
+        case ClassifierFigures(validation_accuracy=float(accuracy)):
+            return f"{1 - accuracy:.1%} of validation documents wrong"
+        case LeakFigures():
+            return f"{found.num_leaked:,} test documents are also in training text"
+        case FeatureFigures():
+            return f"{found.num_documents:,} documents"
+        case TokenizerFigures():
+            return f"{found.vocab_size:,} pieces"
+        case NoTrials():
+            return "switched off"
+        case SearchFigures() | DistilFigures():
+            return f"{found.num_trials:,} trials"
+        case ReportFigures():
+            return f"a page and {found.num_pictures} pictures"
+        case PrepareFigures() | EncodeFigures():
+            return _documents(found)
+    return ""
 
 
-def _documents(metrics: Mapping[str, Any]) -> str:
-    sizes = ", ".join(
-        f"{split} {size['num_documents']:,}"
-        for split, size in metrics["splits"].items()
-        if "num_documents" in size
-    )
-    skipped = metrics.get("skipped", {}).items()
+def _checked(found: ScalingFigures) -> str:
+    check = found.check
+    if check is None or check.run.failure:
+        return ""
+    return f", {check.expected.value:.3f} bits per byte predicted and {check.run.loss:.3f} made"
+
+
+def _language_model(found: LanguageModelFigures) -> str:
+    measure = found.main_measure
+    if measure is None:
+        return ""
+    values = (when[measure.name] for when in (found.before, found.after))
+    return f"{measure.title} {' -> '.join(format(value, f',.{measure.digits}f') for value in values)}"
+
+
+def _documents(found: PrepareFigures | EncodeFigures) -> str:
+    sizes = ", ".join(f"{split} {size.num_documents:,}" for split, size in found.splits.items())
+    skipped = found.skipped.items() if isinstance(found, PrepareFigures) else ()
     rows = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in skipped if count)
     return f"{sizes} documents" + (f"; rows left out: {rows}" if rows else "")

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from pipeline.figures.estimates import Figure
+from pipeline.figures.files import dumped
 from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.settings.loader import flatten
 from pipeline.terminal.redaction import redact
@@ -154,9 +156,9 @@ def stage_run(info: StageInfo) -> Iterator[StageRun]:
             run.close(failure=failure)
 
 
-def log_metrics(run: StageRun, metrics: Mapping[str, Any]) -> None:
+def log_metrics(run: StageRun, figures: Figure) -> None:
     """Add final metrics: the numbers among nested figures, under dotted names. Sent when the run ends."""
-    run.metrics |= _numbers(metrics)
+    run.metrics |= _numbers(dumped(figures))
 
 
 def log_headline(run: StageRun, figures: Mapping[str, float | str]) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from models.objective import Workers
+from pipeline.figures.cost import NOTHING_SPENT, Spent
 from pipeline.training.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -41,15 +42,14 @@ class Store(Protocol):
 
 
 class Meter(Protocol):
-    """Measures what this process has used since the meter was made; see `pipeline.machine.cost`."""
+    """Measures what this process has used since the meter was made; see `pipeline.figures.cost`."""
 
-    def spent(self) -> Mapping[str, float]:
-        """Wall-clock `seconds`, `core_seconds` and `gpu_seconds`."""
+    def spent(self) -> Spent: ...
 
 
 class _NoMeter:
-    def spent(self) -> Mapping[str, float]:
-        return {"seconds": 0.0, "core_seconds": 0.0, "gpu_seconds": 0.0}
+    def spent(self) -> Spent:
+        return NOTHING_SPENT
 
 
 class CurveRecorder(Protocol):

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from models.family import State
 from models.objective import StepLoss
+from pipeline.figures.cost import NOTHING_SPENT, Spent
 from pipeline.training.checkpoint import Checkpoint, tensors_under
 from pipeline.training.context import CURVE_FILE, Context, CurveRecorder, all_gather_rows
 from pipeline.training.layout import layout_of
@@ -111,7 +112,7 @@ class Training:
     step: int = 0  # optimizer steps done
     state: State = ()  # recurrent state of this worker's lanes
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    spent_before: dict[str, float] = field(default_factory=dict)  # by earlier processes
+    spent_before: Spent = NOTHING_SPENT  # by earlier processes
     restarts: int = 0  # how often the training began anew, because it had not taken off
     first_step: int = 0  # where it last began
     took_off: bool = True
@@ -244,7 +245,7 @@ class Training:
         spent = self._spent()
         tensors = self._tensors(lanes)
         if self.context.store is not None and self.context.is_first:
-            state = self._json() | {"spent": spent}
+            state = self._json() | {"spent": spent.model_dump()}
             extra_files = self._curve_so_far(recorder.path if recorder else None)
             self.context.store.save(Checkpoint(self.step, tensors, state, extra_files))
         self.context.sum_numbers(0.0)  # barrier: the checkpoint exists before any worker continues
@@ -258,12 +259,12 @@ class Training:
         rows, num_rows = self.objective.lanes(self.context)
         return [all_gather_rows(self.context, tensor, rows, num_rows) for tensor in self.state]
 
-    def _spent(self) -> dict[str, float]:
+    def _spent(self) -> Spent:
         """This worker's wall-clock time and all workers' core and GPU time, in all attempts up to a save."""
         now = self.context.meter.spent()
-        cores, gpus = self.context.sum_numbers(now["core_seconds"], now["gpu_seconds"])
-        mine = {"seconds": now["seconds"], "core_seconds": cores, "gpu_seconds": gpus}
-        return {name: spent + self.spent_before.get(name, 0.0) for name, spent in mine.items()}
+        cores, gpus = self.context.sum_numbers(now.core_seconds, now.gpu_seconds)
+        mine = Spent(seconds=now.seconds, core_seconds=cores, gpu_seconds=gpus)
+        return mine + self.spent_before
 
     def _tensors(self, lanes: list[Tensor]) -> dict[str, Tensor]:
         """The whole tensors of a checkpoint; all workers gather them."""
@@ -304,7 +305,7 @@ class Training:
             return None
         tensors, state = checkpoint.tensors, checkpoint.state
         self.step, self.evaluations = state["step"], state["evaluations"]
-        self.spent_before, self.finished = state["spent"], state["finished"]
+        self.spent_before, self.finished = Spent(**state["spent"]), state["finished"]
         self.restarts, self.first_step = state["restarts"], state["first_step"]
         self.took_off = state["took_off"]
         for _ in range(self.restarts):

@@ -41,7 +41,7 @@ def test_tokens_decode_to_the_documents(params, tmp_path):
     assert info.tokenizer_sha256 == pieces.sha256 == sha256_of(tmp_path / "pieces" / "tokenizer.model")
     assert info.vocab_size == pieces.vocab_size == 330
     assert info.label_names == ("no", "yes")
-    for split, sizes in metrics["prepare"]["splits"].items():
+    for split, sizes in metrics["prepare"].splits.items():
         shard = tokens.open_shard(tmp_path / "tokens", split)
         rows = [
             pair
@@ -52,8 +52,8 @@ def test_tokens_decode_to_the_documents(params, tmp_path):
             text for text, _ in rows
         ]
         np.testing.assert_array_equal(shard.labels, [label for _, label in rows])
-        assert (shard.num_words, shard.num_bytes) == (sizes["num_words"], sizes["num_bytes"])
-    assert metrics["encode"]["vocabulary"]["tokens_per_word"] > 1
+        assert (shard.num_words, shard.num_bytes) == (sizes.num_words, sizes.num_bytes)
+    assert metrics["encode"].vocabulary.tokens_per_word > 1
 
 
 def test_the_same_seed_gives_the_same_metrics_and_files(params, tmp_path):

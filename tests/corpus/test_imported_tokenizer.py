@@ -21,6 +21,7 @@ from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.corpus.vector_files import Vectors, read_vectors
 from pipeline.corpus.word_vectors import vectors_for
 from pipeline.execution.recipes import stage_fingerprint
+from pipeline.figures.corpora import TokenizerFigures
 from pipeline.project.project import Project
 from pipeline.stages import encode, prepare, train_tokenizer
 from pipeline.stages._imported_vectors import coverage
@@ -268,7 +269,7 @@ def test_the_stages_import_and_use_it(theirs, make_params, make_corpus, labelled
     prepare.run(params, corpus="target", out=documents)
     made = train_tokenizer.run(params, tokenizer="theirs", documents=tmp_path / "documents", out=folder)
     loaded = load_tokenizer(folder)
-    assert made == {"kind": "imported", "vocab_size": loaded.vocab_size, "sha256": loaded.sha256}
+    assert made == TokenizerFigures(kind="imported", vocab_size=loaded.vocab_size, sha256=loaded.sha256)
     assert sorted(file.name for file in folder.iterdir()) == sorted([loaded.FILE, INFO_FILE])
     encode.run(params, documents=documents, tokenizer=folder, out=tmp_path / "tokens")
     info, tokens = read_info(tmp_path / "tokens"), open_shard(tmp_path / "tokens", "train").tokens

@@ -152,7 +152,7 @@ def test_prepare_remarks_on_other_versions(site, tmp_path, monkeypatch):
         _write(site / f"scipy/{name}.py", f'"""{SENTENCE} {name}."""\n')
     _install(site, "scipy", "1.17.1", "scipy")
     found = prepare.run(Project.load(ROOT / "params.yaml"), corpus="target", out=tmp_path / "documents")
-    assert found["remarks"][-1].endswith("published figures: scipy 1.17.1 instead of 1.17.2")
+    assert found.remarks[-1].endswith("published figures: scipy 1.17.1 instead of 1.17.2")
 
 
 def test_the_list_agrees_with_the_lock():

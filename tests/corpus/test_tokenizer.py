@@ -157,16 +157,6 @@ def test_vocabulary_report_does_not_count_document_start_and_end(train):
     assert report.vocabulary_used == pytest.approx(len(set(inner.tolist())) / (pieces.vocab_size - 4))
 
 
-def test_compare_gives_both_figures_and_their_ratio():
-    compared = vocabulary.compare(
-        {"tokens_per_word": 1.5, "unknown_share": 0.0}, {"tokens_per_word": 3.0, "unknown_share": 0.1}
-    )
-    assert compared == {
-        "tokens_per_word": {"general": 1.5, "target": 3.0, "ratio": 2.0},
-        "unknown_share": {"general": 0.0, "target": 0.1},
-    }
-
-
 def test_a_model_other_than_the_trained_one_is_refused(train, tmp_path):
     model = train().content
     info = {"sha256": hashlib.sha256(model).hexdigest()}

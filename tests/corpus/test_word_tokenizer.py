@@ -207,13 +207,13 @@ def test_the_stages_make_and_use_it(make_params, make_corpus, labelled_csv, tmp_
         params, tokenizer="words", documents=tmp_path / "documents", out=tmp_path / "words"
     )
     assert sorted(file.name for file in (tmp_path / "words").iterdir()) == [INFO_FILE, "words.txt"]
-    assert made["train_documents"] == 2 * 240  # of both corpora
+    assert made.train_documents == 2 * 240  # of both corpora
     metrics = encode.run(
         params, documents=documents["target"], tokenizer=tmp_path / "words", out=tmp_path / "tokens"
     )
     assert read_info(tmp_path / "tokens").unk_id == 1
-    assert made["sha256"] == load_tokenizer(tmp_path / "words").sha256
-    assert metrics["vocabulary"]["tokens_per_word"] == 1.0
+    assert made.sha256 == load_tokenizer(tmp_path / "words").sha256
+    assert metrics.vocabulary.tokens_per_word == 1.0
 
 
 def test_each_kind_has_its_own_keys():

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from pipeline.corpus.document_files import read_documents
 from pipeline.corpus.settings import Corpora, Corpus, FilesSource, Normalise, Split
 from pipeline.corpus.sources import open_source
+from pipeline.figures.corpora import PrepareFigures
 from pipeline.stages import prepare
 from tests.fuzz.damage import damaged, refused
 
@@ -186,28 +187,28 @@ def check_prepared(file: RawFile, folder: Path) -> bool:
         )
         return True
     written = [text for rows in read_documents(folder / "documents", "train") for text in rows.texts]
-    num_skipped = sum(found["skipped"].values())
+    num_skipped = sum(found.skipped.values())
     if file.ending == "parquet" and file.is_damaged:
         _check_damaged_parquet(file.content, len(written) + num_skipped)
         return False
     rows = read_otherwise(file) if file.is_damaged else file.rows
     assert rows is not None, "read, although another reader refuses it"
     assert len(written) + num_skipped == len(rows), (
-        f"{len(rows)} rows, {len(written)} written and {found['skipped']} skipped"
+        f"{len(rows)} rows, {len(written)} written and {found.skipped} skipped"
     )
     if file.is_odd or not all(isinstance(row, str | None) for row in rows):
         return False
-    if file.is_damaged and "invalid_utf8" in found["repaired"]:  # U+FDD0 marks repaired characters
+    if file.is_damaged and "invalid_utf8" in found.repaired:  # U+FDD0 marks repaired characters
         rows = [row and row.replace("\ufdd0", "\ufffd") for row in rows]
     expected = _with_words(rows)
-    if "invalid_utf8" in found["skipped"]:
+    if "invalid_utf8" in found.skipped:
         assert _is_subsequence(written, expected), "a text was changed"
     else:
         assert written == expected, "a text was changed"
     return False
 
 
-def _prepare(source: FilesSource, out: Path) -> dict[str, Any]:
+def _prepare(source: FilesSource, out: Path) -> PrepareFigures:
     corpus = Corpus(
         source=source, split=Split(validation=0.0, test=0.0), normalise=_AS_IT_IS, max_documents=None
     )

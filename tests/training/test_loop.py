@@ -34,7 +34,7 @@ from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.artifacts.model_folder import ModelFolder, export_model, load_classifier, load_model
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, open_shard, write_info
-from pipeline.machine.cost import Cost
+from pipeline.figures.cost import Cost
 from pipeline.objectives.lookup import objective_of
 from pipeline.training import layout
 from pipeline.training.checkpoint import Checkpoint

@@ -12,7 +12,7 @@ from pipeline.report.section import Chart, Heading, Paragraph, Section, paragrap
 
 def section(figures: Figures) -> Section:
     num_documents = figures.evaluate.num_documents
-    num_classes = figures["prepare-target"]["num_classes"]
+    num_classes = figures.prepared["target"].num_classes
     blocks = [
         Paragraph(f"On {num_documents:,} test documents of {num_classes} classes:"),
         table(tables.classifiers(figures)),

@@ -10,12 +10,12 @@ from pipeline.report.section import Extra, Paragraph, Section, table
 def section(figures: Figures) -> Section:
     rows = [
         {
-            "trained on in": example["source"],
-            "shared": f"{example['containment']:.0%}",
-            "test document": example["test_text"],
-            "training document": example["training_text"],
+            "trained on in": example.source,
+            "shared": f"{example.containment:.0%}",
+            "test document": example.test_text,
+            "training document": example.training_text,
         }
-        for example in figures["find_leaks"]["examples"]
+        for example in figures.leaks.examples
     ]
     examples = table(rows, prose=("test document", "training document"))
     blocks = (paragraph(figures), *([Extra("Examples", (examples,))] if rows else []))

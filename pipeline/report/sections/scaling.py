@@ -174,14 +174,14 @@ def _budgets(found: ScalingFigures) -> list[Row]:
     return [
         {
             f"{device} hours": f"{each.hours:,}",
-            "parameters": _number(each.parameters.value),
-            "parameters, interval": each.parameters.interval.said(_number),
-            "tokens": _number(each.tokens.value),
-            "tokens, interval": each.tokens.interval.said(_number),
-            "bits per byte": f"{each.bits_per_byte.value:.3f}",
-            "bits per byte, interval": f"{each.bits_per_byte.interval:.3f}",
-            "passes over the text": f"{each.tokens.value / found.corpus_tokens:.1f}",
-            "times the compute measured": _number(each.times_the_compute),
+            "parameters": _number(each.best.parameters.value),
+            "parameters, interval": each.best.parameters.interval.said(_number),
+            "tokens": _number(each.best.tokens.value),
+            "tokens, interval": each.best.tokens.interval.said(_number),
+            "bits per byte": f"{each.best.bits_per_byte.value:.3f}",
+            "bits per byte, interval": f"{each.best.bits_per_byte.interval:.3f}",
+            "passes over the text": f"{each.best.tokens.value / found.corpus_tokens:.1f}",
+            "times the compute measured": _number(each.best.times_the_compute),
         }
         for each in found.budgets
     ]
