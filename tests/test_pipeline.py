@@ -246,7 +246,7 @@ def test_use_changes_the_file_and_keeps_its_comments(tmp_path):
     assert presets.use(str(top), file, write=False) == wanted
     assert file.read_text() == before
     assert presets.use(str(top), file, write=True) == wanted
-    assert read_yaml(file) == overlay(PARAMS, read_yaml(top))
+    assert read_yaml(file) == overlay(PARAMS, read_yaml(top)) | {"presets": [str(top)]}
     comments = [re.findall(r"#.*", text) for text in (before, file.read_text())]
     assert len(comments[0]) > 10
     assert comments[1] == comments[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import (
     Field,
@@ -169,6 +169,14 @@ class Corpus(Section):
     """How characters are unified."""
     max_documents: Count | None = None
     """Keep the first n training rows of a seeded shuffle; null keeps all."""
+
+
+def keys_of_source(kind: str | None) -> frozenset[str]:
+    """The settings of a kind of source; none of a kind that there is not."""
+    for each in get_args(Corpus.model_fields["source"].annotation):
+        if get_args(each.model_fields["kind"].annotation) == (kind,):
+            return frozenset(each.model_fields)
+    return frozenset()
 
 
 class Corpora(Section):

@@ -46,8 +46,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 class Params(Section):
     """The whole of params.yaml."""
 
-    presets: list[str] = []
-    """Presets and files that `headstart use` has laid over this file; only `headstart settings` reads it."""
     run: Run
     """Where and how to run, and which head starts to train."""
     corpus: Corpora = Corpora(
@@ -106,6 +104,8 @@ class Params(Section):
     """Distillation of what ships into the classifier of one head start."""
     card: Card = Card()
     """What only people know, for the model card."""
+    presets: list[str] = []
+    """Presets and files that `headstart use` laid over this file; only `headstart settings` reads this."""
 
     @model_validator(mode="before")
     @classmethod
