@@ -10,7 +10,6 @@ from functools import cache
 from itertools import pairwise
 
 
-@cache
 def meanings(kind: type) -> Mapping[str, str]:
     """The docstrings of the fields of a settings type by name, inherited ones included.
 
@@ -24,6 +23,7 @@ def meanings(kind: type) -> Mapping[str, str]:
     return found
 
 
+@cache
 def _own(kind: type) -> dict[str, str]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(definition, ast.ClassDef)
