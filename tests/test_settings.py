@@ -236,7 +236,7 @@ def test_a_key_that_is_not_written_out_is_checked_and_laid_over(params):
             presets.use(str(_file(params, top)), params, write=True)
 
 
-def test_a_new_key_leaves_comments_where_they_are():
+def test_a_changed_key_leaves_comments_where_they_are():
     text = """\
 # top
 run:
@@ -264,5 +264,14 @@ card: {title: null}
     assert parsed(changed) == values
     for line in text.splitlines():
         assert line in changed
+    _check_comments(changed)
+    values["ensembles"] = {"both": ["b", "a"]}  # the list that the card's comment comes after
+    del values["headstarts"]["a"]["config"]
+    changed = with_values(changed, values)
+    assert parsed(changed) == values
+    _check_comments(changed)
+
+
+def _check_comments(text: str) -> None:
     for comment, key in (("what there is", "headstarts"), ("several", "ensembles"), ("the card", "card")):
-        assert f"\n\n# {comment}\n{key}:" in changed
+        assert f"\n\n# {comment}\n{key}:" in text

@@ -34,52 +34,61 @@ def _null(representer: Any, value: None) -> Any:
 def _lay(tree: Any, values: Mapping[str, Any]) -> None:
     """Make `tree`, a mapping with comments, equal to `values`."""
     for key in [key for key in tree if key not in values]:
-        del tree[key]
+        _remove(tree, key)
     for key, value in values.items():
-        if key not in tree:
-            _append(tree, key, value)
         # An emptied block would be written as `{}` on a line of its own, which is not valid.
-        elif value and isinstance(value, Mapping) and isinstance(tree[key], Mapping):
+        if value and isinstance(value, Mapping) and isinstance(tree.get(key), Mapping):
             _lay(tree[key], value)
-        elif tree[key] != value:
-            tree[key] = _plain(value)
+        elif key not in tree or tree[key] != value:
+            _put(tree, key, value)
 
 
-def _append(tree: Any, key: str, value: Any) -> None:
-    """Add a key to a mapping. Comments below the mapping, such as those of the next section, stay there."""
-    below = _cut_below(tree)
+# ruamel keeps the comment above a key, such as the heading of the next section, with the line before it. It
+# has to stay there if another line takes the place of that one.
+
+
+def _put(tree: Any, key: str, value: Any) -> None:
+    """Set a key of a mapping; a new one comes last."""
+    below = _cut_below(*_last(tree, key if key in tree else [*tree][-1])) if tree else ""
     tree[key] = _plain(value)
-    if below:
-        place, last = _last(tree)
-        comments = place.ca.items.setdefault(last, [None] * 4)
-        comments[_slot(place)] = below
+    _add_below(*_last(tree, key), below)
 
 
-def _cut_below(tree: Any) -> Any:
-    """Cut off the comment below the last line of a mapping, which ruamel keeps with that line's own."""
+def _remove(tree: Any, key: str) -> None:
+    keys = [*tree]
+    below = _cut_below(*_last(tree, key))
+    del tree[key]
+    if keys[0] != key:
+        _add_below(*_last(tree, keys[keys.index(key) - 1]), below)
+
+
+def _cut_below(place: Any, last: Any) -> str:
+    """Cut off the comment below a line, and return it."""
+    token = (place.ca.items.get(last) or [None] * 4)[_slot(place)]
+    if token is None:
+        return ""
+    own, line_end, below = token.value.partition("\n")
+    token.value = own + line_end
+    return str(below)
+
+
+def _add_below(place: Any, last: Any, below: str) -> None:
     from ruamel.yaml.error import CommentMark
     from ruamel.yaml.tokens import CommentToken
 
-    if not tree:
-        return None
-    place, last = _last(tree)
-    token = (place.ca.items.get(last) or [None] * 4)[_slot(place)]
-    if token is None:
-        return None
-    own, line_end, below = token.value.partition("\n")
-    if not below:
-        return None
-    token.value = own + line_end
-    return CommentToken(f"\n{below}", CommentMark(0), None)
+    comments = place.ca.items.setdefault(last, [None] * 4)
+    if below and comments[_slot(place)] is None:
+        comments[_slot(place)] = CommentToken(f"\n{below}", CommentMark(0), None)
+    elif below:
+        comments[_slot(place)].value += below
 
 
-def _last(tree: Any) -> tuple[Any, Any]:
-    """The innermost block that ends where `tree` does, and its last key or place."""
-    last = len(tree) - 1 if isinstance(tree, list) else [*tree][-1]
-    value: Any = tree[last]
+def _last(place: Any, key: Any) -> tuple[Any, Any]:
+    """The innermost block that ends with the value of a key, and its last key or index."""
+    value: Any = place[key]
     if isinstance(value, Mapping | list) and value and not _is_on_one_line(value):
-        return _last(value)
-    return tree, last
+        return _last(value, len(value) - 1 if isinstance(value, list) else [*value][-1])
+    return place, key
 
 
 def _is_on_one_line(value: Any) -> bool:
