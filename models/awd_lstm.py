@@ -28,16 +28,26 @@ from models.layers import GlobalBatch, drop_connect, embed, locked_dropout
 
 @dataclass(frozen=True)
 class Config(FamilyConfig):
-    embedding_dim: Count = 160  # E; independent of H (4.5)
-    hidden_dim: Count = 320  # H; a tied top layer is E wide instead
+    embedding_dim: Count = 160
+    """Width of the embedding, independent of hidden_dim (4.5): E."""
+    hidden_dim: Count = 320
+    """Width of each LSTM layer, but for a tied top layer, which is as wide as the embedding: H."""
     num_layers: Count = 2
-    tie_weights: bool = True  # decoder and embedding share one matrix (4.4)
-    embedding_dropout: Dropout = 0.05  # drops whole words (4.3)
-    input_dropout: Dropout = 0.25  # locked, after the embedding (4.2)
-    hidden_dropout: Dropout = 0.15  # locked, between layers (4.2)
-    output_dropout: Dropout = 0.1  # locked, after the top layer (4.2)
-    weight_dropout: Dropout = 0.2  # DropConnect on the hidden-to-hidden weights (2)
-    direction: Literal["forward", "backward"] = "forward"  # in which it reads a text
+    """LSTM layers."""
+    tie_weights: bool = True
+    """Decoder and embedding share one matrix (4.4)."""
+    embedding_dropout: Dropout = 0.05
+    """Probability of dropping a word of the vocabulary (4.3)."""
+    input_dropout: Dropout = 0.25
+    """Locked dropout after the embedding (4.2)."""
+    hidden_dropout: Dropout = 0.15
+    """Locked dropout between layers (4.2)."""
+    output_dropout: Dropout = 0.1
+    """Locked dropout after the top layer (4.2)."""
+    weight_dropout: Dropout = 0.2
+    """DropConnect on the hidden-to-hidden weights (2)."""
+    direction: Literal["forward", "backward"] = "forward"
+    """Direction in which it reads a text: forward or backward."""
 
     @property
     def top_dim(self) -> int:

@@ -40,8 +40,10 @@ _ROWS_AT_ONCE = 512
 @dataclass(frozen=True)
 class Config(TransformerConfig):
     norm_epsilon: Positive = 1e-12
-    num_segments: CountOrZero = 2  # texts of an input with an embedding of their own (3, figure 2)
-    pooler: bool = True  # a layer on the first token's features, which next sentence prediction trains
+    num_segments: CountOrZero = 2
+    """Texts of an input that have an embedding of their own (3, figure 2)."""
+    pooler: bool = True
+    """Add a layer on the first token's features, which next sentence prediction trains."""
 
 
 class BERT(Transformer):

@@ -36,15 +36,24 @@ _MOST_PLACES = 256  # of a source, for the score `location`
 
 @dataclass(frozen=True)
 class Config(FamilyConfig):
-    embedding_dim: Count = 200  # E
-    hidden_dim: Count = 150  # H; of each direction
-    num_layers: Count = 2  # of the encoder; the decoder has one
-    score: Score = "general"  # of the attention: `models/attention.py` has the equations
-    focus: Focus = "global"  # or a window: monotonic, predictive
-    half_window: Count = 10  # places on either side of a window's centre
-    input_dropout: Dropout = 0.2  # of the embedding
-    hidden_dropout: Dropout = 0.2  # between layers
-    output_dropout: Dropout = 0.2  # of the encoder's and of the decoder's features
+    embedding_dim: Count = 200
+    """Width of the embedding: E."""
+    hidden_dim: Count = 150
+    """Width of each direction of an LSTM layer: H."""
+    num_layers: Count = 2
+    """LSTM layers of the encoder; the decoder has one."""
+    score: Score = "general"
+    """Attention score (`models/attention.py`): additive, general, dot, scaled_dot, cosine or location."""
+    focus: Focus = "global"
+    """Positions that attention reads: global, or a window (monotonic, predictive)."""
+    half_window: Count = 10
+    """Positions on either side of a window's centre."""
+    input_dropout: Dropout = 0.2
+    """Dropout after the embedding."""
+    hidden_dropout: Dropout = 0.2
+    """Dropout between layers."""
+    output_dropout: Dropout = 0.2
+    """Dropout of the encoder's and of the decoder's features."""
 
 
 class LSTM(nn.Module):

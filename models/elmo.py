@@ -50,18 +50,28 @@ UNKNOWN = 0  # in the softmax: every word that it does not hold
 
 @dataclass(frozen=True)
 class Config(FamilyConfig):
-    embedding_dim: Count = 16  # E; of a character
-    # How many filters are 1, 2, 3, ... characters wide.
+    embedding_dim: Count = 16
+    """Width of a character's vector: E."""
     filters: list[int] = field(default_factory=lambda: [16, 32, 48, 64, 64])
+    """Numbers of convolution filters that are 1, 2, 3, ... characters wide."""
     num_highway: CountOrZero = 2
-    projection_dim: Count = 96  # P; of a word, and of each direction
-    hidden_dim: Count = 256  # H
-    num_layers: Count = 2  # in either direction
-    max_characters: Count = 30  # of a word; the rest is not read
-    softmax_words: Count = 20_000  # K; the most frequent words, which training predicts; all others are one
-    input_dropout: Dropout = 0.1  # of words, before the first LSTM
-    hidden_dropout: Dropout = 0.1  # between LSTMs
-    output_dropout: Dropout = 0.1  # above them
+    """Highway layers."""
+    projection_dim: Count = 96
+    """Width of a word, and of the output of each direction: P."""
+    hidden_dim: Count = 256
+    """Width of each LSTM: H."""
+    num_layers: Count = 2
+    """LSTM layers in either direction."""
+    max_characters: Count = 30
+    """Characters of a word that are read; longer words are truncated."""
+    softmax_words: Count = 20_000
+    """Most frequent words, which training predicts; all others count as one: K."""
+    input_dropout: Dropout = 0.1
+    """Dropout of words before the first LSTM."""
+    hidden_dropout: Dropout = 0.1
+    """Dropout between LSTMs."""
+    output_dropout: Dropout = 0.1
+    """Dropout after the top LSTM."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

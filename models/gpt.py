@@ -29,8 +29,10 @@ from models.transformer import (
 @dataclass(frozen=True)
 class Config(TransformerConfig):
     activation: Activation = "gelu_tanh"
-    norm_first: bool = True  # GPT-2; false: GPT
-    tie_weights: bool = True  # decoder and embedding share one matrix
+    norm_first: bool = True
+    """Normalise before each sublayer, as GPT-2 does; false: after it, as GPT does."""
+    tie_weights: bool = True
+    """Decoder and embedding share one matrix."""
 
 
 class GPT(Transformer):

@@ -35,17 +35,28 @@ _EMPTY = 1e-6  # each number of the memory before the first token
 
 @dataclass(frozen=True)
 class Config(FamilyConfig):
-    embedding_dim: Count = 128  # E
-    hidden_dim: Count = 128  # H
+    embedding_dim: Count = 128
+    """Width of the embedding: E."""
+    hidden_dim: Count = 128
+    """Width of the controller: H."""
     controller: Literal["lstm", "feedforward"] = "lstm"
-    num_slots: Count = 32  # N
-    slot_dim: Count = 24  # M
+    """Controller: lstm or feedforward."""
+    num_slots: Count = 32
+    """Slots of the memory: N."""
+    slot_dim: Count = 24
+    """Width of a slot: M."""
     read_heads: Count = 1
+    """Heads that read the memory."""
     write_heads: Count = 1
-    max_shift: int = 1  # slots by which a head may move in either direction
-    tie_weights: bool = True  # decoder and embedding share one matrix
+    """Heads that write it."""
+    max_shift: int = 1
+    """Slots by which a head may move in either direction, fewer than half of them."""
+    tie_weights: bool = True
+    """Decoder and embedding share one matrix."""
     input_dropout: Dropout = 0.1
+    """Dropout after the embedding."""
     output_dropout: Dropout = 0.1
+    """Dropout of the features."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,15 +38,24 @@ _INITIAL_STD = 0.02  # as in the code of GPT and BERT
 class LayersConfig(FamilyConfig):
     """The settings that all transformer families have; each family's own come on top."""
 
-    embedding_dim: Count = 192  # E, of the tokens' vectors and of each layer's output
+    embedding_dim: Count = 192
+    """Width of the tokens' vectors and of each layer's output: E."""
     feedforward_dim: Count = 768
+    """Width of the hidden layer of each feed-forward sublayer."""
     num_layers: Count = 4
-    num_heads: Count = 4  # H; divides E
+    """Transformer layers."""
+    num_heads: Count = 4
+    """Attention heads, which divide embedding_dim: H."""
     activation: Activation = "gelu"
+    """Activation of the feed-forward sublayers: gelu, gelu_tanh or relu."""
     norm_epsilon: Positive = 1e-5
-    embedding_dropout: Dropout = 0.1  # of the sum of token and position
-    attention_dropout: Dropout = 0.1  # of the attention's weights
-    residual_dropout: Dropout = 0.1  # of what a sublayer adds (5.4)
+    """Epsilon of layer normalisation."""
+    embedding_dropout: Dropout = 0.1
+    """Dropout of the sum of token and position embedding."""
+    attention_dropout: Dropout = 0.1
+    """Dropout of the attention's weights."""
+    residual_dropout: Dropout = 0.1
+    """Dropout of what each sublayer adds (5.4)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,7 +73,8 @@ class LayersConfig(FamilyConfig):
 class TransformerConfig(LayersConfig):
     """Of an encoder with a learned vector for each position."""
 
-    context: Annotated[int, at_least(2)] = 128  # tokens that attention sees at once
+    context: Annotated[int, at_least(2)] = 128
+    """Tokens that attention sees at once."""
 
 
 def attend(

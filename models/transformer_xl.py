@@ -44,10 +44,14 @@ _LONGEST_WAVE = 10_000.0  # of the sinusoids (Vaswani et al. 2017, section 3.5)
 
 @dataclass(frozen=True)
 class Config(LayersConfig):
-    memory: Count = 128  # tokens before a token that it may read, while training
-    evaluation_memory: Count = 256  # the same in evaluation, in features and in the delivered classifier
+    memory: Count = 128
+    """Tokens before a token that it may read in training."""
+    evaluation_memory: Count = 256
+    """Tokens before a token that it may read in evaluation, for features and in the classifier that ships."""
     norm_first: bool = True
-    tie_weights: bool = True  # decoder and embedding share one matrix
+    """Normalise before each sublayer; false: after it."""
+    tie_weights: bool = True
+    """Decoder and embedding share one matrix."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

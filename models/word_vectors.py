@@ -32,8 +32,11 @@ Algorithm = Literal["skip_gram", "cbow", "glove"]
 @dataclass(frozen=True)
 class Config(FamilyConfig):
     algorithm: Algorithm = "skip_gram"
-    embedding_dim: Count = 200  # D
-    embedding_dropout: Dropout = 0.1  # drops whole words; for the classifier, the algorithms use none
+    """Algorithm: skip_gram, cbow or glove."""
+    embedding_dim: Count = 200
+    """Width of a word's vector: D."""
+    embedding_dropout: Dropout = 0.1
+    """Probability of dropping a word of the vocabulary, for the classifier alone."""
 
 
 class WordVectors(Encoder):

@@ -355,6 +355,35 @@ def _write_recipes(params: Path) -> None:
         typer.echo(f"`dvc repro` would refuse these settings: {error}", err=True)
 
 
+@app.command()
+def settings(
+    section: Annotated[
+        str | None, typer.Argument(help="Such as run, corpus.target, headstarts.ulmfit.finetune_lm.")
+    ] = None,
+    params: ParamsFile = Path("params.yaml"),
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show the value of every setting, where it comes from, and what it means."""
+    from pipeline.project.effective import Written, as_tables, brief, effective, to_json
+    from pipeline.project.project import Project
+
+    project = Project.load(params)
+    found = effective(project, Written(params), section)
+    if as_json:
+        typer.echo(to_json(found))
+        return
+    is_brief = section in (None, "headstarts")
+    typer.echo(as_tables(brief(found) if is_brief else found))
+    if is_brief:
+        others = [name for name in project.params.headstarts if name not in project.params.run.headstarts]
+        declared = f" Declared, but not trained: {', '.join(others)}." if others else ""
+        typer.echo(
+            "\nA head start takes what is not shown here from the sections `pretrain_lm`, `finetune_lm`, "
+            "`finetune_classifier` and `probe`; `headstart settings headstarts.NAME` shows all of one."
+            f"{declared}"
+        )
+
+
 @app.command("lr-find")
 def lr_find(
     stage: Annotated[str, typer.Argument(help="pretrain_lm, finetune_lm or finetune_classifier.")],

@@ -83,9 +83,9 @@ def changed(path: str, value: Any = None, *, delete: bool = False) -> dict[str, 
             "unknown key `corpus.general.source.min_word`; did you mean `min_words`?",
         ),
         (changed("run.zzzzzz", 1), "unknown key `run.zzzzzz`; known here: checkpoint_minutes, compile, "),
-        (changed("run.seed", delete=True), "missing key `run.seed`"),
-        (changed("evaluate", delete=True), "missing key `evaluate`"),
-        (changed("pretrain_lm.schedule.ratio", delete=True), "missing key `pretrain_lm.schedule.ratio`"),
+        (changed("run.headstarts", delete=True), "missing key `run.headstarts`"),
+        (changed("headstarts", delete=True), "missing key `headstarts`"),
+        (changed("headstarts.ulmfit.tokenizer", delete=True), "missing key `headstarts.ulmfit.tokenizer`"),
         (changed("run.seed", "42"), "`run.seed` is '42'"),
         (changed("run.seed", 1.5), "`run.seed` is 1.5"),
         (changed("pretrain_lm.optimizer.weight_decay", True), "`pretrain_lm.optimizer.weight_decay` is True"),
@@ -103,6 +103,28 @@ def test_a_wrong_setting_is_named(values, message):
     with pytest.raises(ValueError, match=re.escape(message)) as refused:
         typed(Params, values, where="params.yaml")
     assert all(line.startswith("params.yaml: ") for line in str(refused.value).splitlines())
+
+
+def test_every_key_that_is_no_name_of_a_persons_own_may_be_left_out():
+    values = {"run": {"headstarts": ["vectors"]}, "tokenizers": PARAMS["tokenizers"],
+              "headstarts": {name: {key: each[key] for key in ("family", "tokenizer")}
+                             for name, each in PARAMS["headstarts"].items()}}  # fmt: skip
+    project = Project.of(values, where="params.yaml")
+    check(project)
+    assert project.params.corpus == Project.of(PARAMS, where="params.yaml").params.corpus
+
+
+def test_a_section_keeps_its_own_defaults_below_a_key_that_is_given():
+    """The sections that share a type have different ones."""
+    sections = ("pretrain_lm", "finetune_lm", "finetune_classifier")
+    values = changed("corpus", {"target": {"max_documents": 5}})
+    values |= {section: {"optimizer": {"momentum": 0.5}} for section in sections}
+    given, default = typed(Params, values, where="params.yaml"), typed(Params, PARAMS, where="params.yaml")
+    for section in sections:
+        optimizer = getattr(default, section).optimizer
+        assert getattr(given, section).optimizer == optimizer.model_copy(update={"momentum": 0.5})
+    assert given.corpus.target == default.corpus.target.model_copy(update={"max_documents": 5})
+    assert given.corpus.general == default.corpus.general
 
 
 WORKERS = "a valid integer or 'auto' or a mapping of min, max"
@@ -159,7 +181,7 @@ LR = "finetune_lm.optimizer.lr"
             changed("corpus.general.source", {"kind": "pydoc"}),
             "`corpus.general.source.kind` is 'pydoc': Input should be 'pydocs' or 'files'",
         ),
-        (changed("corpus.general.source", {}), "missing key `corpus.general.source.kind`"),
+        (changed("corpus.translation", {"source": {}}), "missing key `corpus.translation.source.kind`"),
         (changed("leakage", 1), "`leakage` is 1: Input should be a mapping of action, ngram_words,"),
     ],
 )
@@ -170,8 +192,8 @@ def test_of_a_setting_of_several_kinds_the_key_and_all_kinds_are_named(values, m
 
 def test_all_wrong_settings_are_named_at_once():
     values = changed("run.sede", 1)
-    del values["evaluate"]
-    with pytest.raises(ValueError, match="missing key `evaluate`") as refused:
+    del values["tokenizers"]
+    with pytest.raises(ValueError, match="missing key `tokenizers`") as refused:
         typed(Params, values, where="params.yaml")
     assert "unknown key `run.sede`" in str(refused.value)
 
@@ -222,7 +244,7 @@ def test_use_changes_the_file_and_keeps_its_comments(tmp_path):
     assert presets.use(str(top), file, write=False) == wanted
     assert file.read_text() == before
     assert presets.use(str(top), file, write=True) == wanted
-    assert read_yaml(file) == overlay(PARAMS, read_yaml(top))
+    assert read_yaml(file) == overlay(PARAMS, read_yaml(top)) | {"presets": [str(top)]}
     comments = [re.findall(r"#.*", text) for text in (before, file.read_text())]
     assert len(comments[0]) > 10
     assert comments[1] == comments[0]

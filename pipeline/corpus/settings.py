@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import (
     Field,
@@ -19,27 +19,42 @@ class PydocsSource(Section):
     """Docstrings of the locked packages: real text on every machine."""
 
     kind: Literal["pydocs"]
+    """Kind of source: pydocs, files, gettext or aligned."""
     part: Literal["general", "target"]
-    min_words: Count  # shorter documents are left out
-    every: Count  # of the files, only each n-th is read
+    """Which documentation: target (ten libraries, which are the labels) or general (all others)."""
+    min_words: Count
+    """Words; shorter documents are dropped."""
+    every: Count = 1
+    """Read only every n-th file, for a quick trial; 1 reads all."""
 
 
 class FilesSource(Section):
     """Any files that polars can scan. Each split is a list of paths, globs or addresses."""
 
     kind: Literal["files"]
-    format: Literal["parquet", "csv", "ndjson", "text", "auto"]  # auto: by each file's extension
+    """Kind of source: pydocs, files, gettext or aligned."""
+    format: Literal["parquet", "csv", "ndjson", "text", "auto"] = "auto"
+    """File format: parquet, csv, ndjson or text; auto goes by each file's extension."""
     train: Annotated[list[str], Field(min_length=1)]
-    validation: list[str]
-    test: list[str]
-    unlabelled: list[str]
-    text_column: str
-    label_column: str | None
-    label_names: list[str] | None  # names of the integer labels 0, 1, ...; -1 then stands for no label
-    encoding_errors: Literal["refuse", "replace", "skip"]  # rows that are not valid UTF-8
-    text_pair_column: str | None = None  # a second text of each document, such as a hypothesis
-    # Several answers to each text, of which the label names one: its number, from 0, or its column.
+    """Training files: paths, globs, or addresses (hf://, s3://, https://)."""
+    validation: list[str] = []
+    """Validation files; if empty, split.validation is split off the training rows."""
+    test: list[str] = []
+    """Test files; if empty, split.test is split off the training rows."""
+    unlabelled: list[str] = []
+    """Files of further text for the language models."""
+    text_column: str = "text"
+    """Column of the text."""
+    label_column: str | None = None
+    """Column of the label; null: there are no labels."""
+    label_names: list[str] | None = None
+    """Names of the integer labels 0, 1, ... (-1: no label); null: the values of the column."""
+    encoding_errors: Literal["refuse", "replace", "skip"] = "refuse"
+    """What to do with rows that are not valid UTF-8: refuse, replace or skip."""
+    text_pair_column: str | None = None
+    """Column of a second text of each document, such as a hypothesis; null: there is one text."""
     choice_columns: Annotated[list[str], Field(min_length=2), Distinct] | None = None
+    """Columns of answers; the label is the right one's number (from 0) or column; null: there are none."""
 
     @property
     def further_columns(self) -> list[str]:
@@ -81,17 +96,24 @@ class GettextSource(Section):
     """Messages of installed programs and their translations, of GNU gettext's catalogues."""
 
     kind: Literal["gettext"]
-    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}([_@][A-Za-z]+)*$")]  # de, pt_BR, sr@latin
-    folders: Annotated[list[str], Field(min_length=1)]  # below which LANGUAGE/LC_MESSAGES/*.mo are looked for
-    min_words: Count  # shorter messages are left out
+    """Kind of source: pydocs, files, gettext or aligned."""
+    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}([_@][A-Za-z]+)*$")]
+    """Language of the translations: de, pt_BR, sr@latin, ..."""
+    folders: Annotated[list[str], Field(min_length=1)] = ["/usr/share/locale"]
+    """Folders that hold LANGUAGE/LC_MESSAGES/*.mo."""
+    min_words: Count = 3
+    """Words; shorter messages are dropped."""
 
 
 class AlignedSource(Section):
     """Text files in UTF-8: each line of a source has its translation in that line of another file."""
 
     kind: Literal["aligned"]
+    """Kind of source: pydocs, files, gettext or aligned."""
     sources: Annotated[list[str], Field(min_length=1), Distinct]
-    translations: Annotated[list[str], Field(min_length=1), Distinct]  # in the order of `sources`
+    """Text files to translate from, one sentence a line."""
+    translations: Annotated[list[str], Field(min_length=1), Distinct]
+    """Text files of their translations, line by line, in the order of `sources`."""
 
     @model_validator(mode="after")
     def _as_many(self) -> AlignedSource:
@@ -106,8 +128,10 @@ class AlignedSource(Section):
 class Split(Section):
     """Fractions split off the training rows if the source gives no such split."""
 
-    validation: Fraction
-    test: Fraction
+    validation: Fraction = 0.02
+    """Fraction of the training rows for validation, if the source has no validation split."""
+    test: Fraction = 0.0
+    """Fraction of the training rows for testing, if the source has no test split."""
 
     @model_validator(mode="after")
     def _leaves_some(self) -> Split:
@@ -120,24 +144,50 @@ class Split(Section):
 
 
 class Normalise(Section):
-    unicode: Literal["NFC", "NFKC", "none"]
-    html_breaks: bool  # `<br />` becomes a space
-    control_characters: bool  # C0 and C1 controls become a space
-    collapse_whitespace: bool
-    lowercase: bool
+    """How characters are unified before anything else reads them."""
+
+    unicode: Literal["NFC", "NFKC", "none"] = "NFC"
+    """Unicode normal form: NFC, NFKC or none."""
+    html_breaks: bool = True
+    """Replace `<br />` by a space."""
+    control_characters: bool = True
+    """Replace C0 and C1 control characters by a space."""
+    collapse_whitespace: bool = True
+    """Replace each run of white space by one space."""
+    lowercase: bool = False
+    """Lowercase all text."""
 
 
 class Corpus(Section):
+    """Where the text of a corpus is from, and what `prepare` does to it."""
+
     source: Annotated[PydocsSource | FilesSource | GettextSource | AlignedSource, Field(discriminator="kind")]
-    split: Split
-    normalise: Normalise
-    max_documents: Count | None  # the first n training rows after a seeded shuffle
+    """Where the text is from."""
+    split: Split = Split()
+    """Fractions split off the training rows, where the source gives no such split."""
+    normalise: Normalise = Normalise()
+    """How characters are unified."""
+    max_documents: Count | None = None
+    """Keep the first n training rows of a seeded shuffle; null keeps all."""
+
+
+def keys_of_source(kind: str | None) -> frozenset[str]:
+    """The settings of a kind of source; none of a kind that there is not."""
+    for each in get_args(Corpus.model_fields["source"].annotation):
+        if get_args(each.model_fields["kind"].annotation) == (kind,):
+            return frozenset(each.model_fields)
+    return frozenset()
 
 
 class Corpora(Section):
+    """The corpora by name."""
+
     general: Corpus
+    """General text, from which tokenizers and language models are trained."""
     target: Corpus
-    translation: Corpus | None = None  # pairs of texts that a translator learns from; none by default
+    """Text of your own domain, with labels."""
+    translation: Corpus | None = None
+    """Pairs of texts that a translator learns from; null: there are none."""
 
     @property
     def names(self) -> list[str]:
@@ -148,28 +198,46 @@ class Corpora(Section):
 CorpusName = Literal["general", "target", "translation"]
 
 
+VocabSize = Annotated[int, Field(ge=10, le=1_000_000)]  # at most sentencepiece's seed pieces
+
+
 class _TokenizerSection(Section):
-    vocab_size: Annotated[int, Field(ge=10, le=1_000_000)]  # at most sentencepiece's seed pieces
-    sample_mb: Positive  # most text, drawn with the seed, that trains the tokenizer
-    threads: Threads  # fixed, as another number may break sentencepiece's ties differently
+    vocab_size: VocabSize
+    """Size of the vocabulary, in tokens; of whole words: at most."""
+    sample_mb: Positive
+    """Megabytes of training text, drawn with the seed, that the tokenizer learns from, at most."""
+    threads: Threads = 2
+    """Threads; fixed, because another number may break sentencepiece's ties differently."""
 
 
 class SentencepieceTokenizer(_TokenizerSection):
     """Pieces of words, which sentencepiece learns."""
 
+    vocab_size: VocabSize = 8000
+    sample_mb: Positive = 20.0
     kind: Literal["unigram", "bpe", "word", "char"]
-    corpora: list[CorpusName] = Field(["general"], min_length=1)  # whose training text it learns
-    character_coverage: Annotated[float, Field(ge=0.98, le=1)]  # the range that sentencepiece accepts
-    byte_fallback: bool
+    """Kind of tokenizer: unigram, bpe, word or char (sentencepiece), words, or imported."""
+    corpora: list[CorpusName] = Field(["general"], min_length=1)
+    """Corpora whose training text it learns from."""
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9995
+    """Fraction of the text's characters that the vocabulary covers, from 0.98 to 1."""
+    byte_fallback: bool = True
+    """Encode characters outside the vocabulary as bytes instead of one unknown token."""
 
 
 class WordTokenizer(_TokenizerSection):
     """Whole words, numbers and punctuation marks: the most frequent ones of the sample."""
 
+    vocab_size: VocabSize = 30_000
+    sample_mb: Positive = 100.0
     kind: Literal["words"]
+    """Kind of tokenizer: unigram, bpe, word or char (sentencepiece), words, or imported."""
     corpora: list[CorpusName] = Field(["general", "target"], min_length=1)
-    lowercase: bool
-    min_count: Count  # rarer words are unknown
+    """Corpora whose training text the words are taken from."""
+    lowercase: bool = True
+    """Lowercase words."""
+    min_count: Count = 2
+    """Occurrences in the sample; rarer words are unknown."""
 
 
 TrainedTokenizer = SentencepieceTokenizer | WordTokenizer
@@ -179,8 +247,11 @@ class ImportedTokenizer(Section):
     """A tokenizer that came with weights from elsewhere."""
 
     kind: Literal["imported"]
-    file: Annotated[str, Field(min_length=1)]  # `tokenizer.json`, sentencepiece's `.model`, or their folder
-    threads: Threads  # of sentencepiece
+    """Kind of tokenizer: unigram, bpe, word or char (sentencepiece), words, or imported."""
+    file: Annotated[str, Field(min_length=1)]
+    """`tokenizer.json`, sentencepiece's `.model`, or the folder of either."""
+    threads: Threads = 2
+    """Threads of sentencepiece."""
 
 
 Tokenizer = Annotated[TrainedTokenizer | ImportedTokenizer, Field(discriminator="kind")]
@@ -189,7 +260,11 @@ Tokenizer = Annotated[TrainedTokenizer | ImportedTokenizer, Field(discriminator=
 class Leakage(Section):
     """How to handle test documents that occur in training text."""
 
-    action: Literal["label", "drop", "stop"]  # note them beside the result, exclude them, or refuse
-    ngram_words: Annotated[int, Field(ge=2, lt=2**31)]
-    containment: Annotated[float, Field(gt=0, le=1)]  # of a document's n-grams, to count as a near duplicate
-    examples: CountOrZero
+    action: Literal["label", "drop", "stop"] = "label"
+    """What to do: label (say so beside the result), drop (exclude them) or stop (refuse to evaluate)."""
+    ngram_words: Annotated[int, Field(ge=2, lt=2**31)] = 8
+    """Words of an n-gram."""
+    containment: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Fraction of a document's n-grams in one training document that makes it a near duplicate."""
+    examples: CountOrZero = 5
+    """Leaked documents to list."""

@@ -30,7 +30,9 @@ class Workers(Section):
     """A range of workers: as many run as fit the cluster, while nodes come and go."""
 
     min: Count
+    """Fewest workers that a training starts or continues with."""
     max: Count
+    """Most workers of a training."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Workers:
@@ -42,23 +44,40 @@ class Workers(Section):
 class Run(Section):
     """The section `run`. Only `seed` and `precision` may change a result by more than rounding."""
 
-    seed: Seed
-    workers: CountOrZero | Literal["auto"] | Workers  # 0: this process, without Ray
-    threads_per_worker: Threads | Literal["auto"]
-    device: Literal["auto", "cpu", "cuda"]
-    precision: Precision  # auto: bf16 if it is measured to be faster
-    micro_batch_rows: Count | None  # rows of a worker whose activations are held at once; null: all
-    recompute_layers: bool  # transformers: keep a layer's input alone, and compute the layer twice
-    compile: bool  # transformers: layers by torch.compile, which takes a minute to begin
-    sharding: Literal["none", "full"]  # full: each worker holds a part of the parameters, for large models
-    deterministic: bool  # only operations that repeat bit for bit; slower on a GPU
-    headstarts: Annotated[list[str], Field(min_length=1), Distinct]  # names of those to train
-    storage: str  # of checkpoints: local folder, NFS or s3://
-    storage_wait_minutes: NonNegative  # how long to wait for a storage that is away or full
-    checkpoint_minutes: Positive
-    keep_checkpoints: Count
-    log_steps: Count  # optimizer steps between two records of the training curve
-    max_worker_failures: CountOrZero
+    seed: Seed = 42
+    """Seed of all random draws."""
+    workers: CountOrZero | Literal["auto"] | Workers = 1
+    """Ray Train workers; 0: this process, without Ray; auto: what the cluster offers; {min: 2, max: 8}."""
+    threads_per_worker: Threads | Literal["auto"] = "auto"
+    """Threads of each worker; auto: its share of the CPUs."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device: cpu or cuda; auto: a GPU if there is one."""
+    precision: Precision = "auto"
+    """Precision of matrix products: fp32 or bf16; auto: bf16 where it was measured to be faster."""
+    micro_batch_rows: Count | None = None
+    """Rows of a worker whose activations are held at once, for a third more time; null: all."""
+    recompute_layers: bool = False
+    """Transformers: recompute layers in the backward pass, which saves memory for a third more time."""
+    compile: bool = False
+    """Transformers: compile layers by torch.compile, which takes a minute to begin; for GPUs."""
+    sharding: Literal["none", "full"] = "none"
+    """full: each worker holds a part of the parameters, for models larger than a device; or none."""
+    deterministic: bool = False
+    """Allow only operations that repeat bit for bit; slower on a GPU, no change on a CPU."""
+    headstarts: Annotated[list[str], Field(min_length=1), Distinct]
+    """Names in `headstarts`, in the order in which they are trained."""
+    storage: str = ".headstart/runs"
+    """Storage of checkpoints: a folder, NFS, or s3://bucket/folder."""
+    storage_wait_minutes: NonNegative = 5.0
+    """Minutes to wait for a storage that is away or full; then the run stops."""
+    checkpoint_minutes: Positive = 1.0
+    """Minutes between checkpoints."""
+    keep_checkpoints: Count = 2
+    """Checkpoints of a run to keep."""
+    log_steps: Count = 20
+    """Optimizer steps between two records of the training curve."""
+    max_worker_failures: CountOrZero = 2
+    """Restarts of a training whose worker died; then the run fails."""
 
     def patiently(self, what: str, action: Callable[[], T]) -> T:
         """Run an action on the storage, waiting while that is away or full; `what` begins the error.
@@ -96,19 +115,27 @@ class Trials(Section):
     A trial is one process; in `tune` it may have several workers (`tune.workers`), with these resources each.
     """
 
-    cpus: Count  # and as many threads
-    gpus: Annotated[float, Field(ge=0, le=1)]  # with a fraction, trials share a GPU
-    at_once: Count | None  # at most; null: as many as the cluster holds
+    cpus: Count = 1
+    """CPUs of a trial, and its threads."""
+    gpus: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """GPUs of a trial; with a fraction, trials share one."""
+    at_once: Count | None = None
+    """Most trials at a time; null: as many as the cluster holds."""
 
 
 class Range(Section):
     """The values of a setting that a search tries: from low to high, or from a list of choices."""
 
     low: float | int | None = None
+    """Lowest value."""
     high: float | int | None = None
+    """Highest value."""
     log: bool = False
-    steps: Annotated[int, Field(ge=2, le=1000)] = 3  # points in a grid
+    """Draw evenly in the logarithm."""
+    steps: Annotated[int, Field(ge=2, le=1000)] = 3
+    """Points of a grid."""
     choices: list[float | int | str | bool | None] | None = None
+    """Values to choose from, instead of low and high."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> Range:
@@ -136,20 +163,35 @@ class Range(Section):
 
 
 class Tune(Section):
-    headstart: str
-    stage: Literal["finetune_lm", "finetune_classifier"]  # judged by the objective's measure, by error
-    num_trials: CountOrZero  # 0: no search; also the limit on a grid's points
-    search: Literal["optuna", "random", "grid"]
-    seed: Seed
-    workers: Count  # of a trial: 1, the trial itself trains; more, the trial is a Ray Train job
-    labels: NumLabels | None  # train on so many, as sample_efficiency does; null: as the stage does
-    evaluations: Count  # of a trial with `labels`
-    grace: Annotated[float, Field(gt=0, le=1)] | None  # share of a training before it may be stopped
-    reduction: Annotated[int, Field(ge=2, lt=2**31)]  # of so many trials one continues
-    overrides: dict[Literal["finetune_lm", "finetune_classifier"], dict[str, Any]]  # not with labels
-    # Laid over the family's space, by key of the head start, as in finetune_lm.optimizer.lr; null takes a key
-    # out. Those that the stage's trials do not read are ignored.
-    space: dict[str, Range | None]
+    """The search for better settings of one stage of one head start."""
+
+    headstart: str = "ulmfit"
+    """Head start whose settings are searched."""
+    stage: Literal["finetune_lm", "finetune_classifier"] = "finetune_classifier"
+    """finetune_classifier (by validation error), or finetune_lm (by its loss in the objective's measure)."""
+    num_trials: CountOrZero = 0
+    """Trials, and most points of a grid; 0: no search."""
+    search: Literal["optuna", "random", "grid"] = "optuna"
+    """Search: optuna (TPE), random, or grid (which tries every point)."""
+    seed: Seed = 1
+    """Seed of the search."""
+    workers: Count = 1
+    """Workers of a trial; above 1 it is a Ray Train job whose workers have trials.cpus and .gpus each."""
+    labels: NumLabels | None = None
+    """Labels to train on, with `few_labels`, as on the label curve; null: as the stage does."""
+    evaluations: Count = 10
+    """Evaluations of a trial with `labels`."""
+    grace: Annotated[float, Field(gt=0, le=1)] | None = 0.25
+    """Fraction of a training before ASHA may stop it; null: never."""
+    reduction: Annotated[int, Field(ge=2, lt=2**31)] = 2
+    """ASHA keeps one in this many trials."""
+    overrides: dict[Literal["finetune_lm", "finetune_classifier"], dict[str, Any]] = {
+        "finetune_lm": {"epochs": 0.2, "evaluations_per_epoch": 20},
+        "finetune_classifier": {"max_labels": 2000, "epochs": 6.0, "batch_rows": 32},
+    }
+    """Laid over the stage's own section, in trials alone; not with labels."""
+    space: dict[str, Range | None] = {}
+    """Ranges by key, laid over the family's: finetune_lm.dropout: {low, high, log, steps} or {choices}."""
 
     @property
     def ranges(self) -> dict[str, Range]:

@@ -18,40 +18,60 @@ Pooling = Literal["mean", "idf_mean", "max", "first", "last"]
 
 
 class Evaluate(Section):
-    bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)]
-    confidence: Annotated[float, Field(gt=0, lt=1)]
-    calibration_bins: Annotated[int, Field(ge=1, le=10_000)]
-    baseline_tfidf: bool
-    confident_errors: CountOrZero  # how many to show, with texts and attributions
-    ship: ArmSetting | None  # a candidate; null: the one with the least error on validation documents
-    # Errors for which a threshold of confidence is chosen on validation documents and checked on test ones.
-    most_wrong: Annotated[list[ProperFraction], Distinct]
-    # Each is the share of label sets that should hold the right label.
-    label_sets: Annotated[list[ProperFraction], Distinct]
+    """How the test documents are judged, and what ships."""
+
+    bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Bootstrap samples of the test documents, for intervals."""
+    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
+    """Confidence level of intervals."""
+    calibration_bins: Annotated[int, Field(ge=1, le=10_000)] = 15
+    """Bins of the calibration error and of its diagram."""
+    baseline_tfidf: bool = True
+    """Also train TF-IDF with logistic regression, as a baseline and a candidate."""
+    confident_errors: CountOrZero = 8
+    """Most confident errors to show, with their texts and the tokens that misled the classifier."""
+    ship: ArmSetting | None = None
+    """Candidate that ships: vectors, vectors/with_tfidf, blend, ...; null: the best on validation text."""
+    most_wrong: Annotated[list[ProperFraction], Distinct] = [0.02, 0.05, 0.1]
+    """Errors for which thresholds of confidence are chosen on validation documents, as fractions."""
+    label_sets: Annotated[list[ProperFraction], Distinct] = [0.9, 0.95, 0.99]
+    """Fractions of sets of labels that should contain the right label."""
 
 
 class Card(Section):
     """The facts about a classifier that only people know; the model card says which of them are null."""
 
-    title: str | None
-    purpose: str | None  # what it is for, and for whom
-    not_for: str | None
-    owner: str | None
-    contact: str | None
-    licence: str | None  # of the classifier
-    data_licence: str | None  # of the text that it was trained on
+    title: str | None = None
+    """Name of the classifier."""
+    purpose: str | None = None
+    """What the classifier is for, and for whom."""
+    not_for: str | None = None
+    """What the classifier must not be used for."""
+    owner: str | None = None
+    """Who answers for the classifier."""
+    contact: str | None = None
+    """How to reach the owner."""
+    licence: str | None = None
+    """Licence of the classifier."""
+    data_licence: str | None = None
+    """Licence of the text that it was trained on."""
 
 
 class ZeroShot(Section):
     """How a language model is asked for the class of a text: by what it thinks likely behind it."""
 
-    template: Annotated[str, AfterValidator(checked_template)]
-    # The words for a class; for one that is not here, its name.
-    labels: Annotated[dict[str, str], BeforeValidator(named_by_text)]
-    calibrate: bool  # by inputs without content (Zhao et al. 2021)
-    examples: Annotated[list[CountOrZero], Field(min_length=1), Distinct]  # labelled texts before the text
-    example_tokens: Count  # of the text of each; a longer one is cut at its end
-    text_tokens: Count  # of the text to classify; fewer where the context has no room for them
+    template: Annotated[str, AfterValidator(checked_template)] = "{text} This is about {label}"
+    """Prompt, with {text} once and {label} at its end."""
+    labels: Annotated[dict[str, str], BeforeValidator(named_by_text)] = {}
+    """Words for a class, by its name, such as Sci/Tech: science and technology; by default its name."""
+    calibrate: bool = True
+    """Calibrate by the model's answers to inputs without content (Zhao et al. 2021)."""
+    examples: Annotated[list[CountOrZero], Field(min_length=1), Distinct] = [0, 4]
+    """Labelled texts in the prompt; each is a number of labels on the curve."""
+    example_tokens: Count = 30
+    """Tokens of each labelled text; longer ones are truncated."""
+    text_tokens: Count = 120
+    """Tokens of the text to classify; fewer where the model's context has no room for them."""
 
 
 class Probe(Section):
@@ -61,9 +81,12 @@ class Probe(Section):
     `[-2]`; the sum or concatenation of the last four is `[-4, -3, -2, -1]` with `combine: sum` or `concat`.
     """
 
-    layers: Layers
-    combine: Literal["sum", "concat"]  # of several layers; a sum needs layers of one width
-    pooling: Annotated[list[Pooling], Field(min_length=1), Distinct]
+    layers: Layers = [-1]
+    """Layers whose features are read: 0 the lowest, -1 the top one; or all."""
+    combine: Literal["sum", "concat"] = "concat"
+    """How several layers are combined: concat, or sum (of layers of one width)."""
+    pooling: Annotated[list[Pooling], Field(min_length=1), Distinct] = ["mean", "idf_mean"]
+    """Poolings over tokens: any of mean, idf_mean (by inverse document frequency), max, first, last."""
 
     @property
     def layer_choice(self) -> LayerChoice:

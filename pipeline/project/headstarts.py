@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -102,27 +102,17 @@ def resolve(params: Params, name: str, head_start: Callable[[str], ResolvedHeadS
             "none; set it to null"
         )
 
+    layers = layers_of(params, name, family)
+
     def language_model(stage: str) -> LanguageModelSettings:
-        base = getattr(params, stage).model_dump()
-        own = family.defaults.get(stage, {})
-        return language_model_settings(objective, base, own, getattr(section, stage), f"{key}.{stage}.")
+        base, own, top = (layer.values for layer in layers[stage])
+        return language_model_settings(objective, base, own, top, f"{key}.{stage}.")
 
-    def classifier(prefix: str, *layers: Mapping[str, Any]) -> ClassifierTraining:
-        values = params.finetune_classifier.model_dump()
-        for layer in layers:
-            values = overlay(values, layer)
-        return typed(ClassifierTraining, values, where="params.yaml", prefix=f"{key}.{prefix}.")
+    def classifier(stage: str) -> ClassifierTraining:
+        values = _laid_over(layers[stage])
+        return typed(ClassifierTraining, values, where="params.yaml", prefix=f"{key}.{stage}.")
 
-    finished = (family.defaults.get("finetune_classifier", {}), section.finetune_classifier)
-    few = (
-        *finished,
-        params.sample_efficiency.classifier,
-        family.defaults.get("few_labels", {}),
-        section.few_labels,
-    )
-    few_labels = classifier("few_labels", *few)
-    probe = overlay(params.probe.model_dump(), family.defaults.get("probe", {}))
-    probe = overlay(probe, section.probe)
+    probe = _laid_over(layers["probe"])
     return ResolvedHeadStart(
         name=name,
         family=family,
@@ -135,22 +125,53 @@ def resolve(params: Params, name: str, head_start: Callable[[str], ResolvedHeadS
         tokenizer=section.tokenizer,
         pretrain_lm=language_model("pretrain_lm"),
         finetune_lm=language_model("finetune_lm"),
-        finetune_classifier=classifier("finetune_classifier", *finished),
-        few_labels=few_labels,
-        scratch=classifier(
-            "scratch",
-            *few,
-            _from_nothing(few_labels),
-            family.defaults.get("scratch", {}),
-            section.scratch,
-        ),
+        finetune_classifier=classifier("finetune_classifier"),
+        few_labels=classifier("few_labels"),
+        scratch=classifier("scratch"),
         probe=typed(Probe, probe, where="params.yaml", prefix=f"{key}.probe."),
     )
 
 
-def _from_nothing(few_labels: ClassifierTraining) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Layer:
+    """Settings of a stage that are laid over those of the layers below it."""
+
+    source: str  # what brings them, for a person
+    values: Mapping[str, Any]
+    key: str | None = None  # of the head start's own settings: where they stand in params.yaml
+
+
+def layers_of(params: Params, name: str, family: Family) -> dict[str, list[Layer]]:
+    """The layers of a head start's settings by stage, the lowest first."""
+    section = params.headstarts[name]
+
+    def shared(stage: str) -> Layer:
+        return Layer(f"section {stage}", getattr(params, stage).model_dump())
+
+    def brought(stage: str) -> Layer:
+        return Layer(f"family {family.name}", family.defaults.get(stage, {}))
+
+    def own(stage: str) -> Layer:
+        return Layer("head start", getattr(section, stage), f"headstarts.{name}.{stage}")
+
+    layers = {
+        stage: [shared(stage), brought(stage), own(stage)]
+        for stage in ("pretrain_lm", "finetune_lm", "finetune_classifier", "probe")
+    }
+    curve = Layer("sample_efficiency.classifier", params.sample_efficiency.classifier)
+    few = [*layers["finetune_classifier"], curve, brought("few_labels"), own("few_labels")]
+    scratch = [*few, _from_nothing(_laid_over(few)), brought("scratch"), own("scratch")]
+    return {**layers, "few_labels": few, "scratch": scratch}
+
+
+def _from_nothing(few_labels: Mapping[str, Any]) -> Layer:
     """Return the settings of a network from scratch: it reads no head start, and all of it trains."""
-    return {"beside": None} | ({"unfreeze": "full"} if few_labels.unfreeze == "head" else {})
+    values = {"beside": None} | ({"unfreeze": "full"} if few_labels["unfreeze"] == "head" else {})
+    return Layer("from scratch", values)
+
+
+def _laid_over(layers: Iterable[Layer]) -> dict[str, Any]:
+    return reduce(overlay, (layer.values for layer in layers), {})
 
 
 def _embedding_from(

@@ -1,19 +1,29 @@
-"""The whole of params.yaml.
+"""The whole of params.yaml, which names what differs from the defaults.
 
-Every setting lives there and none has a default here, except the parts of a `Range` and a `Size`. What a
-family of models brings as its own defaults is in its file (`Family.defaults`). A key that is unknown, missing
-or mistyped is refused with its dotted name.
+A default stands with its field, in the type; sections that share a type have theirs in `Params`. What a
+family of models brings as its own defaults is in its file (`Family.defaults`). Head starts and tokenizers are
+a person's own, so these have to be named. A key that is unknown, missing or mistyped is refused with its
+dotted name.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from pipeline.corpus.settings import Corpora, FilesSource, Leakage, Tokenizer
+from pipeline.corpus.settings import (
+    Corpora,
+    Corpus,
+    FilesSource,
+    Leakage,
+    PydocsSource,
+    Split,
+    Tokenizer,
+)
 from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.evaluation.settings import Card, Evaluate, Probe, ZeroShot
 from pipeline.settings.arm import BLEND, RESERVED_NAMES, TFIDF, Arm, Use
@@ -26,6 +36,7 @@ from pipeline.training.settings import (
     DistillationSettings,
     HeadStart,
     LanguageModelTraining,
+    Optimizer,
 )
 
 PAIR = 2  # texts of a document; more: one and answers to choose from
@@ -36,27 +47,70 @@ class Params(Section):
     """The whole of params.yaml."""
 
     run: Run
-    corpus: Corpora
+    """Where and how to run, and which head starts to train."""
+    corpus: Corpora = Corpora(
+        general=Corpus(source=PydocsSource(kind="pydocs", part="general", min_words=5)),
+        target=Corpus(
+            source=PydocsSource(kind="pydocs", part="target", min_words=15),
+            split=Split(validation=0.05, test=0.1034),  # about 3,000 documents
+        ),
+    )
+    """The text: general, target and, for translators, translation."""
     tokenizers: Annotated[dict[str, Tokenizer], Field(min_length=1)]
+    """Tokenizers by a name of your own; each is trained and applied once for all head starts that name it."""
     headstarts: Annotated[dict[str, HeadStart], Field(min_length=1)]
-    distillation: DistillationSettings  # of head starts that have a teacher
-    # Head starts whose probabilities are averaged, or whose frozen features one probe reads. One
-    # whose members are not all trained is left out.
-    ensembles: dict[str, Annotated[list[str], Field(min_length=2), Distinct]]
-    pretrain_lm: LanguageModelTraining
-    finetune_lm: LanguageModelTraining
-    finetune_classifier: ClassifierTraining
-    probe: Probe
-    leakage: Leakage
-    evaluate: Evaluate
-    trials: Trials
-    tune: Tune
-    sample_efficiency: SampleEfficiency
-    zero_shot: ZeroShot
-    ablate: Ablate
-    scaling: Scaling
-    distil_classifier: DistilClassifier
-    card: Card
+    """What a classifier may start from, by a name of your own."""
+    distillation: DistillationSettings = DistillationSettings()
+    """How a head start with a `teacher` learns from it."""
+    ensembles: dict[str, Annotated[list[str], Field(min_length=2), Distinct]] = {}
+    """Head starts whose probabilities are averaged, and whose frozen features one probe reads, by name."""
+    pretrain_lm: LanguageModelTraining = LanguageModelTraining(
+        epochs=0.3,
+        optimizer=Optimizer(lr=0.02, weight_decay=0.01, clip_norm=0.25, discriminative_factor=1.0),
+        dropout=0.1,
+        ar_alpha=1.0,
+        tar_beta=0.5,
+    )
+    """Training of a language model on general text, where the head start's family has no defaults."""
+    finetune_lm: LanguageModelTraining = LanguageModelTraining(
+        epochs=0.4,
+        optimizer=Optimizer(lr=0.02, weight_decay=0.01, clip_norm=0.25, discriminative_factor=1.3),
+        dropout=0.3,
+        ar_alpha=2.0,
+        tar_beta=1.0,
+    )
+    """Training of that language model on the target's text, where the family has no defaults."""
+    finetune_classifier: ClassifierTraining = ClassifierTraining()
+    """Training of the classifier, where the family has no defaults."""
+    probe: Probe = Probe()
+    """Features of a frozen network, for logistic regression on top."""
+    leakage: Leakage = Leakage()
+    """Test documents that occur in training text."""
+    evaluate: Evaluate = Evaluate()
+    """How the test documents are judged, and what ships."""
+    trials: Trials = Trials()
+    """Resources of each training of tune, sample_efficiency, ablate and scaling."""
+    tune: Tune = Tune()
+    """Search for better settings of one stage."""
+    sample_efficiency: SampleEfficiency = SampleEfficiency()
+    """The label curve: error against number of labels."""
+    zero_shot: ZeroShot = ZeroShot()
+    """Arms NAME/in_context: a causal language model answers a prompt, without training."""
+    ablate: Ablate = Ablate()
+    """The ledger of tricks: trainings with and without each."""
+    scaling: Scaling = Scaling()
+    """The law of loss by size and tokens, for `headstart plan`."""
+    distil_classifier: DistilClassifier = DistilClassifier()
+    """Distillation of what ships into the classifier of one head start."""
+    card: Card = Card()
+    """What only people know, for the model card."""
+    presets: list[str] = []
+    """Presets and files that `headstart use` laid over this file; only `headstart settings` reads this."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_defaults(cls, values: Any) -> Any:
+        return with_defaults(values) if isinstance(values, Mapping) else values
 
     def trained_ensembles(self) -> dict[str, list[str]]:
         """The ensembles whose members the route trains."""
@@ -100,6 +154,21 @@ class Params(Section):
     def trained_arms(self, num_texts: int) -> list[Arm]:
         """The arms that train something on each number of labels."""
         return [arm for arm in self.arms(num_texts) if arm.use is not Use.IN_CONTEXT]
+
+
+def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay settings over the defaults of their sections.
+
+    A key that is left out below a given one, such as `finetune_lm.optimizer.momentum`, then has the default
+    of its section, and not one of its type.
+    """
+    return overlay(_defaults(), values)
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    fields = Params.model_fields.items()
+    return {name: field.default.model_dump() for name, field in fields if isinstance(field.default, Section)}
 
 
 def checked(values: Mapping[str, Any], *, where: str) -> Params:

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.corpus.settings import keys_of_source
 from pipeline.files.atomic import atomic_write_text
+from pipeline.project.commented_yaml import with_values
+from pipeline.project.params import with_defaults
 from pipeline.project.project import Project
 from pipeline.project.templates import template_folder
 from pipeline.settings.arm import Arm
@@ -20,13 +23,9 @@ _FOLDER = "presets"  # of the project; those of the installation count, too
 def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
     """Lay a preset or file over a params file; return (dotted key, before, after) for each change.
 
-    Comments and order of the params file are kept. Raises ValueError if there is no such overlay or
-    the result is not valid; the file then stays as it was.
+    Comments and order of the params file are kept, and its list `presets` then names the overlay. Raises
+    ValueError if there is no such overlay or the result is not valid; the file then stays as it was.
     """
-    from io import StringIO
-
-    from ruamel.yaml import YAML
-
     from pipeline.project.checks import check
 
     before = read_yaml(params)
@@ -40,15 +39,10 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
         raise ValueError(f"{where}: {str(error).removeprefix('params.yaml: ')}") from error
     changes = _differences(before, after)
     if write and changes:
-        yaml = YAML()  # keeps comments
-        yaml.width = 120
-        yaml.representer.add_representer(type(None), _null)
-        tree = yaml.load(params.read_text(encoding="utf-8"))
-        _lay(tree, after)
-        text = StringIO()
-        yaml.dump(tree, text)
-        assert parsed(text.getvalue()) == after
-        atomic_write_text(params, text.getvalue())
+        after["presets"] = [*(each for each in before.get("presets", []) if each != name), name]
+        text = with_values(params.read_text(encoding="utf-8"), after)
+        assert parsed(text) == after
+        atomic_write_text(params, text)
     return changes
 
 
@@ -66,15 +60,16 @@ def _fitting(source: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], l
     if source.parent.name != _FOLDER:
         return top, []
     found: list[str] = []
+    corpora = with_defaults(before)["corpus"]
     for corpus, values in top.get("corpus", {}).items():
         given = (values or {}).get("source", {})
-        known = (before["corpus"].get(corpus) or {}).get("source", {})
+        known = keys_of_source((corpora.get(corpus) or {}).get("source", {}).get("kind"))
         for key in [key for key in given if "kind" not in given and key not in known]:
             found.append(f"corpus.{corpus}.source.{key}")
             del given[key]
     for section, what_it_is in (("tokenizers", "kind"), ("headstarts", "family")):
         given = top.get(section, {})
-        for name in [name for name in given if name not in before[section]]:
+        for name in [name for name in given if name not in before.get(section, {})]:
             if given[name] is not None and what_it_is not in given[name]:
                 found.append(f"{section}.{name}")
                 del given[name]
@@ -85,11 +80,6 @@ def _fitting(source: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], l
         found.append(f"the arm {arm}")
         arms.remove(arm)
     return top, found
-
-
-def _null(representer: Any, value: None) -> Any:
-    """Write `null`: ruamel would write nothing, which changes lines that nobody changed."""
-    return representer.represent_scalar("tag:yaml.org,2002:null", "null")
 
 
 def in_yaml(value: Any) -> str:
@@ -126,32 +116,8 @@ def _presets() -> dict[str, Path]:
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    old, new = dict(flatten(before)), dict(flatten(after))
-    keys = [*old, *(key for key in new if key not in old)]
-    return [(k, old.get(k, "(none)"), new.get(k, "(none)")) for k in keys if old.get(k) != new.get(k)]
-
-
-def _lay(tree: Any, values: Mapping[str, Any]) -> None:
-    """Make `tree`, a mapping with comments, equal to `values`."""
-    for key in [key for key in tree if key not in values]:
-        del tree[key]
-    for key, value in values.items():
-        # An emptied block would be written as `{}` on a line of its own, which is not valid.
-        if value and isinstance(value, Mapping) and isinstance(tree.get(key), Mapping):
-            _lay(tree[key], value)
-        elif key not in tree or tree[key] != value:
-            tree[key] = _on_one_line(value) if _has_numbers_alone(value) else value
-
-
-def _has_numbers_alone(value: Any) -> bool:
-    """Whether a value is a list without text, which may need quotes on one line: `[hf://...]` is refused."""
-    return isinstance(value, list) and not any(isinstance(each, str) for each in value)
-
-
-def _on_one_line(values: list[Any]) -> Any:
-    """Return a list that stays on its line; one in a block, when emptied, would take a line break with it."""
-    from ruamel.yaml.comments import CommentedSeq
-
-    found = CommentedSeq(values)
-    found.fa.set_flow_style()
-    return found
+    old, new = (dict(flatten(with_defaults(values))) for values in (before, after))
+    written = [key for values in (before, after) for key, _ in flatten(values)]
+    keys = dict.fromkeys([*written, *old, *new])  # in the order of the file
+    pairs = [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in keys]
+    return [(key, was, becomes) for key, was, becomes in pairs if was != becomes]

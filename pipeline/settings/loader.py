@@ -141,11 +141,7 @@ def _kept(below: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, An
     """The base that an overlay is merged into; for another family, only the tokenizer of the head start."""
     if not _differ(value, below, "family"):
         return below
-    of_any_family = ("family", "tokenizer")
-    return {
-        key: {} if isinstance(each, Mapping) else each if key in of_any_family else None
-        for key, each in below.items()
-    }
+    return {key: below[key] for key in ("family", "tokenizer") if key in below}
 
 
 def _differ(value: Mapping[str, Any], below: Mapping[str, Any], key: str) -> bool:

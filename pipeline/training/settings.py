@@ -24,27 +24,41 @@ if TYPE_CHECKING:
 
 
 class Model(Section):
+    """A network without its weights."""
+
     family: str
-    config: dict[str, Any]  # checked against the family's own typed Config
+    """Model family: the name of a file in `models/`."""
+    config: dict[str, Any] = {}
+    """Sizes and dropouts of the network, checked by the family's `Config`."""
 
 
 class HeadStart(Section):
     """A model family with its settings, and its overrides of each stage's settings."""
 
     family: str
-    config: dict[str, Any]  # checked against the family's own typed Config
-    # A file or folder from elsewhere, which `pretrain_lm` imports; null: it trains.
-    weights: Annotated[str, Field(min_length=1)] | None
-    embedding_from: str | None  # a head start with word vectors; its settings train the embedding first
-    teacher: str | None  # a head start whose language models this one's learn from, beside the text
-    tokenizer: str  # a name in `tokenizers`
-    # Each is laid over the section of that name, above the family's own defaults.
-    pretrain_lm: dict[str, Any]
-    finetune_lm: dict[str, Any]
-    finetune_classifier: dict[str, Any]
-    few_labels: dict[str, Any]  # laid over sample_efficiency.classifier, for this head start
-    scratch: dict[str, Any]  # laid over `few_labels` where the network starts from scratch
-    probe: dict[str, Any]
+    """Model family: the name of a file in `models/`."""
+    config: dict[str, Any] = {}
+    """Sizes and dropouts of the network, checked by the family's `Config`."""
+    weights: Annotated[str, Field(min_length=1)] | None = None
+    """File or folder of weights from elsewhere, which `pretrain_lm` imports; null: it trains."""
+    embedding_from: str | None = None
+    """Head start with word vectors, by whose settings the embedding is trained first; null: it is drawn."""
+    teacher: str | None = None
+    """Head start, trained before this one, whose language models this one's learn from; null: none."""
+    tokenizer: str
+    """Name in `tokenizers`."""
+    pretrain_lm: dict[str, Any] = {}
+    """Laid over the section `pretrain_lm` and the family's defaults."""
+    finetune_lm: dict[str, Any] = {}
+    """Laid over the section `finetune_lm` and the family's defaults."""
+    finetune_classifier: dict[str, Any] = {}
+    """Laid over the section `finetune_classifier` and the family's defaults."""
+    few_labels: dict[str, Any] = {}
+    """Laid over `sample_efficiency.classifier`, for points of the label curve."""
+    scratch: dict[str, Any] = {}
+    """Laid over `few_labels`, for networks that start from random weights."""
+    probe: dict[str, Any] = {}
+    """Laid over the section `probe` and the family's defaults."""
 
     @property
     def model(self) -> Model:
@@ -54,46 +68,74 @@ class HeadStart(Section):
 class DistillationSettings(Section):
     """How a student learns from its teacher: `models.distillation.Distillation`."""
 
-    temperature: Positive
-    soft: NonNegative  # weight of the divergence from the teacher's softened distribution
-    hard: NonNegative  # of the cross-entropy of the text
-    cosine: NonNegative  # of the cosine distance of hidden states; above 0 they have to be of one width
+    temperature: Positive = 2.0
+    """Temperature that softens both distributions of tokens."""
+    soft: NonNegative = 5.0
+    """Weight of the divergence from the teacher's softened distribution."""
+    hard: NonNegative = 2.0
+    """Weight of the cross-entropy of the text itself."""
+    cosine: NonNegative = 1.0
+    """Weight of the cosine distance of hidden states; must be 0 where the two have different widths."""
 
 
 class Optimizer(Section):
-    kind: Literal["sgd", "nt_asgd", "adamw", "adagrad"]
-    lr: Positive  # rate of the last layer group at the peak of the schedule
-    momentum: Fraction  # for sgd; beta1 for adamw
-    beta2: Fraction  # for adamw
+    """How gradients change weights, at which rates."""
+
+    kind: Literal["sgd", "nt_asgd", "adamw", "adagrad"] = "adamw"
+    """Optimizer: sgd, nt_asgd, adamw or adagrad."""
+    lr: Positive
+    """Learning rate of the last layer group at the peak of the schedule."""
+    momentum: Fraction = 0.8
+    """Momentum of sgd; beta1 of adamw."""
+    beta2: Fraction = 0.99
+    """beta2 of adamw."""
     weight_decay: NonNegative
+    """Weight decay, decoupled from the gradient for adamw."""
     clip_norm: Positive | None
-    nonmonotone_interval: Count  # for nt_asgd: n of Algorithm 1, in evaluations
-    discriminative_factor: Annotated[float, Field(ge=1)]  # rate of a layer group over that of the group below
+    """Norm to which gradients are clipped; null: they are not."""
+    nonmonotone_interval: Count = 5
+    """nt_asgd: evaluations without improvement before weights are averaged (n of Algorithm 1)."""
+    discriminative_factor: Annotated[float, Field(ge=1)]
+    """Learning rate of a layer group divided by that of the group below it; 1: one rate for all."""
 
 
 class Schedule(Section):
-    kind: Literal["slanted_triangular", "constant", "cosine", "linear"]
-    cut_frac: Annotated[float, Field(gt=0, lt=1)]
-    ratio: Annotated[float, Field(ge=1)]  # peak rate over lowest rate
-    span: Literal["run", "phase"]  # one schedule for the run, or a new one after each unfreezing
+    """How the learning rate changes over the steps."""
+
+    kind: Literal["slanted_triangular", "constant", "cosine", "linear"] = "slanted_triangular"
+    """Shape: slanted_triangular, constant, cosine or linear."""
+    cut_frac: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Fraction of the steps in which the learning rate rises."""
+    ratio: Annotated[float, Field(ge=1)] = 32.0
+    """Peak learning rate divided by the lowest one."""
+    span: Literal["run", "phase"] = "run"
+    """One schedule for the whole run (run), or a new one after each unfreezing (phase)."""
 
 
 class Training(Section):
     """What all objectives of language models share."""
 
-    epochs: EpochsOrZero  # 0: the model stays as it starts
+    epochs: EpochsOrZero
+    """Epochs: passes over the training text; 0: the model stays as it starts."""
     optimizer: Optimizer
-    schedule: Schedule
-    unfreeze: Literal["full", "gradual"]
-    epochs_per_unfreezing: Epochs  # epochs until the next layer group joins
-    dropout: NonNegative  # multiplies each dropout of the family
-    evaluations_per_epoch: Count
+    """How gradients change weights."""
+    schedule: Schedule = Schedule()
+    """How the learning rate changes over the steps."""
+    unfreeze: Literal["full", "gradual"] = "full"
+    """Which layer groups train: all from the start (full), or one more at a time from the top (gradual)."""
+    epochs_per_unfreezing: Epochs = 1.0
+    """Epochs until the next layer group joins."""
+    dropout: NonNegative
+    """Factor of each dropout in the head start's config."""
+    evaluations_per_epoch: Count = 2
+    """Evaluations on the validation text in each epoch."""
 
 
 class LanguageModelTraining(Training, CausalSettings):
     """The sections `pretrain_lm` and `finetune_lm`: those of causal language models.
 
-    A family with another objective has defaults of its own.
+    A family with another objective has defaults of its own. What the two sections do not share has its
+    default in `pipeline.project.params`.
     """
 
 
@@ -110,34 +152,62 @@ class LanguageModelSettings:
 
 
 class ClassifierTraining(Section):
-    start: Literal["target_lm", "general_lm", "scratch"]
-    method: Literal["plain", "contrastive"]  # by cross-entropy; or by pairs of texts, and a fitted head
-    max_labels: Count | None  # a seeded stratified subset of the training labels
-    epochs: Epochs  # in total, including those of the unfreezing
-    min_steps: Count  # however few the labels
-    batch_rows: Count  # documents in the global batch
-    bptt: Annotated[int, Field(ge=2, lt=2**31)]  # tokens per chunk
-    max_tokens: Count  # of a longer document, half are kept from its start and half from its end
-    optimizer: Optimizer
-    schedule: Schedule
-    unfreeze: Literal["full", "gradual", "chain_thaw", "head"]  # head: the encoder stays frozen
-    epochs_per_unfreezing: Epochs
-    dropout: NonNegative
-    head_hidden: Count
-    head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)]
-    layers: Layers  # whose features are pooled
-    combine: Literal["concat", "sum", "mix"]  # of several layers; mix: a weighted mean, which is learned
-    pooling: Literal["concat", "last", "first", "mean", "mean_max", "idf", "attention"]
-    # How the pooling `attention` compares a token with what it looks for.
-    attention_score: Literal["cosine", "additive", "location", "general", "dot", "scaled_dot"]
-    # A head start whose frozen features, as its probe reads them, the head has beside the network's own.
-    beside: str | None
-    pair_order: Literal["given", "both"]  # of a pair of texts; both: the features of both orders are added
-    label_smoothing: Fraction
-    language_model_weight: NonNegative  # of the causal language model's loss beside the classifier's
-    evaluations_per_epoch: Count
-    patience: Count | None  # stop after so many evaluations without a lower loss; null: never
-    restarts: Annotated[int, Field(ge=0, le=10)]  # of a training that learned nothing, at half the rates
+    """The training of a classifier, on top of a language model or from scratch."""
+
+    start: Literal["target_lm", "general_lm", "scratch"] = "target_lm"
+    """What it starts from: target_lm, general_lm, or scratch (random weights)."""
+    method: Literal["plain", "contrastive"] = "plain"
+    """plain: by cross-entropy; contrastive: by pairs of texts, then logistic regression (SetFit)."""
+    max_labels: Count | None = None
+    """Labelled documents to train on, a seeded stratified sample; null: all."""
+    epochs: Epochs = 1.4
+    """Epochs in total, unfreezing included."""
+    min_steps: Count = 100
+    """Optimizer steps, however few the labels."""
+    batch_rows: Count = 128
+    """Documents in the global batch."""
+    bptt: Annotated[int, Field(ge=2, lt=2**31)] = 70
+    """Tokens per chunk through which gradients flow."""
+    max_tokens: Count = 120
+    """Tokens; longer documents are truncated to their first and last halves of this."""
+    optimizer: Optimizer = Optimizer(
+        lr=0.01, weight_decay=0.05, clip_norm=None, discriminative_factor=1.3
+    )  # a factor of 2.6 in the paper, whose runs are far longer
+    """How gradients change weights."""
+    schedule: Schedule = Schedule()
+    """How the learning rate changes over the steps."""
+    unfreeze: Literal["full", "gradual", "chain_thaw", "head"] = "gradual"
+    """Which layer groups train when: full, gradual, chain_thaw, or head (the encoder stays frozen)."""
+    epochs_per_unfreezing: Epochs = 0.05
+    """Epochs until the next layer group joins."""
+    dropout: NonNegative = 1.0
+    """Factor of each dropout in the head start's config."""
+    head_hidden: Count = 50
+    """Units of the head's hidden layer, and of the attention score `additive`."""
+    head_dropout: Annotated[list[Fraction], Field(min_length=2, max_length=2)] = [0.4, 0.1]
+    """Dropout of the head, before its hidden layer and before its output."""
+    layers: Layers = [-1]
+    """Layers whose features are pooled: 0 the lowest, -1 the top one; or all."""
+    combine: Literal["concat", "sum", "mix"] = "concat"
+    """How several layers are combined: concat, sum, or mix (a learned weighted mean, as in ELMo)."""
+    pooling: Literal["concat", "last", "first", "mean", "mean_max", "idf", "attention"] = "concat"
+    """Pooling over tokens: concat (last, maximum, mean), last, first, mean, mean_max, idf or attention."""
+    attention_score: Literal["cosine", "additive", "location", "general", "dot", "scaled_dot"] = "additive"
+    """Score of the pooling `attention`: additive, general, dot, scaled_dot, cosine or location."""
+    beside: str | None = None
+    """Head start whose frozen features, pooled as for its probe, the head also reads; null: none."""
+    pair_order: Literal["given", "both"] = "given"
+    """Order of pairs of texts: given, or both (the features of both orders are added)."""
+    label_smoothing: Fraction = 0.1
+    """Probability that label smoothing spreads over all classes."""
+    language_model_weight: NonNegative = 0.0
+    """Weight of the causal language model's loss beside the classifier's; 0.5 in GPT's paper."""
+    evaluations_per_epoch: Count = 1
+    """Evaluations on the validation documents in each epoch."""
+    patience: Count | None = None
+    """Evaluations without a lower loss before training stops and keeps its best weights; null: never."""
+    restarts: Annotated[int, Field(ge=0, le=10)] = 2
+    """Restarts, at half the rates, of a training that ends no better than the class frequencies."""
 
     @property
     def layer_choice(self) -> LayerChoice:

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from pipeline.project import presets
 from pipeline.project.checks import check
+from pipeline.project.params import with_defaults
 from pipeline.project.project import Project
 from pipeline.settings.loader import flatten, read_yaml
 from tests.fuzz.damage import damaged, refused
@@ -139,12 +140,13 @@ def check_overlay(content: bytes, folder: Path) -> bool:
     file, overlay = folder / "params.yaml", folder / "mine.yaml"
     file.write_bytes(_TEXT)
     overlay.write_bytes(content)
-    before = dict(flatten(read_yaml(file)))
+    before = dict(flatten(with_defaults(read_yaml(file))))
     no, changes = refused(lambda: presets.use(str(overlay), file, write=True), overlay.name, file.name)
     if no:
         assert file.read_bytes() == _TEXT, "refused, but changed"
         return True
-    after = dict(flatten(read_yaml(file)))
+    after = dict(flatten(with_defaults(read_yaml(file))))
+    after.pop("presets", None)
     expected = before | {key: new for key, _, new in changes if new != "(none)"}
     assert after == {key: value for key, value in expected.items() if key in after}
     Project.load(file)
