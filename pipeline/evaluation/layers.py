@@ -89,8 +89,8 @@ def compare_layers(
         spread = float(np.sqrt(error * (1 - error) / len(judged.labels)))
         nats = log_loss(judged.labels, probs)
         return LayerProbe(
-            name=name, layers=list(layers), combine=combine, error=error, standard_error=spread, log_loss=nats,
-            weights=weights,
+            name=name, layers=list(layers), combine=combine, error=error, standard_error=spread,
+            log_loss=nats, weights=weights,
         )  # fmt: skip
 
     every = range(len(widths))
