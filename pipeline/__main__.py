@@ -814,8 +814,8 @@ def drift(
 ) -> None:
     """Say whether the documents that a classifier sees are still of the kind that it was trained on."""
     from pipeline.execution.drift import drift as compare
+    from pipeline.report.drift import moved
     from pipeline.report.section import table
-    from pipeline.report.tables import moved
     from pipeline.report.terminal import show
 
     found = compare(summary, model, out, level)

@@ -31,7 +31,9 @@ from pipeline.figures.label_curve import (
 )
 from pipeline.figures.trainings import ClassifierFigures, FeatureFigures, LanguageModelFigures, Measure
 from pipeline.objectives.causal import Causal
+from pipeline.report.decision import decide
 from pipeline.report.figures import Figures, HeadStart, Labelled
+from pipeline.report.verdict import without_labels, worded
 from pipeline.settings.arm import TFIDF, Arm, Use
 
 COST = Spent(seconds=60.0, core_seconds=50.0, gpu_seconds=0.0)
@@ -213,6 +215,11 @@ def leaks(num_leaked: int = 0, **changes: Any) -> LeakFigures:
         "share": num_leaked / 50, "sources": {}, "examples": [],
     }  # fmt: skip
     return LeakFigures(**values | changes)
+
+
+def verdict(figures: Figures) -> list[str]:
+    """The verdict in sentences, as the report has it."""
+    return worded(decide(figures)) if figures.has_labels else without_labels(figures)
 
 
 def with_training(figures: Figures, stage: str, name: str, **changes: Any) -> Figures:

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.figures.corpora import TextSize, TokenizerFigures
 from pipeline.figures.report import ReportFigures
-from pipeline.figures.sweeps import NoTrials, SearchFigures
+from pipeline.figures.sweeps import BestTrial, NoTrials, SearchFigures
 from pipeline.terminal import progress
 from pipeline.terminal.results import result_line
 from tests.figures import (
@@ -122,7 +122,10 @@ def test_trials_are_counted_in_lines(monkeypatch, capsys):
                   skipped={"empty_text": 67, "no_label": 0}),
          "train 1,200 documents; rows left out: 67 empty text"),
         (NoTrials(key=""), "switched off"),
-        (SearchFigures.model_construct(num_trials=12), "12 trials"),
+        (SearchFigures(key="", num_trials=12, headstart="ulmfit", stage="finetune_lm", labels=None,
+                       measure="loss", best=BestTrial(trial=0, value=0.1, settings={}), states={},
+                       importance={}, logarithmic=[], trials=[]),
+         "12 trials"),
         (TokenizerFigures(kind="words", vocab_size=8000, sha256=""), "8,000 pieces"),
         (ReportFigures(num_pictures=6), "a page and 6 pictures"),
     ],

@@ -44,8 +44,8 @@ from pipeline.figures.scaling import (
 from pipeline.figures.studies import Anatomy, Example, LayerAnatomy, LayerProbe, Point
 from pipeline.figures.sweeps import Ablation, AblationFigures, BestTrial, NoTrials, SearchFigures, SearchTrial
 from pipeline.figures.trainings import Coverage, Measure, Mix
-from pipeline.report import charts, findings, markdown, sentences, tables, trust
 from pipeline.report import figures as data
+from pipeline.report import markdown, opening
 from pipeline.report import page as html_page
 from pipeline.report.contents import compose
 from pipeline.report.decision import decide
@@ -54,14 +54,19 @@ from pipeline.report.headline import headline_figures
 from pipeline.report.model_card import model_card
 from pipeline.report.provenance import Provenance
 from pipeline.report.section import Link
+from pipeline.report.sections import classifier as classifier_section
+from pipeline.report.sections import label_curve as label_curve_section
+from pipeline.report.sections import language_models as language_models_section
+from pipeline.report.sections import leakage as leakage_section
+from pipeline.report.sections import prices as prices_section
 from pipeline.report.sections import runs
+from pipeline.report.sections import trust as trust_section
 from pipeline.report.sections.studies import alignments
 from pipeline.report.sections.studies.alignments import Alignment, Translation
 from pipeline.report.sections.studies.anatomy import AnatomyStudy
 from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulLabel, DoubtfulTrial
 from pipeline.report.sections.studies.exported_forms import Form, Int8Forms
 from pipeline.report.sections.studies.layers import Layers
-from pipeline.report.verdict import verdict
 from pipeline.settings.arm import TFIDF, Arm
 from tests.figures import (
     COST,
@@ -80,6 +85,7 @@ from tests.figures import (
     point,
     prepared,
     validation,
+    verdict,
     with_candidate,
     with_curve,
     with_evaluate,
@@ -305,7 +311,7 @@ def both_with_figures(figures: Figures) -> Figures:
 
 def test_a_head_start_without_bits_per_byte_is_shown_by_its_own_measure(figures):
     both = both_with_figures(figures)
-    charts = data.language_model_curves(both)
+    charts = language_models_section.curves(both)
     assert list(charts) == ["bits per byte", "loss of a pair"]
     values = [(row["stage"], row["text"], row["value"]) for row in charts["loss of a pair"]]
     one = [("validation", 4.5), ("training", 4.0), ("validation", 3.25)]
@@ -404,9 +410,9 @@ def test_documents_that_are_read_in_part_are_said(figures):
     def with_share(share: float) -> Figures:
         return with_training(figures, "finetune_classifier", "ulmfit", cut_share=share)
 
-    assert findings.cut_shares(with_share(0.341)) == {"ulmfit": 0.341}
-    assert findings.cut_shares(with_share(0.009)) == {}
-    (said,) = sentences.cuts(with_share(0.341))
+    assert classifier_section.cut_shares(with_share(0.341)) == {"ulmfit": 0.341}
+    assert classifier_section.cut_shares(with_share(0.009)) == {}
+    (said,) = classifier_section.cuts(with_share(0.341))
     assert "ulmfit 34%" in said
     assert said in page(with_share(0.341), Provenance())
     assert said in summary(with_share(0.341))
@@ -416,7 +422,7 @@ def test_documents_that_are_read_in_part_are_said(figures):
 def test_the_mix_of_layers_that_a_classifier_learned_is_said(figures):
     mix = Mix(weights=[0.25, 0.75], factor=1.5)
     mixed = with_training(figures, "finetune_classifier", "ulmfit", mix=mix)
-    (said,) = sentences.mixes(mixed)
+    (said,) = classifier_section.mixes(mixed)
     assert "0.25 and 0.75, times 1.50" in said
     assert said in page(mixed, Provenance())
     assert said in summary(mixed)
@@ -427,7 +433,7 @@ def test_the_price_of_a_probe_includes_reading_the_document(figures):
     figures = with_training(figures, "read_features", "ulmfit", milliseconds_per_document=2.0)
     for name, taken in {"ulmfit/probe": 0.25, "blend": 1.5, "tfidf": 0.125}.items():
         figures = with_candidate(figures, name, milliseconds_per_document=taken)
-    rows = tables.classifiers(figures)
+    rows = classifier_section.classifiers(figures)
     said = {row[""]: row["ms a document"] for row in rows}
     assert said["ulmfit (frozen features)"] == "2.25"
     assert said["blend of them"] == "3.50"  # the probe is one of its parts
@@ -436,7 +442,7 @@ def test_the_price_of_a_probe_includes_reading_the_document(figures):
 
 
 def test_a_classifier_that_reads_other_features_costs_what_both_head_starts_do(figures):
-    before = tables.classifiers(figures)
+    before = classifier_section.classifiers(figures)
     found = with_training(both_with_figures(figures), "finetune_classifier", "ulmfit", beside="vectors")
     minute = Spent(seconds=60.0, core_seconds=60.0, gpu_seconds=0.0)
     for stage in data.FROZEN:
@@ -444,17 +450,18 @@ def test_a_classifier_that_reads_other_features_costs_what_both_head_starts_do(f
     found = with_training(found, "read_features", "vectors", milliseconds_per_document=2.0)
     found = with_curve(found, beside={ULMFIT: ["vectors"]})
     (was,), (now,) = (
-        [row for row in rows if row[""] == "ulmfit (ships)"] for rows in (before, tables.classifiers(found))
+        [row for row in rows if row[""] == "ulmfit (ships)"]
+        for rows in (before, classifier_section.classifiers(found))
     )
     assert float(now["ms a document"]) == float(was["ms a document"]) + 2
     assert float(now["core minutes"]) == pytest.approx(float(was["core minutes"]) + 3, abs=0.11)
     prices = [
-        {row.labels: row.core_minutes for row in data.prices(each) if row.arm == ULMFIT}
+        {row.labels: row.core_minutes for row in prices_section.prices(each) if row.arm == ULMFIT}
         for each in (figures, found)
     ]
     assert prices[0]
     assert prices[1] == pytest.approx({labels: minutes + 3 for labels, minutes in prices[0].items()})
-    (said,) = sentences.features_beside(found, ["ulmfit"])
+    (said,) = classifier_section.features_beside(found, ["ulmfit"])
     assert "vectors" in said
     assert said in page(found, Provenance())
     assert said in summary(found)
@@ -488,7 +495,7 @@ def test_the_verdict_opens_the_summary_and_the_page_before_any_figure(figures):
 
 
 def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
-    first, chosen, leaks, last = sentences.key_figures(figures)
+    first, chosen, leaks, last = opening.key_figures(figures)
     for part in ("10.0% of 50", "(8.0% to 12.0%)", "10.0 points (2.0 to 18.0) better", "20.0%"):
         assert part in first
     assert "11.0%, on 40 validation documents" in chosen
@@ -499,18 +506,18 @@ def test_the_key_figures_say_how_good_against_what_and_at_what_cost(figures):
 
 
 def test_why_it_ships_and_how_sure_that_is(figures):
-    assert findings.choice(figures) == findings.Choice(ULMFIT, False, 0.11, True, {})
+    assert opening.choice(figures) == opening.Choice(ULMFIT, False, 0.11, True, {})
     close = with_candidate(figures, "ulmfit/probe", validation=validation(0.16, difference(0.05, 0.05)))
-    assert findings.choice(close).close == {PROBE: 0.16}
+    assert opening.choice(close).close == {PROBE: 0.16}
     close = with_candidate(close, "tfidf", validation=validation(0.21, difference(0.04, 0.05)))
-    assert findings.choice(close).close == {TFIDF: 0.21, PROBE: 0.16}
+    assert opening.choice(close).close == {TFIDF: 0.21, PROBE: 0.16}
     lower = with_candidate(close, "tfidf", validation=validation(0.105, difference(0.04, 0.05)))
-    assert not findings.choice(lower).is_lowest
-    assert findings.choice(with_evaluate(lower, forced=True)).forced
-    said = sentences.key_figures(lower)[1]
+    assert not opening.choice(lower).is_lowest
+    assert opening.choice(with_evaluate(lower, forced=True)).forced
+    said = opening.key_figures(lower)[1]
     assert "an error of 11.0%" in said
     assert "TF-IDF + logistic regression (10.5%), ulmfit (frozen features) (16.0%)" in said
-    assert "evaluate.ship" in sentences.key_figures(with_evaluate(lower, forced=True))[1]
+    assert "evaluate.ship" in opening.key_figures(with_evaluate(lower, forced=True))[1]
 
 
 def test_a_probe_of_an_ensemble_costs_what_all_its_members_do(figures):
@@ -522,7 +529,7 @@ def test_a_probe_of_an_ensemble_costs_what_all_its_members_do(figures):
         0.1, {"both/probe": 1.0}, milliseconds=0.5, cost=cost, head_starts=["ulmfit", "vectors"]
     )
     both = with_evaluate(both, candidates=both.evaluate.candidates | {arm("both/probe"): probe})
-    row = next(row for row in tables.classifiers(both) if row[""] == "both (frozen features)")
+    row = next(row for row in classifier_section.classifiers(both) if row[""] == "both (frozen features)")
     assert row["ms a document"] == "2.75"
     spent = 60 + sum(
         both.trained[name].costs[stage].core_seconds for stage in data.FROZEN for name in both.trained
@@ -565,7 +572,7 @@ def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
         "vectors": Rival(error=0.13, above=difference(0.03, 0.02)),
         "ulmfit": Rival(error=0.099, above=Difference(value=-0.001, low=-0.01, high=0.01)),
     }
-    clear, unclear = sentences.key_figures(with_evaluate(figures, blend_without=without))[2:4]
+    clear, unclear = opening.key_figures(with_evaluate(figures, blend_without=without))[2:4]
     assert "vectors the blend gets 13.0% wrong, 3.0 points more (1.0 to 5.0)." in clear
     assert "ulmfit the blend gets 9.9% wrong, 0.1 points fewer (-1.0 to 1.0)" in unclear
     assert "no clear difference" in unclear
@@ -618,15 +625,15 @@ def test_each_class_is_counted_and_one_that_is_never_predicted_is_named(figures)
     """EVIL is answered once of its two, b once of its one; c never."""
     confusion = [*figures.confusion, Prediction(actual="c", predicted="b")]
     figures = dataclasses.replace(figures, confusion=confusion)
-    rows = {row["class"]: row for row in tables.classes(figures)}
+    rows = {row["class"]: row for row in classifier_section.classes(figures)}
     assert rows["b"] == {
         "class": "b", "documents": "1", "predicted": "3", "precision": "33.3%", "recall": "100.0%",
         "F1": "0.500",
     }  # fmt: skip
     assert rows["c"]["precision"] == ""
     assert rows["c"]["F1"] == "0.000"
-    assert findings.never_predicted(figures) == ["c"]
-    assert sentences.never_predicted(figures)[0].endswith(": c.")
+    assert classifier_section.never_predicted(figures) == ["c"]
+    assert classifier_section.never_predicted_said(figures)[0].endswith(": c.")
 
 
 def test_points_that_went_wrong_and_numbers_left_out_are_said(figures):
@@ -635,14 +642,16 @@ def test_points_that_went_wrong_and_numbers_left_out_are_said(figures):
         worse_than_fewer={SCRATCH: {1000: 100}},
         left_out={2: "there are 3 classes", 400: "there are 161", 1600: "there are 161"},
     )
-    classes, labels, wrong = sentences.label_curve(figures)
+    classes, labels, wrong = label_curve_section.remarks(figures)
     assert "2 labels, as there are 3 classes" in classes
     assert "400 and 1,600 labels, as there are 161" in labels
     assert "ulmfit (from scratch) is clearly worse with 1,000 labels than with 100" in wrong
     said = summary(figures)
     assert "| ulmfit (from scratch) | 50.0% (49.0% to 51.0%) | 30.0% (29.0% to 31.0%), went wrong |" in said
     # It was ahead with 1,000 labels by that point alone.
-    assert findings.standings(figures) == [findings.Standing(ULMFIT, SCRATCH, (), (100,), ())]
+    assert label_curve_section.standings(figures) == [
+        label_curve_section.Standing(ULMFIT, SCRATCH, (), (100,), ())
+    ]
     drawn = page(figures, Provenance())
     assert drawn.count('"shape": "cross"') == 1
 
@@ -650,7 +659,7 @@ def test_points_that_went_wrong_and_numbers_left_out_are_said(figures):
 def test_arms_at_one_number_of_labels_are_drawn_below_one_another(figures):
     curve = {arm: {100: each[100]} for arm, each in figures.curve.curve.items()}
     figures = with_curve(figures, labels=[100], curve=curve)
-    chart = charts.label_curve(data.label_curve(figures), 0.95).to_dict()
+    chart = label_curve_section.drawn(label_curve_section.point_rows(figures), 0.95).to_dict()
     assert {layer["encoding"]["y"]["field"] for layer in chart["layer"]} == {"arm"}
 
 
@@ -666,15 +675,15 @@ def test_arms_that_train_nothing_stand_beside_those_that_do(figures):
     without, figures = figures, with_curve(
         figures, cost=figures.curve.cost | {asked: COST}, in_context=found
     )  # fmt: skip
-    rows = [*data.label_curve(figures), *data.in_context(figures)]
-    chart = charts.label_curve(rows, 0.95).to_dict()
+    rows = [*label_curve_section.point_rows(figures), *label_curve_section.asked_rows(figures)]
+    chart = label_curve_section.drawn(rows, 0.95).to_dict()
     scales = {layer["encoding"]["x"]["scale"]["type"] for layer in chart["layer"]}
     assert scales == {"symlog"}  # as a logarithm has no place for 0
-    first, left_out = sentences.in_context(figures)
+    first, left_out = label_curve_section.asked(figures)
     assert "gets 50.0% wrong" in first
     assert f"{name} was not shown 64 examples: it reads 128 tokens at once" in left_out
     wanted = "labels that ulmfit needs"
-    error, *labels = tables.in_context(figures)
+    error, *labels = label_curve_section.asked_beside_trained(figures)
     assert error[""] == "error (interval)"
     assert [*error][1:] == [f"{name}, 0 examples", f"{name}, 16 examples"]
     assert labels == [{"": wanted, f"{name}, 0 examples": "at most 100", f"{name}, 16 examples": ""}]
@@ -683,9 +692,9 @@ def test_arms_that_train_nothing_stand_beside_those_that_do(figures):
         assert "45.0% (44.0%" in said
     curve = {asked: {0: point(0.495), 16: point(0.495)}}
     useless = with_curve(figures, in_context=found.model_copy(update={"curve": curve}))
-    assert "None of them is clearly better than that." in sentences.in_context(useless)
-    assert sentences.in_context(without) == tables.in_context(without) == []
-    chart = charts.label_curve(data.label_curve(without), 0.95).to_dict()
+    assert "None of them is clearly better than that." in label_curve_section.asked(useless)
+    assert label_curve_section.asked(without) == label_curve_section.asked_beside_trained(without) == []
+    chart = label_curve_section.drawn(label_curve_section.point_rows(without), 0.95).to_dict()
     assert {layer["encoding"]["x"]["scale"]["type"] for layer in chart["layer"]} == {"log"}
 
 
@@ -693,7 +702,7 @@ def test_what_to_know_of_the_data_stands_below_the_verdict(figures):
     remarks, skipped = ["classes with fewer than 10 documents: 'b' (3)"], {"null_text": 2, "duplicate": 0}
     target = prepared(splits=SIZES, num_classes=2, remarks=remarks, skipped=skipped)
     figures = dataclasses.replace(figures, prepared={**figures.prepared, "target": target})
-    (said,) = sentences.remarks(figures)
+    (said,) = opening.remarks(figures)
     assert said.endswith("classes with fewer than 10 documents: 'b' (3); rows left out: 2 (null text).")
     assert summary(figures).index("About the data") < summary(figures).index("## How many labels")
     assert page(figures, Provenance()).index("About the data") < page(figures, Provenance()).index("<main>")
@@ -701,7 +710,9 @@ def test_what_to_know_of_the_data_stands_below_the_verdict(figures):
 
 def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheapest(figures):
     """The core minutes: 50 + 50 seconds of two language models, and a training."""
-    rows = {(row.name, row.labels): (row.core_minutes, row.is_cheapest) for row in data.prices(figures)}
+    rows = {
+        (row.name, row.labels): (row.core_minutes, row.is_cheapest) for row in prices_section.prices(figures)
+    }
     assert rows == {
         ("ulmfit", 100): (pytest.approx(106 / 60), True),
         ("ulmfit", 1000): (pytest.approx(120 / 60), True),
@@ -715,7 +726,7 @@ def test_the_price_of_an_error_holds_what_an_arm_starts_from_and_marks_the_cheap
 
 
 def test_tf_idf_that_ships_is_compared_with_no_other(figures):
-    first = sentences.key_figures(with_evaluate(figures, shipped=TFIDF))[0]
+    first = opening.key_figures(with_evaluate(figures, shipped=TFIDF))[0]
     assert "TF-IDF + logistic regression, gets 10.0% of" in first
     assert "points" not in first
 
@@ -730,14 +741,14 @@ def with_tfidf(figures: Figures, above: Difference) -> Figures:
 
 def test_a_difference_whose_interval_holds_zero_is_called_unclear(figures):
     found = with_tfidf(figures, Difference(value=-0.01, low=-0.04, high=0.02))
-    first = sentences.key_figures(found)[0]
+    first = opening.key_figures(found)[0]
     assert "1.0 points (-2.0 to 4.0) worse" in first
     assert "no clear difference" in first
 
 
 def test_no_difference_at_all_is_neither_better_nor_worse(figures):
     found = with_tfidf(figures, Difference(value=0.0, low=-0.02, high=0.03))
-    first = sentences.key_figures(found)[0]
+    first = opening.key_figures(found)[0]
     assert "as many wrong" in first
     assert "(by -2.0 to 3.0 points: no clear difference)" in first
     assert "better" not in first
@@ -746,23 +757,23 @@ def test_no_difference_at_all_is_neither_better_nor_worse(figures):
 def test_arms_that_are_behind_everywhere_share_a_sentence(figures):
     ahead = {100: above(0.1), 1000: above(0.2)}
     figures = with_curve(figures, above={ULMFIT: {SCRATCH: ahead, TFIDF: ahead}})
-    first, second = findings.standings(figures)
-    assert first == findings.Standing(ULMFIT, SCRATCH, (100, 1000), (), ())
-    assert second == findings.Standing(ULMFIT, TFIDF, (100, 1000), (), ())
+    first, second = label_curve_section.standings(figures)
+    assert first == label_curve_section.Standing(ULMFIT, SCRATCH, (100, 1000), (), ())
+    assert second == label_curve_section.Standing(ULMFIT, TFIDF, (100, 1000), (), ())
     assert first.is_behind_everywhere
     assert first.crossing is None
-    (said,) = sentences.comparisons(figures)
+    (said,) = label_curve_section.comparisons(figures)
     assert "ulmfit (from scratch) and TF-IDF + logistic regression with 100 and 1,000 labels" in said
 
 
 def test_the_arms_are_compared_in_pairs_and_their_crossing_is_found(figures):
-    (found,) = findings.standings(figures)
-    assert found == findings.Standing(ULMFIT, SCRATCH, behind=(1000,), ahead=(100,), unclear=())
+    (found,) = label_curve_section.standings(figures)
+    assert found == label_curve_section.Standing(ULMFIT, SCRATCH, behind=(1000,), ahead=(100,), unclear=())
     assert found.crossing == (100, 1000)
-    (said,) = sentences.comparisons(figures)
+    (said,) = label_curve_section.comparisons(figures)
     assert said.endswith("they cross between 100 and 1,000.")
     both = {100: above(-0.02), 300: above(0.005), 1000: above(0.2)}
-    (between,) = findings.standings(with_curve(figures, above={ULMFIT: {SCRATCH: both}}))
+    (between,) = label_curve_section.standings(with_curve(figures, above={ULMFIT: {SCRATCH: both}}))
     assert between.unclear == (300,)
     assert between.crossing == (100, 1000)
     text = summary(figures)
@@ -908,7 +919,7 @@ def test_without_labels_needed_there_is_no_such_table(figures):
 
 
 def test_trainings_that_began_anew_or_never_took_off_are_counted_below_the_label_curve(figures):
-    assert sentences.restarts(figures) == []
+    assert label_curve_section.restarts(figures) == []
     curve = figures.curve.curve
     three = curve[ULMFIT] | {100: point(0.3, num_seeds=3)}
     figures = with_curve(
@@ -917,7 +928,7 @@ def test_trainings_that_began_anew_or_never_took_off_are_counted_below_the_label
         began_anew={ULMFIT: {100: 2, 1000: 1}, SCRATCH: {1000: 1}},
         never_took_off={SCRATCH: {1000: 1}},
     )
-    began, never = sentences.restarts(figures)
+    began, never = label_curve_section.restarts(figures)
     assert began.endswith(
         "ulmfit with 100 labels (2 of 3) and 1,000 labels (1 of 1); ulmfit (from scratch) with 1,000 labels "
         "(1 of 1)."
@@ -927,15 +938,17 @@ def test_trainings_that_began_anew_or_never_took_off_are_counted_below_the_label
         assert began in text
         assert never in text
     two = with_curve(figures, head_starts=figures.curve.head_starts | {ULMFIT: ["one", "two"]})
-    assert "100 labels (2 of 6)" in sentences.restarts(two)[0]  # an ensemble trains each of its members
+    assert (
+        "100 labels (2 of 6)" in label_curve_section.restarts(two)[0]
+    )  # an ensemble trains each of its members
 
 
 def test_classifiers_that_began_anew_or_never_took_off_are_named_below_their_table(figures):
     both = both_with_figures(figures)
-    assert sentences.classifier_restarts(both) == []
+    assert classifier_section.classifier_restarts(both) == []
     both = with_training(both, "finetune_classifier", "ulmfit", restarts=2, took_off=False)
     both = with_training(both, "finetune_classifier", "vectors", restarts=1)
-    said = began, never = sentences.classifier_restarts(both)
+    said = began, never = classifier_section.classifier_restarts(both)
     assert began.endswith(": ulmfit (2 times) and vectors (once).")
     assert never.endswith("to the end: ulmfit.")
     for text in (summary(both), page(both, Provenance())):
@@ -943,7 +956,7 @@ def test_classifiers_that_began_anew_or_never_took_off_are_named_below_their_tab
 
 
 def test_training_loss_is_drawn_in_the_unit_of_the_evaluations(figures):
-    (charts,) = data.language_model_curves(figures).items()
+    (charts,) = language_models_section.curves(figures).items()
     assert charts[0] == "bits per byte"
     rows = [row for row in charts[1] if row["text"] == "training"]
     assert rows[0]["value"] == pytest.approx(5 / 0.693147 / 4, rel=1e-5)
@@ -952,8 +965,8 @@ def test_training_loss_is_drawn_in_the_unit_of_the_evaluations(figures):
 def test_markdown_holds_the_figures_and_the_holes(figures):
     text = summary(figures)
     assert "| ulmfit | 30.0% (29.0% to 31.0%) | 10.0% (9.0% to 11.0%) |" in text
-    assert "12.0%" in sentences.leakage(figures)
-    assert sentences.leakage(figures) in text
+    assert "12.0%" in leakage_section.said(figures)
+    assert leakage_section.said(figures) in text
     assert "out of memory" in text
     assert "| TF-IDF + logistic regression | failed | failed |" in text
     assert "general: 3 (duplicate)" in text
@@ -1150,13 +1163,13 @@ def test_the_page_says_when_to_trust_what_ships(figures):
 
 
 def test_a_threshold_that_does_not_hold_on_test_documents_is_told(figures):
-    assert findings.failed_thresholds(figures) == []
+    assert trust_section.failed_thresholds(figures) == []
     unknown, threshold = TRUST.selective
     failing = threshold.model_copy(update={"error": estimate(0.09, 0.03)})
     changed = TRUST.model_copy(update={"selective": [unknown, failing]})
     found = with_evaluate(figures, temperature=1.0, trust=changed)
-    assert findings.failed_thresholds(found) == [0.05]
-    said = " ".join(trust.sentences(found))
+    assert trust_section.failed_thresholds(found) == [0.05]
+    said = " ".join(trust_section.said(found))
     assert "5.0% did not hold: 9.0%" in said
     assert "shipped as they are" in said
 
@@ -1182,14 +1195,16 @@ def with_chosen_labels(figures: Figures, saved: float) -> Figures:
 
 
 def test_what_choosing_labels_saves_is_told_and_so_if_it_saves_nothing(figures):
-    assert findings.chosen_labels(figures) == []
+    assert label_curve_section.chosen_labels(figures) == []
     saving, nothing = with_chosen_labels(figures, 0.05), with_chosen_labels(figures, 0.005)
     worth = {1000: needed("more than 1000", 900, "more than 1000")}
-    assert findings.chosen_labels(saving) == [findings.ChosenLabels(PROBE, (1000,), worth)]
-    (said,) = sentences.chosen(saving)
+    assert label_curve_section.chosen_labels(saving) == [
+        label_curve_section.ChosenLabels(PROBE, (1000,), worth)
+    ]
+    (said,) = label_curve_section.chosen(saving)
     assert "1,000 chosen labels are worth more than 1,000 (900 to more than 1,000) drawn at random" in said
-    assert findings.chosen_labels(nothing) == [findings.ChosenLabels(PROBE, (), {})]
-    (said,) = sentences.chosen(nothing)
+    assert label_curve_section.chosen_labels(nothing) == [label_curve_section.ChosenLabels(PROBE, (), {})]
+    (said,) = label_curve_section.chosen(nothing)
     html = page(nothing, Provenance())
     assert "ulmfit (frozen features, labels chosen)" in html
     assert said in html

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pipeline.figures.classifiers import Baselines, Rival
-from pipeline.report.decision import Advice, AtCount, Outcome, Worth, at_fewest_labels, decide
+from pipeline.report.decision import Advice, AtCount, Outcome, Worth, decide
 from pipeline.report.figures import Figures, Labelled
-from pipeline.report.verdict import at_a_glance, verdict
+from pipeline.report.verdict import at_a_glance
 from pipeline.settings.arm import TFIDF as TFIDF_ARM
 from pipeline.settings.arm import Arm
 from tests.figures import (
@@ -27,6 +27,7 @@ from tests.figures import (
     needed,
     point,
     validation,
+    verdict,
     with_candidate,
     with_curve,
     with_evaluate,
@@ -361,7 +362,7 @@ def test_a_table_has_the_best_with_and_without_at_both_ends():
         parts={"blend": {"ulmfit": 0.5, "tfidf": 0.5}},
     )  # fmt: skip
     figures = with_core_seconds(figures, "ulmfit", 60.0, 30.0)
-    few, every = at_a_glance(figures)
+    few, every = at_a_glance(decide(figures))
     assert few == {
         "labels": "100", "with a head start": "ulmfit: 40.0%", "without": "TF-IDF: 50.0%",
         "fewer wrong": "10.0 points (8.0 to 12.0)", "labels without, for the same": "",
@@ -372,9 +373,7 @@ def test_a_table_has_the_best_with_and_without_at_both_ends():
         "fewer wrong": "10.0 points (8.0 to 12.0)", "labels without, for the same": "",
         "core minutes of head starts": "1.5",
     }  # fmt: skip
-    alone = made(rows(ulmfit=BETTER), {"ulmfit": 0.1})
-    assert at_fewest_labels(alone) is None
-    assert at_a_glance(alone) == []
+    assert decide(made(rows(ulmfit=BETTER), {"ulmfit": 0.1})).at_a_glance == ()
 
 
 @pytest.mark.parametrize("ulmfit", [BETTER, ALIKE, WORSE, (), (0.1,)])

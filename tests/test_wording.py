@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipeline.figures.classifiers import Baselines, Rival
 from pipeline.figures.estimates import Difference, Estimate
-from pipeline.report import sentences
+from pipeline.report import opening
 from pipeline.report.decision import (
     Advice,
     AllLabels,
@@ -31,6 +31,7 @@ FIRST = Verdict(
         labels=100, ours=Best(ULMFIT, 0.4), theirs=Best(TFIDF, 0.5), above=difference(0.1),
         needed=needed(1139.4, 773.0, 1500.0), core_minutes=2.5,
     ),
+    at_a_glance=(),
     all_arms_failed=False,
     some_points_failed=False,
     rivals_tried=True,
@@ -42,6 +43,7 @@ OTHER = Verdict(
     worth={"vectors": Worth.ALWAYS, "ulmfit": Worth.NEVER},
     shipping=Shipping(Best(ULMFIT, 0.7, (ULMFIT,)), Advice.USE_NONE),
     fewest=None,
+    at_a_glance=(),
     all_arms_failed=True,
     some_points_failed=True,
     rivals_tried=False,
@@ -81,7 +83,7 @@ def test_the_error_of_what_ships_beside_that_of_tf_idf():
     worse = Rival(error=0.2, above=Difference(value=-0.01, low=-0.04, high=0.02))
     majority = figures.evaluate.baselines.majority_class
     found = with_evaluate(figures, baselines=Baselines(majority_class=majority, tfidf=worse))
-    assert sentences.key_figures(found)[0] == (
+    assert opening.key_figures(found)[0] == (
         "The classifier that ships, ulmfit, gets 10.0% of 500 held-out documents wrong (8.0% to 12.0%). That "
         "is 1.0 points (-2.0 to 4.0) worse than TF-IDF with logistic regression on the same labels and "
         "documents, which gets 20.0% wrong: no clear difference."

@@ -20,6 +20,7 @@ from models.mixing import ScalarMix
 from pipeline.evaluation.metrics import log_loss
 from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
 from pipeline.evaluation.settings import Pooling, Probe
+from pipeline.figures.studies import LayerProbe
 
 _LAST = 4  # layers, as in BERT's table
 _MIX_ITERATIONS, _MIX_STRENGTH = 100, 10.0  # the latter as scikit-learn's C
@@ -31,22 +32,6 @@ class Documents:
 
     tokens: Sequence[np.ndarray]
     labels: np.ndarray
-
-
-@dataclass(frozen=True)
-class LayerFigures:
-    """A probe on some layers, as `probe.layers` and `probe.combine` name them.
-
-    `mix`, a learned mean of all layers, is no setting of a probe but of `finetune_classifier.combine`.
-    """
-
-    name: str
-    layers: list[int]
-    combine: str
-    error: float  # fraction of the judged documents
-    standard_error: float  # of that fraction, by the number of judged documents
-    log_loss: float  # nats a document
-    weights: list[float] | None = None  # of the layers in a learned mean
 
 
 def ways_of(widths: Sequence[int]) -> list[tuple[str, Probe]]:
@@ -83,7 +68,7 @@ def compare_layers(
     num_classes: int,
     seed: int,
     device: torch.device,
-) -> list[LayerFigures]:
+) -> list[LayerProbe]:
     """Fit a probe on each way to read the layers, and return its error on the judged documents.
 
     Each document is read once. Pooled layers are put together afterwards, which is the same for every pooling
@@ -97,13 +82,16 @@ def compare_layers(
         for part in (training, judged)
     ]
 
-    def judge(name: str, layers: Sequence[int], combine: str, weights: list[float] | None) -> LayerFigures:
+    def judge(name: str, layers: Sequence[int], combine: str, weights: list[float] | None) -> LayerProbe:
         train, test = (_put_together([parts[k] for k in layers], combine, weights) for parts in by_layer)
         probs = fit_probe([train], training.labels, num_classes, seed).probabilities([test])
         error = float((probs.argmax(1) != judged.labels).mean())
         spread = float(np.sqrt(error * (1 - error) / len(judged.labels)))
         nats = log_loss(judged.labels, probs)
-        return LayerFigures(name, list(layers), combine, error, spread, nats, weights)
+        return LayerProbe(
+            name=name, layers=list(layers), combine=combine, error=error, standard_error=spread,
+            log_loss=nats, weights=weights,
+        )  # fmt: skip
 
     every = range(len(widths))
     found = [

@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.artifacts.reference import Reference, read_reference
 from pipeline.evaluation.drift import LABELS, Moved, Sample, compare
 from pipeline.inference.summary import MEASURES, Summary, classifier_of, read_summary
-from pipeline.report import charts
+from pipeline.report import drift as shown
 
 REFERENCE = "validation documents"
 _ENDINGS = (".svg", ".png", ".html")
@@ -87,7 +87,7 @@ def _draw(
         for name, found in moved.items()
         for each in found
     ]
-    chart = charts.drift(rows, _label_shares(all_samples), differences, REFERENCE)
+    chart = shown.drift(rows, _label_shares(all_samples), differences, REFERENCE)
     try:
         picture.parent.mkdir(parents=True, exist_ok=True)
         chart.save(str(picture), **({"inline": True} if picture.suffix == ".html" else {}))

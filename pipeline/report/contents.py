@@ -1,13 +1,13 @@
-"""The contents of the report: what stands at its top, and its sections in order."""
+"""The contents of the report: its opening, and its sections in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.report import section, sentences
 from pipeline.report.figures import Figures
+from pipeline.report.opening import opening
 from pipeline.report.provenance import Provenance
-from pipeline.report.section import Opening, Report, Section
+from pipeline.report.section import Report, Section
 from pipeline.report.sections import (
     ablations,
     attention,
@@ -27,7 +27,6 @@ from pipeline.report.sections import (
     trust,
     vocabulary,
 )
-from pipeline.report.verdict import at_a_glance, verdict
 
 Composer = Callable[[Figures], Section | None]
 
@@ -56,15 +55,4 @@ OF_ALL: tuple[Composer, ...] = (
 def compose(figures: Figures, provenance: Provenance) -> Report:
     composers = (*OF_LABELS, *OF_ALL) if figures.has_labels else OF_ALL
     composed = [*(composer(figures) for composer in composers), runs.section(provenance)]
-    return Report(_opening(figures), tuple(each for each in composed if each is not None and each.blocks))
-
-
-def _opening(figures: Figures) -> Opening:
-    answer, *following = verdict(figures)
-    return Opening(
-        answer=answer,
-        following=tuple(following),
-        at_a_glance=section.table(at_a_glance(figures) if figures.has_labels else []),
-        remarks=tuple(sentences.remarks(figures)),
-        key_figures=tuple(sentences.key_figures(figures)),
-    )
+    return Report(opening(figures), tuple(each for each in composed if each is not None and each.blocks))

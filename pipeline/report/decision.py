@@ -90,9 +90,9 @@ class Shipping:
 
 @dataclass(frozen=True)
 class AtCount:
-    """The best with and without a head start at a number of labels."""
+    """The best with and without a head start at a number of labels; None: with all."""
 
-    labels: int
+    labels: int | None
     ours: Best
     theirs: Best | None
     above: Difference | None  # their error minus ours
@@ -142,6 +142,7 @@ class Verdict:
     worth: Mapping[str, Worth]  # by head start
     shipping: Shipping
     fewest: AtCount | None  # the fewest labels at which an arm with a head start has a figure
+    at_a_glance: tuple[AtCount, ...]  # with the fewest labels at which both have a figure, and with all
     all_arms_failed: bool  # that begin with a head start
     some_points_failed: bool
     rivals_tried: bool  # on the label curve
@@ -160,10 +161,12 @@ def decide(figures: Figures) -> Verdict:
     worth = {name: _worth_of(figures, name) for name in figures.head_starts}
     worth |= dict.fromkeys(_pay_off_together(figures, worth), Worth.TOGETHER)
     worth |= _parts_beside(figures, worth)
+    at_counts = list(_at_counts(figures))
     return Verdict(
         worth=worth,
         shipping=_shipping(figures, worth),
-        fewest=next(iter(_at_counts(figures)), None),
+        fewest=next(iter(at_counts), None),
+        at_a_glance=(*[each for each in at_counts if each.theirs is not None][:1], *_beside_tfidf(figures)),
         all_arms_failed=bool(_arms(figures)) and not _best_arms(figures, _arms(figures)),
         some_points_failed=bool(figures.curve.failed),
         rivals_tried=bool(_rivals(figures)),
@@ -171,11 +174,6 @@ def decide(figures: Figures) -> Verdict:
         caveats=_caveats(figures),
         price=price(figures),
     )
-
-
-def at_fewest_labels(figures: Figures) -> AtCount | None:
-    """The fewest labels at which both arms with a head start and without have a figure."""
-    return next((each for each in _at_counts(figures) if each.theirs is not None), None)
 
 
 def price(figures: Figures) -> Price:
@@ -369,7 +367,7 @@ def _candidate(figures: Figures, arm: Arm) -> Best:
 
 def _with_all_labels(figures: Figures) -> AllLabels:
     found = figures.evaluate
-    ours = best_with_head_start(figures) if found.shipped == TFIDF else found.shipped
+    ours = _best_with_head_start(figures) if found.shipped == TFIDF else found.shipped
     return AllLabels(
         ships=_candidate(figures, found.shipped),
         ours=None if ours is None else _candidate(figures, ours),
@@ -378,7 +376,23 @@ def _with_all_labels(figures: Figures) -> AllLabels:
     )
 
 
-def best_with_head_start(figures: Figures) -> Arm | None:
+def _beside_tfidf(figures: Figures) -> Iterable[AtCount]:
+    """With all labels: the best with a head start, and TF-IDF; nothing if either was not tried."""
+    found = figures.evaluate
+    arm = _best_with_head_start(figures) or found.shipped
+    if found.tfidf is None or arm == TFIDF or found.candidates[arm].tfidf_above is None:
+        return
+    yield AtCount(
+        labels=None,
+        ours=_candidate(figures, arm),
+        theirs=_candidate(figures, TFIDF),
+        above=found.candidates[arm].tfidf_above,
+        needed=None,
+        core_minutes=core_minutes(figures, found.candidates[arm].head_starts),
+    )
+
+
+def _best_with_head_start(figures: Figures) -> Arm | None:
     """The shipped candidate if it has a head start, else the best on validation documents that has."""
     found = figures.evaluate
     if found.ships.head_starts:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from pipeline.figures.classifiers import CandidateFigures, EvaluateFigures
 from pipeline.figures.corpora import EncodeFigures, LeakFigures, PrepareFigures
 from pipeline.figures.cost import Spent
 from pipeline.figures.files import F, checked, read_figures, read_if_run
-from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures, LabelsNeeded
+from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures
 from pipeline.figures.predictions import Attention, CalibrationBin, Mistake, Prediction, RiskPoint
 from pipeline.figures.scaling import ScalingFigures
 from pipeline.figures.studies import Study
@@ -40,10 +39,6 @@ _SAID_OF_USE = {
     Use.GENERAL_LM: "general language model only",
     Use.TARGET_LM_ALONE: "target language model only",
     Use.IN_CONTEXT: "asked, not trained",
-}
-_STAGES_BEHIND = {  # the stages of a head start before an arm's own training; none for those left out
-    Use.NETWORK: ("pretrain_lm", "finetune_lm"),
-    Use.GENERAL_LM: ("pretrain_lm",),
 }
 
 
@@ -269,74 +264,6 @@ class PointRow:
         return name_of(self.arm)
 
 
-def label_curve(figures: Figures) -> list[PointRow]:
-    """All points of the arms that are trained."""
-    curve = figures.curve
-    return [
-        PointRow(arm, count, curve.curve.get(arm, {}).get(count), curve.went_wrong(arm, count))
-        for arm in curve.arms
-        for count in curve.labels
-    ]
-
-
-def in_context(figures: Figures) -> list[PointRow]:
-    """All points of the arms that train nothing, by the number of labelled examples that they are shown."""
-    return [
-        PointRow(arm, count, point)
-        for arm, by_count in figures.curve.in_context.curve.items()
-        for count, point in by_count.items()
-    ]
-
-
-def labels_to_match(figures: Figures, arm: Arm, count: int) -> dict[Arm, LabelsNeeded]:
-    """How many labels each trained arm needs for the error of one that trains nothing, by trained arm."""
-    return {
-        trained: row[arm][count]
-        for trained, row in figures.curve.in_context.labels_needed.items()
-        if count in row.get(arm, {})
-    }
-
-
-@dataclass(frozen=True)
-class PriceRow:
-    """Error against price: core minutes of the head start and of the training."""
-
-    arm: Arm
-    labels: int
-    error: float
-    core_minutes: float
-    is_cheapest: bool = False  # on the frontier: no cheaper point has so low an error
-
-    @property
-    def name(self) -> str:
-        return name_of(self.arm)
-
-
-def prices(figures: Figures) -> list[PriceRow]:
-    """A row for each point of the label curve."""
-    curve = figures.curve
-    rows = [
-        PriceRow(arm, count, point.error.value, (before + curve.core_seconds[arm][count]) / 60)
-        for arm, by_count in curve.curve.items()
-        for before in [_core_seconds_before(figures, arm)]
-        for count, point in by_count.items()
-    ]
-    cheapest, lowest = set(), math.inf
-    for row in sorted(rows, key=lambda row: (row.core_minutes, row.error)):
-        if row.error < lowest:
-            cheapest.add((row.arm, row.labels))
-            lowest = row.error
-    return [replace(row, is_cheapest=(row.arm, row.labels) in cheapest) for row in rows]
-
-
-def _core_seconds_before(figures: Figures, arm: Arm) -> float:
-    """Core time of the language models and features that an arm starts from."""
-    needed = FROZEN if arm.use.is_frozen else _STAGES_BEHIND.get(arm.use, ())
-    trainings = with_teachers(figures, figures.curve.head_starts[arm], needed)
-    trainings += with_teachers(figures, figures.curve.beside.get(arm, []), FROZEN)
-    return spent_on(figures, dict.fromkeys(trainings)).core_seconds
-
-
 def with_teachers(figures: Figures, names: Iterable[str], needed: Iterable[str]) -> list[Training]:
     """These stages of these head starts, and those that they needed of others, each once.
 
@@ -381,64 +308,3 @@ def head_starts_of(figures: Figures, part: Arm) -> list[str]:
 def _read_beside(figures: Figures, part: Arm) -> list[str]:
     found = figures.classifiers.get(part.source or "")
     return [] if found is None or found.beside is None else [found.beside]
-
-
-def language_model_curves(figures: Figures) -> dict[str, list[Row]]:
-    """A measure's title -> its values by optimizer step, of the head starts that are judged by it.
-
-    Bits per byte are known of the training batches, too.
-    """
-    charts: dict[str, list[Row]] = {}
-    for name, trained in figures.trained.items():
-        corpora = zip(trained.language_models.items(), CORPORA, strict=True)
-        for (stage, training), corpus in corpora:
-            measure = training.main_measure
-            if measure is None:  # a text that its objective cannot be judged on
-                continue
-            rows = charts.setdefault(measure.title, [])
-            bytes_per_token = figures.encoded[trained.tokenizer][corpus].vocabulary.bytes_per_token
-            scale = {"bits_per_byte": 1 / math.log(2) / bytes_per_token, "loss": 1.0}.get(measure.name)
-            for row in figures.curves[f"{stage}-{name}"]:
-                where = {"stage": f"{name}, {stage}", "step": row["step"]}
-                if row.get("train_loss") is not None and scale is not None:
-                    rows.append(where | {"text": "training", "value": row["train_loss"] * scale})
-                value = row.get(f"validation_{measure.name}")
-                if value is not None:
-                    rows.append(where | {"text": "validation", "value": value})
-    return charts
-
-
-def rates(figures: Figures, stage: str, head_start: str) -> list[Row]:
-    """Learning rate of each layer group by step, as used."""
-    return [
-        {"step": row["step"], "group": f"group {name.removeprefix('lr_group_')}", "rate": value}
-        for row in figures.curves[f"{stage}-{head_start}"]
-        for name, value in row.items()
-        if name.startswith("lr_group_") and value is not None
-    ]
-
-
-@dataclass(frozen=True)
-class ConfusionRow:
-    """Documents of a label that were given a label."""
-
-    actual: str
-    predicted: str
-    documents: int
-    share: float  # of the actual label
-
-
-def confusion_counts(figures: Figures) -> list[ConfusionRow]:
-    """A row for each pair of labels."""
-    counts = Counter((row.actual, row.predicted) for row in figures.confusion)
-    totals = Counter(row.actual for row in figures.confusion)
-    return [
-        ConfusionRow(actual, predicted, counts[actual, predicted], counts[actual, predicted] / totals[actual])
-        for actual in sorted(totals)
-        for predicted in sorted({predicted for _, predicted in counts} | set(totals))
-    ]
-
-
-def by_importance(found: SearchFigures) -> list[str]:
-    """The settings that the search tried, the most important first."""
-    return sorted(found.best.settings, key=lambda key: -found.importance.get(key, 0.0))

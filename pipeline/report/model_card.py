@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.evaluation.settings import Card
 from pipeline.figures.classifiers import Scores
-from pipeline.report import figures as data
-from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures, name_of
 from pipeline.report.markdown import document
 from pipeline.report.provenance import Provenance
 from pipeline.report.section import Block, Bullets, Code, Paragraph, Text, paragraphs, table
-from pipeline.report.sections import corpora, leakage, runs, trust
+from pipeline.report.sections import classifier, corpora, leakage, runs, trust
 from pipeline.settings.arm import TFIDF
 
 _MIX_UPS = 5  # kinds of mistakes that are shown, the most frequent ones
@@ -39,7 +37,7 @@ def model_card(figures: Figures, card: Card, provenance: Provenance) -> str:
 
 def _what(figures: Figures) -> list[Block]:
     evaluated, ships = figures.evaluate, figures.evaluate.ships
-    labels = ", ".join(str(row["class"]) for row in tables.classes(figures))
+    labels = ", ".join(str(row["class"]) for row in classifier.classes(figures))
     why = "named by evaluate.ship among" if evaluated.forced else "the best of"
     largest_first = sorted(ships.parts.items(), key=lambda item: -item[1])
     return [
@@ -50,7 +48,7 @@ def _what(figures: Figures) -> list[Block]:
             f"{labels}."
         ),
         table([{"part": name_of(part), "share": f"{share:.2f}"} for part, share in largest_first]),
-        *paragraphs(sentences.features_beside(figures, sentences.networks(ships.parts))),
+        *paragraphs(classifier.features_beside(figures, classifier.networks(ships.parts))),
     ]
 
 
@@ -106,7 +104,7 @@ def _row(name: str, scores: Scores) -> dict[str, str]:
 
 def _errors(figures: Figures) -> list[Block]:
     mistakes = [
-        row for row in data.confusion_counts(figures) if row.actual != row.predicted and row.documents
+        row for row in classifier.confusion_counts(figures) if row.actual != row.predicted and row.documents
     ]
     worst = sorted(mistakes, key=lambda row: (-row.documents, row.actual, row.predicted))[:_MIX_UPS]
     mixed = [
@@ -120,6 +118,6 @@ def _errors(figures: Figures) -> list[Block]:
     ]
     return [
         table(mixed) if mixed else Paragraph("It made no mistake on the test documents."),
-        *paragraphs(sentences.never_predicted(figures)),
-        table(tables.classes(figures)),
+        *paragraphs(classifier.never_predicted_said(figures)),
+        table(classifier.classes(figures)),
     ]

@@ -7,31 +7,22 @@ identifies by its hash.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from pipeline.files.templates import Templates, policy
 from pipeline.report.section import Chart, Report
-
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 def page(report: Report) -> str:
     """The whole page, as HTML."""
-    templates = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    templates.filters["specification"] = _specification
     script = _script()
-    return templates.get_template("page.html.j2").render(
+    return _TEMPLATES.render(
+        "page.html.j2",
         opening=report.opening,
         sections=report.sections,
-        policy=_policy(script),
-        style=_file("page.css"),
+        policy=policy(script, "img-src data:"),
+        style=_TEMPLATES.text("page.css"),
         script=script,
     )
 
@@ -40,23 +31,14 @@ def _script() -> str:
     import vl_convert
 
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", "<\\/script")
-    return f"{bundle}\n{_file('page.js')}".replace("\r\n", "\n")  # as browsers read it before they hash it
-
-
-def _file(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def _policy(script: str) -> str:
-    """Let the page fetch and send nothing, and run only this script: event handlers are blocked, too."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    # As browsers read it before they hash it.
+    return f"{bundle}\n{_TEMPLATES.text('page.js')}".replace("\r\n", "\n")
 
 
 def _specification(chart: Chart) -> str:
     """The chart as JSON that ends no script block."""
     specification = {**chart.draw().to_dict(), "description": chart.caption}
     return json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")
+
+
+_TEMPLATES = Templates(Path(__file__).parent / "templates", {"specification": _specification})

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 
 from pipeline.figures.estimates import Difference
 from pipeline.figures.label_curve import LabelsNeeded
-from pipeline.report import decision
 from pipeline.report.decision import (
     Advice,
     AllLabels,
-    AtCount,
     Best,
     Caveats,
     Outcome,
@@ -18,9 +16,10 @@ from pipeline.report.decision import (
     Shipping,
     Verdict,
     Worth,
+    price,
 )
 from pipeline.report.figures import Figures, name_of
-from pipeline.report.sentences import listed
+from pipeline.report.wording import listed
 from pipeline.settings.arm import BLEND, TFIDF, Arm
 
 _ANSWERS: Mapping[Worth, str] = {
@@ -49,13 +48,11 @@ _SAID: Mapping[Worth, tuple[str, str]] = {  # of one head start, of several
 _NAMED_PARTS = 3  # of a blend; more would fill the sentence, and a table has them
 
 
-def verdict(figures: Figures) -> list[str]:
-    """Which head starts pay off and what to ship; how much better that is; at most five sentences more."""
-    if figures.has_labels:
-        return worded(decision.decide(figures))
+def without_labels(figures: Figures) -> list[str]:
+    """What can be said without a classifier."""
     return [
         "Unknown: there are no labels, so no classifier was trained; label some documents to find out.",
-        *_price(decision.price(figures)),
+        *_price(price(figures)),
     ]
 
 
@@ -70,41 +67,18 @@ def worded(verdict: Verdict) -> list[str]:
     ]
 
 
-def at_a_glance(figures: Figures) -> list[dict[str, str]]:
+def at_a_glance(verdict: Verdict) -> list[dict[str, str]]:
     """A table: the best with and without a head start, with the fewest labels of the curve and with all."""
-    return [*_at_fewest_labels(decision.at_fewest_labels(figures)), *_at_all_labels(figures)]
-
-
-def _at_fewest_labels(found: AtCount | None) -> list[dict[str, str]]:
-    if found is None or found.theirs is None:
-        return []
     return [
         {
-            "labels": f"{found.labels:,}",
-            "with a head start": f"{_said(found.ours.arm)}: {found.ours.error:.1%}",
-            "without": f"{_said(found.theirs.arm)}: {found.theirs.error:.1%}",
-            "fewer wrong": "" if found.above is None else _points(found.above),
-            "labels without, for the same": "" if found.needed is None else _roughly(found.needed),
-            "core minutes of head starts": _minutes(found.core_minutes),
+            "labels": "all" if each.labels is None else f"{each.labels:,}",
+            "with a head start": f"{_said(each.ours.arm)}: {each.ours.error:.1%}",
+            "without": "" if each.theirs is None else f"{_said(each.theirs.arm)}: {each.theirs.error:.1%}",
+            "fewer wrong": "" if each.above is None else _points(each.above),
+            "labels without, for the same": "" if each.needed is None else _roughly(each.needed),
+            "core minutes of head starts": "" if each.core_minutes is None else f"{each.core_minutes:.1f}",
         }
-    ]
-
-
-def _at_all_labels(figures: Figures) -> list[dict[str, str]]:
-    arm, tfidf = decision.best_with_head_start(figures), figures.evaluate.tfidf
-    arm = figures.evaluate.shipped if arm is None else arm
-    ours = figures.evaluate.candidates[arm]
-    if tfidf is None or arm == TFIDF or ours.tfidf_above is None:
-        return []
-    return [
-        {
-            "labels": "all",
-            "with a head start": f"{_said(arm)}: {ours.scores.error.value:.1%}",
-            "without": f"TF-IDF: {tfidf.scores.error.value:.1%}",
-            "fewer wrong": _points(ours.tfidf_above),
-            "labels without, for the same": "",
-            "core minutes of head starts": _minutes(decision.core_minutes(figures, ours.head_starts)),
-        }
+        for each in verdict.at_a_glance
     ]
 
 
@@ -112,10 +86,6 @@ def _points(above: Difference) -> str:
     """A difference in points with its interval, and whether it is clear."""
     points, unclear = above.points, "" if above.is_clear else ", not clear"
     return f"{points.value:.1f} points ({points.interval:.1f}){unclear}"
-
-
-def _minutes(spent: float | None) -> str:
-    return "" if spent is None else f"{spent:.1f}"
 
 
 # ---------------------------------------------------------------------------------- does it pay off

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pipeline.figures.predictions import Attention
-from pipeline.report import sentences, tables
 from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Excerpt, Heading, Note, Section, table
 
@@ -16,8 +15,21 @@ def section(figures: Figures) -> Section | None:
 def _of(name: str, weights: Attention) -> list[Block]:
     return [
         Heading(name),
-        Note(sentences.attention(weights)),
-        table(tables.looked_at(weights)),
+        Note(
+            f"The words that attention pooling looked at most in {weights.num_documents:,} test documents, "
+            "by how many times the weight that they would have if it looked at all alike; and some of the "
+            "documents, where a deeper shade is more weight."
+        ),
+        table(
+            [
+                {
+                    "word": each.word,
+                    "times an even share": f"{each.times_even:.1f}",
+                    "occurrences": f"{each.count:,}",
+                }
+                for each in weights.words
+            ]
+        ),
         *(
             Excerpt(
                 tuple(text.tokens),

@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
-from pipeline.report import sentences, tables
+from pipeline.figures.classifiers import Scores
+from pipeline.figures.sweeps import DistilFigures, MeasuredClassifier
 from pipeline.report.figures import Figures
 from pipeline.report.section import Paragraph, Section, table
+from pipeline.report.wording import candidate_name
+from pipeline.settings.arm import Arm
 
 
 def section(figures: Figures) -> Section | None:
-    if figures.distilled is None:
+    if (found := figures.distilled) is None:
         return None
-    blocks = (Paragraph(sentences.distilled(figures)), table(tables.distilled(figures)))
+    blocks = (Paragraph(_said(found)), table(_compared(figures, found)))
     return Section("distilled", "Distilled", blocks, in_summary=True)
+
+
+def _said(found: DistilFigures) -> str:
+    """Tell how much a student keeps of the classifier that ships, and how much it saves."""
+    teacher, student = found.teacher, found.distilled
+    faster = student.documents_per_second / teacher.documents_per_second
+    kept = student.scores.accuracy.value / teacher.scores.accuracy.value
+    return (
+        f"The classifier of {found.student} learned from what ships on {found.num_taught:,} documents, "
+        f"{found.num_labels:,} of them labelled. It keeps {kept:.1%} of its accuracy and agrees with it on "
+        f"{found.agreement:.1%} of {found.num_documents:,} test documents. On the machine of the run it "
+        f"labels {faster:,.1f} times as many a second. Its files, in data/distilled, take "
+        f"{student.num_bytes / 1e6:,.1f} MB instead of {teacher.num_bytes / 1e6:,.1f}."
+    )
+
+
+def _compared(figures: Figures, found: DistilFigures) -> list[dict[str, str]]:
+    """Compare what ships with its student, and with the same head start without a teacher."""
+    evaluated = figures.evaluate
+    untaught = evaluated.candidates[Arm(found.student)].scores
+    return [
+        _measured(f"{candidate_name(evaluated.shipped)} (ships)", found.teacher.scores, found.teacher),
+        _measured(f"{found.student}, taught by it", found.distilled.scores, found.distilled),
+        _measured(f"{found.student}, without it", untaught),
+    ]
+
+
+def _measured(name: str, scores: Scores, use: MeasuredClassifier | None = None) -> dict[str, str]:
+    return {
+        "": name,
+        "error (interval)": f"{scores.error:.1%}",
+        "log loss, nats": f"{scores.log_loss.value:.3f}",
+        "documents a second": "" if use is None else f"{use.documents_per_second:,.0f}",
+        "MB": "" if use is None else f"{use.num_bytes / 1e6:,.1f}",
+    }

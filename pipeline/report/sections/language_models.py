@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from pipeline.report import charts, sentences, tables
-from pipeline.report import figures as data
-from pipeline.report.figures import Figures
+from pipeline.figures.trainings import LanguageModelFigures
+from pipeline.report.charts import colour, data, sized
+from pipeline.report.figures import CORPORA, Figures, Row
 from pipeline.report.section import Chart, Paragraph, Section, paragraphs, table
 
 
@@ -14,14 +17,85 @@ def section(figures: Figures) -> Section:
     drawn = [
         Chart(
             f"language-models-{number}",
-            partial(charts.language_models, rows, title),
+            partial(_drawn, rows, title),
             f"{title[0].upper()}{title[1:]} during pretraining and fine-tuning: training batches with "
             "dropout (lines) and validation text (dashed, with points).",
             picture=f"language_models_{number}",
         )
-        for number, (title, rows) in enumerate(data.language_model_curves(figures).items(), start=1)
+        for number, (title, rows) in enumerate(curves(figures).items(), start=1)
     ]
-    measured = [table(rows) for rows in tables.language_models(figures)]
+    measured = [table(rows) for rows in _measured(figures)]
     said = [Paragraph("On validation text:")] if measured else []
-    blocks = (*drawn, *said, *measured, *paragraphs(sentences.taught(figures)))
+    blocks = (*drawn, *said, *measured, *paragraphs(_taught(figures)))
     return Section("models", "Language models", blocks, in_summary=True)
+
+
+def curves(figures: Figures) -> dict[str, list[Row]]:
+    """A measure's title -> its values by optimizer step, of the head starts that are judged by it.
+
+    Bits per byte are known of the training batches, too.
+    """
+    charts: dict[str, list[Row]] = {}
+    for name, trained in figures.trained.items():
+        corpora = zip(trained.language_models.items(), CORPORA, strict=True)
+        for (stage, training), corpus in corpora:
+            measure = training.main_measure
+            if measure is None:  # a text that its objective cannot be judged on
+                continue
+            rows = charts.setdefault(measure.title, [])
+            bytes_per_token = figures.encoded[trained.tokenizer][corpus].vocabulary.bytes_per_token
+            scale = {"bits_per_byte": 1 / math.log(2) / bytes_per_token, "loss": 1.0}.get(measure.name)
+            for row in figures.curves[f"{stage}-{name}"]:
+                where = {"stage": f"{name}, {stage}", "step": row["step"]}
+                if row.get("train_loss") is not None and scale is not None:
+                    rows.append(where | {"text": "training", "value": row["train_loss"] * scale})
+                value = row.get(f"validation_{measure.name}")
+                if value is not None:
+                    rows.append(where | {"text": "validation", "value": value})
+    return charts
+
+
+def _measured(figures: Figures) -> list[list[dict[str, str]]]:
+    """A table for each kind of measures: those of different objectives do not compare."""
+    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for name, trained in figures.trained.items():
+        general, target = trained.pretrain_lm, trained.finetune_lm
+        for what, measured in (
+            ("general text, pretrained", _by_measure(general, general.after)),
+            ("target text, before fine-tuning", _by_measure(target, target.before)),
+            ("target text, fine-tuned", _by_measure(target, target.after)),
+        ):
+            if measured:  # else it is a text that the objective cannot be judged on
+                found.setdefault(tuple(measured), []).append({"": f"{name}: {what}"} | measured)
+    return list(found.values())
+
+
+def _by_measure(training: LanguageModelFigures, values: Mapping[str, float]) -> dict[str, str]:
+    return {each.title: f"{values[each.name]:,.{each.digits}f}" for each in training.measures}
+
+
+def _taught(figures: Figures) -> list[str]:
+    """Name the head starts that had a teacher, and the part of each that began as it."""
+    teachers = {name: each.pretrain_lm.teacher for name, each in figures.trained.items()}
+    return [
+        f"The language models of {name} learned from those of {teacher.headstart}; "
+        f"{teacher.begun_share:.0%} of its numbers began as its teacher's."
+        for name, teacher in teachers.items()
+        if teacher is not None
+    ]
+
+
+def _drawn(rows: Sequence[Row], title: str) -> Any:
+    import altair as alt
+
+    base = alt.Chart(data(rows)).encode(
+        x=alt.X("step:Q", title="optimizer step of the stage"),
+        y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
+        color=colour("stage:N", ""),
+        tooltip=["stage:N", "text:N", "step:Q", alt.Tooltip("value:Q", format=".3f")],
+    )
+    train = base.transform_filter("datum.text == 'training'").mark_line(opacity=0.5)
+    validation = base.transform_filter("datum.text == 'validation'")
+    return sized(
+        alt.layer(train, validation.mark_line(strokeDash=[4, 3]), validation.mark_point(filled=True, size=70))
+    )

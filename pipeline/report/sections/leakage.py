@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pipeline.report import sentences
 from pipeline.report.figures import Figures
 from pipeline.report.section import Extra, Paragraph, Section, table
 
@@ -23,4 +22,26 @@ def section(figures: Figures) -> Section:
 
 
 def paragraph(figures: Figures) -> Paragraph:
-    return Paragraph(f"Test documents that are also in the training text: {sentences.leakage(figures)}")
+    return Paragraph(f"Test documents that are also in the training text: {said(figures)}")
+
+
+def said(figures: Figures) -> str:
+    """One paragraph."""
+    found = figures.leaks
+    if not found.num_leaked:
+        return f"None of {found.num_test_documents:,}."
+    where = ", ".join(
+        f"{name} {each.num_leaked:,}" for name, each in found.sources.items() if each.num_leaked
+    )
+    said = (
+        f"{found.num_leaked:,} of {found.num_test_documents:,} ({found.share:.1%}), "
+        f"{found.num_exact:,} word for word, {found.num_near:,} nearly ({where})."
+    )
+    if not figures.has_labels:  # there is no error to judge
+        return said
+    judged = figures.evaluate.leakage
+    if judged.action == "drop":
+        return f"{said} All figures leave them out."
+    if judged.error_without is not None:
+        said += f" Without them the classifier's error is {judged.error_without:.1%}."
+    return said

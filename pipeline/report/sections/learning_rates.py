@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
-from pipeline.report import charts
-from pipeline.report import figures as data
-from pipeline.report.figures import TRAININGS, Figures
+from pipeline.report.charts import colour, data, sized
+from pipeline.report.figures import TRAININGS, Figures, Row
 from pipeline.report.section import Chart, Section
 
 
@@ -14,12 +15,38 @@ def section(figures: Figures) -> Section:
     drawn = [
         Chart(
             f"rates-{stage}-{name}",
-            partial(charts.rates, rows),
+            partial(_drawn, rows),
             f"{name}, {stage}: learning rate of each layer group. Group 0 is the lowest; a rate of 0 means "
             "frozen.",
         )
         for name in figures.head_starts
         for stage in TRAININGS
-        if (rows := data.rates(figures, stage, name))
+        if (rows := _rates(figures, stage, name))
     ]
     return Section("rates", "Learning rates as used", tuple(drawn))
+
+
+def _rates(figures: Figures, stage: str, head_start: str) -> list[Row]:
+    """Learning rate of each layer group by step, as used."""
+    return [
+        {"step": row["step"], "group": f"group {name.removeprefix('lr_group_')}", "rate": value}
+        for row in figures.curves[f"{stage}-{head_start}"]
+        for name, value in row.items()
+        if name.startswith("lr_group_") and value is not None
+    ]
+
+
+def _drawn(rows: Sequence[Row]) -> Any:
+    import altair as alt
+
+    return sized(
+        alt.Chart(data(rows))
+        .mark_line()
+        .encode(
+            x=alt.X("step:Q", title="optimizer step"),
+            y=alt.Y("rate:Q", title="learning rate"),
+            color=colour("group:N", "layer group (0 is the lowest)"),
+            tooltip=["step:Q", "group:N", alt.Tooltip("rate:Q", format=".2e")],
+        ),
+        height=180,
+    )

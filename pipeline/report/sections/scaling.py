@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from pipeline.evaluation.scaling_law import EXPONENTS, Law
 from pipeline.figures.estimates import Estimate, Interval
-from pipeline.figures.scaling import BestUse, Check, Device, ScalingFigures
-from pipeline.report import charts
-from pipeline.report.figures import Figures
+from pipeline.figures.scaling import BestUse, Check, Device, IsoflopPoint, ScalingFigures
+from pipeline.report.charts import colour, data, shape, sized
+from pipeline.report.figures import Figures, Row
 from pipeline.report.section import Block, Chart, Code, Extra, Heading, Note, Section, paragraphs, table
-
-Row = dict[str, str]
 
 _REPEATED = 4.0  # passes over a text that are nearly as good as fresh text: Muennighoff et al. 2023
 _FAR_BEYOND = 100.0  # times the compute that was measured
@@ -51,12 +50,12 @@ def section(figures: Figures) -> Section | None:
         *paragraphs(_sentences(found)),
         Chart(
             "scaling-runs",
-            partial(charts.loss_by_size, found),
+            partial(_loss_by_size, found),
             "Each point is a run; the lines are the law, by number of tokens.",
         ),
         Chart(
             "scaling-isoflop",
-            partial(charts.isoflop, found.isoflop),
+            partial(_isoflop, found.isoflop),
             "Equal compute spent on other sizes, by the law: small networks read more text. The points are "
             "the best sizes, with their intervals. The top line is of the smallest run, the bottom one of "
             "four times the largest.",
@@ -133,7 +132,7 @@ def _check(found: Check, confidence: float) -> str:
     return f"{predicted}; it finished at {run.loss:.3f}, {where} the interval of {confidence:.0%}."
 
 
-def _runs(found: ScalingFigures) -> list[Row]:
+def _runs(found: ScalingFigures) -> list[dict[str, str]]:
     return [
         {
             "size": run.size,
@@ -149,7 +148,7 @@ def _runs(found: ScalingFigures) -> list[Row]:
     ]
 
 
-def _law(found: ScalingFigures) -> list[Row]:
+def _law(found: ScalingFigures) -> list[dict[str, str]]:
     unknown = [] if _has_floor(found) else ["E"]
     return [
         {
@@ -168,7 +167,7 @@ def _has_floor(found: ScalingFigures) -> bool:
     return law.has_floor(min(run.loss for run in found.finished))
 
 
-def _budgets(found: ScalingFigures) -> list[Row]:
+def _budgets(found: ScalingFigures) -> list[dict[str, str]]:
     """A table of the best size and tokens for hours of the device that the runs used."""
     device = "GPU" if found.device == "gpu" else "core"
     return [
@@ -187,7 +186,7 @@ def _budgets(found: ScalingFigures) -> list[Row]:
     ]
 
 
-def _choices(found: Sequence[Choice]) -> list[Row]:
+def _choices(found: Sequence[Choice]) -> list[dict[str, str]]:
     return [
         {
             "size": "best" if each.times_the_best == 1 else f"{each.times_the_best:g} times it",
@@ -246,3 +245,74 @@ def _number(value: float) -> str:
         if value >= 0.9995 * size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"
+
+
+def _loss_by_size(found: ScalingFigures) -> Any:
+    """Bits per byte against size, coloured by the number of tokens: points as measured, lines by the law."""
+    import altair as alt
+
+    rows = [run.model_dump(exclude={"cost"}) for run in found.finished]
+    tokens = [f"{number:,}" for number in sorted({run.tokens for run in found.finished})]
+
+    def drawn(some: Sequence[Row]) -> Any:
+        named = [{**row, "number": f"{row['tokens']:,}"} for row in some]
+        return alt.Chart(data(named)).encode(
+            x=_size_axis(), y=_bits_axis(), color=colour("number:N", "tokens", tokens)
+        )
+
+    tips = ["size:N", alt.Tooltip("parameters:Q", format=",d"), alt.Tooltip("tokens:Q", format=",d"),
+            alt.Tooltip("bits_per_byte:Q", format=".3f"), alt.Tooltip("fitted:Q", format=".3f")]  # fmt: skip
+    points = drawn(rows).mark_point(filled=True, size=60, opacity=1)
+    points = points.encode(shape=shape("number:N", tokens), tooltip=tips)
+    return sized(
+        alt.layer(drawn([each.model_dump() for each in found.fitted]).mark_line(opacity=0.7), points)
+    )
+
+
+def _isoflop(law: Sequence[IsoflopPoint]) -> Any:
+    """Bits per byte against size for each of some computes, with each one's best size and its interval."""
+    import altair as alt
+
+    named = [
+        {
+            "compute": f"{each.flop:.1e} FLOP",
+            "parameters": each.parameters,
+            "bits_per_byte": each.bits_per_byte,
+        }
+        for each in law
+    ]
+    names = list(dict.fromkeys(str(row["compute"]) for row in named))
+    base = {"x": _size_axis(), "y": _bits_axis(), "color": colour("compute:N", "", names)}
+    lines = alt.Chart(data(named)).mark_line().encode(**base)
+    sizes = [each.parameters for each in law]
+    points = [
+        {**row, "low": max(each.best_size.low, min(sizes)), "high": min(each.best_size.high, max(sizes))}
+        for row, each in zip(named, law, strict=True)
+        if each.best
+    ]
+    reach = alt.Chart(data(points)).mark_rule(strokeWidth=2, opacity=0.6)
+    reach = reach.encode(**base | {"x": _size_axis("low"), "x2": "high:Q"})
+    best = alt.Chart(data(points)).encode(
+        **base,
+        shape=shape("compute:N", names),
+        tooltip=[
+            "compute:N",
+            alt.Tooltip("parameters:Q", format=",d"),
+            alt.Tooltip("bits_per_byte:Q", format=".3f"),
+        ],
+    )
+    return sized(alt.layer(lines, reach, best.mark_point(filled=True, size=80, opacity=1)))
+
+
+def _size_axis(field: str = "parameters") -> Any:
+    import altair as alt
+
+    scale = alt.Scale(type="log", nice=False, padding=20)
+    axis = alt.Axis(format="~s", labelOverlap="greedy")
+    return alt.X(f"{field}:Q", scale=scale, axis=axis, title="parameters (logarithmic)")
+
+
+def _bits_axis() -> Any:
+    import altair as alt
+
+    return alt.Y("bits_per_byte:Q", title="bits per byte", scale=alt.Scale(zero=False))

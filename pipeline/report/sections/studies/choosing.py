@@ -8,7 +8,7 @@ from pipeline.figures.studies import Choosing, Study
 from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Paragraph, Section, table
 from pipeline.report.sections._studies import StudySection, section_of
-from pipeline.report.sentences import listed
+from pipeline.report.wording import listed
 
 
 class ChoosingStudy(Study):

@@ -10,7 +10,7 @@ from pipeline.figures.studies import Study
 from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Extra, Paragraph, Section, table
 from pipeline.report.sections._studies import StudySection, section_of
-from pipeline.report.sentences import shown_label
+from pipeline.report.wording import shown_label
 
 
 class DoubtfulLabel(Figure):

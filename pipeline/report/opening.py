@@ -1,0 +1,175 @@
+"""What stands at the top of the report: the verdict, and the key figures under it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pipeline.figures.classifiers import Rival
+from pipeline.figures.cost import Spent
+from pipeline.report.decision import decide
+from pipeline.report.figures import TRAININGS, Figures, name_of
+from pipeline.report.section import Opening, table
+from pipeline.report.verdict import at_a_glance, without_labels, worded
+from pipeline.settings.arm import TFIDF, Arm
+
+
+def opening(figures: Figures) -> Opening:
+    if not figures.has_labels:
+        answer, *following = without_labels(figures)
+        return Opening(
+            answer, tuple(following), table([]), tuple(remarks(figures)), tuple(_coverage(figures))
+        )
+    decided = decide(figures)
+    answer, *following = worded(decided)
+    return Opening(
+        answer=answer,
+        following=tuple(following),
+        at_a_glance=table(at_a_glance(decided)),
+        remarks=tuple(remarks(figures)),
+        key_figures=tuple(key_figures(figures)),
+    )
+
+
+def key_figures(figures: Figures) -> list[str]:
+    """Error, against TF-IDF; why this one ships; leaked documents; coverage; cost."""
+    return [
+        _error(figures),
+        _choice(figures),
+        *_without(figures),
+        *_leaks(figures),
+        *_coverage(figures),
+        *_cost(figures),
+    ]
+
+
+def _error(figures: Figures) -> str:
+    found = figures.evaluate
+    said = (
+        f"The classifier that ships, {name_of(found.shipped)}, gets {found.scores.error.value:.1%} of "
+        f"{found.num_documents:,} held-out documents wrong ({found.scores.error.interval:.1%})."
+    )
+    tfidf = found.baselines.tfidf
+    if tfidf is None or found.shipped == TFIDF:
+        return said
+    is_better = tfidf.above.value >= 0
+    by = (tfidf.above if is_better else -tfidf.above).points
+    unclear = "" if tfidf.above.is_clear else ": no clear difference"
+    if tfidf.above.value == 0:
+        return (
+            f"{said} TF-IDF with logistic regression gets as many wrong on the same labels and documents "
+            f"(by {by.interval:.1f} points{unclear})."
+        )
+    return (
+        f"{said} That is {by.value:.1f} points ({by.interval:.1f}) {'better' if is_better else 'worse'} than "
+        f"TF-IDF with logistic regression on the same labels and documents, which gets {tfidf.error:.1%} "
+        f"wrong{unclear}."
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Why a classifier ships, by validation documents."""
+
+    shipped: Arm
+    forced: bool  # by evaluate.ship
+    error: float
+    is_lowest: bool  # of all candidates
+    close: Mapping[Arm, float]  # the errors of the others that are not clearly worse than the lowest
+
+
+def choice(figures: Figures) -> Choice:
+    found = figures.evaluate
+    errors = {arm: each.validation.error for arm, each in found.candidates.items()}
+    close = {
+        arm: errors[arm]
+        for arm, each in found.candidates.items()
+        if arm != found.shipped and not each.validation.above.is_clearly_more
+    }
+    error = errors[found.shipped]
+    return Choice(found.shipped, found.forced, error, error == min(errors.values()), close)
+
+
+def _choice(figures: Figures) -> str:
+    """What ships, why, and how sure the choice is."""
+    found, ships = choice(figures), name_of(figures.evaluate.shipped)
+    if found.forced:
+        return f"What ships, {ships}, is named by evaluate.ship."
+    which = "the lowest error of all candidates, " if found.is_lowest else "an error of "
+    said = (
+        f"What ships, {ships}, has {which}{found.error:.1%}, on "
+        f"{figures.evaluate.num_validation_documents:,} validation documents"
+    )
+    if not found.close:
+        return f"{said}, clearly below all {len(figures.evaluate.candidates) - 1} others."
+    close = ", ".join(f"{name_of(arm)} ({error:.1%})" for arm, error in found.close.items())
+    return (
+        f"{said}. It has the lowest log loss among the candidates that are not clearly worse than the best; "
+        f"the others are {close}."
+    )
+
+
+def _without(figures: Figures) -> list[str]:
+    """The blend's error without each of its head starts."""
+    return [
+        f"Without {name} the blend gets {each.error:.1%} wrong, {_points_more(each)}."
+        for name, each in figures.evaluate.blend_without.items()
+    ]
+
+
+def _points_more(rival: Rival) -> str:
+    points = rival.above.points
+    said = (
+        f"{abs(points.value):.1f} points {'more' if points.value >= 0 else 'fewer'} ({points.interval:.1f})"
+    )
+    return said if rival.above.is_clear else f"{said}: no clear difference"
+
+
+def _leaks(figures: Figures) -> list[str]:
+    leakage = figures.evaluate.leakage
+    if not leakage.num_leaked:
+        return []
+    said = f"{leakage.num_leaked:,} test documents are also in the training text, word for word or nearly"
+    if leakage.action == "drop":
+        return [f"{said}; all figures leave them out."]
+    if leakage.error_without is not None:
+        said += f"; without them the classifier gets {leakage.error_without:.1%} wrong"
+    if leakage.tfidf_error_without is not None:
+        said += f", TF-IDF {leakage.tfidf_error_without:.1%}"
+    return [f"{said}."]
+
+
+def _coverage(figures: Figures) -> list[str]:
+    """How much of the target text imported vectors know."""
+    found = {name: each.finetune_lm.coverage for name, each in figures.trained.items()}
+    return [
+        f"{name} was imported: {each.share_of_words:.1%} of the vocabulary and "
+        f"{each.share_of_running_words:.1%} of the running words of the target text have a vector."
+        for name, each in found.items()
+        if each is not None
+    ]
+
+
+def _cost(figures: Figures) -> list[str]:
+    parts, total = [], 0.0
+    for name, trained in figures.trained.items():
+        seconds = {stage: trained.costs[stage].seconds for stage in TRAININGS}
+        said = ", ".join(f"{stage} {each / 60:.1f}" for stage, each in seconds.items())
+        parts.append(f"{name} {sum(seconds.values()) / 60:.1f} minutes ({said})")
+        total += sum(seconds.values())
+    said = f"Training took {total / 60:.1f} minutes: {'; '.join(parts)}"
+    tfidf = figures.evaluate.tfidf
+    if tfidf is not None and tfidf.cost is not None:
+        said += f". TF-IDF took {tfidf.cost.seconds / 60:.1f} minutes"
+    cores = Spent.total(figures.curve.cost.values()).core_seconds
+    return [f"{said}. The label curve took {cores / 60:.1f} core minutes."]
+
+
+def remarks(figures: Figures) -> list[str]:
+    """What to know of the labelled data; empty if there is nothing."""
+    target = figures.prepared["target"]
+    found = list(target.remarks)
+    rows = [f"{count:,} ({reason.replace('_', ' ')})" for reason, count in target.skipped.items() if count]
+    if rows and target.num_classes:
+        found.append(f"rows left out: {', '.join(rows)}")
+    return [f"About the data: {'; '.join(found)}."] if found else []
