@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 import builtins
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
+Import = ast.Import | ast.ImportFrom
+Bound = Mapping[str, int]  # how often each name is bound
 
 # What shows a program the names, annotations, docstrings or order of its definitions.
 _REFLECTION = {
@@ -62,24 +65,31 @@ class ModuleFacts:
     def is_builtin(self, name: str) -> bool:
         return hasattr(builtins, name) and not self.bound_anywhere[name] and not self.has_star_import
 
-    def is_plain(self, node: Function | ast.ClassDef) -> bool:
+    def is_plain(self, node: Definition) -> bool:
         """Whether no decorator registers a definition or looks at its names."""
         return all(map(self._is_neutral, node.decorator_list))
 
-    def is_settled(self, value: ast.expr | None) -> bool:
-        """Whether an expression has the same value wherever in the module it stands."""
+    def bound_inside(self, node: ast.ClassDef) -> Bound:
+        """How often each name is bound in a class or at the top of the module."""
+        return self.bound + Counter(bound_in(node.body))
+
+    def are_settled(self, values: Iterable[ast.expr], bound: Bound) -> bool:
+        """Whether expressions have the same values wherever among the bound names they stand."""
+        return all(self._is_settled(value, bound) for value in values)
+
+    def _is_settled(self, value: ast.expr, bound: Bound) -> bool:
         match value:
-            case None | ast.Constant():
+            case ast.Constant():
                 return True
-            case ast.Name():
-                return self.bound[value.id] == 1
+            case ast.Name(name):
+                return bound[name] == 1
             case ast.Attribute():
                 first = ast.unparse(value).partition(".")[0]
-                return first in self.origins and self.bound[first] == 1
+                return first in self.origins and bound[first] == 1
             case ast.UnaryOp():
-                return self.is_settled(value.operand)
-            case ast.Tuple():
-                return all(map(self.is_settled, value.elts))
+                return self._is_settled(value.operand, bound)
+            case ast.Tuple(values):
+                return self.are_settled(values, bound)
         return False
 
     def _is_neutral(self, decorator: ast.expr) -> bool:
@@ -214,7 +224,7 @@ def _bound_by(node: ast.AST) -> list[str]:
     return [own] if isinstance(own, str) else []
 
 
-def imported_by(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+def imported_by(node: Import) -> Iterator[tuple[str, str]]:
     """The names that an import binds, each with what it refers to."""
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
