@@ -76,14 +76,14 @@ class Source:
         rename_locals(tree, self._text, facts)
         if facts.postpones_annotations and not facts.has_star_import:  # else more is evaluated in place
             _sort(tree, facts)
-        return ast.unparse(tree), facts.is_reflective
+        return ast.unparse(tree), facts.is_reflective or essence.judges_errors
 
 
 def forms_of(sources: Iterable[Source]) -> list[str]:
     """The forms of modules that run together.
 
-    They are canonical unless one of the modules looks at names, at the order of definitions or at the text of
-    errors. As it may look into the others, all are then taken as they are written.
+    They are canonical unless one of the modules looks at names, annotations, the order of definitions or the
+    text of errors. As it may look into the others, all are then taken as they are written.
     """
     modules = list(sources)
     as_written = any(module.is_reflective for module in modules)
