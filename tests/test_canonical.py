@@ -51,6 +51,18 @@ SAME = {
         "def f(x):\n    try: x()\n    except OSError as error: raise ValueError('a') from error",
         "def f(x):\n    try: x()\n    except OSError as it: raise ValueError('a') from it",
     ),
+    "the text of an error that is caught for messages alone": (
+        "def f(x):\n    try: x()\n    except ValueError as e:\n        if isinstance(e, A): raise\n"
+        "        raise TypeError(h(e)) from e\ndef g(): raise ValueError('a')",
+        "def f(x):\n    try: x()\n    except ValueError as e:\n        if isinstance(e, A): raise\n"
+        "        log.info('%s', e)\n        raise TypeError(h(e)) from e\ndef g(): raise ValueError('b')",
+    ),
+    "the text of an error that is told in a sentence": (
+        "def f(x):\n    try: x()\n    except ValueError as e: return f'line 1: {e}'\n"
+        "def g(): raise ValueError('a')",
+        "def f(x):\n    try: x()\n    except ValueError as e: return f'line 1: {e}'\n"
+        "def g(): raise ValueError('b')",
+    ),
     "an opened file": (
         "def f(x):\n    with open(x) as file: return file.read()",
         "def f(x):\n    with open(x) as opened: return opened.read()",
@@ -255,6 +267,14 @@ OTHER = {
         "def f(x):\n    a = x\n    return locals()",
         "def f(x):\n    b = x\n    return locals()",
     ),
+    "a parameter that signature() shows by another name": (
+        "from inspect import signature as shown\ndef f(a): return a\nX = shown(f)",
+        "from inspect import signature as shown\ndef f(b): return b\nX = shown(f)",
+    ),
+    "an annotation that a compiler reads": (
+        "import torch\ndef _f(a: int): return a\nX = torch.jit.script(_f)",
+        "import torch\ndef _f(a: float): return a\nX = torch.jit.script(_f)",
+    ),
     "a local that eval() reads": (
         "def f(x):\n    a, b = x\n    return eval('a')",
         "def f(x):\n    b, a = x\n    return eval('a')",
@@ -275,6 +295,14 @@ OTHER = {
     "a default before or after a constant is set": (
         "A = 1\ndef f(x=A): return x\nA = 2",
         "A = 1\nA = 2\ndef f(x=A): return x",
+    ),
+    "a default before or after an attribute is set": (
+        "import m\ndef f(x=m.y): return x\nm.y = 2",
+        "import m\nm.y = 2\ndef f(x=m.y): return x",
+    ),
+    "a default before or after a function sets an attribute": (
+        "import m\ndef g(): m.y.z = 2\ndef f(x=m.y.z): return x\ng()",
+        "import m\ndef g(): m.y.z = 2\ng()\ndef f(x=m.y.z): return x",
     ),
     "a default before or after a builtin is hidden": (
         "def f(x=sum): return x\nfrom math import fsum as sum",
@@ -317,12 +345,21 @@ OTHER = {
         "class ValueError(Exception): pass\ndef f(x): raise ValueError('a')",
         "class ValueError(Exception): pass\ndef f(x): raise ValueError('b')",
     ),
-    "a message that is compared": (
-        "def f(x):\n    try: x()\n    except ValueError as e:\n        if 'a' in str(e): return 1\n"
-        "def g(): raise ValueError('a')",
-        "def f(x):\n    try: x()\n    except ValueError as e:\n        if 'a' in str(e): return 1\n"
-        "def g(): raise ValueError('b')",
-    ),
+    **{
+        f"a message that {what}": tuple(
+            f"def f(x):\n    try: x()\n    except ValueError as e:\n        {judged}\n"
+            f"def g(): raise ValueError('{text}')"
+            for text in "ab"
+        )
+        for what, judged in {
+            "is compared": "if 'a' in str(e): return 1",
+            "is judged by a local": "y = str(e)\n        if 'a' in y: return 1",
+            "is judged behind the handler": "y = e.args\n    return 'a' in y",
+            "another function judges": "h(e)",
+            "is returned as it is": "return str(e)",
+            "another error carries": "raise KeyError(str(e)) from e",
+        }.items()
+    },
     "a message that draws": (
         "def f(x): raise ValueError(f'{x.draw()}')",
         "def f(x): raise ValueError(f'{x}')",

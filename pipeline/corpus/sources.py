@@ -612,24 +612,27 @@ def _explained(file: _File, named: Callable[[str], str]) -> Iterator[None]:
     """Turn polars' errors into a ValueError that names the file and says what to do."""
     import polars as pl
 
-    name = file.name
     try:
         yield
     # At some damaged files polars panics, with an exception outside its own hierarchy.
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        reason = str(error).split("\n", 1)[0]
-        of_csv = partial(textfiles.csv_fault, delimiter=file.delimiter)
-        looks: dict[str, Callable[[Path], str | None]] = {"csv": of_csv, "ndjson": textfiles.json_fault}
-        look = looks.get(file.format)
-        if look and not is_remote(name) and not isinstance(error, OSError):
-            reason = look(Path(file.path)) or reason
-        if "utf" in reason.lower():
-            hint = (
-                "remote files and parquet strings are decoded strictly: convert the file or make a local "
-                f"copy (parquet: store the column as binary), then {named('encoding_errors')} applies"
-            )
-        elif is_remote(name):
-            hint = "check the address, the network and, for private data, the credentials"
-        else:
-            hint = f"check that the file is whole and of the format that {named('format')} says"
-        raise ValueError(f"{name}: cannot be read: {reason}; {hint}") from error
+        raise ValueError(f"{file.name}: cannot be read: {_reason_and_hint(file, error, named)}") from error
+
+
+def _reason_and_hint(file: _File, error: BaseException, named: Callable[[str], str]) -> str:
+    reason = str(error).split("\n", 1)[0]
+    of_csv = partial(textfiles.csv_fault, delimiter=file.delimiter)
+    looks: dict[str, Callable[[Path], str | None]] = {"csv": of_csv, "ndjson": textfiles.json_fault}
+    look = looks.get(file.format)
+    if look and not is_remote(file.name) and not isinstance(error, OSError):
+        reason = look(Path(file.path)) or reason
+    if "utf" in reason.lower():
+        hint = (
+            "remote files and parquet strings are decoded strictly: convert the file or make a local "
+            f"copy (parquet: store the column as binary), then {named('encoding_errors')} applies"
+        )
+    elif is_remote(file.name):
+        hint = "check the address, the network and, for private data, the credentials"
+    else:
+        hint = f"check that the file is whole and of the format that {named('format')} says"
+    return f"{reason}; {hint}"

@@ -8,28 +8,30 @@ Two modules with the same form compute the same. The form leaves out
 - the order of imports, functions, classes and methods.
 
 Everything else stays. A class body keeps its annotations and the order of its fields, because dataclasses and
-pydantic read them. A function with an unknown decorator keeps its names, annotations and place.
+pydantic read them. A function with an unknown decorator keeps its names, annotations and place. A method
+with the name of a builtin, or of something at the top of its module, keeps its place.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import groupby
 
 from pipeline.identity.essence import Essence
 from pipeline.identity.local_names import rename_locals
 from pipeline.identity.module_facts import (
+    Bound,
+    Definition,
+    Import,
     ModuleFacts,
     bound_in,
     defaults_of,
-    imported_by,
     in_scope,
     is_function,
     nodes_of,
 )
-
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Source:
@@ -68,19 +70,20 @@ class Source:
         tree = ast.parse(self._text)
         facts = ModuleFacts(tree)
         essence = Essence(facts)
-        tree.body = essence.of_body(tree.body)
-        _drop_imports(tree, {name for name, times in essence.removed.items() if times == facts.uses[name]})
+        body = _with_imports_apart(essence.of_body(tree.body))
+        unused = {name for name, times in essence.removed.items() if times == facts.uses[name]}
+        tree.body = [node for node in body if not (isinstance(node, Import) and unused & {*bound_in([node])})]
         rename_locals(tree, self._text, facts)
         if facts.postpones_annotations and not facts.has_star_import:  # else more is evaluated in place
             _sort(tree, facts)
-        return ast.unparse(tree), facts.is_reflective
+        return ast.unparse(tree), facts.is_reflective or essence.judges_errors
 
 
 def forms_of(sources: Iterable[Source]) -> list[str]:
     """The forms of modules that run together.
 
-    They are canonical unless one of the modules looks at names, at the order of definitions or at the text of
-    errors. As it may look into the others, all are then taken as they are written.
+    They are canonical unless one of the modules looks at names, annotations, the order of definitions or the
+    text of errors. As it may look into the others, all are then taken as they are written.
     """
     modules = list(sources)
     as_written = any(module.is_reflective for module in modules)
@@ -96,14 +99,16 @@ def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _drop_imports(tree: ast.Module, names: set[str]) -> None:
-    """Drop the imports of names that only annotations, messages and log calls used."""
-    for node in list(tree.body):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            bound = [name for name, _ in imported_by(node)]
-            node.names = [alias for alias, name in zip(node.names, bound, strict=True) if name not in names]
-            if not node.names:
-                tree.body.remove(node)
+def _with_imports_apart(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements, with one for each name that is imported."""
+    for node in body:
+        match node:
+            case ast.Import(names):
+                yield from (ast.Import([name]) for name in names)
+            case ast.ImportFrom(module, names, level):
+                yield from (ast.ImportFrom(module, [name], level) for name in names)
+            case _:
+                yield node
 
 
 # ---------------------------------------------------------------------------------------------- order
@@ -112,80 +117,47 @@ def _drop_imports(tree: ast.Module, names: set[str]) -> None:
 def _sort(tree: ast.Module, facts: ModuleFacts) -> None:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and not node.keywords:
-            node.body = _definitions_sorted(node.body, _movable_methods(node, facts))
-    movable = [node for node in tree.body if _is_movable(node, facts)]
-    tree.body = _imports_sorted(_definitions_sorted(tree.body, movable), facts)
+            methods = [part for part in node.body if is_function(part)]
+            node.body = _definitions_sorted(node.body, methods, facts.bound_inside(node), facts)
+    definitions = [node for node in tree.body if isinstance(node, Definition)]
+    tree.body = _definitions_sorted(tree.body, definitions, facts.bound, facts)
+    tree.body = _imports_sorted(tree.body, facts.bound)
 
 
-def _definitions_sorted(body: list[ast.stmt], movable: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """The other statements in their order, then the movable definitions by name."""
-    moved = set(map(id, movable))
-    rest = [node for node in body if id(node) not in moved]
-    return [*rest, *sorted(movable, key=_name_of)]
+def _definitions_sorted(
+    body: list[ast.stmt], definitions: Iterable[Definition], bound: Bound, facts: ModuleFacts
+) -> list[ast.stmt]:
+    """The other statements in their order, then those definitions by name that may stand anywhere.
 
-
-def _name_of(node: ast.stmt) -> str:
-    assert isinstance(node, _Definition)
-    return node.name
-
-
-def _is_movable(node: ast.stmt, facts: ModuleFacts) -> bool:
-    """Whether a definition at the top of a module is the same wherever it stands.
-
-    Its name is bound once, and what Python evaluates where it stands has the same value everywhere.
+    What such a definition evaluates is the same everywhere, and its name is bound once, so it means nothing
+    else before.
     """
-    if not isinstance(node, _Definition) or facts.bound[node.name] != 1 or not facts.is_plain(node):
-        return False
-    if is_function(node):
-        return all(map(facts.is_settled, defaults_of(node)))
-    assert isinstance(node, ast.ClassDef)
-    fields = [part for part in node.body if not is_function(part)]
-    methods = [part for part in node.body if is_function(part)]
-    return (
-        not node.keywords
-        and all(map(facts.is_settled, node.bases))
-        and all(_is_field(part, facts) for part in fields)
-        and all(facts.is_plain(part) and all(map(facts.is_settled, defaults_of(part))) for part in methods)
-    )
+    movable = {
+        node.name: node for node in definitions if bound[node.name] == 1 and _is_settled(node, bound, facts)
+    }
+    rest = [node for node in body if node not in movable.values()]
+    return [*rest, *(movable[name] for name in sorted(movable))]
 
 
-def _is_field(node: ast.stmt, facts: ModuleFacts) -> bool:
-    is_value = isinstance(node, ast.AnnAssign | ast.Assign) and facts.is_settled(node.value)
-    return is_value or isinstance(node, ast.Pass)
+def _is_settled(node: ast.stmt, bound: Bound, facts: ModuleFacts) -> bool:
+    """Whether what Python evaluates where a statement stands has the same value everywhere."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return facts.is_plain(node) and facts.are_settled(defaults_of(node), bound)
+        case ast.ClassDef(bases=bases, keywords=[], body=body):
+            inside = facts.bound_inside(node)
+            parts_are_settled = all(_is_settled(part, inside, facts) for part in body)
+            return facts.is_plain(node) and facts.are_settled(bases, bound) and parts_are_settled
+        case ast.Assign(value=value) | ast.AnnAssign(value=value):
+            return value is None or facts.are_settled([value], bound)
+    return isinstance(node, ast.Pass)
 
 
-def _movable_methods(node: ast.ClassDef, facts: ModuleFacts) -> list[ast.stmt]:
-    """Methods that neither use a name of the class body where they stand nor are used by it."""
-    bound = bound_in(node.body)
-    loaded = {part.id for part in in_scope(node.body) if isinstance(part, ast.Name)}
-    return [
-        part
-        for part in node.body
-        if is_function(part)
-        and bound.count(part.name) == 1
-        and part.name not in loaded
-        and facts.is_plain(part)
-        and all(map(facts.is_settled, defaults_of(part)))
-        and not {name.id for name in in_scope([*defaults_of(part), *part.decorator_list])
-                 if isinstance(name, ast.Name)} & set(bound)
-    ]  # fmt: skip
+def _imports_sorted(body: list[ast.stmt], bound: Bound) -> list[ast.stmt]:
+    """Sort each run of imports that bind their names once."""
 
+    def is_sortable(node: ast.stmt) -> bool:
+        return isinstance(node, Import) and all(bound[name] == 1 for name in bound_in([node]))
 
-def _imports_sorted(body: list[ast.stmt], facts: ModuleFacts) -> list[ast.stmt]:
-    """Sort each run of imports that bind every name once."""
-    result: list[ast.stmt] = []
-    run: list[ast.stmt] = []
-    for node in [*body, ast.Pass()]:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            run += _one_each(node)
-            continue
-        is_sortable = all(facts.bound[name] == 1 for name in bound_in(run))
-        result += [*(sorted(run, key=ast.unparse) if is_sortable else run), node]
-        run = []
-    return result[:-1]
-
-
-def _one_each(node: ast.Import | ast.ImportFrom) -> list[ast.stmt]:
-    if isinstance(node, ast.Import):
-        return [ast.Import([alias]) for alias in node.names]
-    return [ast.ImportFrom(node.module, [alias], node.level) for alias in node.names]
+    runs = groupby(body, is_sortable)
+    return [node for sortable, run in runs for node in (sorted(run, key=ast.unparse) if sortable else run)]

@@ -38,6 +38,7 @@ class Essence:
     def __init__(self, facts: ModuleFacts) -> None:
         self._facts = facts
         self.removed: Counter[str] = Counter()  # names, by the number of uses that were removed
+        self.judges_errors = False  # whether the text of a caught error may decide more than a message
 
     def of_body(self, body: list[ast.stmt], *, in_class: bool = False) -> list[ast.stmt]:
         return [kept for node in body for kept in self._of_statement(node, in_class)]
@@ -62,9 +63,8 @@ class Essence:
             case ast.Expr(ast.Call(ast.Attribute(ast.Name() as root, "warn")) as call):
                 if self._facts.origin(root) == "warnings":
                     call.args = self._without_texts(call.args)
-            case ast.Raise(ast.Call(ast.Name(error)) as call):
-                if error in _ERRORS_WITH_MESSAGE and self._facts.is_builtin(error):
-                    call.args = self._without_texts(call.args)
+            case ast.Raise(ast.Call(ast.Name(error)) as call) if self._has_message(error):
+                call.args = self._without_texts(call.args)
             case ast.Assert(msg=ast.expr() as message) if _is_text(message):
                 rest = self._without_text(message)
                 node.msg = None if isinstance(rest, ast.Constant) else rest
@@ -81,6 +81,24 @@ class Essence:
         for name in ("handlers", "cases"):
             for part in getattr(node, name, ()):
                 self._of_bodies(part, in_class)
+                if isinstance(part, ast.ExceptHandler) and part.name:
+                    self.judges_errors |= any(self._may_judge(child, part.name) for child in part.body)
+
+    def _may_judge(self, node: ast.AST, error: str) -> bool:
+        """Whether a caught error serves more than its type, a message or a sentence that is returned."""
+        match node:
+            case ast.Call(ast.Name("isinstance")) | ast.Return(ast.JoinedStr()) | ast.Raise(ast.Name()):
+                return False
+            case ast.Raise(ast.Call(ast.Name(raised)), ast.Name() | None) if self._has_message(raised):
+                return False
+            case ast.Raise(ast.expr() as raised, ast.Name()):
+                return self._may_judge(raised, error)
+            case ast.Name(name):
+                return name == error
+        return any(self._may_judge(child, error) for child in children_of(node))
+
+    def _has_message(self, error: str) -> bool:
+        return error in _ERRORS_WITH_MESSAGE and self._facts.is_builtin(error)
 
     def _of_annotated(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None and not isinstance(node.target, ast.Name):

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import ast
 import symtable
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from pipeline.identity.module_facts import (
     Function,
@@ -31,17 +31,15 @@ from pipeline.identity.module_facts import (
     parameters_of,
 )
 
-_Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
-
 
 def rename_locals(tree: ast.Module, source: str, facts: ModuleFacts) -> None:
     """Rename the locals of each function and method; `source` is what `tree` was parsed from."""
-    tables = _outermost_tables(symtable.symtable(source, "<source>", "exec"))
+    tables = list(_all_below(symtable.symtable(source, "<source>", "exec")))
     of_keywords: dict[str, Mapping[str, str]] = {}
     for node, is_method in _outermost(tree.body):
-        free = _local_names(tables.get((node.name, node.lineno), []))
-        scope = _Scope(free - _kept_parameters(node, facts, is_method=is_method))
-        by_keyword = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
+        free = _local_names(table for table in tables if _is_inside(table, node))
+        scope = _Scope(dict.fromkeys(free - _kept_parameters(node, facts, is_method=is_method), node))
+        by_keyword = _keywords_of(node)
         # Parameters have their numbers by position. Decorators and defaults belong to the scope outside.
         for part in (*parameters_of(node.args), *node.body):
             _rename(part, scope)
@@ -53,62 +51,46 @@ def rename_locals(tree: ast.Module, source: str, facts: ModuleFacts) -> None:
                 keyword.arg = new.get(keyword.arg or "", keyword.arg)
 
 
+@dataclass(frozen=True)
 class _Scope:
-    """The new names of a function's locals, or of those that a comprehension or lambda in it binds."""
+    """The names that get new ones, in a function or in a comprehension or lambda within."""
 
-    def __init__(self, own: set[str], outside: _Scope | None = None) -> None:
-        self._own = own
-        self._outside = outside
-        self._new: dict[str, str] = {}
-        self._root: _Scope = outside._root if outside else self
-        self._numbers: Iterator[int] = outside._numbers if outside else count()
+    binders: Mapping[str, ast.AST]  # name -> the function, comprehension or lambda that binds it
+    _new: dict[tuple[str, ast.AST], str] = field(default_factory=dict)
 
-    def inside(self, bound: Iterable[str]) -> _Scope:
-        return _Scope(self._root._own.intersection(bound), self)
+    def inside(self, binder: ast.AST, bound: Iterable[str]) -> _Scope:
+        own = {name: binder for name in bound if name in self.binders}
+        return _Scope({**self.binders, **own}, self._new)
 
     def new_name(self, name: str) -> str:
-        if name in self._own:
-            return self._new.get(name) or self._new.setdefault(name, f"${next(self._numbers)}")
-        return self._outside.new_name(name) if self._outside else name
+        if name not in self.binders:
+            return name
+        return self._new.setdefault((name, self.binders[name]), f"${len(self._new)}")
 
 
 def _rename(node: ast.AST, scope: _Scope) -> None:
     match node:
-        case ast.Name():
-            node.id = scope.new_name(node.id)
-            return
-        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-            _rename_comprehension(node, scope)
-            return
-        case ast.Lambda() if not any(isinstance(part, ast.NamedExpr) for part in nodes_of(node)):
-            for default in defaults_of(node):
-                _rename(default, scope)
-            parameters = parameters_of(node.args)
-            inside = scope.inside(arg.arg for arg in parameters)
-            for part in (*parameters, node.body):
-                _rename(part, inside)
-            return
-        case ast.arg():
-            node.arg = scope.new_name(node.arg)
-        case ast.Nonlocal():
-            node.names = list(map(scope.new_name, node.names))
+        case ast.Name(name):
+            node.id = scope.new_name(name)
+        case ast.arg(name):
+            node.arg = scope.new_name(name)
+        case ast.Nonlocal(names):
+            node.names = list(map(scope.new_name, names))
         case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(str(name)):
             node.name = scope.new_name(name)
         case ast.MatchMapping(rest=str(name)):
             node.rest = scope.new_name(name)
+        # The first iterable and the defaults belong to the scope outside. They are met again below, where
+        # they have their new names.
+        case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+            _rename(node.generators[0].iter, scope)
+            scope = scope.inside(node, bound_in([part.target for part in node.generators]))
+        case ast.Lambda() if not any(isinstance(part, ast.NamedExpr) for part in nodes_of(node)):
+            for default in defaults_of(node):
+                _rename(default, scope)
+            scope = scope.inside(node, (arg.arg for arg in parameters_of(node.args)))
     for child in children_of(node):
         _rename(child, scope)
-
-
-def _rename_comprehension(node: _Comprehension, scope: _Scope) -> None:
-    """The first iterable belongs to the scope outside, all else to that of the comprehension."""
-    first, *others = node.generators
-    _rename(first.iter, scope)
-    inside = scope.inside(name for part in node.generators for name in bound_in([part.target]))
-    parts: list[ast.AST] = [first.target, *first.ifs, *others]
-    parts += [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-    for part in parts:
-        _rename(part, inside)
 
 
 def _outermost(body: list[ast.stmt], *, is_class: bool = False) -> Iterator[tuple[Function, bool]]:
@@ -120,40 +102,28 @@ def _outermost(body: list[ast.stmt], *, is_class: bool = False) -> Iterator[tupl
             yield from _outermost(node.body, is_class=True)
 
 
-_Tables = Mapping[tuple[str, int], list[symtable.SymbolTable]]
-
-
-def _outermost_tables(table: symtable.SymbolTable) -> _Tables:
-    """The symbol tables of functions in no other function, by name and line."""
-    found: dict[tuple[str, int], list[symtable.SymbolTable]] = {}
-    for child in table.get_children():
-        if child.get_type() == "function":
-            found.setdefault((child.get_name(), child.get_lineno()), []).append(child)
-        else:
-            for key, tables in _outermost_tables(child).items():
-                found.setdefault(key, []).extend(tables)
-    return found
-
-
-def _with_all_below(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+def _all_below(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
     yield table
     for child in table.get_children():
-        yield from _with_all_below(child)
+        yield from _all_below(child)
 
 
-def _local_names(tables: Sequence[symtable.SymbolTable]) -> set[str]:
-    """The names that are local in every scope that uses them, below the tables of an outermost function.
+def _is_inside(table: symtable.SymbolTable, node: Function) -> bool:
+    """Whether a symbol table is that of an outermost function or of a scope in it, by its line."""
+    return node.lineno <= table.get_lineno() <= (node.end_lineno or node.lineno)
+
+
+def _local_names(tables: Iterable[symtable.SymbolTable]) -> set[str]:
+    """The names that are local in every scope that uses them, by the tables of an outermost function.
 
     Names of inner functions, classes and imports are not among them, nor is any name used in a class body.
     """
     local: set[str] = set()
-    others = {symbol.get_name() for table in tables for symbol in table.get_symbols() if symbol.is_free()}
-    for table in (below for outermost in tables for below in _with_all_below(outermost)):
-        if table.get_type() != "function":
-            others |= set(table.get_identifiers())
-            continue
+    others: set[str] = set()
+    for table in tables:
         for symbol in table.get_symbols():
-            if symbol.is_global() or symbol.is_imported() or symbol.is_namespace():
+            is_fixed = symbol.is_global() or symbol.is_imported() or symbol.is_namespace()
+            if is_fixed or table.get_type() != "function":
                 others.add(symbol.get_name())
             elif symbol.is_local():
                 local.add(symbol.get_name())
@@ -166,7 +136,7 @@ def _kept_parameters(outermost: Function, facts: ModuleFacts, *, is_method: bool
     for node in nodes_of(outermost):
         if not isinstance(node, Function | ast.Lambda):
             continue
-        names = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
+        names = _keywords_of(node)
         if is_function(node) and not facts.is_plain(node):
             kept.update(arg.arg for arg in parameters_of(node.args))
             continue
@@ -177,6 +147,10 @@ def _kept_parameters(outermost: Function, facts: ModuleFacts, *, is_method: bool
         if len(names) > 1 or node.args.kwarg is not None:
             kept.update(names)
     return kept
+
+
+def _keywords_of(node: Function | ast.Lambda) -> list[str]:
+    return [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
 
 
 def _is_static(node: Function) -> bool:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import ast
 import builtins
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
+Import = ast.Import | ast.ImportFrom
+Bound = Mapping[str, int]  # how often each name is bound
 
-# What shows a program the names, annotations, docstrings or order of its definitions.
+# What shows a program the names, annotations, docstrings or order of its definitions. Some read those of a
+# function that they are handed, such as `torch.jit.script`.
 _REFLECTION = {
     *("currentframe", "dir", "eval", "exec", "f_locals", "get_annotations", "get_type_hints"),
     *("getfullargspec", "getmembers", "getsource", "globals", "locals", "signature", "sql", "vars"),
     *("_getframe", "__annotations__", "__code__", "__dict__", "__doc__"),
     *("__init_subclass__", "__subclasses__"),
+    *("custom_op", "infer_schema", "script", "singledispatch", "validate_call"),
 }
 _METHODS_TOO = {"eval", "sql"}  # names that count as functions only: `model.eval()` shows nothing
 # Decorators that neither register what they decorate nor look at its names.
@@ -41,8 +46,11 @@ class ModuleFacts:
         self.origins = {name: origin for node in imports for name, origin in imported_by(node)}
         self.has_star_import = "*" in self.origins
         self.postpones_annotations = self.origins.get("annotations") == "__future__.annotations"
-        # How often each name is bound at the top of the module, counting builtins and `global` statements.
-        rebound = (name for node in self._nodes[ast.Global] for name in node.names)
+        # How often each name is bound at the top of the module, counting builtins and `global` statements, and
+        # `m.x = 1` as a binding of `m`: `m.x` has one value before and another behind.
+        rebound = [name for node in self._nodes[ast.Global] for name in node.names]
+        rebound += [ast.unparse(node).partition(".")[0] for node in self._nodes[ast.Attribute]
+                    if not isinstance(node.ctx, ast.Load)]  # fmt: skip
         self.bound = Counter([*dir(builtins), *bound_in(tree.body), *rebound])
         # How often each name is bound in any scope.
         binding = (node for kind in _BINDING for node in self._nodes[kind])
@@ -62,24 +70,31 @@ class ModuleFacts:
     def is_builtin(self, name: str) -> bool:
         return hasattr(builtins, name) and not self.bound_anywhere[name] and not self.has_star_import
 
-    def is_plain(self, node: Function | ast.ClassDef) -> bool:
+    def is_plain(self, node: Definition) -> bool:
         """Whether no decorator registers a definition or looks at its names."""
         return all(map(self._is_neutral, node.decorator_list))
 
-    def is_settled(self, value: ast.expr | None) -> bool:
-        """Whether an expression has the same value wherever in the module it stands."""
+    def bound_inside(self, node: ast.ClassDef) -> Bound:
+        """How often each name is bound in a class or at the top of the module."""
+        return self.bound + Counter(bound_in(node.body))
+
+    def are_settled(self, values: Iterable[ast.expr], bound: Bound) -> bool:
+        """Whether expressions have the same values wherever among the bound names they stand."""
+        return all(self._is_settled(value, bound) for value in values)
+
+    def _is_settled(self, value: ast.expr, bound: Bound) -> bool:
         match value:
-            case None | ast.Constant():
+            case ast.Constant():
                 return True
-            case ast.Name():
-                return self.bound[value.id] == 1
+            case ast.Name(name):
+                return bound[name] == 1
             case ast.Attribute():
                 first = ast.unparse(value).partition(".")[0]
-                return first in self.origins and self.bound[first] == 1
+                return first in self.origins and bound[first] == 1
             case ast.UnaryOp():
-                return self.is_settled(value.operand)
-            case ast.Tuple():
-                return all(map(self.is_settled, value.elts))
+                return self._is_settled(value.operand, bound)
+            case ast.Tuple(values):
+                return self.are_settled(values, bound)
         return False
 
     def _is_neutral(self, decorator: ast.expr) -> bool:
@@ -119,18 +134,15 @@ class ModuleFacts:
         }
 
     def _is_reflective(self) -> bool:
-        """Whether the module looks at names, at the order of definitions or at the texts of errors."""
+        """Whether the module looks at names, annotations or the order of definitions."""
         nodes = self._nodes
         shown = {node.attr for node in nodes[ast.Attribute]} - _METHODS_TOO
         shown |= {*self.uses, *(node.name for node in nodes[ast.FunctionDef])}
+        shown |= {origin.rpartition(".")[2] for origin in self.origins.values()}  # under whatever name
         if self.uses["get_type_hints"] == sum(map(_reads_own_fields, self.calls)):
             shown.discard("get_type_hints")
         keywords = {keyword.arg for node in nodes[ast.ClassDef] for keyword in node.keywords}
-        return (
-            not shown.isdisjoint(_REFLECTION)
-            or "metaclass" in keywords
-            or any(map(_decides_by_text, nodes[ast.ExceptHandler]))
-        )
+        return not shown.isdisjoint(_REFLECTION) or "metaclass" in keywords
 
 
 def _reads_own_fields(call: ast.Call) -> bool:
@@ -214,7 +226,7 @@ def _bound_by(node: ast.AST) -> list[str]:
     return [own] if isinstance(own, str) else []
 
 
-def imported_by(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
+def imported_by(node: Import) -> Iterator[tuple[str, str]]:
     """The names that an import binds, each with what it refers to."""
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
@@ -223,28 +235,3 @@ def imported_by(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
             yield alias.asname, alias.name
         else:
             yield (first := alias.name.partition(".")[0]), first
-
-
-def _decides_by_text(handler: ast.ExceptHandler) -> bool:
-    """Whether a caught error, other than by its type, is part of a condition, a key or a search."""
-    tests: list[ast.AST] = []
-    for part in nodes_of(*handler.body) if handler.name else ():
-        match part:
-            case ast.If(test) | ast.IfExp(test) | ast.While(test) | ast.Match(test):
-                tests.append(test)
-            case ast.Compare() | ast.Call(ast.Attribute(attr="search" | "match" | "startswith" | "endswith")):
-                tests.append(part)
-            case ast.Attribute(ast.Name(), "args"):
-                tests.append(part)
-            case ast.Subscript(_, index):
-                tests.append(index)
-    return any(_names_error(test, handler.name) for test in tests)
-
-
-def _names_error(test: ast.AST, name: str | None) -> bool:
-    match test:
-        case ast.Call(ast.Name("isinstance")):
-            return False
-        case ast.Name(used):
-            return used == name
-    return any(_names_error(child, name) for child in children_of(test))
