@@ -47,11 +47,11 @@ BY_NAME = [relation for relation in RELATIONS if relation.needs != "file"]
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=setting)
 def test_a_relation_is_found_in_its_own_stages_alone(relation):
-    head_starts = with_relation(relation, "gpt").head_starts
+    project = with_relation(relation, "gpt")
     for stage in ("pretrain_lm", "finetune_lm", "read_features", "finetune_classifier", "evaluate"):
-        found = [(each.setting, other) for each, other in related(head_starts["gpt"], stage)]
+        found = [(each.setting, other) for each, other in related(project, "gpt", stage)]
         assert found == ([(relation.setting, other_of(relation))] if stage in relation.stages else [])
-        assert not [*related(head_starts["transformer_xl"], stage)]
+        assert not [*related(project, "transformer_xl", stage)]
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=setting)

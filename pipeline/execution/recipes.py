@@ -148,7 +148,7 @@ def _related(stage: str, project: Project, item: Mapping[str, str]) -> dict[str,
     """The hashes of what a head start needs beside its inputs: a file's content, a teacher's recipe."""
     found = {}
     if "headstart" in item:
-        for relation, other in related(project.head_starts[item["headstart"]], stage):
+        for relation, other in related(project, item["headstart"], stage):
             if relation.needs == "file":
                 found[relation.setting] = _hash_of_file(
                     f"headstarts.{item['headstart']}.{relation.setting}", other

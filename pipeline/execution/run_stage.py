@@ -230,47 +230,40 @@ def _inputs(stage: str, arguments: Mapping[str, Any]) -> dict[str, Path]:
 
 
 def _hashes(stage: str, project: Project, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The hash of the content of all that a stage reads, by flag; that of a teacher's model is among them."""
+    """The hash of the content of all that a stage reads, by flag or by the relation that needs it."""
     hashes = {name: content_hash(path) for name, path in _inputs(stage, arguments).items()}
-    for teacher in _teachers(stage, project, arguments):
-        check_teacher(stage, project, arguments, teacher)
-        hashes["teacher"] = content_hash(teacher)
+    name = arguments.get("headstart")
+    for relation, other in related(project, name, stage) if name else ():
+        if relation.needs == "model":
+            check_model_of_other(stage, project, arguments, other)
+            hashes[relation.setting] = content_hash(arguments["out"].parent / other)
     return hashes
 
 
-def _teachers(stage: str, project: Project, arguments: Mapping[str, Any]) -> Iterator[Path]:
-    """The folder of the model that a student learns from in this stage, if it does.
-
-    Raises ValueError if it is not there.
-    """
-    if "headstart" not in arguments:
-        return
-    head_start = project.head_starts[arguments["headstart"]]
-    if any(relation.needs == "model" for relation, _ in related(head_start, stage)):
-        folder = head_start.folder_of_teacher(arguments["out"])
-        assert folder is not None
-        yield folder
-
-
-def check_teacher(stage: str, project: Project, arguments: Mapping[str, Any], folder: Path) -> None:
-    """Raise ValueError if a teacher's model is not what its settings, inputs and code now make.
+def check_model_of_other(stage: str, project: Project, arguments: Mapping[str, Any], other: str) -> None:
+    """Raise ValueError if the model of another head start is not what its recipe and inputs now make.
 
     DVC does not know that a student needs its teacher: see `pipeline.stages._teacher`.
     """
     from pipeline.artifacts.tensor_folder import read_state
 
-    student, teacher = arguments["headstart"], folder.name
-
-    def of_teacher(path: Path) -> Path:
-        return Path(*(teacher if part == student else part for part in path.parts))
-
-    theirs = {name: of_teacher(value) if isinstance(value, Path) else value
-              for name, value in arguments.items()} | {"headstart": teacher}  # fmt: skip
-    recipe = recipe_of(stage, project, {"headstart": teacher})
-    if read_state(folder)["key"] != recipe.key(_hashes(stage, project, theirs)):
+    name, folder = arguments["headstart"], arguments["out"].parent / other
+    if not folder.is_dir():
         raise ValueError(
-            f"{student} learns from {teacher}, whose model {folder} is of earlier settings, text or code; "
-            f"run `dvc repro {stage}@{teacher}` first"
+            f"{name} learns from {other}, whose model {folder} is not there; run `dvc repro {stage}@{other}` "
+            "first"
+        )
+
+    def of_other(path: Path) -> Path:
+        return Path(*(other if part == name else part for part in path.parts))
+
+    theirs = {flag: of_other(value) if isinstance(value, Path) else value
+              for flag, value in arguments.items()} | {"headstart": other}  # fmt: skip
+    key = recipe_of(stage, project, {"headstart": other}).key(_hashes(stage, project, theirs))
+    if read_state(folder)["key"] != key:
+        raise ValueError(
+            f"{name} learns from {other}, whose model {folder} is of earlier settings, text or code; run `dvc "
+            f"repro {stage}@{other}` first"
         )
 
 

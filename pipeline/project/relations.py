@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pipeline.project.params import Params
 from pipeline.settings.messages import nearest
@@ -52,12 +51,13 @@ class Relation:
     other_lacks: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
 
-    def other(self, head_start: ResolvedHeadStart) -> str | None:
-        """The head start or file that a head start is related to; None without the relation."""
-        found: Any = head_start
-        for part in self.setting.split("."):
-            found = getattr(found, part)
-        return found if found is None else str(found) if isinstance(found, str | Path) else found.name
+    def other(self, project: Project, name: str) -> str | None:
+        """The head start or file that `name` is related to, as it is written; None without the relation."""
+        section, _, key = self.setting.rpartition(".")
+        head_start = project.params.headstarts[name]
+        # The value of a section may be that of another layer, such as a default of the family.
+        found = getattr(getattr(project.head_starts[name], section) if section else head_start, key)
+        return None if found is None else str(found)
 
 
 def _importer(head_start: ResolvedHeadStart) -> str:
@@ -97,26 +97,25 @@ RELATIONS = (
 )
 
 
-def related(head_start: ResolvedHeadStart, stage: str) -> Iterator[tuple[Relation, str]]:
+def related(project: Project, name: str, stage: str) -> Iterator[tuple[Relation, str]]:
     """Yield the relations that a stage of a head start needs, each with the other head start or the file."""
     for relation in RELATIONS:
-        if stage in relation.stages and (other := relation.other(head_start)) is not None:
+        if stage in relation.stages and (other := relation.other(project, name)) is not None:
             yield relation, other
 
 
 def code_of(project: Project, names: Iterable[str], stage: str) -> tuple[list[str], list[str]]:
     """The modules that relations add to a stage of these head starts, and the head starts trained in it."""
     modules, trained = dict[str, None](), dict[str, None]()
-    waiting, is_related = list(names), any(stage in relation.stages for relation in RELATIONS)
+    waiting = list(names)
     while waiting:
         name = waiting.pop(0)
         if name in trained:
             continue
         trained[name] = None
-        if is_related:  # else it need not be resolved, which loads torch
-            for relation, other in related(project.head_starts[name], stage):
-                modules[relation.code(project.head_starts[name])] = None
-                waiting += [other] if relation.trains else []
+        for relation, other in related(project, name, stage):
+            modules[relation.code(project.head_starts[name])] = None
+            waiting += [other] if relation.trains else []
     return list(modules), list(trained)
 
 

@@ -67,7 +67,7 @@ def _paths(stage: str, project: Project, item: Mapping[str, str]) -> Iterator[st
         names = params.run.headstarts if "*" in path else [""]
         yield from (path.replace("*", name) for name in names)
     if "headstart" in item:
-        for relation, other in related(project.head_starts[item["headstart"]], stage):
+        for relation, other in related(project, item["headstart"], stage):
             yield from (f"headstarts.{other}.{setting}" for setting in relation.settings)
 
 
