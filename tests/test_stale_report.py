@@ -11,14 +11,14 @@ from pipeline.execution.stale_report import changed_settings, mark, mark_changed
 DVC = "stages: {report: {outs: [page.html: {cache: false}, summary.md: {cache: false}, figures]}}\n"
 LOCK = """
 stages:
-  tune:
-    cmd: headstart tune
+  recipes:
+    cmd: headstart recipes
     params:
       params.yaml:
-        run.seed: 1
+        run: {seed: 1, workers: 3}
         tune: {num_trials: 0, space: {finetune_lm.dropout: {low: 0.0, high: 1.0}}}
 """
-PARAMS = "run: {seed: %s}\ntune: {num_trials: 0.0, space: {finetune_lm.dropout: {low: 0.0, high: %s}}}\n"
+PARAMS = "run: {seed: %s, workers: 2}\ntune: {num_trials: 0.0, space: {finetune_lm.dropout: {low: 0.0, high: %s}}}\n"
 
 
 @pytest.fixture

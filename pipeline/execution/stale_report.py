@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipeline.files.atomic import atomic_write_text
 from pipeline.project.lock_file import LockFile
+from pipeline.project.stages import STAGES
 from pipeline.settings.loader import read_yaml
 
 _PREFIX = "Stale: "
@@ -35,7 +36,12 @@ def changed_settings(root: Path, params: Path) -> str | None:
     """A sentence that names settings that have changed since the stages ran; None if none has."""
     if not (root / "dvc.lock").exists() or not params.exists():
         return None
-    changed = LockFile(root).changed_settings(read_yaml(params))
+    counted = {path for stage in STAGES.values() for path in stage.settings}
+    changed = [
+        path
+        for path in LockFile(root).changed_settings(read_yaml(params))
+        if path in counted or not path.startswith("run.")
+    ]  # the others change no figure
     if not changed:
         return None
     more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""

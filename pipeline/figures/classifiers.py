@@ -18,6 +18,15 @@ class Scores(Figure):
     log_loss: Estimate  # nats per document
     calibration_error: float
 
+    @property
+    def beside_error(self) -> dict[str, str]:
+        """The other scores, as tables show them: column -> cell."""
+        return {
+            "macro F1": f"{self.macro_f1.value:.3f}",
+            "log loss, nats": f"{self.log_loss.value:.3f}",
+            "calibration error": f"{self.calibration_error:.3f}",
+        }
+
 
 class Validation(Figure):
     """How a candidate does on validation documents, which decide what ships."""

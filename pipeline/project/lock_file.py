@@ -35,12 +35,9 @@ class LockFile:
         return {path: digest for path, digest in sorted(self._outputs.items()) if digest}
 
     def changed_settings(self, values: Mapping[str, Any]) -> list[str]:
-        """The dotted paths of settings that a stage ran with and that `values` no longer has."""
-        found = set()
-        for stage in self._stages.values():
-            for section, before in stage.get("params", {}).get("params.yaml", {}).items():
-                found |= _differences(section, _plain(before), _plain(_at(values, section)))
-        return sorted(found)
+        """The dotted paths of settings that the recipes were made of and that `values` no longer has."""
+        recorded = self._stages.get("recipes", {}).get("params", {}).get("params.yaml", {})
+        return sorted(_differences("", _plain(recorded), _plain(values)) if recorded else ())
 
     def upcoming(self, inputs: Iterable[Path]) -> str:
         """The record of a stage that is about to run on these inputs, its recipe among them."""
@@ -54,19 +51,13 @@ class LockFile:
         return _digest(known)
 
 
-def _at(values: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path; None if there is none."""
-    found: Any = values
-    for part in path.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
-
-
 def _differences(path: str, before: Any, after: Any) -> set[str]:
     """The dotted paths at and below `path` whose values differ."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        keys = before.keys() | after.keys()
-        return set().union(*(_differences(f"{path}.{key}", before.get(key), after.get(key)) for key in keys))
+        below = {key: f"{path}.{key}" if path else key for key in before.keys() | after.keys()}
+        return set().union(
+            *(_differences(each, before.get(key), after.get(key)) for key, each in below.items())
+        )
     return set() if before == after else {path}
 
 

@@ -93,13 +93,7 @@ def _quality(figures: Figures) -> list[Block]:
 
 
 def _row(name: str, scores: Scores) -> dict[str, str]:
-    return {
-        "": name,
-        "error": f"{scores.error:.1%}",
-        "macro F1": f"{scores.macro_f1.value:.3f}",
-        "log loss, nats": f"{scores.log_loss.value:.3f}",
-        "calibration error": f"{scores.calibration_error:.3f}",
-    }
+    return {"": name, "error": f"{scores.error:.1%}", **scores.beside_error}
 
 
 def _errors(figures: Figures) -> list[Block]:

@@ -106,13 +106,10 @@ def classifiers(figures: Figures) -> list[dict[str, str]]:
 
 
 def _candidate(figures: Figures, found: CandidateFigures) -> dict[str, str]:
-    scores = found.scores
     return {
-        "error (interval)": f"{scores.error:.1%}",
+        "error (interval)": f"{found.scores.error:.1%}",
         "on validation": f"{found.validation.error:.1%}",
-        "macro F1": f"{scores.macro_f1.value:.3f}",
-        "log loss, nats": f"{scores.log_loss.value:.3f}",
-        "calibration error": f"{scores.calibration_error:.3f}",
+        **found.scores.beside_error,
         "ms a document": f"{milliseconds(figures, found):.2f}",
         **cost_cells(_spent(figures, found.parts)),
     }
