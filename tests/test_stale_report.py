@@ -18,7 +18,10 @@ stages:
         run: {seed: 1, workers: 3}
         tune: {num_trials: 0, space: {finetune_lm.dropout: {low: 0.0, high: 1.0}}}
 """
-PARAMS = "run: {seed: %s, workers: 2}\ntune: {num_trials: 0.0, space: {finetune_lm.dropout: {low: 0.0, high: %s}}}\n"
+PARAMS = """
+run: {seed: %s, workers: 2}
+tune: {num_trials: 0.0, space: {finetune_lm.dropout: {low: 0.0, high: %s}}}
+"""
 
 
 @pytest.fixture
