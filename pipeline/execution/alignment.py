@@ -16,7 +16,7 @@ from pipeline.corpus.pair_batches import PairBatches
 from pipeline.corpus.token_links import tokens_at
 from pipeline.corpus.tokens import open_shard
 from pipeline.execution.lr_find import stage_arguments
-from pipeline.execution.opened import Opened, open_head_start
+from pipeline.execution.opened import OpenedHeadStart, open_head_start
 from pipeline.report.studies import Study, make_ready, write_study
 
 _MOST_TOKENS = 60  # of a translation
@@ -24,12 +24,12 @@ _LEAST_SHOWN, _MOST_SHOWN = 6, 16  # tokens of a source that is chosen to be sho
 
 
 @dataclass(frozen=True)
-class Found:
+class AlignmentResult:
     study: Study
     file: Path | None  # None: it is not for the page
 
 
-def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Found:
+def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> AlignmentResult:
     """Translate texts; or some of the validation text, for the page, and write the alignments into `out`.
 
     Raises ValueError for an unknown head start, one that is no translator, for missing inputs, and if `out`
@@ -51,10 +51,10 @@ def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Fo
         "key": opened.card.key,
         "pairs": pairs,
     }
-    return Found(content, None if texts else write_study(out, "alignment", headstart, content).file)
+    return AlignmentResult(content, None if texts else write_study(out, "alignment", headstart, content).file)
 
 
-def _of_text(opened: Opened, text: str) -> dict[str, Any]:
+def _of_text(opened: OpenedHeadStart, text: str) -> dict[str, Any]:
     corpus = opened.params.corpus.translation
     if corpus is None:
         raise ValueError(
@@ -66,7 +66,7 @@ def _of_text(opened: Opened, text: str) -> dict[str, Any]:
     return _translated(opened, source, None)
 
 
-def _of_validation(opened: Opened, headstart: str, num_pairs: int) -> list[dict[str, Any]]:
+def _of_validation(opened: OpenedHeadStart, headstart: str, num_pairs: int) -> list[dict[str, Any]]:
     """Pairs of the validation text that fit on a page, evenly spaced."""
     tokens = tokens_at(Path(stage_arguments(Path("dvc.yaml"), "pretrain_lm", headstart)["tokens"]))
     ids: dict[str, Any] = {"end_id": opened.info.eos_id, "pad_id": opened.info.pad_id}
@@ -78,7 +78,7 @@ def _of_validation(opened: Opened, headstart: str, num_pairs: int) -> list[dict[
     return [_translated(opened, short[k].source, short[k].target) for k in chosen]
 
 
-def _translated(opened: Opened, source: np.ndarray, reference: np.ndarray | None) -> dict[str, Any]:
+def _translated(opened: OpenedHeadStart, source: np.ndarray, reference: np.ndarray | None) -> dict[str, Any]:
     import torch
 
     model, info, tokenizer = opened.language_model, opened.info, opened.tokenizer
