@@ -196,7 +196,7 @@ def test_a_helper_of_another_family_changes_nothing(source, params):
 
 def test_what_makes_the_trials_changes_their_key_and_what_draws_the_curve_does_not(source, params):
     points = changed_by(
-        source, params, "pipeline/stages/_points.py", "seed=place.seed,", "seed=place.seed + 1,"
+        source, params, "pipeline/stages/_points.py", "seed=point.seed,", "seed=point.seed + 1,"
     )
     assert {"trials", "sample_efficiency", "ablate"} <= points
     assert "tune" not in points  # a search makes its jobs itself

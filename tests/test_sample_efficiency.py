@@ -22,7 +22,7 @@ from pipeline.settings.arm import TFIDF, Arm, Use
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import _trials as trials
 from pipeline.stages import sample_efficiency as stage
-from pipeline.stages._points import Place
+from pipeline.stages._points import PointToTrain
 from pipeline.stages._trials import LogisticPoint, Rounds
 from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
@@ -67,7 +67,7 @@ def figures_of(settings: Params, special: dict[tuple[Arm, int, int], list[Any]])
                 plain = [outcome(error, **state)] * max(1, len(names))
                 points.append(
                     stage._measured(
-                        Place(arm, count, seed),
+                        PointToTrain(arm, count, seed),
                         special.get((arm, count, seed), plain),
                         LABELS,
                         np.ones(len(LABELS), bool),

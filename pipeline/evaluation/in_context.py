@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Protocol
 
 import numpy as np
@@ -137,11 +136,10 @@ def prompt_of(
 def _normalised(texts: Sequence[str], normalised: Normalise) -> list[str]:
     import polars as pl
 
-    # By name, so that its code is not in the fingerprint of each training of the label curve: what it makes
-    # of the words is in the key of those that read them.
-    normalise = import_module("pipeline.corpus.normalise").normalise
-    found: list[str] = normalise(pl.Series(texts, dtype=pl.String), normalised).to_list()
-    return found
+    # Here it does not count for the fingerprints of trainings (`OPTIONAL_PARTS`).
+    from pipeline.corpus.normalise import normalise
+
+    return normalise(pl.Series(texts, dtype=pl.String), normalised).to_list()
 
 
 def _continued(tokenizer: Encodes, words: str) -> tuple[int, ...]:

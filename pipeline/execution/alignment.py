@@ -14,7 +14,7 @@ from pipeline.corpus.normalise import normalise
 from pipeline.corpus.pair_batches import PairBatches
 from pipeline.corpus.tokens import open_shard
 from pipeline.execution.lr_find import stage_arguments
-from pipeline.execution.opened import Opened, open_head_start
+from pipeline.execution.opened import OpenedHeadStart, open_head_start
 from pipeline.report.sections.studies.alignments import Alignment, Translation
 from pipeline.report.studies import Written, make_ready, write_study
 
@@ -42,7 +42,7 @@ def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Wr
     return Written(study, None) if texts else write_study(out, study)
 
 
-def _of_text(opened: Opened, text: str) -> Translation:
+def _of_text(opened: OpenedHeadStart, text: str) -> Translation:
     corpus = opened.params.corpus.translation
     if corpus is None:
         raise ValueError(
@@ -54,7 +54,7 @@ def _of_text(opened: Opened, text: str) -> Translation:
     return _translated(opened, source, None)
 
 
-def _of_validation(opened: Opened, headstart: str, num_pairs: int) -> list[Translation]:
+def _of_validation(opened: OpenedHeadStart, headstart: str, num_pairs: int) -> list[Translation]:
     """Pairs of the validation text that fit on a page, evenly spaced."""
     tokens = tokens_at(Path(stage_arguments(Path("dvc.yaml"), "pretrain_lm", headstart)["tokens"]))
     shard = open_shard(tokens, "validation")
@@ -68,7 +68,7 @@ def _of_validation(opened: Opened, headstart: str, num_pairs: int) -> list[Trans
     return [_translated(opened, short[k].source, short[k].target) for k in chosen]
 
 
-def _translated(opened: Opened, source: np.ndarray, reference: np.ndarray | None) -> Translation:
+def _translated(opened: OpenedHeadStart, source: np.ndarray, reference: np.ndarray | None) -> Translation:
     import torch
 
     model, info, tokenizer = opened.language_model, opened.info, opened.tokenizer

@@ -35,14 +35,16 @@ _DIVERGED = 3.0  # times the lowest loss so far: further steps tell nothing
 
 
 @dataclass(frozen=True)
-class Found:
+class RangeTestResult:
     headstart: str
     suggestion: float
     csv: Path
     picture: Path
 
 
-def find(stage: str, headstart: str | None, lowest: float, highest: float, steps: int, out: Path) -> Found:
+def find(
+    stage: str, headstart: str | None, lowest: float, highest: float, steps: int, out: Path
+) -> RangeTestResult:
     """Run the test for a stage on its inputs as dvc.yaml names them; write curve and picture to `out`.
 
     Raises ValueError for an unknown stage, an empty range, or missing inputs.
@@ -74,11 +76,11 @@ def find(stage: str, headstart: str | None, lowest: float, highest: float, steps
     rates, losses = _range_test(task, context, steps)
     out.mkdir(parents=True, exist_ok=True)
     file = out / f"{stage}-{name}"
-    found = Found(name, suggest(rates, losses), file.with_suffix(".csv"), file.with_suffix(".png"))
+    result = RangeTestResult(name, suggest(rates, losses), file.with_suffix(".csv"), file.with_suffix(".png"))
     rows = [{"lr": rate, "smoothed_loss": loss} for rate, loss in zip(rates, losses, strict=True)]
-    write_csv(found.csv, rows)
-    _draw(found.picture, stage, rows, found.suggestion)
-    return found
+    write_csv(result.csv, rows)
+    _draw(result.picture, stage, rows, result.suggestion)
+    return result
 
 
 def suggest(rates: list[float], losses: list[float]) -> float:

@@ -28,7 +28,9 @@ Which = Literal["target_lm", "general_lm"]
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedHeadStart:
+    """A head start whose language model is loaded, with its settings and tokens."""
+
     params: Params
     settings: ResolvedHeadStart
     link: Path  # to the tokens of the target text, or their folder
@@ -81,7 +83,7 @@ class Opened:
         return Reading.of(classifier.max_tokens, classifier.bptt, self.card, self.info)
 
 
-def open_head_start(name: str, which: Which) -> Opened:
+def open_head_start(name: str, which: Which) -> OpenedHeadStart:
     """Open one of a head start's models, as the route left it.
 
     Raises ValueError for an unknown head start, and for missing inputs.
@@ -98,4 +100,4 @@ def open_head_start(name: str, which: Which) -> Opened:
     model.load_state_dict(start.tensors())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     info = read_info(tokens_at(link))
-    return Opened(project.params, settings, link, info, card, model.to(device).eval(), device)
+    return OpenedHeadStart(project.params, settings, link, info, card, model.to(device).eval(), device)

@@ -20,7 +20,7 @@ from pipeline.evaluation.acquisition import STRATEGIES, Strategy, choose
 from pipeline.evaluation.choosing import BASE, try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.probe import pooled_features, side_by_side
-from pipeline.execution.opened import Opened, open_head_start
+from pipeline.execution.opened import OpenedHeadStart, open_head_start
 from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import Params
@@ -82,7 +82,7 @@ def _first_head_start() -> str:
     return Project.load(Path("params.yaml")).params.run.headstarts[0]
 
 
-def _unlabelled(opened: Opened) -> tuple[list[str], list[np.ndarray]]:
+def _unlabelled(opened: OpenedHeadStart) -> tuple[list[str], list[np.ndarray]]:
     """Return the texts and tokens of all documents without a label, the training split's among them."""
     texts, tokens = [], []
     for split in read_info(opened.folder).splits:
@@ -100,7 +100,7 @@ def _unlabelled(opened: Opened) -> tuple[list[str], list[np.ndarray]]:
     return texts, tokens
 
 
-def _features(opened: Opened, documents: Sequence[np.ndarray]) -> np.ndarray:
+def _features(opened: OpenedHeadStart, documents: Sequence[np.ndarray]) -> np.ndarray:
     idf = inverse_document_frequencies([open_shard(opened.folder, "train")], opened.info.vocab_size)
     found = pooled_features(
         opened.encoder, documents, opened.settings.probe, opened.reading, idf, opened.device
@@ -108,7 +108,7 @@ def _features(opened: Opened, documents: Sequence[np.ndarray]) -> np.ndarray:
     return side_by_side([found])
 
 
-def _without_known(texts: Sequence[str], opened: Opened) -> np.ndarray:
+def _without_known(texts: Sequence[str], opened: OpenedHeadStart) -> np.ndarray:
     """Return the indices of the texts that labelled text has neither word for word nor nearly."""
     limits = opened.params.leakage
     finder = LeakFinder(texts, ngram_words=limits.ngram_words, least=limits.containment)
@@ -116,7 +116,7 @@ def _without_known(texts: Sequence[str], opened: Opened) -> np.ndarray:
     return np.array([place for place in range(len(texts)) if place not in known], dtype=np.int64)
 
 
-def _labelled_texts(opened: Opened, split: str) -> list[str]:
+def _labelled_texts(opened: OpenedHeadStart, split: str) -> list[str]:
     whole = read_texts(_DOCUMENTS, split)
     return [whole[k] for k in np.flatnonzero(open_shard(opened.folder, split).labels != UNLABELLED)]
 

@@ -42,17 +42,18 @@ NUMERICAL_ELSEWHERE = (
     "pipeline.figures.estimates",
     "pipeline.figures.label_curve",
 )
-# Parts of stages that only some head starts need. A stage imports them inside a function, where they do not
-# count; the fingerprints of these head starts name them.
+# Modules that do not count where they are imported inside a function: parts of stages that only some head
+# starts need, whose fingerprints name them, and the normalisation. A prompt needs that for a few words, whose
+# tokens are in the key of each trial that reads them.
 OPTIONAL_PARTS = frozenset(
-    f"{_STAGES}.{name}"
-    for name in (
-        "_frozen_encoder",
-        "_imported_network",
-        "_imported_vectors",
-        "_teacher",
-        "_trained_embedding",
-    )
+    {
+        f"{_STAGES}._frozen_encoder",
+        f"{_STAGES}._imported_network",
+        f"{_STAGES}._imported_vectors",
+        f"{_STAGES}._teacher",
+        f"{_STAGES}._trained_embedding",
+        "pipeline.corpus.normalise",
+    }
 )
 # Modules that every training uses, though its stage imports neither: they are called where it runs.
 _TRAINS = ("pipeline.training.loop", "pipeline.training.precision")

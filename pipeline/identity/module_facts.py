@@ -46,8 +46,8 @@ class ModuleFacts:
         self.origins = {name: origin for node in imports for name, origin in imported_by(node)}
         self.has_star_import = "*" in self.origins
         self.postpones_annotations = self.origins.get("annotations") == "__future__.annotations"
-        # How often each name is bound at the top of the module, counting builtins and `global` statements,
-        # and `m.x = 1` as a binding of `m`: `m.x` has one value before and another behind.
+        # How often each name is bound at the top of the module, counting builtins, `global` statements and
+        # `m.x = 1`, as a binding of `m`: `m.x` has different values before and behind it.
         rebound = [name for node in self._nodes[ast.Global] for name in node.names]
         rebound += [ast.unparse(node).partition(".")[0] for node in self._nodes[ast.Attribute]
                     if not isinstance(node.ctx, ast.Load)]  # fmt: skip

@@ -34,8 +34,8 @@ from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 
 
 @dataclass(frozen=True)
-class Place:
-    """A point of the curve."""
+class PointToTrain:
+    """A point of the curve: what is trained for it, on how many labels, with which seed."""
 
     arm: Arm
     num_labels: int
@@ -107,22 +107,22 @@ def train_target_lm_alone(project: Project, name: str, tokens: Path, sweep: Swee
     return folder, cost_of(outcome)
 
 
-def specs_of(place: Place, project: Project, inputs: Inputs) -> list[Spec]:
+def specs_of(point: PointToTrain, project: Project, inputs: Inputs) -> list[Spec]:
     """The trainings of a point: one, or one for each member of an ensemble."""
     params = project.params
-    names = params.head_starts_of(place.arm)
-    if not names or place.arm.use.is_frozen:
-        return [_logistic(place, names, params, inputs)]
-    if place.arm.use is Use.IN_CONTEXT:
-        return [_in_context(place, project.head_starts[names[0]], params, inputs)]
-    return [_classifier(place, project.head_starts[name], params, inputs) for name in names]
+    names = params.head_starts_of(point.arm)
+    if not names or point.arm.use.is_frozen:
+        return [_logistic(point, names, params, inputs)]
+    if point.arm.use is Use.IN_CONTEXT:
+        return [_in_context(point, project.head_starts[names[0]], params, inputs)]
+    return [_classifier(point, project.head_starts[name], params, inputs) for name in names]
 
 
-def _logistic(place: Place, names: Sequence[str], params: Params, inputs: Inputs) -> Spec:
+def _logistic(point: PointToTrain, names: Sequence[str], params: Params, inputs: Inputs) -> Spec:
     """Logistic regression on head starts' frozen features, with TF-IDF beside them, or on TF-IDF alone."""
-    use = place.arm.use
-    rounds = _rounds(params, inputs, place) if use.chooses_labels else None
-    trial = " ".join((*names, use, f"{place.num_labels} labels, seed {place.seed}"))
+    use = point.arm.use
+    rounds = _rounds(params, inputs, point) if use.chooses_labels else None
+    trial = " ".join((*names, use, f"{point.num_labels} labels, seed {point.seed}"))
     test_documents = params.sample_efficiency.test_documents
     labels_of = [*names, *params.run.headstarts][0]  # all head starts have the same documents and labels
     read = [file for name in names for file in (f"tokens/{name}/target.json", f"features/{name}")]
@@ -135,8 +135,8 @@ def _logistic(place: Place, names: Sequence[str], params: Params, inputs: Inputs
             trial,
             session.folder,
             inputs.tokens_of(labels_of).resolve(),
-            place.num_labels,
-            place.seed,
+            point.num_labels,
+            point.seed,
             test_documents,
             features,
             inputs.documents.resolve() if use.reads_tfidf else None,
@@ -146,27 +146,27 @@ def _logistic(place: Place, names: Sequence[str], params: Params, inputs: Inputs
     identity = {
         "use": use.drawn,
         **({} if rounds is None else {"rounds": asdict(rounds)}),
-        "labels": place.num_labels,
-        "seed": place.seed,
+        "labels": point.num_labels,
+        "seed": point.seed,
         "test_documents": test_documents,
     }
     return Spec(trial, identity, tuple(read), build)
 
 
-def _rounds(params: Params, inputs: Inputs, place: Place) -> Rounds:
+def _rounds(params: Params, inputs: Inputs, point: PointToTrain) -> Rounds:
     """How the labels of a point are chosen: they begin as the curve's fewest labels, which are drawn."""
     settings = params.sample_efficiency
-    train = open_shard(inputs.tokens_of(params.head_starts_of(place.arm)[0]), "train")
+    train = open_shard(inputs.tokens_of(params.head_starts_of(point.arm)[0]), "train")
     fewest = label_counts(settings.labels, train)[0][0]
     return Rounds(settings.choosing.strategy, fewest, settings.choosing.per_round)
 
 
-def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
-    settings, use = params.sample_efficiency, place.arm.use
-    few = FewLabels(place.num_labels, key=place.key)
+def _classifier(point: PointToTrain, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
+    settings, use = params.sample_efficiency, point.arm.use
+    few = FewLabels(point.num_labels, key=point.key)
     classifier = classifier_settings(head_start, use)
     assert classifier.beside is None or inputs.features is not None
-    name = f"{head_start.name} {use} {place.num_labels} labels, seed {place.seed}"
+    name = f"{head_start.name} {use} {point.num_labels} labels, seed {point.seed}"
 
     def build(session: Session) -> SweepTrial:
         job = make_classifier_job(
@@ -175,7 +175,7 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
             params.corpus.target.normalise,
             tokens=inputs.tokens_of(head_start.name),
             start=inputs.start(use, head_start.name),
-            seed=place.seed,
+            seed=point.seed,
             few_labels=few,
             features=inputs.features,
         )
@@ -183,8 +183,8 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
 
     identity: dict[str, Any] = {
         "use": use,
-        "labels": place.num_labels,
-        "seed": place.seed,
+        "labels": point.num_labels,
+        "seed": point.seed,
         "test_documents": settings.test_documents,
         "model": head_start.model.model_dump(),
         "normalise": params.corpus.target.normalise.model_dump(),
@@ -203,11 +203,11 @@ def _classifier(place: Place, head_start: ResolvedHeadStart, params: Params, inp
     return Spec(name, identity, tuple(read), build, head_start.family.name)
 
 
-def _in_context(place: Place, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
+def _in_context(point: PointToTrain, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
     """A language model that is asked. Without examples, all seeds share one trial."""
     settings, test_documents = params.zero_shot, params.sample_efficiency.test_documents
-    seed = place.seed if place.num_labels else 0
-    name = f"{head_start.name} in_context {place.num_labels} labels, seed {seed}"
+    seed = point.seed if point.num_labels else 0
+    name = f"{head_start.name} in_context {point.num_labels} labels, seed {seed}"
     prompt, free_of_content = prompt_for(params, inputs, head_start.name)
     start = inputs.start(Use.IN_CONTEXT, head_start.name)
     assert start is not None
@@ -218,7 +218,7 @@ def _in_context(place: Place, head_start: ResolvedHeadStart, params: Params, inp
             session.folder,
             start,
             inputs.tokens_of(head_start.name).resolve(),
-            place.num_labels,
+            point.num_labels,
             seed,
             test_documents,
             prompt,
@@ -230,7 +230,7 @@ def _in_context(place: Place, head_start: ResolvedHeadStart, params: Params, inp
 
     identity = {
         "use": Use.IN_CONTEXT,
-        "labels": place.num_labels,
+        "labels": point.num_labels,
         "seed": seed,
         "test_documents": test_documents,
         "prompt": asdict(prompt),

@@ -27,7 +27,7 @@ from pipeline.settings.loader import overlay
 from pipeline.stages._ablations import TRICKS, Trick
 from pipeline.stages._points import (
     Inputs,
-    Place,
+    PointToTrain,
     specs_of,
     train_target_lm_alone,
 )
@@ -146,7 +146,7 @@ def _classifier(trick: Trick, seed: int, project: Project, inputs: Inputs) -> Sp
     top = {"few_labels": overlay(params.ablate.classifier, trick.without)}
     changed = project.varied(name, top, where="ablate")
     num_labels = num_labels_of(params.ablate.labels, open_shard(inputs.tokens_of(name), "train"))
-    (spec,) = specs_of(Place(Arm(name, trick.use), num_labels, seed, "ablate.labels"), changed, inputs)
+    (spec,) = specs_of(PointToTrain(Arm(name, trick.use), num_labels, seed, "ablate.labels"), changed, inputs)
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
 
     def build(session: Session) -> SweepTrial:

@@ -23,7 +23,7 @@ from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
 from pipeline.stages._points import (
     Inputs,
-    Place,
+    PointToTrain,
     classifier_settings,
     prompt_for,
     specs_of,
@@ -61,13 +61,13 @@ def run(
     num_texts = read_info(labelled).num_texts
     arms = params.trained_arms(num_texts)
     counts, left_out = label_counts(settings.labels, open_shard(labelled, "train"))
-    places = [Place(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
+    points = [PointToTrain(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
     asked = [arm for arm in params.arms(num_texts) if arm.use is Use.IN_CONTEXT]
     shown, too_many = _shown(asked, params, inputs)
-    places += [
-        Place(arm, count, seed)
-        for arm, each in shown.items()
-        for count in each
+    points += [
+        PointToTrain(arm, count, seed)
+        for arm, num_examples in shown.items()
+        for count in num_examples
         for seed in (settings.seeds if count else settings.seeds[:1])  # without examples nothing is drawn
     ]
     alone = {
@@ -78,19 +78,21 @@ def run(
     shared_cost = {arm: cost for arm, (_, cost) in alone.items()}
     folders = {arm.source: folder for arm, (folder, _) in alone.items() if arm.source is not None}
     inputs = replace(inputs, target_lm_alone=folders)
-    specs = {place: specs_of(place, project, inputs) for place in places}
+    specs = {point: specs_of(point, project, inputs) for point in points}
     # Two arms may share a training: that of an ensemble's member is that of the head start.
-    found = sweep.outcomes(list({spec.name: spec for each in specs.values() for spec in each}.values()))
+    outcomes = sweep.outcomes(
+        list({spec.name: spec for trainings in specs.values() for spec in trainings}.values())
+    )
     test = open_shard(labelled, "test")
     tested = test_sample(test, params.sample_efficiency.test_documents)
     labels_N = test.labels[tested]
     leaked_N = np.isin(tested, leaked_documents(leaks))
     kept_N = ~leaked_N if params.leakage.action == "drop" else np.ones(len(labels_N), bool)
-    points = [
-        _measured(place, [found[spec.name] for spec in specs[place]], labels_N, kept_N) for place in places
+    measured = [
+        _measured(point, [outcomes[spec.name] for spec in specs[point]], labels_N, kept_N) for point in points
     ]
     figures = figures_of(
-        points,
+        measured,
         counts,
         [*arms, *shown],
         project,
@@ -107,7 +109,7 @@ def run(
          for arm, row in drawn.items()}
     )  # fmt: skip
     with atomic_folder(out) as folder:
-        write_csv(folder / "points.csv", [_row(point) for point in points])
+        write_csv(folder / "points.csv", [_row(point) for point in measured])
         write_csv(folder / "curve.csv", _curve_rows(drawn))
     return figures
 
@@ -151,10 +153,10 @@ def _check(tokens: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredPoint:
     """A point of the curve with one seed."""
 
-    place: Place
+    point: PointToTrain
     wrong_N: np.ndarray | None  # None where the point failed
     failure: str
     cost: Spent | None = None
@@ -163,16 +165,16 @@ class Measured:
 
 
 def _measured(
-    place: Place, outcomes: Sequence[Checkpoint | Exception], labels_N: np.ndarray, kept_N: np.ndarray
-) -> Measured:
+    point: PointToTrain, outcomes: Sequence[Checkpoint | Exception], labels_N: np.ndarray, kept_N: np.ndarray
+) -> MeasuredPoint:
     whole = [outcome for outcome in outcomes if isinstance(outcome, Checkpoint)]
     failed = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     if failed:
-        return Measured(place, None, str(failed[0]))
+        return MeasuredPoint(point, None, str(failed[0]))
     wrong = (probabilities_of(whole).argmax(1) != labels_N)[kept_N].astype(np.float64)
     states = [outcome.state for outcome in whole]
-    return Measured(
-        place,
+    return MeasuredPoint(
+        point,
         wrong,
         "",
         Spent.total(map(cost_of, whole)),
@@ -182,7 +184,7 @@ def _measured(
 
 
 def figures_of(
-    points: Sequence[Measured],
+    points: Sequence[MeasuredPoint],
     counts: Sequence[int],
     arms: Sequence[Arm],
     project: Project,
@@ -203,14 +205,16 @@ def figures_of(
     """
     params, settings = project.params, project.params.sample_efficiency
     wrong: dict[Arm, dict[int, dict[int, np.ndarray]]] = {}
-    for point in points:
-        if point.wrong_N is not None:
-            by_count = wrong.setdefault(point.place.arm, {})
-            by_count.setdefault(point.place.num_labels, {})[point.place.seed] = point.wrong_N
+    for measured in points:
+        if measured.wrong_N is not None:
+            by_count = wrong.setdefault(measured.point.arm, {})
+            by_count.setdefault(measured.point.num_labels, {})[measured.point.seed] = measured.wrong_N
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
     asked = [arm for arm in arms if arm.use is Use.IN_CONTEXT]
     trained = [arm for arm in arms if arm.use is not Use.IN_CONTEXT]
-    errors = label_curve.Errors({arm: each for arm, each in wrong.items() if arm not in asked}, bootstrap)
+    errors = label_curve.Errors(
+        {arm: by_count for arm, by_count in wrong.items() if arm not in asked}, bootstrap
+    )
     together = label_curve.Errors(wrong, bootstrap, may_rise=asked)
     answered = [arm for arm in asked if arm in wrong]
     return LabelCurveFigures(
@@ -221,7 +225,7 @@ def figures_of(
         labels=list(counts),
         num_seeds=len(settings.seeds),
         confidence=settings.confidence,
-        num_test_documents=next(len(point.wrong_N) for point in points if point.wrong_N is not None),
+        num_test_documents=next(len(measured.wrong_N) for measured in points if measured.wrong_N is not None),
         curve=label_curve.curve(errors),
         above={arm: label_curve.comparisons(errors, arm) for arm in trained if arm in wrong},
         labels_needed=_labels_needed(errors, errors.wrong, errors.wrong),
@@ -232,23 +236,23 @@ def figures_of(
             majority_error=majority_error,
         ),
         worse_than_fewer={arm: worse for arm in errors.wrong if (worse := errors.worse_than_fewer(arm))},
-        began_anew=_counted(points, lambda point: point.began_anew),
-        never_took_off=_counted(points, lambda point: point.never_took_off),
+        began_anew=_counted(points, lambda measured: measured.began_anew),
+        never_took_off=_counted(points, lambda measured: measured.never_took_off),
         cost={arm: _cost(points, arm, shared_cost.get(arm, NOTHING_SPENT)) for arm in arms},
         core_seconds={arm: _core_seconds(points, arm, shared_cost.get(arm, NOTHING_SPENT)) for arm in arms},
-        failed={
-            f"{point.place.arm} {point.place.num_labels} labels, seed {point.place.seed}": point.failure
-            for point in points
-            if point.failure
-        },
+        failed={_title(measured.point): measured.failure for measured in points if measured.failure},
         left_out=left_out,
         key=key,
         leakage=leakage,
     )
 
 
-def _cost(points: Sequence[Measured], arm: Arm, shared: Spent) -> Spent:
-    spent = [point.cost for point in points if point.place.arm == arm and point.cost is not None]
+def _title(point: PointToTrain) -> str:
+    return f"{point.arm} {point.num_labels} labels, seed {point.seed}"
+
+
+def _cost(points: Sequence[MeasuredPoint], arm: Arm, shared: Spent) -> Spent:
+    spent = [measured.cost for measured in points if measured.point.arm == arm and measured.cost is not None]
     return Spent.total([*spent, shared])
 
 
@@ -258,7 +262,7 @@ def _beside(project: Project, arm: Arm) -> list[str]:
         return []
     names = project.params.head_starts_of(arm)
     settings = [classifier_settings(project.head_starts[name], arm.use) for name in names]
-    return list(dict.fromkeys(each.beside for each in settings if each.beside is not None))
+    return list(dict.fromkeys(own.beside for own in settings if own.beside is not None))
 
 
 def _labels_needed(
@@ -269,41 +273,43 @@ def _labels_needed(
         arm: {other: label_curve.labels_needed(errors, arm, other) for other in others if other != arm}
         for arm in arms
     }
-    known = {arm: {other: found for other, found in row.items() if found} for arm, row in pairs.items()}
+    known = {arm: {other: needed for other, needed in row.items() if needed} for arm, row in pairs.items()}
     return {arm: row for arm, row in known.items() if row}
 
 
-def _counted(points: Sequence[Measured], number_of: Callable[[Measured], int]) -> dict[Arm, dict[int, int]]:
+def _counted(
+    points: Sequence[MeasuredPoint], number_of: Callable[[MeasuredPoint], int]
+) -> dict[Arm, dict[int, int]]:
     """The number of such trainings by arm and number of labels, where there are any."""
     table: dict[Arm, dict[int, int]] = {}
-    for point in points:
-        if num := number_of(point):
-            by_count = table.setdefault(point.place.arm, {})
-            by_count[point.place.num_labels] = by_count.get(point.place.num_labels, 0) + num
+    for measured in points:
+        if num := number_of(measured):
+            by_count = table.setdefault(measured.point.arm, {})
+            by_count[measured.point.num_labels] = by_count.get(measured.point.num_labels, 0) + num
     return table
 
 
-def _core_seconds(points: Sequence[Measured], arm: Arm, shared: Spent) -> dict[int, float]:
+def _core_seconds(points: Sequence[MeasuredPoint], arm: Arm, shared: Spent) -> dict[int, float]:
     """Mean core time of a training, by number of labels, and that of a language model that only it needs."""
     spent: dict[int, list[float]] = {}
-    for point in points:
-        if point.place.arm == arm and point.cost is not None:
-            spent.setdefault(point.place.num_labels, []).append(point.cost.core_seconds)
-    return {count: shared.core_seconds + float(np.mean(each)) for count, each in spent.items()}
+    for measured in points:
+        if measured.point.arm == arm and measured.cost is not None:
+            spent.setdefault(measured.point.num_labels, []).append(measured.cost.core_seconds)
+    return {count: shared.core_seconds + float(np.mean(seconds)) for count, seconds in spent.items()}
 
 
 Cells = dict[str, str | int | float | None]  # of a row of CSV
 
 
-def _row(point: Measured) -> Cells:
+def _row(measured: MeasuredPoint) -> Cells:
     return {
-        "arm": str(point.place.arm),
-        "labels": point.place.num_labels,
-        "seed": point.place.seed,
-        "error": "" if point.wrong_N is None else point.wrong_N.mean(),
-        "seconds": "" if point.cost is None else round(point.cost.seconds, 1),
-        "core_seconds": "" if point.cost is None else round(point.cost.core_seconds, 1),
-        "failure": point.failure,
+        "arm": str(measured.point.arm),
+        "labels": measured.point.num_labels,
+        "seed": measured.point.seed,
+        "error": "" if measured.wrong_N is None else measured.wrong_N.mean(),
+        "seconds": "" if measured.cost is None else round(measured.cost.seconds, 1),
+        "core_seconds": "" if measured.cost is None else round(measured.cost.core_seconds, 1),
+        "failure": measured.failure,
     }
 
 

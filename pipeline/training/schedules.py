@@ -60,7 +60,9 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RatePlan:
+    """The rates of each step of a run."""
+
     phases: tuple[Phase, ...]
     peak_lrs: tuple[float, ...]  # one per layer group
     schedule: Schedule | None  # None: a range test, rising from the first rate to the peak
@@ -83,7 +85,7 @@ class Plan:
         lrs = (lr * fraction if group in phase.groups else 0.0 for group, lr in enumerate(self.peak_lrs))
         return Rates(tuple(lrs), index)
 
-    def at_half_the_rates(self) -> Plan:
+    def at_half_the_rates(self) -> RatePlan:
         return replace(self, peak_lrs=tuple(lr / 2 for lr in self.peak_lrs))
 
 
@@ -95,7 +97,7 @@ def make_plan(
     num_groups: int,
     num_steps: int,
     steps_per_unfreezing: int,
-) -> Plan:
+) -> RatePlan:
     """Make the plan of a run of `num_steps`.
 
     Sources: Howard & Ruder 2018, sections 3.2 (discriminative fine-tuning: the rate of a layer is that of
@@ -114,7 +116,7 @@ def make_plan(
         if length > 0:
             phases.append(Phase(first, length, groups))
         first += length
-    return Plan(tuple(phases) or (Phase(0, 0, tuple(range(num_groups))),), peaks, schedule)
+    return RatePlan(tuple(phases) or (Phase(0, 0, tuple(range(num_groups))),), peaks, schedule)
 
 
 def check_unfreezing(
@@ -141,11 +143,11 @@ def _unfreezing(unfreeze: Unfreezing, num_groups: int) -> Sequence[tuple[int, ..
     return [everything[-1:], *((group,) for group in everything[:-1]), everything]
 
 
-def range_test_plan(plan: Plan, lowest: float, highest: float, num_steps: int) -> Plan:
+def range_test_plan(plan: RatePlan, lowest: float, highest: float, num_steps: int) -> RatePlan:
     """Make a plan whose rates rise exponentially to `highest`.
 
     It trains the groups of the first phase of `plan`, at their ratios there.
     """
     peaks = tuple(lr / plan.peak_lrs[-1] * highest for lr in plan.peak_lrs)
     phase = Phase(0, num_steps, plan.phases[0].groups)
-    return Plan((phase,), peaks, None, range_ratio=highest / lowest)
+    return RatePlan((phase,), peaks, None, range_ratio=highest / lowest)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from models.objective import TrainingObjective
-from pipeline.training.schedules import Plan
+from pipeline.training.schedules import RatePlan
 from pipeline.training.settings import Optimizer
 
 
@@ -18,7 +18,7 @@ class Task:
     model: nn.Module
     objective: TrainingObjective
     groups: list[list[nn.Parameter]]
-    plan: Plan
+    plan: RatePlan
     optimizer: Optimizer
     evaluation_steps: frozenset[int]  # evaluate after these numbers of steps
     patience: int | None = None  # stop after so many evaluations without a better one; None: never

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.training.schedules import (
-    Plan,
+    RatePlan,
     Unfreezing,
     check_unfreezing,
     make_plan,
@@ -27,7 +27,7 @@ SCHEDULE: dict[str, Any] = {"kind": "slanted_triangular", "cut_frac": 0.1, "rati
 
 def plan_of(
     unfreeze: Unfreezing = "full", *, groups: int = 4, steps: int = 100, each: int = 10, **schedule: Any
-) -> Plan:
+) -> RatePlan:
     return make_plan(
         Optimizer(**OPTIMIZER),
         Schedule(**(SCHEDULE | schedule)),
