@@ -262,8 +262,8 @@ def check_model_of_other(stage: str, project: Project, arguments: Mapping[str, A
     key = recipe_of(stage, project, {"headstart": other}).key(_hashes(stage, project, theirs))
     if read_state(folder)["key"] != key:
         raise ValueError(
-            f"{name} learns from {other}, whose model {folder} is of earlier settings, text or code; run `dvc "
-            f"repro {stage}@{other}` first"
+            f"{name} learns from {other}, whose model {folder} is of earlier settings, text or code; run "
+            f"`dvc repro {stage}@{other}` first"
         )
 
 
