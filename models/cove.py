@@ -184,8 +184,8 @@ class Translator(nn.Module):
         embedded_BTE = locked_dropout(self.encoder.embedding(target_BT), config.input_dropout, batch)
         memory = self._begin(source_BS, mask_BS, batch)
         features, alignments = [], []
-        for place in range(target_BT.shape[1]):
-            memory, weights_BS = self._step(embedded_BTE[:, place], memory, place)
+        for step in range(target_BT.shape[1]):
+            memory, weights_BS = self._step(embedded_BTE[:, step], memory, step)
             features.append(memory.context_BF)
             alignments.append(weights_BS)
         decoded_BTF = locked_dropout(torch.stack(features, 1), config.output_dropout, batch)
@@ -198,15 +198,15 @@ class Translator(nn.Module):
         `source_1S` is one text without padding. Returns the tokens, and their alignment (T, S).
         """
         memory = self._begin(source_1S, torch.ones_like(source_1S, dtype=torch.bool), None)
-        found, alignment = [start_id], []
-        for place in range(most):
-            embedded_1E = self.encoder.embedding(source_1S.new_tensor([found[-1]]))
-            memory, weights_1S = self._step(embedded_1E, memory, place)
-            found.append(int(self.logits(memory.context_BF).argmax()))
+        tokens, alignment = [start_id], []
+        for step in range(most):
+            embedded_1E = self.encoder.embedding(source_1S.new_tensor([tokens[-1]]))
+            memory, weights_1S = self._step(embedded_1E, memory, step)
+            tokens.append(int(self.logits(memory.context_BF).argmax()))
             alignment.append(weights_1S[0])
-            if found[-1] == end_id:
+            if tokens[-1] == end_id:
                 break
-        return found[1:], torch.stack(alignment)
+        return tokens[1:], torch.stack(alignment)
 
     @property
     def _config(self) -> Config:

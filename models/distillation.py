@@ -83,9 +83,9 @@ def joined_states(own: State, taught: State) -> State:
 
 def split_states(state: State) -> tuple[State, State]:
     """Return the states of student and teacher."""
-    for place, tensor in enumerate(state):
+    for index, tensor in enumerate(state):
         if tensor.ndim == 1:
-            return state[:place], state[place + 1 :]
+            return state[:index], state[index + 1 :]
     return state, ()
 
 

@@ -43,7 +43,7 @@ from models.sampling import Candidates, cross_entropy
 from models.word_parts import WordPart
 
 _HASH_BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that powers of it are never zero
-_NO_WORD = 2**63 - 1  # fills up a softmax that has more places than the text has words
+_NO_WORD = 2**63 - 1  # fills up a softmax that has more rows than the text has words
 _CHARACTERS_OF_A_WORD = 5  # for an estimate of memory
 UNKNOWN = 0  # in the softmax: every word that it does not hold
 
@@ -84,10 +84,10 @@ class Config(FamilyConfig):
 class Words(NamedTuple):
     """The words of rows of characters."""
 
-    of_token_BT: Tensor  # the place of its word in the row, int64; of padding, that of the last word
+    of_token_BT: Tensor  # the index of its word in the row, int64; of padding, that of the last word
     real_BW: Tensor  # bool; False behind a row's last word
     hashes_BW: Tensor  # int64; equal for equal words
-    distinct_BW: Tensor  # the place of each word among the distinct ones, int64
+    distinct_BW: Tensor  # the index of each word among the distinct ones, int64
     characters_UC: Tensor  # of each distinct word, int64; -1 behind its end
 
     @staticmethod
@@ -146,11 +146,11 @@ def _begins(parts_BT: Tensor) -> Tensor:
 @lru_cache(maxsize=64)
 def _powers(count: int) -> list[int]:
     """Powers of the hash's base, as the signed numbers of 64 bits that they wrap around to."""
-    found, power = [], 1
+    powers, power = [], 1
     for _ in range(count):
-        found.append(power - 2**64 if power >= 2**63 else power)
+        powers.append(power - 2**64 if power >= 2**63 else power)
         power = power * _HASH_BASE % 2**64
-    return found
+    return powers
 
 
 class Highway(nn.Module):
@@ -319,9 +319,9 @@ class BidirectionalLanguageModel(nn.Module):
         self.words_K[: len(hashes)] = hashes.sort().values
 
     def targets(self, hashes: Tensor) -> Tensor:
-        """Return the places of words in the softmax; `UNKNOWN` for all that it does not hold."""
-        places = torch.searchsorted(self.words_K, hashes.contiguous()).clamp(max=len(self.words_K) - 1)
-        return torch.where(self.words_K[places] == hashes, places + 1, UNKNOWN)
+        """Return the positions of words in the softmax; `UNKNOWN` for all that it does not hold."""
+        positions = torch.searchsorted(self.words_K, hashes.contiguous()).clamp(max=len(self.words_K) - 1)
+        return torch.where(self.words_K[positions] == hashes, positions + 1, UNKNOWN)
 
     def loss(
         self, features: Tensor, targets: Tensor, dtype: torch.dtype, candidates: Candidates | None = None

@@ -204,7 +204,7 @@ class Classifier(nn.Module):
                 segments_of(ids_BT, self.delimiter_id) if segments_BT is None else segments_BT
             )
         # A frozen encoder needs no graph. Outside training, gradients explain a prediction.
-        frozen = batch is not None and not any(each.requires_grad for each in self.encoder.parameters())
+        frozen = batch is not None and not any(weight.requires_grad for weight in self.encoder.parameters())
         state: State = ()
         chunks = []
         with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
@@ -215,7 +215,7 @@ class Classifier(nn.Module):
                     self.encoder, ids_BT[:, part], mask_BT[:, part], state, dropped, self._indices, more
                 )
                 # Gradients without dropout serve to explain a prediction and flow through the whole text.
-                state = encoded.state if batch is None else tuple(each.detach() for each in encoded.state)
+                state = encoded.state if batch is None else tuple(part.detach() for part in encoded.state)
                 chunks.append([encoded.features] if self.layers.is_top else encoded.layers)
         joined = [torch.cat(parts, dim=1) for parts in zip(*chunks, strict=True)]
         return joined[0] if self.layers.is_top else self.layers.put_together(joined, self.mix)
@@ -330,8 +330,8 @@ def classifier_groups(
 
     A linear head is fitted rather than trained, so it makes no group of its own.
     """
-    learned = [each for each in (model.head, model.mix, model.attention) if each is not None]
-    head = [weight for each in learned for weight in each.parameters()]
+    learned = [module for module in (model.head, model.mix, model.attention) if module is not None]
+    head = [weight for module in learned for weight in module.parameters()]
     if isinstance(model.head, LinearHead):
         return [*encoder_groups[:-1], [*encoder_groups[-1], *head]]
     return [*encoder_groups, head]

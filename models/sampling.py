@@ -81,12 +81,12 @@ def cross_entropy(
     """Return the cross-entropy summed over all targets, in nats; with `candidates`, an estimate of it."""
     if candidates is None:
         return kernels.cross_entropy(features_NF, weight_VF, bias_V, targets_N, dtype)
-    places = candidates.place(targets_N)
+    positions = candidates.place(targets_N)
     return kernels.cross_entropy(
         features_NF,
         weight_VF.index_select(0, candidates.ids_C),
         bias_V.index_select(0, candidates.ids_C) - candidates.discount_C,
-        places,
+        positions,
         dtype,
-        candidates.discount_C[places],  # a target's own term has weight 1
+        candidates.discount_C[positions],  # a target's own term has weight 1
     )

@@ -131,16 +131,16 @@ def by_length(lengths: Sequence[int] | np.ndarray, max_tokens_per_batch: int) ->
     """
     order = np.argsort(lengths, kind="stable")
     start, num_real = 0, 0
-    for place, index in enumerate(order):
+    for stop, index in enumerate(order):
         # Lengths ascend, so this text sets the width of a batch that it joins.
-        length, size = int(lengths[index]), place - start
+        length, size = int(lengths[index]), stop - start
         padded = (size + 1) * length
         too_large = padded > max_tokens_per_batch
         large = num_real >= max(_ENOUGH_TOKENS, max_tokens_per_batch // 4)
         wasteful = large and padded - num_real - length > _MOST_PADDING * padded
         if size and (too_large or wasteful):  # a single text may exceed the budget
-            yield order[start:place]
-            start, num_real = place, 0
+            yield order[start:stop]
+            start, num_real = stop, 0
         num_real += length
     if start < len(order):
         yield order[start:]

@@ -1,7 +1,7 @@
 """How often words stand near one another, for GloVe.
 
 Source: Pennington, Socher and Manning 2014, section 4.2: two words d apart count 1 / d, within a symmetric
-window that does not cross the borders of documents. Special tokens are dropped first and take no place.
+window that does not cross the borders of documents. Special tokens are dropped first and take no position.
 
 The counts are held in memory, about 16 bytes for each pair of words that occurs, and several times that while
 they are made.
@@ -47,8 +47,8 @@ def count_cooccurrences(
             left, right = ids[:-distance][together], ids[distance:][together]
             weights = np.full(len(left), 1 / distance)
             parts += [(left * vocab_size + right, weights), (right * vocab_size + left, weights)]
-        keys, places = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
-        counts = np.bincount(places, np.concatenate([part[1] for part in parts]), len(keys))
+        keys, inverse = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
+        counts = np.bincount(inverse, np.concatenate([part[1] for part in parts]), len(keys))
     inputs, outputs = np.divmod(keys, vocab_size)
     return Cooccurrences(inputs.astype(np.int32), outputs.astype(np.int32), counts.astype(np.float32))
 
@@ -80,8 +80,8 @@ class CooccurrenceBatches:
 
     def at(self, step: int, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Return inputs, outputs (int64) and counts of the rows of a step that a worker holds."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        first = place * self._num_rows
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        first = batch * self._num_rows
         chosen = self._order(epoch)[self._bound(first + rows.start) : self._bound(first + rows.stop)]
         pairs = self._pairs
         return (

@@ -27,7 +27,7 @@ def remarks_on(folder: Path, info: DocumentsInfo) -> list[str]:
     ).collect()
     by_label = documents.drop_nulls("label").group_by("label").len()
     counts = dict(by_label.iter_rows())
-    names = {name: counts.get(place, 0) for place, name in enumerate(info.label_names)}
+    names = {name: counts.get(index, 0) for index, name in enumerate(info.label_names)}
     return [*alike_labels(info.label_names), *_small(names), *_repeated(documents)]
 
 

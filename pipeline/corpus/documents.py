@@ -8,7 +8,7 @@ The route:
 3. `_divide`: if the source gives no validation or test split, or `max_documents` asks for fewer rows,
    training rows go to an uncompressed temporary file and stream from there into their splits.
 
-A row's split depends on the seed and the row's text, not on its place in the file or on batch sizes:
+A row's split depends on the seed and the row's text, not on its position in the file or on batch sizes:
 rows are ranked by a keyed hash of the text, class by class, and the last ranks are split off (stratified
 to the row). Equal texts have equal hashes and so stay in one split, except for one pair at a boundary.
 Memory holds a few batches of texts and 12 bytes for each row to be divided, three times that while rows

@@ -1,7 +1,7 @@
 """Pairs of an English message and its translation, from the message catalogues of installed programs.
 
 Catalogues are files `LANGUAGE/LC_MESSAGES/PROGRAM.mo` in GNU gettext's binary form: a header of numbers, a
-table of the messages' places and one of their translations' (the manual of gettext, "The Format of GNU MO
+table of the messages' offsets and one of their translations' (the manual of gettext, "The Format of GNU MO
 Files").
 """
 
@@ -66,8 +66,8 @@ def read_catalogue(file: Path) -> Iterator[tuple[str, str]]:
         if magic != _MAGIC:
             raise struct.error("it does not begin as one")
         texts = [
-            (_string(data, order, messages, place), _string(data, order, translations, place))
-            for place in range(count)
+            (_string(data, order, messages, index), _string(data, order, translations, index))
+            for index in range(count)
         ]
         header = next((text for message, text in texts if not message), b"").decode("ascii", "replace")
         charset = found[1] if (found := _CHARSET.search(header)) else "utf-8"
@@ -79,8 +79,8 @@ def read_catalogue(file: Path) -> Iterator[tuple[str, str]]:
         raise ValueError(f"{file} is a damaged message catalogue: {error}") from error
 
 
-def _string(data: bytes, order: str, table: int, place: int) -> bytes:
-    length, start = struct.unpack_from(f"{order}2I", data, table + 8 * place)
+def _string(data: bytes, order: str, table: int, index: int) -> bytes:
+    length, start = struct.unpack_from(f"{order}2I", data, table + 8 * index)
     if start + length > len(data):
         raise struct.error("a text ends behind the end of the file")
     return data[start : start + length]

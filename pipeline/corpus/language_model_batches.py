@@ -59,7 +59,7 @@ class Ribbon:
         return self._read(start, stop)
 
     def documents(self, start: int, stop: int) -> np.ndarray:
-        """Return for each token in [start, stop) the place of its document in the ribbon, int64."""
+        """Return for each token in [start, stop) the number of its document in the ribbon, int64."""
         if self._reverse:
             return self._documents(len(self) - stop, len(self) - start)[::-1]
         return self._documents(start, stop)
@@ -69,15 +69,15 @@ class Ribbon:
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         out = np.empty(stop - start, dtype=np.int64)
-        place = int(np.searchsorted(self._starts, start, side="right")) - 1
+        number = int(np.searchsorted(self._starts, start, side="right")) - 1
         filled = 0
         while filled < len(out):
-            document = self._document(int(self._order[place]))
-            offset = start + filled - int(self._starts[place])
+            document = self._document(int(self._order[number]))
+            offset = start + filled - int(self._starts[number])
             piece = document[offset : offset + len(out) - filled]
             out[filled : filled + len(piece)] = piece
             filled += len(piece)
-            place += 1
+            number += 1
         return out
 
     def _document(self, index: int) -> np.ndarray:
@@ -144,8 +144,8 @@ class LanguageModelBatches:
         return epoch, step
 
     def at(self, step: int, rows: slice) -> LanguageModelBatch:
-        epoch, place = self.epoch_of(step)
-        start, stop = self._cuts(epoch)[place : place + 2]
+        epoch, window = self.epoch_of(step)
+        start, stop = self._cuts(epoch)[window : window + 2]
         ribbon = self._ribbon(epoch)
         lanes = [
             ribbon.read(row * self._lane_length + start, row * self._lane_length + stop + 1)
@@ -155,7 +155,7 @@ class LanguageModelBatches:
         return LanguageModelBatch(
             ids[:, :-1],
             ids[:, 1:],
-            starts_lane=place == 0,
+            starts_lane=window == 0,
             num_targets=self.num_rows * int(stop - start),
             length_ratio=float(stop - start) / self._bptt,
         )
@@ -206,12 +206,12 @@ def evaluation_batches(
         length = min(bptt, longest - start)
         ids = np.zeros((len(mine), length), dtype=np.int64)
         targets = np.full((len(mine), length), -100, dtype=np.int64)
-        for place, row in enumerate(mine):
+        for index, row in enumerate(mine):
             begin = begins[row] + start
             tokens = ribbon.read(begin, max(begin + 1, min(begin + length, bounds[row + 1]) + 1))
-            ids[place, : len(tokens) - 1] = tokens[:-1]
-            targets[place, : len(tokens) - 1] = tokens[1:]
-            targets[place, : max(0, bounds[row] - begin)] = -100
+            ids[index, : len(tokens) - 1] = tokens[:-1]
+            targets[index, : len(tokens) - 1] = tokens[1:]
+            targets[index, : max(0, bounds[row] - begin)] = -100
         counted = sum(
             max(0, min(begin + start + length, stop) - max(begin + start, first))
             for begin, (first, stop) in zip(begins, pairwise(bounds), strict=True)

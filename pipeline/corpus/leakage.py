@@ -75,10 +75,10 @@ class LeakFinder:
             for index in self._wholes.get(int(whole), ()):
                 yield Leak(index, other, 1.0, True)
         grams, others = words.ngrams(self._n)
-        places = np.searchsorted(self._grams, grams)
+        positions = np.searchsorted(self._grams, grams)
         held = np.zeros(len(grams), bool)
-        inside = places < len(self._grams)
-        held[inside] = self._grams[places[inside]] == grams[inside]
+        inside = positions < len(self._grams)
+        held[inside] = self._grams[positions[inside]] == grams[inside]
         yield from self._near(grams[held], others[held])
 
     def _near(self, grams: np.ndarray, others: np.ndarray) -> Iterator[Leak]:
@@ -96,8 +96,8 @@ class LeakFinder:
         both, num_shared = np.unique(shared, return_counts=True)
         others_of, tests_of = np.divmod(both, len(self._num_grams_N))
         containment = num_shared / self._num_grams_N[tests_of]
-        for place in np.flatnonzero(containment >= self._least):
-            yield Leak(int(tests_of[place]), int(others_of[place]), float(containment[place]), False)
+        for index in np.flatnonzero(containment >= self._least):
+            yield Leak(int(tests_of[index]), int(others_of[index]), float(containment[index]), False)
 
 
 def leaked_documents(folder: Path) -> np.ndarray:
@@ -124,10 +124,10 @@ class _Words:
     def wholes(self) -> np.ndarray:
         """Return a hash of each text."""
         starts = np.cumsum(self.counts) - self.counts
-        place = (np.arange(len(self._hashes_W)) - np.repeat(starts, self.counts)).astype(np.uint64)
+        position = (np.arange(len(self._hashes_W)) - np.repeat(starts, self.counts)).astype(np.uint64)
         with np.errstate(over="ignore"):
-            # Mix each word's hash with its place, so that the sum depends on the order.
-            bent = _mixed(self._hashes_W + place * _BASE)
+            # Mix each word's hash with its position, so that the sum depends on the order.
+            bent = _mixed(self._hashes_W + position * _BASE)
             sums = np.concatenate([[np.uint64(0)], np.cumsum(bent, dtype=np.uint64)])
             return sums[starts + self.counts] - sums[starts] + self.counts.astype(np.uint64)
 
@@ -139,8 +139,8 @@ class _Words:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
         grams = np.zeros(size, np.uint64)
         with np.errstate(over="ignore"):
-            for place in range(n):
-                grams = grams * _BASE + self._hashes_W[place : place + size]
+            for offset in range(n):
+                grams = grams * _BASE + self._hashes_W[offset : offset + size]
         within = owners[:size] == owners[n - 1 :]
         return _mixed(grams[within]), owners[:size][within]
 

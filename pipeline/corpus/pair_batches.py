@@ -66,9 +66,9 @@ class PairBatches:
         seed: int,
     ) -> None:
         self._shards, self._max_tokens, self._pad_id, self._seed = shards, max_tokens, pad_id, seed
-        places = [pairs_of(shard, end_id) for shard in shards]
-        self._places_P3 = np.concatenate(places)
-        self._shard_P = np.repeat(np.arange(len(shards)), [len(each) for each in places])
+        bounds = [pairs_of(shard, end_id) for shard in shards]
+        self._places_P3 = np.concatenate(bounds)
+        self._shard_P = np.repeat(np.arange(len(shards)), [len(own) for own in bounds])
         begin, middle, stop = self._places_P3.T
         source, target = middle - begin, stop - middle + 1
         self._lengths_P = np.minimum(source, max_tokens) + np.minimum(target, max_tokens)
@@ -93,8 +93,8 @@ class PairBatches:
         return len(self) // max(1, self.steps_per_epoch)
 
     def at(self, step: int, rank: int, world: int) -> PairBatch:
-        epoch, place = divmod(step, self.steps_per_epoch)
-        chosen = self._plan(epoch)[place]
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        chosen = self._plan(epoch)[batch]
         rows = rows_of(rank, world, len(chosen))
         whole = [self.pair(index) for index in chosen]
         mine = whole[rows]

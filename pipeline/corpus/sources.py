@@ -258,10 +258,10 @@ class Files:
         import polars as pl
 
         try:
-            found = dict(pl.scan_ndjson(file.pattern).collect_schema())
+            schema = dict(pl.scan_ndjson(file.pattern).collect_schema())
         except pl.exceptions.PolarsError:  # mixed types in a column, or a broken row (the scan will fail)
-            found = dict.fromkeys(self._wanted_columns(), pl.String())
-        columns = {name: pl.String() if kind == pl.Null else kind for name, kind in found.items()}
+            schema = dict.fromkeys(self._wanted_columns(), pl.String())
+        columns = {name: pl.String() if kind == pl.Null else kind for name, kind in schema.items()}
         wanted = {name: pl.String() for name in self._wanted_columns() if name in columns}
         return replace(file, scan=pl.scan_ndjson(file.pattern, schema=wanted or None), columns=columns)
 
@@ -593,18 +593,18 @@ def _short(text: str, most: int = 100) -> str:
 
 def _integer(value: str) -> int | None:
     """Return the number that a label such as `3` or `3.0` stands for, or None."""
-    found = _INTEGER.fullmatch(value)
-    return int(found[1]) if found else None
+    matched = _INTEGER.fullmatch(value)
+    return int(matched[1]) if matched else None
 
 
 def _classes_of(values: set[str]) -> tuple[dict[str, int], tuple[str, ...]]:
     """Make each distinct value a class: integers in numerical order, otherwise alphabetically."""
     numbers = {value: number for value in values if (number := _integer(value)) is not None}
     if len(numbers) == len(values):
-        position = {number: place for place, number in enumerate(sorted(set(numbers.values())))}
+        position = {number: index for index, number in enumerate(sorted(set(numbers.values())))}
         return {value: position[number] for value, number in numbers.items()}, tuple(map(str, position))
     names = sorted(values)
-    return {name: place for place, name in enumerate(names)}, tuple(names)
+    return {name: index for index, name in enumerate(names)}, tuple(names)
 
 
 @contextmanager

@@ -81,9 +81,9 @@ def _sizes(lengths: Sequence[int], room: int) -> list[int]:
         return list(lengths)
     kept = [0] * len(lengths)
     left = max(0, room)
-    for rank, place in enumerate(sorted(range(len(lengths)), key=lambda place: lengths[place])):
-        kept[place] = min(lengths[place], left // (len(lengths) - rank))
-        left -= kept[place]
+    for rank, index in enumerate(sorted(range(len(lengths)), key=lambda index: lengths[index])):
+        kept[index] = min(lengths[index], left // (len(lengths) - rank))
+        left -= kept[index]
     return kept
 
 

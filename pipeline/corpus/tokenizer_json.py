@@ -72,5 +72,5 @@ def from_byte_level(piece: str) -> str:
 def _bytes_of_characters() -> dict[str, int]:
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = sorted(set(range(256)) - set(plain))
-    spelled = {chr(256 + place): byte for place, byte in enumerate(others)}
+    spelled = {chr(256 + index): byte for index, byte in enumerate(others)}
     return {chr(byte): byte for byte in plain} | spelled

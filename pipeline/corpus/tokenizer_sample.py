@@ -39,13 +39,13 @@ def draw_sample(corpora: Sequence[Path], sample_mb: float, seed: int) -> Sample:
     """
     sizes = [size for folder in corpora for size in _training_splits(folder).values()]
     limit = sample_mb * MEGABYTE
-    drawn: list[tuple[int, int, int, str]] = []  # a heap, highest key first: -key, place, bytes, text
+    drawn: list[tuple[int, int, int, str]] = []  # a heap, highest key first: -key, index, bytes, text
     num_bytes, lowest_left_out = 0, 2**64
-    for place, (text, key) in enumerate(_keyed(corpora, seed)):
+    for index, (text, key) in enumerate(_keyed(corpora, seed)):
         if key > lowest_left_out:
             continue
         size = len(text.encode("utf-8"))
-        heapq.heappush(drawn, (-key, place, size, text))
+        heapq.heappush(drawn, (-key, index, size, text))
         num_bytes += size
         while num_bytes > limit:
             negative_key, _, left_out, _ = heapq.heappop(drawn)

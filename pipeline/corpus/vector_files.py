@@ -208,16 +208,16 @@ def _read_binary(file: Path, folder: Path, kept: _Kept) -> None:
             raise ValueError(f"{file}: does not begin with word2vec's line `words width`; {_AGAIN}")
         num_words, row_bytes = int(header[1]), 4 * int(header[2])
         buffer = _Buffer(stream)
-        for place in range(1, num_words + 1):
+        for number in range(1, num_words + 1):
             raw = buffer.until(b" ")
             row = buffer.take(row_bytes)
             if raw is None or len(row) < row_bytes:
                 raise ValueError(
-                    f"{file}: its header says {num_words:,} words, but word {place:,} is cut; {_AGAIN}"
+                    f"{file}: its header says {num_words:,} words, but word {number:,} is cut; {_AGAIN}"
                 )
             word = kept.word(raw.lstrip(b"\n"))  # which word2vec writes after each row, and gensim does not
             if word is not None:
-                kept.add(word, np.frombuffer(row, "<f4"), f"word {place:,}")
+                kept.add(word, np.frombuffer(row, "<f4"), f"word {number:,}")
         if buffer.take(_CHUNK_BYTES).strip():
             raise ValueError(f"{file}: more follows the {num_words:,} words of its header; {_AGAIN}")
 
@@ -230,13 +230,13 @@ class _Buffer:
 
     def until(self, end: bytes) -> bytes | None:
         """Return what precedes `end`, which is passed over; None if it is too far away."""
-        found = self._held.find(end, self._place, self._place + _MAX_WORD_BYTES)
-        if found < 0:
+        index = self._held.find(end, self._place, self._place + _MAX_WORD_BYTES)
+        if index < 0:
             self._fill(_MAX_WORD_BYTES)
-            found = self._held.find(end, self._place, self._place + _MAX_WORD_BYTES)
-        if found < 0:
+            index = self._held.find(end, self._place, self._place + _MAX_WORD_BYTES)
+        if index < 0:
             return None
-        content, self._place = self._held[self._place : found], found + len(end)
+        content, self._place = self._held[self._place : index], index + len(end)
         return content
 
     def take(self, num_bytes: int) -> bytes:
@@ -296,10 +296,10 @@ def _words_of_parquet(file: Path) -> list[bytes]:
 
 def _keep_rows(words: Sequence[bytes | None], row_of: Callable[[int], np.ndarray], kept: _Kept) -> None:
     """Keep wanted rows of a matrix; a row whose word is None has none."""
-    for place, raw in enumerate(words):
+    for index, raw in enumerate(words):
         word = None if raw is None else kept.word(raw)
         if word is not None:
-            kept.add(word, row_of(place), f"row {place + 1:,}")
+            kept.add(word, row_of(index), f"row {index + 1:,}")
 
 
 # safetensors
@@ -330,14 +330,14 @@ def _embedding_name(shapes: dict[str, list[int]], num_pieces: int, file: Path, v
     # Models often have a few rows more than tokens, so that their number is a multiple of 64.
     fitting = {name: rows for name, rows in (called_so or matrices).items() if rows >= num_pieces}
     exact = [name for name, rows in fitting.items() if rows == num_pieces]
-    found = exact if len(exact) == 1 else list(fitting)
-    if len(found) != 1:
+    names = exact if len(exact) == 1 else list(fitting)
+    if len(names) != 1:
         listed = ", ".join(f"{name} {list(shape)}" for name, shape in list(shapes.items())[:8])
         raise ValueError(
             f"{file}: which tensor is the embedding of the {num_pieces:,} tokens of {vocabulary}? It has "
             f"{listed or 'none'}; keep one matrix with a row a token, called `embedding.weight`"
         )
-    return found[0]
+    return names[0]
 
 
 # Which file
@@ -358,10 +358,10 @@ def _file_in(folder: Path) -> Path:
 def _one_file(folder: Path, patterns: Sequence[str], what: str) -> Path:
     """Return the one file of the first pattern that matches any, in a folder or in those it contains."""
     for pattern in patterns:
-        found = sorted([*folder.glob(pattern), *folder.glob(f"*/{pattern}")])
-        if len(found) == 1:
-            return found[0]
-        if found:
-            names = ", ".join(str(file.relative_to(folder)) for file in found[:5])
+        files = sorted([*folder.glob(pattern), *folder.glob(f"*/{pattern}")])
+        if len(files) == 1:
+            return files[0]
+        if files:
+            names = ", ".join(str(file.relative_to(folder)) for file in files[:5])
             raise ValueError(f"{folder}/: which of {names} holds {what}? Put it in a folder of its own")
     raise ValueError(f"{folder}/: no file with {what}; expected {', '.join(dict.fromkeys(patterns))}")

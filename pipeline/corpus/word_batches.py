@@ -136,8 +136,8 @@ class WordBatches:
 
     def at(self, step: int, rows: slice) -> WordBatch:
         """Return the rows of a step that a worker holds."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        ribbon, first = self._ribbon(epoch), place * self.num_rows
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        ribbon, first = self._ribbon(epoch), batch * self.num_rows
         texts = [self._row(epoch, first + row, ribbon) for row in range(rows.start, rows.stop)]
         longest = max((len(ids) for ids, *_ in texts), default=0)
         num_blocks = max(1, -(-longest // BLOCK))

@@ -86,17 +86,17 @@ def token(nodes: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     control, dashboard = ray.get_runtime_context().gcs_address, get_dashboard_url()
     if _is_open(control):  # the dashboard asks for a token if this does
         is_remote = len(nodes) > 1 and any(not is_loopback(node["NodeManagerAddress"]) for node in nodes)
-        found = f"Ray at {control} asks for no token: whoever reaches it can run code as you"
+        problem = f"Ray at {control} asks for no token: whoever reaches it can run code as you"
         to_do = "start Ray with RAY_AUTH_MODE=token on every node, and give all of them the token"
-        yield (failure if is_remote else warning)("token", found, to_do)
+        yield (failure if is_remote else warning)("token", problem, to_do)
     else:
         yield ok("token", f"{control} refuses callers without a token")
     if dashboard and is_loopback(dashboard.rpartition(":")[0]):
         yield ok("dashboard", f"{dashboard}, for this machine only")
     elif dashboard:
-        found = f"other machines reach it at {dashboard}, and its token is sent unencrypted"
+        problem = f"other machines reach it at {dashboard}, and its token is sent unencrypted"
         to_do = "start Ray with --dashboard-host=127.0.0.1 and use `ssh -L`, or put a firewall before it"
-        yield warning("dashboard", found, to_do)
+        yield warning("dashboard", problem, to_do)
 
 
 def _is_open(address: str) -> bool:
@@ -110,8 +110,8 @@ def _is_open(address: str) -> bool:
         except grpc.RpcError as error:
             if error.code() in refusals:
                 return False
-            found = f"{address} neither serves nor refuses a call without a token ({error.code().name})"
-            raise ValueError(f"{found}; see Ray's gcs_server log") from error
+            problem = f"{address} neither serves nor refuses a call without a token ({error.code().name})"
+            raise ValueError(f"{problem}; see Ray's gcs_server log") from error
     return True
 
 
@@ -131,8 +131,8 @@ def plan(params: Params, resources: Sequence[Resources]) -> tuple[Placement | No
         # An elastic plan may have more workers than fit now.
         room = [workers_on(node, placement) for node in resources]
         placement = replace(placement, num_workers=min(placement.num_workers, sum(room)))
-        each = count(placement.threads, "CPU") + (" and a GPU" if placement.use_gpu else "")
-        workers = f"{count(placement.num_workers, 'worker')} of {each}"
+        share = count(placement.threads, "CPU") + (" and a GPU" if placement.use_gpu else "")
+        workers = f"{count(placement.num_workers, 'worker')} of {share}"
         findings.append(ok("plan", f"{workers}; the nodes hold {' + '.join(map(str, room))}"))
         findings += _unused(placement, params, resources)
     except ValueError as error:
@@ -141,13 +141,13 @@ def plan(params: Params, resources: Sequence[Resources]) -> tuple[Placement | No
     try:
         sizes = (1, params.tune.workers if params.tune.num_trials else 1)
         at_once = min(trials_at_once(trials, resources, workers) for workers in sizes)
-        each = f"{trials.cpus} CPUs and {trials.gpus:g} GPUs"
-        findings.append(ok("trials", f"{at_once} at once, each on {each}"))
+        share = f"{trials.cpus} CPUs and {trials.gpus:g} GPUs"
+        findings.append(ok("trials", f"{at_once} at once, each on {share}"))
     except ValueError as error:
         findings.append(refusal("trials", error))
     if trials.gpus == 0 and any(node.get("GPU", 0) for node in resources):
-        found = "the cluster has GPUs, but trials.gpus is 0: sweeps train on CPUs"
-        findings.append(warning("trials", found, "set trials.gpus to 1, or to a fraction to share one"))
+        problem = "the cluster has GPUs, but trials.gpus is 0: sweeps train on CPUs"
+        findings.append(warning("trials", problem, "set trials.gpus to 1, or to a fraction to share one"))
     return placement, findings
 
 
@@ -171,12 +171,12 @@ def _unused(placement: Placement, params: Params, resources: Sequence[Resources]
     if gpus and not placement.use_gpu:
         yield warning("plan", f"run.device is cpu: {gpus} GPUs are left idle", "set run.device to auto")
     elif gpus > placement.num_workers:
-        found = f"{gpus - placement.num_workers} of {gpus} GPUs are left idle"
-        yield warning("plan", found, "set run.workers to auto, or higher")
+        problem = f"{gpus - placement.num_workers} of {gpus} GPUs are left idle"
+        yield warning("plan", problem, "set run.workers to auto, or higher")
     if params.run.workers == "auto" and not placement.use_gpu and len(sizes) > 1:
-        found = f"nodes of {' and '.join(map(str, sizes))} CPUs get one worker of {placement.threads} each"
+        problem = f"nodes of {' and '.join(map(str, sizes))} CPUs get one worker of {placement.threads} each"
         to_do = "to use the larger nodes fully, set run.workers to a number, with run.threads_per_worker"
-        yield warning("plan", found, to_do)
+        yield warning("plan", problem, to_do)
 
 
 # ---------------------------------------------------------------------------------------------- workers
@@ -198,9 +198,9 @@ def connect_workers(placement: Placement) -> list[Finding]:
     free = ray.available_resources()
     for kind, wanted in {"CPU": number * cpus, "GPU": number * use_gpu}.items():
         if free.get(kind, 0) < wanted:
-            found = f"{wanted} {kind}s are needed and {free.get(kind, 0):g} free; training would wait"
+            problem = f"{wanted} {kind}s are needed and {free.get(kind, 0):g} free; training would wait"
             to_do = "retry when the running jobs have finished (`ray status`)"
-            return [warning("workers", f"not tried: {found}", to_do)]
+            return [warning("workers", f"not tried: {problem}", to_do)]
     began = time.monotonic()
     backend = "nccl" if use_gpu else "gloo"
     with tempfile.TemporaryDirectory(prefix="headstart-") as scratch:
@@ -217,8 +217,8 @@ def connect_workers(placement: Placement) -> list[Finding]:
             trainer.fit()
         except (TrainingFailedError, RayError) as error:
             reason = reason_of(getattr(error, "controller_failure", error))  # it failed before training
-            found = f"{number} workers cannot train together: {reason}"
-            raise ValueError(f"{found}; {NOT_CONNECTED}") from error
+            problem = f"{number} workers cannot train together: {reason}"
+            raise ValueError(f"{problem}; {NOT_CONNECTED}") from error
     seconds = time.monotonic() - began
     return [ok("workers", f"{number} summed a tensor by {backend} in {seconds:.0f} s, start included")]
 

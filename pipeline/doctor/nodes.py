@@ -77,7 +77,7 @@ def _ask_all(driver: Node, nodes: Sequence[Node]) -> list[Answers]:
         theirs = _answers([node.ask("storage") for node in nodes], ANSWER_S)
         unseen = _answers([driver.ask("sees", node.name) for node in nodes], QUICK_S)
         pairs = zip(theirs, unseen, strict=True)
-        stored += [each if isinstance(each, Problem) else problem or each for each, problem in pairs]
+        stored += [answer if isinstance(answer, Problem) else problem or answer for answer, problem in pairs]
     rows = zip(skews, _answers(facts, ANSWER_S), stored, _answers(tracking, ANSWER_S), strict=True)
     return [Answers(node.name, node.resources, *row) for node, row in zip(everybody, rows, strict=True)]
 
@@ -114,7 +114,7 @@ def judge(
 ) -> Iterator[Finding]:
     """All findings from the answers, the driver's first. Without nodes, the driver trains."""
     driver, *nodes = answers
-    known = [(each, each.facts) for each in nodes or [driver] if isinstance(each.facts, Facts)]
+    known = [(node, node.facts) for node in nodes or [driver] if isinstance(node.facts, Facts)]
     if isinstance(driver.facts, Facts):
         yield from versions(known, driver.facts)
     yield from clocks(nodes)
@@ -128,8 +128,8 @@ def judge(
 def _grouped(question: str, answers: Sequence[Answers]) -> Iterator[Finding]:
     """A finding for each different answer to a question, with all nodes that gave it."""
     nodes_by_answer: dict[Any, list[str]] = defaultdict(list)
-    for each in answers:
-        nodes_by_answer[getattr(each, question)].append(each.node)
+    for given in answers:
+        nodes_by_answer[getattr(given, question)].append(given.node)
     for answer, nodes in nodes_by_answer.items():
         if isinstance(answer, Problem):
             yield failure(question, f"{', '.join(nodes)}: {answer.found}", answer.to_do)
@@ -140,42 +140,42 @@ def _grouped(question: str, answers: Sequence[Answers]) -> Iterator[Finding]:
 def versions(known: Known, wanted: Facts) -> Iterator[Finding]:
     """Python, the libraries and this project's code have to be those of the driver."""
     to_do = "check out the same commit there, install its requirements.lock, and restart its Ray"
-    for each, facts in known:
+    for answers, facts in known:
         pairs = zip(facts.versions, wanted.versions, strict=True)
         others = [f"{there}, here {here}" for there, here in pairs if there != here]
         if others:
-            yield failure("versions", f"{each.node} has {'; '.join(others)}", to_do)
+            yield failure("versions", f"{answers.node} has {'; '.join(others)}", to_do)
     if known and all(facts.versions == wanted.versions for _, facts in known):
         where = "on this machine" if len(known) == 1 else f"on all {len(known)} nodes"
         yield ok("versions", f"{', '.join(wanted.versions)}; {where}")
 
 
 def clocks(nodes: Sequence[Answers]) -> Iterator[Finding]:
-    off = [each for each in nodes if abs(each.skew_s) > SKEW_S]
+    off = [answers for answers in nodes if abs(answers.skew_s) > SKEW_S]
     why = "logs and curves of several nodes do not fit together, and from 15 minutes on S3 refuses requests"
-    for each in off:
-        found = f"{each.node} is {each.skew_s:+.0f} s off: {why}"
-        yield warning("clocks", found, "synchronise its clock (NTP)")
+    for answers in off:
+        problem = f"{answers.node} is {answers.skew_s:+.0f} s off: {why}"
+        yield warning("clocks", problem, "synchronise its clock (NTP)")
     if nodes and not off:
         yield ok("clocks", f"no difference above {SKEW_S:g} s")
 
 
 def machines(known: Known) -> Iterator[Finding]:
     """CPUs, GPUs and temporary space of each node, next to what Ray counts."""
-    for each, facts in known:
-        problems = list(_shortages(each, facts))
-        for kind, found, to_do in problems:
-            yield kind("machines", f"{each.node}: {found}", to_do)
+    for answers, facts in known:
+        problems = list(_shortages(answers, facts))
+        for kind, shortage, to_do in problems:
+            yield kind("machines", f"{answers.node}: {shortage}", to_do)
         if not problems:
             names = sorted({name for name, _ in facts.gpus})
             gpus = f", {len(facts.gpus)} GPUs ({', '.join(names)})" if names else ""
             free = f"{readable(facts.memory_bytes)} memory, {readable(facts.temp_bytes)} in {facts.temp}"
-            yield ok("machines", f"{each.node}: {facts.cpus} CPUs{gpus}; free: {free}")
+            yield ok("machines", f"{answers.node}: {facts.cpus} CPUs{gpus}; free: {free}")
 
 
-def _shortages(each: Answers, facts: Facts) -> Iterator[tuple[Callable[..., Finding], str, str]]:
+def _shortages(answers: Answers, facts: Facts) -> Iterator[tuple[Callable[..., Finding], str, str]]:
     """A shortage on a node: the kind of finding, what was found, what to do."""
-    cpus, gpus = (int(each.resources.get(kind, 0)) for kind in ("CPU", "GPU"))
+    cpus, gpus = (int(answers.resources.get(kind, 0)) for kind in ("CPU", "GPU"))
     if cpus > facts.cpus:
         to_do = f"start its Ray with --num-cpus={facts.cpus}; otherwise workers share CPUs and slow down"
         yield warning, f"Ray counts {cpus} CPUs, its processes may use {facts.cpus}", to_do
@@ -183,20 +183,20 @@ def _shortages(each: Answers, facts: Facts) -> Iterator[tuple[Callable[..., Find
         to_do = "install the torch build and the driver for its GPUs, or set run.device to cpu"
         yield failure, f"Ray counts {gpus} GPUs, torch sees {len(facts.gpus)}", to_do
     if facts.temp_bytes < ENOUGH_TEMP_BYTES:
-        found = f"{readable(facts.temp_bytes)} free in {facts.temp}, for uploads, inputs and Ray's logs"
-        yield warning, found, "free some, or set TMPDIR"
-    if each.node != DRIVER and facts.shm_bytes is not None and facts.shm_bytes < ENOUGH_SHM_BYTES:
+        shortage = f"{readable(facts.temp_bytes)} free in {facts.temp}, for uploads, inputs and Ray's logs"
+        yield warning, shortage, "free some, or set TMPDIR"
+    if answers.node != DRIVER and facts.shm_bytes is not None and facts.shm_bytes < ENOUGH_SHM_BYTES:
         to_do = "give the container more (docker run --shm-size=2g; on Kubernetes an emptyDir in memory)"
         yield warning, f"/dev/shm, which Ray and NCCL use, holds {readable(facts.shm_bytes)}", to_do
 
 
 def memory(known: Known, placement: Placement, needs: Sequence[Need]) -> Iterator[Finding]:
     """Whether the largest training fits each node that gets workers."""
-    need = max(needs, key=lambda each: each.worker_bytes)
+    need = max(needs, key=lambda need: need.worker_bytes)
     process = PROCESS_BYTES if placement.use_gpu else need.process_bytes
     to_do = "free some, lower batch_rows or bptt (max_tokens), or raise run.threads_per_worker"
-    for each, facts in known:
-        num_workers = 1 if each.node == DRIVER else workers_on(each.resources, placement)
+    for answers, facts in known:
+        num_workers = 1 if answers.node == DRIVER else workers_on(answers.resources, placement)
         if not num_workers:
             continue
         takes = f"{num_workers} x {readable(process)}" if num_workers > 1 else readable(process)
@@ -205,7 +205,7 @@ def memory(known: Known, placement: Placement, needs: Sequence[Need]) -> Iterato
             gpu = f"{readable(need.worker_bytes)} of a GPU"
             checks += [(gpu, need.worker_bytes, free) for _, free in facts.gpus]
         what, wanted, free = max(checks, key=lambda check: check[1] / max(check[2], 1))  # the scarcest
-        said = f"{each.node}: {need.stage}, the largest training, takes about {what}"
+        said = f"{answers.node}: {need.stage}, the largest training, takes about {what}"
         said += f" (to within a factor of {FACTOR:g}), {readable(free)} are free"
         yield fitting("memory", said, wanted, free, to_do)
 

@@ -42,7 +42,7 @@ Word = tuple[int, ...]  # its pieces, which tell it from others
 
 
 class Span(NamedTuple):
-    """The place of a word in a document."""
+    """The position of a word in a document."""
 
     start: int
     stop: int
@@ -72,33 +72,33 @@ class Vocabulary:
 
     def words(self, ids_T: np.ndarray) -> list[Span]:
         """Return the words of a document, in reading order. Marks such as a comma are none, and end one."""
-        found: list[Span] = []
+        spans: list[Span] = []
         sentence, goes_on = 0, False
-        for place, token in enumerate(ids_T):
+        for position, token in enumerate(ids_T):
             if self.spoken_V[token]:
                 if goes_on and not self.begins_V[token]:
-                    found[-1] = found[-1]._replace(stop=place + 1)
+                    spans[-1] = spans[-1]._replace(stop=position + 1)
                 else:
-                    found.append(Span(place, place + 1, sentence))
+                    spans.append(Span(position, position + 1, sentence))
             goes_on = bool(self.spoken_V[token])
             sentence += bool(self.ends_V[token])
-        return found
+        return spans
 
 
 @dataclass
 class _Wanted:
-    """The occurrences whose features are kept, each with its place among them."""
+    """The occurrences whose features are kept, each with the slot of its features."""
 
     by_document: dict[int, list[tuple[int, Span]]] = field(default_factory=dict)
     count: int = 0
 
     def add(self, occurrences: Sequence[Occurrence]) -> np.ndarray:
-        """Return the places of the features of these occurrences."""
-        for place, (document, span) in enumerate(occurrences, start=self.count):
-            self.by_document.setdefault(document, []).append((place, span))
-        places = np.arange(self.count, self.count + len(occurrences))
+        """Return the slots of the features of these occurrences."""
+        for slot, (document, span) in enumerate(occurrences, start=self.count):
+            self.by_document.setdefault(document, []).append((slot, span))
+        slots = np.arange(self.count, self.count + len(occurrences))
         self.count += len(occurrences)
-        return places
+        return slots
 
 
 def anatomy(
@@ -125,32 +125,34 @@ def anatomy(
     contexts = _contexts(texts, spans)
     wanted = _Wanted()
     words = _sampled_words(contexts, rng)
-    places_of_words = [wanted.add(occurrences) for occurrences in words.values()]
-    places_of_random = wanted.add(_sampled_occurrences(spans, rng))
+    slots_of_words = [wanted.add(occurrences) for occurrences in words.values()]
+    slots_of_random = wanted.add(_sampled_occurrences(spans, rng))
     shown = {word: _shown(word, contexts, tokenizer) for word in examples}
-    places_of_shown = {word: wanted.add(occurrences) for word, occurrences in shown.items()}
+    slots_of_shown = {word: wanted.add(occurrences) for word, occurrences in shown.items()}
     features = [np.zeros((wanted.count, width)) for width in encoder.layer_widths]
     similarities: list[list[float]] = []  # of each sentence, in each layer
     for index, layers in _features(encoder, rows, reading, device):
-        for place, span in wanted.by_document.get(index, ()):
+        for slot, span in wanted.by_document.get(index, ()):
             for kept, features_TF in zip(features, layers, strict=True):
-                kept[place] = features_TF[span.start : span.stop].mean(0)
+                kept[slot] = features_TF[span.start : span.stop].mean(0)
         if index < _MOST_SENTENCE_DOCUMENTS:
             similarities += _sentence_similarities(layers, spans[index])
     if not similarities:
         raise ValueError("no sentence has two words; take more documents")
     similarities_SL = np.array(similarities)
     measured = [
-        _measured(layer, kept, places_of_words, places_of_random, similarities_SL[:, layer], rng)
+        _measured(layer, kept, slots_of_words, slots_of_random, similarities_SL[:, layer], rng)
         for layer, kept in enumerate(features)
     ]
     if not examples:
-        found = _clearest(words, places_of_words, features, tokenizer)
-        shown, places_of_shown = ({found[0]: found[1]}, {found[0]: found[2]}) if found else ({}, {})
+        clearest = _clearest(words, slots_of_words, features, tokenizer)
+        shown, slots_of_shown = (
+            ({clearest[0]: clearest[1]}, {clearest[0]: clearest[2]}) if clearest else ({}, {})
+        )
     return Anatomy(
         layers=measured,
         examples=[
-            _example(word, shown[word], [kept[places_of_shown[word]] for kept in features], tokenizer, texts)
+            _example(word, shown[word], [kept[slots_of_shown[word]] for kept in features], tokenizer, texts)
             for word in shown
         ],
         num_words=len(words),
@@ -163,8 +165,8 @@ def documents_with(word: str, tokens: np.ndarray, offsets: np.ndarray, tokenizer
     """Return the documents of a shard that have the pieces of a word, in order, ascending."""
     pieces = _pieces(word, tokenizer)
     starts = np.flatnonzero(tokens[: len(tokens) - len(pieces) + 1] == pieces[0])
-    for place, piece in enumerate(pieces[1:], start=1):
-        starts = starts[tokens[starts + place] == piece]
+    for offset, piece in enumerate(pieces[1:], start=1):
+        starts = starts[tokens[starts + offset] == piece]
     return np.unique(np.searchsorted(offsets, starts, side="right") - 1)
 
 
@@ -179,20 +181,20 @@ def _pieces(word: str, tokenizer: Tokenizer) -> Word:
 
 def _contexts(texts: Sequence[np.ndarray], spans: Sequence[Sequence[Span]]) -> dict[Word, list[Occurrence]]:
     """Return the first occurrence of each word in each document."""
-    found: dict[Word, list[Occurrence]] = {}
+    contexts: dict[Word, list[Occurrence]] = {}
     for document, (ids, words) in enumerate(zip(texts, spans, strict=True)):
         first: dict[Word, Span] = {}
         for span in words:
             first.setdefault(tuple(ids[span.start : span.stop].tolist()), span)
         for word, span in first.items():
-            found.setdefault(word, []).append(Occurrence(document, span))
-    return found
+            contexts.setdefault(word, []).append(Occurrence(document, span))
+    return contexts
 
 
 def _sampled_words(
     contexts: Mapping[Word, list[Occurrence]], rng: np.random.Generator
 ) -> dict[Word, list[Occurrence]]:
-    frequent = sorted(word for word, each in contexts.items() if len(each) >= _LEAST_CONTEXTS)
+    frequent = sorted(word for word, occurrences in contexts.items() if len(occurrences) >= _LEAST_CONTEXTS)
     if len(frequent) < 2:
         raise ValueError(
             f"fewer than two words stand in {_LEAST_CONTEXTS} of the documents; take more documents"
@@ -204,11 +206,11 @@ def _sampled_words(
 def _sampled_occurrences(spans: Sequence[Sequence[Span]], rng: np.random.Generator) -> list[Occurrence]:
     """Return random words of the running text."""
     ends = np.cumsum([len(words) for words in spans])
-    found = []
-    for place in rng.choice(ends[-1], size=min(_MOST_RANDOM, int(ends[-1])), replace=False):
-        document = int(np.searchsorted(ends, place, side="right"))
-        found.append(Occurrence(document, spans[document][place - ends[document]]))
-    return found
+    occurrences = []
+    for number in rng.choice(ends[-1], size=min(_MOST_RANDOM, int(ends[-1])), replace=False):
+        document = int(np.searchsorted(ends, number, side="right"))
+        occurrences.append(Occurrence(document, spans[document][number - ends[document]]))
+    return occurrences
 
 
 def _shown(word: str, contexts: Mapping[Word, list[Occurrence]], tokenizer: Tokenizer) -> list[Occurrence]:
@@ -233,7 +235,7 @@ def _features(
     with torch.no_grad(), products_in(torch.float32, encoder):
         for batch in by_length([len(row) for row in rows], tokens_without_gradient(device)):
             texts = [rows[k] for k in batch]
-            ids_BT, mask_BT = (each.to(device) for each in pad(texts, max(map(len, texts)), reading.pad_id))
+            ids_BT, mask_BT = (part.to(device) for part in pad(texts, max(map(len, texts)), reading.pad_id))
             more = {}
             if encoder.has_segments and reading.delimiter_id is not None:
                 more["segments_BT"] = segments_of(ids_BT, reading.delimiter_id)
@@ -245,14 +247,17 @@ def _features(
                 state = encoded.state
                 chunks.append(encoded.layers)
             layers = [torch.cat(parts, 1).cpu().numpy() for parts in zip(*chunks, strict=True)]
-            for place, index in enumerate(batch):
-                own = [features_BTF[place, : len(rows[index])] for features_BTF in layers]
-                yield int(index), [each[::-1] for each in own] if reading.direction == "backward" else own
+            for row, index in enumerate(batch):
+                own = [features_BTF[row, : len(rows[index])] for features_BTF in layers]
+                yield (
+                    int(index),
+                    [features_TF[::-1] for features_TF in own] if reading.direction == "backward" else own,
+                )
 
 
 def _sentence_similarities(layers: Sequence[np.ndarray], words: Sequence[Span]) -> list[list[float]]:
     """Return for each sentence of two words or more its intra-sentence similarity (definition 2) by layer."""
-    found = []
+    similarities = []
     for sentence in sorted({span.sentence for span in words}):
         own = [span for span in words if span.sentence == sentence]
         if len(own) > 1:
@@ -260,8 +265,8 @@ def _sentence_similarities(layers: Sequence[np.ndarray], words: Sequence[Span]) 
                 np.stack([features_TF[span.start : span.stop].mean(0) for span in own])
                 for features_TF in layers
             )
-            found.append([sentence_similarity(features_NF) for features_NF in by_layer])
-    return found
+            similarities.append([sentence_similarity(features_NF) for features_NF in by_layer])
+    return similarities
 
 
 def sentence_similarity(features_NF: np.ndarray) -> float:
@@ -290,11 +295,11 @@ def _measured(
     similarities_S: np.ndarray,
     rng: np.random.Generator,
 ) -> LayerAnatomy:
-    alike = [self_similarity(features[places]) for places in words]
-    explained = [explained_variance(features[places]) for places in words]
+    alike = [self_similarity(features[slots]) for slots in words]
+    explained = [explained_variance(features[slots]) for slots in words]
     by_chance = [
-        explained_variance(features[rng.choice(random, size=min(len(places), len(random)), replace=False)])
-        for places in words
+        explained_variance(features[rng.choice(random, size=min(len(slots), len(random)), replace=False)])
+        for slots in words
     ]
     return LayerAnatomy(
         layer=layer,
@@ -315,25 +320,25 @@ def _standard_error(values: Sequence[float] | np.ndarray) -> float:
 
 def _clearest(
     words: Mapping[Word, list[Occurrence]],
-    places: Sequence[np.ndarray],
+    slots: Sequence[np.ndarray],
     features: Sequence[np.ndarray],
     tokenizer: Tokenizer,
 ) -> tuple[str, list[Occurrence], np.ndarray] | None:
     """Return the word of four letters or more whose occurrences fall into two groups most clearly."""
-    best, found = 0.0, None
-    for own, (word, occurrences) in zip(places, words.items(), strict=True):
+    best, clearest = 0.0, None
+    for own, (word, occurrences) in zip(slots, words.items(), strict=True):
         name = "".join(tokenizer.pieces(word)).strip()
         if len(occurrences) >= _LEAST_POINTS and len(name) >= 4 and name.isalpha():
             _, _, clearness = _parted([kept[own] for kept in features])
             if clearness > best:
-                best, found = clearness, (name, occurrences, own)
-    return found
+                best, clearest = clearness, (name, occurrences, own)
+    return clearest
 
 
 def _parted(by_layer: Sequence[np.ndarray]) -> tuple[int, np.ndarray, float]:
     """Return the layer that parts occurrences into two groups best, the group of each, and how clearly.
 
-    The lowest of several layers is left out: a transformer's knows places in the text, and no context.
+    The lowest of several layers is left out: a transformer's knows positions in the text, and no context.
     Groups are those of k-means on features of length one; the measure is the silhouette (Rousseeuw 1987).
     Groups of fewer than three different features are none: a word has the same ones wherever a text begins
     with it, if nothing behind it is seen. Nor are groups that are hardly less alike than each is in itself.
@@ -382,7 +387,7 @@ def _example(
     units_NF = _units(by_layer[layer])
     cosines_NN = units_NF @ units_NF.T
     within, between = _mean_cosines(units_NF, groups)
-    near_N = np.array([cosines_NN[place, groups == group].mean() for place, group in enumerate(groups)])
+    near_N = np.array([cosines_NN[index, groups == group].mean() for index, group in enumerate(groups)])
     plane_N2 = _plane(units_NF)
     return Example(
         word=word,
@@ -391,12 +396,12 @@ def _example(
         between=None if np.isnan(between) else between,
         points=[
             Point(
-                x=float(plane_N2[place, 0]),
-                y=float(plane_N2[place, 1]),
-                group=int(groups[place]),
-                **_around(texts[occurrences[place].document], occurrences[place].span, tokenizer),
+                x=float(plane_N2[index, 0]),
+                y=float(plane_N2[index, 1]),
+                group=int(groups[index]),
+                **_around(texts[occurrences[index].document], occurrences[index].span, tokenizer),
             )
-            for place in np.argsort(-near_N, kind="stable")
+            for index in np.argsort(-near_N, kind="stable")
         ],
     )
 

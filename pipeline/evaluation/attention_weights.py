@@ -55,16 +55,16 @@ def attended(
     `shown` says which row, of documents of several; `begins_V`, which tokens begin a word.
     """
     model.eval().to(device)
-    found = []
-    for document, place in zip(documents, shown, strict=True):
-        row = form.rows(document)[place]
+    by_document = []
+    for document, index in zip(documents, shown, strict=True):
+        row = form.rows(document)[index]
         ids_1T, mask_1T = pad([row], len(row), form.pad_id)
         weights = model.attention_weights(ids_1T.to(device), mask_1T.to(device))[0].cpu().numpy()
         if form.direction == "backward":
             row, weights = row[::-1], weights[::-1]
         parts = zip(tokenizer.pieces(row), begins_V[row], weights, strict=True)
-        found.append([Token(text, bool(begins), float(weight)) for text, begins, weight in parts])
-    return found
+        by_document.append([Token(text, bool(begins), float(weight)) for text, begins, weight in parts])
+    return by_document
 
 
 def most_looked_at(documents: Sequence[Sequence[Token]]) -> list[WordShare]:
@@ -75,20 +75,24 @@ def most_looked_at(documents: Sequence[Sequence[Token]]) -> list[WordShare]:
     """
     got: dict[str, list[tuple[float, float]]] = {}
     for tokens in documents:
-        starts = [0, *(place for place in range(1, len(tokens)) if _divides(tokens, place)), len(tokens)]
+        starts = [0, *(index for index in range(1, len(tokens)) if _divides(tokens, index)), len(tokens)]
         for start, stop in pairwise(starts):
             text = "".join(token.text for token in tokens[start:stop]).strip()
             word = text.strip(string.punctuation) or text or _SILENT
             weight = sum(token.weight for token in tokens[start:stop])
             got.setdefault(word, []).append((weight, (stop - start) / len(tokens)))
     shares = [
-        WordShare(word, sum(weight for weight, _ in each) / sum(even for _, even in each), len(each))
-        for word, each in got.items()
-        if len(each) >= _LEAST_COUNT
+        WordShare(
+            word,
+            sum(weight for weight, _ in shares_of_word) / sum(even for _, even in shares_of_word),
+            len(shares_of_word),
+        )
+        for word, shares_of_word in got.items()
+        if len(shares_of_word) >= _LEAST_COUNT
     ]
     return sorted(shares, key=lambda share: (-share.times_even, share.word))[:_MOST_WORDS]
 
 
-def _divides(tokens: Sequence[Token], place: int) -> bool:
+def _divides(tokens: Sequence[Token], index: int) -> bool:
     """Whether a word ends before a token."""
-    return tokens[place].begins or not (tokens[place - 1].text and tokens[place].text)
+    return tokens[index].begins or not (tokens[index - 1].text and tokens[index].text)

@@ -100,16 +100,16 @@ def make_prompt(tokenizer: Encodes, template: str, words: Mapping[str, str]) -> 
         )
     names = list(words)
     labels = tuple(_continued(tokenizer, f" {words[name]}".rstrip()) for name in names)
-    for place, label in enumerate(labels):
+    for index, label in enumerate(labels):
         wrong = None
         if not label:
             wrong = "have no tokens"
         elif tokenizer.unk_id in label:
-            wrong = f"{words[names[place]]!r} are not all known to the tokenizer"
-        elif label in labels[:place]:
+            wrong = f"{words[names[index]]!r} are not all known to the tokenizer"
+        elif label in labels[:index]:
             wrong = f"have the tokens of {names[labels.index(label)]}"
         if wrong is not None:
-            raise ValueError(f"zero_shot.labels: the words of the class {names[place]} {wrong}; set others")
+            raise ValueError(f"zero_shot.labels: the words of the class {names[index]} {wrong}; set others")
     (first,) = tokenizer.encode_batch([before])
     return Prompt(
         tuple(first[:-1].tolist()),
@@ -239,13 +239,13 @@ class InContext:
         found_NC = np.zeros((len(texts), len(prompt.labels)))
         for chosen in by_length([len(row) for row in rows], tokens_without_gradient(device)):
             batch = [rows[row] for row in chosen]
-            ids_BT, mask_BT = (each.to(device) for each in pad(batch, max(map(len, batch)), prompt.pad_id))
+            ids_BT, mask_BT = (part.to(device) for part in pad(batch, max(map(len, batch)), prompt.pad_id))
             carried = tuple(tensor.expand(len(batch), *tensor.shape[1:]).contiguous() for tensor in state)
             features_BTF = self.model.encoder(ids_BT, mask_BT, carried).features
-            for place, row in enumerate(chosen):
+            for index, row in enumerate(chosen):
                 text, stem = divmod(int(row), len(stems))
                 first = len(asked[text]) - 1
-                logits_TV = self.model.logits(features_BTF[place, first : len(batch[place])])
+                logits_TV = self.model.logits(features_BTF[index, first : len(batch[index])])
                 log_probs_TV = logits_TV.double().log_softmax(-1).cpu()
                 for number, label in enumerate(prompt.labels):
                     if stems[label[:-1]] == stem:
@@ -289,5 +289,5 @@ def class_probabilities(log_likelihoods_NC: np.ndarray, free_MC: np.ndarray | No
     log_probs_NC = log_softmax(log_likelihoods_NC, axis=1)
     if free_MC is not None:  # in logarithms, as a class may be far less likely than a number can be small
         log_probs_NC = log_probs_NC - logsumexp(log_softmax(free_MC, axis=1), axis=0) + np.log(len(free_MC))
-    found: np.ndarray = softmax(log_probs_NC, axis=1)
-    return found
+    probs_NC: np.ndarray = softmax(log_probs_NC, axis=1)
+    return probs_NC

@@ -204,8 +204,8 @@ def falling(errors_KD: np.ndarray) -> np.ndarray:
     fitted = np.full(errors_KD.shape, np.inf)
     for first in range(num_counts):
         means = [errors_KD[first : last + 1].mean(0) for last in range(first, num_counts)]
-        for place in range(first, num_counts):
-            fitted[place] = np.minimum(fitted[place], np.max(means[place - first :], axis=0))
+        for index in range(first, num_counts):
+            fitted[index] = np.minimum(fitted[index], np.max(means[index - first :], axis=0))
     return fitted.round(_DECIMALS)
 
 

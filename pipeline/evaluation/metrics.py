@@ -88,7 +88,7 @@ def _calibration_error(labels: np.ndarray, probs: np.ndarray, num_bins: int) -> 
 def confident_errors(labels: np.ndarray, probs: np.ndarray, count: int) -> list[int]:
     """Return the wrong predictions with the highest probabilities, highest first."""
     wrong = np.flatnonzero(probs.argmax(1) != labels)
-    return [int(place) for place in wrong[np.argsort(-probs[wrong].max(1), kind="stable")][:count]]
+    return [int(index) for index in wrong[np.argsort(-probs[wrong].max(1), kind="stable")][:count]]
 
 
 def confusion(labels: np.ndarray, probs: np.ndarray, names: Sequence[str]) -> list[Prediction]:

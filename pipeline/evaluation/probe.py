@@ -95,7 +95,7 @@ def pooled_features(
         width = settings.layer_choice.width(encoder.layer_widths, "probe")
         features = np.zeros((len(clipped), _num_vectors(settings, reading), width), dtype=np.float32)
         for batch in by_length([len(clipped[k]) for k in order], tokens_without_gradient(device)):
-            chosen = [order[place] for place in batch]
+            chosen = [order[index] for index in batch]
             texts = [clipped[k] for k in chosen]
             ids_BT, mask_BT = pad(texts, max(map(len, texts)), reading.pad_id)
             special_BT = np.isin(ids_BT.numpy(), list(reading.special_ids))
@@ -112,8 +112,8 @@ def pooled_features(
                     reading.bptt,
                     ids_BT.to(device),
                     mask_BT.to(device),
-                    [each.to(device) for each in texts],
-                    [_pooling_weights(settings, mask_BT, each, idf_BT).to(device) for each in texts],
+                    [text_BT.to(device) for text_BT in texts],
+                    [_pooling_weights(settings, mask_BT, text_BT, idf_BT).to(device) for text_BT in texts],
                     more if encoder.has_segments else {},
                 )
             ]
@@ -142,8 +142,8 @@ def _by_text(text_BT: Tensor, segments_BT: Tensor, direction: Direction) -> list
 def _compared(settings: Probe, first_BQF: np.ndarray, second_BQF: np.ndarray) -> np.ndarray:
     """Return the vectors (B, P, F) of pairs, of each text's poolings."""
     vectors = []
-    for place, pooling in enumerate(settings.pooling):
-        u, v = first_BQF[:, place], second_BQF[:, place]
+    for index, pooling in enumerate(settings.pooling):
+        u, v = first_BQF[:, index], second_BQF[:, index]
         vectors += [u] if pooling in _OF_A_ROW else [u, v, np.abs(u - v), u * v]
     return np.stack(vectors, axis=1)
 
@@ -175,7 +175,7 @@ def side_by_side(features: Sequence[np.ndarray]) -> np.ndarray:
 
     Each pooling's vector has length one, so that no encoder counts for more because its features are larger.
     """
-    return np.hstack([_of_length_one(each) for each in features])
+    return np.hstack([_of_length_one(features_NPF) for features_NPF in features])
 
 
 def _of_length_one(features_NPF: np.ndarray) -> np.ndarray:
@@ -235,19 +235,19 @@ def _pooled(
     """
     choice = settings.layer_choice
     indices, width = choice.indices(len(encoder.layer_widths)), choice.width(encoder.layer_widths)
-    pooled = [each.new_zeros(*each.shape[:2], width) for each in weights]
-    highest = [each.new_full((len(each), width), -torch.inf) for each in weights]
+    pooled = [weights_BQT.new_zeros(*weights_BQT.shape[:2], width) for weights_BQT in weights]
+    highest = [weights_BQT.new_full((len(weights_BQT), width), -torch.inf) for weights_BQT in weights]
     state: State = ()
     for start in range(0, ids_BT.shape[1], bptt):
         part = slice(start, start + bptt)
         encoded = encoder(ids_BT[:, part], mask_BT[:, part], state, **more)
         state = encoded.state
         features_BTF = choice.put_together([encoded.layers[index] for index in indices])
-        for place, (text_BT, weights_BQT) in enumerate(zip(texts, weights, strict=True)):
-            pooled[place] += weights_BQT[:, :, part] @ features_BTF
+        for index, (text_BT, weights_BQT) in enumerate(zip(texts, weights, strict=True)):
+            pooled[index] += weights_BQT[:, :, part] @ features_BTF
             if "max" in settings.pooling:
                 seen_BTF = features_BTF.masked_fill(~text_BT[:, part, None], -torch.inf)
-                highest[place] = torch.maximum(highest[place], seen_BTF.amax(1))
+                highest[index] = torch.maximum(highest[index], seen_BTF.amax(1))
     if "max" in settings.pooling:
         for pooled_BQF, max_BF, text_BT in zip(pooled, highest, texts, strict=True):
             no_text_B1 = ~text_BT.any(1, keepdim=True)

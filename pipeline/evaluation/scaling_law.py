@@ -75,8 +75,8 @@ class Law:
     def optimum(self, flop: float) -> Optimum:
         """The size and the tokens of the lowest loss for a compute of 6 N D: equation 4."""
         G = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
-        each = flop / FLOP_PER_WEIGHT
-        return Optimum(G * each**self.size_share, each ** (1 - self.size_share) / G)
+        product = flop / FLOP_PER_WEIGHT
+        return Optimum(G * product**self.size_share, product ** (1 - self.size_share) / G)
 
 
 @dataclass(frozen=True)
@@ -174,8 +174,8 @@ def _residuals(runs: Runs, law: Law) -> np.ndarray:
 
     They are enlarged by sqrt(R / (R - 5)), as the law's five constants were fitted to these very runs.
     """
-    found = np.log(runs.loss) - np.log(law.loss(runs.num_parameters, runs.num_tokens))
-    return np.asarray(found * np.sqrt(len(runs) / (len(runs) - _CONSTANTS)))
+    residuals = np.log(runs.loss) - np.log(law.loss(runs.num_parameters, runs.num_tokens))
+    return np.asarray(residuals * np.sqrt(len(runs) / (len(runs) - _CONSTANTS)))
 
 
 def _logs(law: Law) -> np.ndarray:
@@ -222,13 +222,13 @@ def _fit(runs: Runs, starts: Iterable[np.ndarray]) -> Law:
 
     bounds = [(float(log_L.min()) + _LEAST_TERM, None)] * 3 + [EXPONENTS] * 2
     options = {"maxiter": 2000, "maxfun": 4000, "ftol": 1e-11, "gtol": 1e-8}
-    found = []
+    minima = []
     for start in starts:
         exponents = np.clip(start[3:], *EXPONENTS)
         first = np.concatenate([start[:2] - exponents * shift, start[2:3], exponents])
         first[:3] = np.clip(first[:3], bounds[0][0], None)
-        found.append(minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options))
-    a, b, e, alpha, beta = min(found, key=lambda each: float(each.fun)).x
+        minima.append(minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options))
+    a, b, e, alpha, beta = min(minima, key=lambda minimum: float(minimum.fun)).x
     a, b = a + alpha * mean_N, b + beta * mean_D
     return Law(
         E=float(np.exp(e)), A=float(np.exp(a)), B=float(np.exp(b)), alpha=float(alpha), beta=float(beta)
@@ -267,8 +267,8 @@ def throughput_of(finished: Sequence[ScalingRun]) -> Throughput:
         for run in finished
         if run.cost is not None
     ]
-    spent = [each for each in spent if each[1]]  # a sweep may have begun on another device
-    runs, device_seconds = Runs.of([run for run, _ in spent]), np.array([each for _, each in spent])
+    spent = [pair for pair in spent if pair[1]]  # a sweep may have begun on another device
+    runs, device_seconds = Runs.of([run for run, _ in spent]), np.array([pair for _, pair in spent])
     sizes = np.unique(runs.num_parameters)
     rates = []
     for size in sizes:
@@ -300,8 +300,8 @@ def plan(
     drawn = [best_in(law, throughput, device_seconds, most_tokens) for law in fitted.drawn]
     flop = FLOP_PER_WEIGHT * size * tokens
     return BestUse(
-        parameters=fitted.estimate(size, (each.num_parameters for each in drawn)),
-        tokens=fitted.estimate(tokens, (each.num_tokens for each in drawn)),
+        parameters=fitted.estimate(size, (optimum.num_parameters for optimum in drawn)),
+        tokens=fitted.estimate(tokens, (optimum.num_tokens for optimum in drawn)),
         bits_per_byte=fitted.expected(size, tokens),
         times_the_compute=flop / float(fitted.runs.flop.max()),
     )

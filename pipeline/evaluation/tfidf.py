@@ -31,7 +31,7 @@ class Terms:
     @cached_property
     def _vectorizer(self) -> Any:
         # Making it takes longer than a few texts do.
-        vectorizer = _vectorizer(vocabulary={name: place for place, name in enumerate(self.names)})
+        vectorizer = _vectorizer(vocabulary={name: index for index, name in enumerate(self.names)})
         vectorizer.idf_ = self.idf_F
         return vectorizer
 

@@ -62,8 +62,8 @@ def _of_validation(opened: OpenedHeadStart, headstart: str, num_pairs: int) -> l
         [shard], batch_pairs=1, max_tokens=_MOST_TOKENS, seed=0, end_id=opened.info.eos_id,
         pad_id=opened.info.pad_id,
     )  # fmt: skip
-    found = [batches.pair(index) for index in range(len(batches))]
-    short = [pair for pair in found if _LEAST_SHOWN <= len(pair.source) - 2 <= _MOST_SHOWN] or found
+    pairs = [batches.pair(index) for index in range(len(batches))]
+    short = [pair for pair in pairs if _LEAST_SHOWN <= len(pair.source) - 2 <= _MOST_SHOWN] or pairs
     chosen = np.unique(np.linspace(0, len(short) - 1, num_pairs).round().astype(int))
     return [_translated(opened, short[k].source, short[k].target) for k in chosen]
 
@@ -74,10 +74,10 @@ def _translated(opened: OpenedHeadStart, source: np.ndarray, reference: np.ndarr
     model, info, tokenizer = opened.language_model, opened.info, opened.tokenizer
     assert isinstance(model, Translator)
     ids_1S = torch.from_numpy(source.astype(np.int64))[None].to(opened.device)
-    found, alignment_TS = model.translate(ids_1S, info.bos_id, info.eos_id, _MOST_TOKENS)
+    translation, alignment_TS = model.translate(ids_1S, info.bos_id, info.eos_id, _MOST_TOKENS)
     return Translation(
         source=tokenizer.pieces(source),
-        translation=tokenizer.pieces(np.array(found)),
+        translation=tokenizer.pieces(np.array(translation)),
         reference=None if reference is None else "".join(tokenizer.pieces(reference[1:-1])).strip(),
         weights=[[round(weight, 4) for weight in row] for row in alignment_TS.tolist()],
     )

@@ -50,30 +50,30 @@ def drift(summaries: Sequence[Path], classifier: Path, picture: Path, level: flo
             "data/distilled do, and ONNX exports"
         )
     read = _read(summaries, classifier)
-    found = {name: each for name, each in read.items() if each.num_documents}
-    if not found:
+    seen = {name: summary for name, summary in read.items() if summary.num_documents}
+    if not seen:
         raise ValueError(f"no document was seen yet: {', '.join(read)}")
-    samples = {name: each.sample for name, each in found.items()}
-    moved = dict(zip(found, compare(reference.sample, list(samples.values()), level), strict=True))
+    samples = {name: summary.sample for name, summary in seen.items()}
+    moved = dict(zip(seen, compare(reference.sample, list(samples.values()), level), strict=True))
     _draw(picture, reference, samples, moved)
-    num_documents = {name: each.num_documents for name, each in found.items()}
-    return Drift(moved, num_documents, [name for name in read if name not in found], picture)
+    num_documents = {name: summary.num_documents for name, summary in seen.items()}
+    return Drift(moved, num_documents, [name for name in read if name not in seen], picture)
 
 
 def _read(files: Sequence[Path], classifier: Path) -> dict[str, Summary]:
-    wanted, found = classifier_of([classifier]), {}
+    wanted, by_name = classifier_of([classifier]), {}
     for file in files:
         summary = read_summary(file)
         if summary.classifier != wanted:
             raise ValueError(
                 f"{file} is of another classifier than {classifier}, which was trained again or is another"
             )
-        found[_name(file, files)] = summary
-    return found
+        by_name[_name(file, files)] = summary
+    return by_name
 
 
 def _name(file: Path, files: Sequence[Path]) -> str:
-    stems = [each.stem for each in files]
+    stems = [other.stem for other in files]
     return str(file) if stems.count(file.stem) > 1 or file.stem == REFERENCE else file.stem
 
 
@@ -83,9 +83,9 @@ def _draw(
     all_samples = {REFERENCE: reference.sample, **samples}
     rows = [row for measure in MEASURES for row in _histogram(measure, all_samples)]
     differences = [
-        {"text": name, "measure": each.measure, "difference": each.difference, "moved": each.moved}
-        for name, found in moved.items()
-        for each in found
+        {"text": name, "measure": shift.measure, "difference": shift.difference, "moved": shift.moved}
+        for name, shifts in moved.items()
+        for shift in shifts
     ]
     chart = shown.drift(rows, _label_shares(all_samples), differences, REFERENCE)
     try:
@@ -98,7 +98,7 @@ def _draw(
 def _histogram(measure: str, samples: dict[str, Sample]) -> list[dict[str, Any]]:
     """The share of each sample's documents by value of a measure; those far out are in the outer bins."""
     values = {name: sample.measures[measure] for name, sample in samples.items()}
-    values = {name: each[~np.isnan(each)] for name, each in values.items()}
+    values = {name: of_sample[~np.isnan(of_sample)] for name, of_sample in values.items()}
     known = np.concatenate(list(values.values()))
     if not len(known):
         return []
@@ -106,8 +106,8 @@ def _histogram(measure: str, samples: dict[str, Sample]) -> list[dict[str, Any]]
     edges = np.linspace(low, high if high > low else low + 1, _BINS + 1)
     return [
         {"measure": measure, "value": float(edges[k]), "share": float(share), "text": name}
-        for name, each in values.items()
-        for k, share in enumerate(_shares(each, edges))
+        for name, of_sample in values.items()
+        for k, share in enumerate(_shares(of_sample, edges))
     ]  # fmt: skip
 
 

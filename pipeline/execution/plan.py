@@ -40,15 +40,15 @@ def answer(
     for name, value in given.items():
         if value is not None and not math.isfinite(value):
             raise ValueError(f"--{name} is {value}; give a number")
-    found, fitted = _read()
-    throughput = _throughput(found, device, teraflops)
+    figures, fitted = _read()
+    throughput = _throughput(figures, device, teraflops)
     device_seconds = 3600.0 * hours * count
-    most_tokens = math.inf if most_passes is None else most_passes * found.corpus_tokens
+    most_tokens = math.inf if most_passes is None else most_passes * figures.corpus_tokens
     best = scaling_law.plan(fitted, throughput, device_seconds, most_tokens)
     return Answer(
-        headstart=found.headstart,
-        confidence=found.confidence,
-        corpus_tokens=found.corpus_tokens,
+        headstart=figures.headstart,
+        confidence=figures.confidence,
+        corpus_tokens=figures.corpus_tokens,
         device=device,
         device_hours=hours * count,
         flop_per_second=float(throughput.at(best.parameters.value)),
@@ -79,15 +79,17 @@ def _read() -> tuple[ScalingFigures, Fitted]:
     if not METRICS.exists():
         raise ValueError(f"{METRICS}: no such file; {advice}")
     text, again = METRICS.read_text(encoding="utf-8"), "`dvc repro scaling` makes it again"
-    found = parsed_if_run(ScalingFigures, text, str(METRICS), again)
-    if found is None:
+    figures = parsed_if_run(ScalingFigures, text, str(METRICS), again)
+    if figures is None:
         raise ValueError(f"there is no scaling law here, as scaling.sizes was empty; {advice}")
     law, drawn = _laws()
-    if asdict(law) != {name: each.value for name, each in found.law.items()}:
+    if asdict(law) != {name: constant.value for name, constant in figures.law.items()}:
         raise ValueError(
             f"{LAWS} has another law than {METRICS}; `dvc checkout` or `dvc repro scaling` mends it"
         )
-    return found, Fitted(Runs.of(found.finished), law, drawn, Bootstrap(1, found.confidence, found.seed))
+    return figures, Fitted(
+        Runs.of(figures.finished), law, drawn, Bootstrap(1, figures.confidence, figures.seed)
+    )
 
 
 def _laws() -> tuple[Law, list[Law]]:
@@ -105,14 +107,14 @@ def _laws() -> tuple[Law, list[Law]]:
     return laws[0], laws[1:]
 
 
-def _throughput(found: ScalingFigures, device: Device, teraflops: float | None) -> Throughput:
+def _throughput(figures: ScalingFigures, device: Device, teraflops: float | None) -> Throughput:
     if teraflops is not None:
-        sizes = np.unique(Runs.of(found.finished).num_parameters)
+        sizes = np.unique(Runs.of(figures.finished).num_parameters)
         return Throughput(sizes, np.full(len(sizes), 1e12 * teraflops))
-    if device != found.device:
-        measured, other = ("CPU cores", "GPU") if found.device == "core" else ("GPUs", "CPU core")
+    if device != figures.device:
+        measured, other = ("CPU cores", "GPU") if figures.device == "core" else ("GPUs", "CPU core")
         raise ValueError(
             f"the runs of the law were made on {measured}, so the speed of a {other} is not known; say what "
             "one reaches in training, with --teraflops, or make the runs there"
         )
-    return scaling_law.throughput_of(found.finished)
+    return scaling_law.throughput_of(figures.finished)

@@ -102,10 +102,10 @@ def _unlabelled(opened: OpenedHeadStart) -> tuple[list[str], list[np.ndarray]]:
 
 def _features(opened: OpenedHeadStart, documents: Sequence[np.ndarray]) -> np.ndarray:
     idf = inverse_document_frequencies([open_shard(opened.folder, "train")], opened.info.vocab_size)
-    found = pooled_features(
+    features_NPF = pooled_features(
         opened.encoder, documents, opened.settings.probe, opened.reading, idf, opened.device
     )
-    return side_by_side([found])
+    return side_by_side([features_NPF])
 
 
 def _without_known(texts: Sequence[str], opened: OpenedHeadStart) -> np.ndarray:
@@ -113,7 +113,7 @@ def _without_known(texts: Sequence[str], opened: OpenedHeadStart) -> np.ndarray:
     limits = opened.params.leakage
     finder = LeakFinder(texts, ngram_words=limits.ngram_words, least=limits.containment)
     known = {leak.test for leak in finder.leaks(_labelled_texts(opened, split) for split in _LABELLED_SPLITS)}
-    return np.array([place for place in range(len(texts)) if place not in known], dtype=np.int64)
+    return np.array([index for index in range(len(texts)) if index not in known], dtype=np.int64)
 
 
 def _labelled_texts(opened: OpenedHeadStart, split: str) -> list[str]:
@@ -166,15 +166,16 @@ def try_ways(
     idf = inverse_document_frequencies([shards["train"]], read_info(opened.folder).vocab_size)
     features = {
         split: pooled_features(
-            opened.encoder, [shards[split].document(int(k)) for k in places], opened.settings.probe,
+            opened.encoder, [shards[split].document(int(k)) for k in documents], opened.settings.probe,
             opened.reading, idf, opened.device,
         )
-        for split, places in chosen.items()
+        for split, documents in chosen.items()
     }  # fmt: skip
-    labels = {split: shards[split].labels[places].astype(np.int64) for split, places in chosen.items()}
-    found = try_strategies(
-        [each for each in STRATEGIES if each != BASE], features["train"], labels["train"], features["test"],
-        labels["test"], counts=counts, seeds=range(1, num_seeds + 1), bootstrap=Bootstrap(500, 0.95, 0),
+    labels = {split: shards[split].labels[documents].astype(np.int64) for split, documents in chosen.items()}
+    others = [strategy for strategy in STRATEGIES if strategy != BASE]
+    trial = try_strategies(
+        others, features["train"], labels["train"], features["test"], labels["test"], counts=counts,
+        seeds=range(1, num_seeds + 1), bootstrap=Bootstrap(500, 0.95, 0),
     )  # fmt: skip
     study = ChoosingStudy(
         headstart=opened.settings.name,
@@ -182,6 +183,6 @@ def try_ways(
         key=opened.card.key,
         num_documents=len(labels["train"]),
         num_judged=len(labels["test"]),
-        tried=found,
+        tried=trial,
     )
     return write_study(out, study)

@@ -130,14 +130,14 @@ class Essence:
 
     def _what_may_matter(self, texts: Iterable[ast.AST]) -> list[ast.expr]:
         """The outermost parts of messages that may do more than read a value."""
-        found: list[ast.expr] = []
+        parts: list[ast.expr] = []
         for text in texts:
             if isinstance(text, _MAY_MATTER) and not self._is_harmless(text):
                 self.removed.subtract(node.id for node in nodes_of(text) if isinstance(node, ast.Name))
-                found.append(text)
+                parts.append(text)
             else:
-                found += self._what_may_matter(children_of(text))
-        return found
+                parts += self._what_may_matter(children_of(text))
+        return parts
 
     def _is_harmless(self, node: ast.AST) -> bool:
         match node:

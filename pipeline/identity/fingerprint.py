@@ -107,16 +107,16 @@ def fingerprint_of(
         text: the versions of the distributions whose documentation is its input (`source: pydocs`).
     """
     roots = [*modules, *(_TRAINS if trains else ())]
-    found = numerical_modules(roots)
-    if "models.family" in found:
-        found = numerical_modules(
+    counted = numerical_modules(roots)
+    if "models.family" in counted:
+        counted = numerical_modules(
             [*roots, *(module for name in families for module in modules_of_family(name))]
         )
-    imported = {name for module in found for name in _foreign_imports(module)}
+    imported = {name for module in counted for name in _foreign_imports(module)}
     distributions = sorted({_COMPUTING[name] for name in imported if name in _COMPUTING})
-    hashes = [hashlib.sha256(form.encode()).hexdigest()[:16] for form in forms_of(map(_source, found))]
+    hashes = [hashlib.sha256(form.encode()).hexdigest()[:16] for form in forms_of(map(_source, counted))]
     return Fingerprint(
-        code=dict(zip(found, hashes, strict=True)),
+        code=dict(zip(counted, hashes, strict=True)),
         packages={name: _version(name) for name in distributions},
         text=dict(text or {}),
     )
@@ -132,7 +132,7 @@ def modules_of_family(name: str) -> list[str]:
     """The module of a family, and that of its objective where it names one of `pipeline/objectives`."""
     calls = (node for node in ast.walk(ast.parse(_text(f"models.{name}"))) if isinstance(node, ast.Call))
     described = next(call for call in calls if ast.unparse(call.func) == "Family")
-    named = {each.arg: each.value for each in described.keywords}.get("objective")
+    named = {keyword.arg: keyword.value for keyword in described.keywords}.get("objective")
     objective = named.value if isinstance(named, ast.Constant) else None
     return [f"models.{name}", *([f"pipeline.objectives.{objective!s}"] if objective else [])]
 
@@ -148,14 +148,14 @@ def modules_of(*modules: str) -> list[str]:
 
 
 def _reached(roots: Iterable[str], below: Callable[[str], Iterable[str]]) -> list[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = list(roots)
     while waiting:
         module = waiting.pop()
-        if module not in found:
-            found.add(module)
+        if module not in reached:
+            reached.add(module)
             waiting += below(module)
-    return sorted(found)
+    return sorted(reached)
 
 
 def _counted_imports(module: str) -> list[str]:

@@ -168,12 +168,12 @@ def parameters_of(arguments: ast.arguments) -> list[ast.arg]:
 
 def nodes_of(*roots: ast.AST) -> list[ast.AST]:
     """The nodes of syntax trees in the order of the source, without contexts and operators."""
-    found, waiting = [], list(reversed(roots))
+    nodes, waiting = [], list(reversed(roots))
     while waiting:
         node = waiting.pop()
-        found.append(node)
+        nodes.append(node)
         waiting += children_of(node)[::-1]
-    return found
+    return nodes
 
 
 _PLAIN_FIELDS = {"arg", "attr", "ctx", "id", "level", "module", "op", "ops", "type_comment"}

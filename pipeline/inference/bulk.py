@@ -252,18 +252,18 @@ def _numbered(rows: pl.DataFrame, name: str, first: int) -> pl.DataFrame:
 def labelled(rows: pl.DataFrame, predictor: Predictor, request: Request, num_before: int) -> pl.DataFrame:
     """Return the rows of the output for rows of the input, which has `num_before` documents before them."""
     texts = ["text", *(f"text_{number}" for number in range(1, predictor.num_texts))]
-    documents = [tuple(text or "" for text in each) for each in rows.select(texts).rows()]
-    has_words = np.array([all(text.strip() for text in each) for each in documents], dtype=bool)
+    documents = [tuple(text or "" for text in row) for row in rows.select(texts).rows()]
+    has_words = np.array([all(text.strip() for text in document) for document in documents], dtype=bool)
     of_batches = [predictor.probabilities(batch) for batch in in_batches(documents)]
     probabilities = np.concatenate(of_batches)
-    places = probabilities.argmax(1)
+    classes = probabilities.argmax(1)
     labels = [
-        predictor.label_names[place] if has else None for place, has in zip(places, has_words, strict=True)
+        predictor.label_names[index] if has else None for index, has in zip(classes, has_words, strict=True)
     ]
     kept = [name for name in rows.columns if name.startswith("kept:")]
     answered = rows.select("file", "row", *(pl.col(name).alias(name.removeprefix("kept:")) for name in kept))
     if request.with_text:
-        answered = answered.with_columns(pl.Series("text", ["\t".join(each) for each in documents]))
+        answered = answered.with_columns(pl.Series("text", ["\t".join(document) for document in documents]))
     answered = answered.with_columns(
         pl.Series("label", labels, dtype=pl.String),
         *_said(predictor, request.guarantees, probabilities, has_words),
@@ -307,10 +307,10 @@ def _seen(
     has_words: np.ndarray, num_before: int,
 ) -> list[pl.Series]:  # fmt: skip
     """Return the draws and measures of the documents that may be in the summary's sample, null of others."""
-    file, places = rows["file"][0], rows["row"].to_numpy()
-    first = (int(places[0]) - 1) // PART_ROWS  # of the part: a part's draws are its own, whoever labels it
+    file, numbers = rows["file"][0], rows["row"].to_numpy()
+    first = (int(numbers[0]) - 1) // PART_ROWS  # of the part: a part's draws are its own, whoever labels it
     drawn = np.random.default_rng((zlib.crc32(file.encode()), first)).random(PART_ROWS)
-    draws = drawn[(places - 1) % PART_ROWS]
+    draws = drawn[(numbers - 1) % PART_ROWS]
     chosen = np.flatnonzero(may_be_sampled(draws, num_before + np.arange(1, len(rows) + 1)) & has_words)
     columns_NM = np.full((len(documents), len(_SEEN)), np.nan)
     columns_NM[chosen, 0] = draws[chosen]

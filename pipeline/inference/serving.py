@@ -27,7 +27,7 @@ class TextClassifier(PythonModel):
 
         There are no type hints, as MLflow would take them for another signature.
         """
-        columns = [model_input.iloc[:, place] for place in range(self.predictor.num_texts)]
+        columns = [model_input.iloc[:, number] for number in range(self.predictor.num_texts)]
         texts = [
             [text if isinstance(text, str) else "" for text in column] for column in columns
         ]  # None, NaN

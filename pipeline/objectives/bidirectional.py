@@ -89,8 +89,8 @@ class Bidirectional(Objective):
         if sampled is None or sampled >= num_words:
             return None
         hashes, counts = zip(*frequent.items(), strict=True)
-        places = self._model.targets(torch.tensor(hashes, dtype=torch.int64))
-        counts_K = torch.bincount(places, torch.tensor(counts, dtype=torch.float64), minlength=num_words)
+        targets = self._model.targets(torch.tensor(hashes, dtype=torch.int64))
+        counts_K = torch.bincount(targets, torch.tensor(counts, dtype=torch.float64), minlength=num_words)
         return WordSampler.of(counts_K, sampled)
 
     def num_steps(self, epochs: float) -> int:
@@ -190,7 +190,7 @@ def frequent_words(shards: Sequence[Documents], parts_V: Tensor) -> Counter[int]
         cuts = np.searchsorted(shard.offsets, np.arange(0, shard.offsets[-1], _COUNTED_AT_ONCE))
         stretches = list(pairwise(np.unique([*shard.offsets[cuts], shard.offsets[-1]])))
         chosen = np.unique(np.linspace(0, len(stretches) - 1, _COUNTS).round().astype(int))
-        for start, stop in (stretches[place] for place in chosen):
+        for start, stop in (stretches[index] for index in chosen):
             ids = torch.from_numpy(np.asarray(shard.tokens[start:stop], dtype=np.int64))[None]
             hashes = Words.of(ids, parts_V, None, max_characters=1).hashes_BW
             found, number = hashes.unique(return_counts=True)

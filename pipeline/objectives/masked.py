@@ -118,8 +118,8 @@ class MaskedBatches:
             torn = int(rng.random() < 0.5)
             if torn:
                 length = len(stretch) - half
-                place = int(rng.integers(len(self._ribbon) - length + 1))
-                stretch = np.concatenate([stretch[:half], self._ribbon.read(place, place + length)])
+                begin = int(rng.integers(len(self._ribbon) - length + 1))
+                stretch = np.concatenate([stretch[:half], self._ribbon.read(begin, begin + length)])
             ids = np.concatenate([[start], stretch[:half], [end], stretch[half:], [end]])
         else:
             ids = np.concatenate([[start], stretch, [end]])
@@ -147,12 +147,12 @@ class MaskedBatches:
 
     def _masked(self, ids: np.ndarray, chosen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Replace four in five of the chosen tokens by the mask, and half of the rest by any token (A.1)."""
-        places = np.flatnonzero(chosen)
-        kinds = rng.random(len(places))
-        others = rng.integers(self._text.vocab_size, size=len(places))
+        positions = np.flatnonzero(chosen)
+        kinds = rng.random(len(positions))
+        others = rng.integers(self._text.vocab_size, size=len(positions))
         replacing = np.where(kinds < _MASKED, self._text.mask_id, others)
         masked = ids.copy()
-        masked[places] = np.where(kinds < _REPLACED, replacing, ids[places])
+        masked[positions] = np.where(kinds < _REPLACED, replacing, ids[positions])
         return masked
 
 
@@ -162,11 +162,11 @@ def _fitting(sizes: np.ndarray, most: int) -> np.ndarray:
     If each of them has more, the first one is taken.
     """
     total, taken = 0, np.zeros(len(sizes), dtype=bool)
-    for place, size in enumerate(sizes):
+    for index, size in enumerate(sizes):
         if total == most:
             break
         if total + size <= most:
-            taken[place] = True
+            taken[index] = True
             total += size
     taken[:1] |= total == 0
     return taken

@@ -65,8 +65,8 @@ def make_plan(
     """
     if not older_than_days >= 0:
         raise ValueError(f"--older-than is {older_than_days:g}; expected 0 or more days")
-    place = Project.load(params).params.run.storage
-    storage = open_storage(place if "://" in place else str((root / place).resolve()))
+    address = Project.load(params).params.run.storage
+    storage = open_storage(address if "://" in address else str((root / address).resolve()))
     named = References()
     for project in (root, *projects):
         named |= references(project)
@@ -80,7 +80,7 @@ def make_plan(
     wanted = Wanted(named, aliases, unsent, older_than_days)
 
     def look() -> tuple[list[StoredRun], list[Stored]]:
-        marker.check(root, place)
+        marker.check(root, address)
         runs = stored_runs.judge(stored_runs.stored_runs(storage), wanted, now)
         return runs, stored_runs.stale_inputs(storage, runs, older_than_days, now)
 

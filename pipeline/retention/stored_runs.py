@@ -193,12 +193,12 @@ def remove(storage: Storage, run: StoredRun) -> None:
 
     This process holds the run's lease until nothing else is left, so that nobody resumes it meanwhile.
     """
-    place = open_storage(join(storage.address, run.key))
+    folder = open_storage(join(storage.address, run.key))
     with _held(storage, run) as lease:
-        steps = [f"{part}/{step}" for part in ("outcome", "checkpoints") for step in place.names(part)]
-        for path in [*steps, *place.names()]:
+        steps = [f"{part}/{step}" for part in ("outcome", "checkpoints") for step in folder.names(part)]
+        for path in [*steps, *folder.names()]:
             if path != "lease":
-                place.remove(path)
+                folder.remove(path)
         storage.remove(f"ray/{run.key}")
         lease.remove()
     storage.prune(run.key)

@@ -111,11 +111,11 @@ class Data:
 
     def texts(self) -> dict[str, list[str]]:
         """The documents' texts, by split."""
-        found = {}
-        for each in (self.train, *self.judged):
-            texts = read_texts(self.documents, each.split)
-            found[each.split] = [texts[k] for k in each.documents]
-        return found
+        by_split = {}
+        for labelled in (self.train, *self.judged):
+            texts = read_texts(self.documents, labelled.split)
+            by_split[labelled.split] = [texts[k] for k in labelled.documents]
+        return by_split
 
     def all_texts(self, split: str) -> Sequence[str]:
         """Return the texts of a split with and without labels; none if there is no such split."""
@@ -164,12 +164,12 @@ def mixture(arm: Arm, shares: Mapping[Arm, Share], found: Mapping[Arm, Candidate
     members = [found[part] for part in parts]
     return Candidate(
         arm,
-        blended([each.validation for each in members], list(parts.values())),
-        blended([each.test for each in members], list(parts.values())),
-        seconds=sum(each.seconds for each in members),
+        blended([member.validation for member in members], list(parts.values())),
+        blended([member.test for member in members], list(parts.values())),
+        seconds=sum(member.seconds for member in members),
         parts=parts,
-        head_starts=list(dict.fromkeys(name for each in members for name in each.head_starts)),
-        is_frozen=all(each.is_frozen for each in members),
+        head_starts=list(dict.fromkeys(name for member in members for name in member.head_starts)),
+        is_frozen=all(member.is_frozen for member in members),
     )
 
 
@@ -220,25 +220,25 @@ def _looked_at(
 ) -> Attention:
     """The words that attention pooling looks at most, and some texts with the weights of their tokens."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    places = evenly(len(data.test.documents), _LOOKED_AT)
+    chosen = evenly(len(data.test.documents), _LOOKED_AT)
     shard = open_shard(tokens, "test")
-    documents = [shard.document(int(data.test.documents[place])) for place in places]
+    documents = [shard.document(int(data.test.documents[index])) for index in chosen]
     assert card.head is not None
     has_choices = card.head.num_choices is not None
-    shown = [int(probs[place].argmax()) if has_choices else 0 for place in places]
+    shown = [int(probs[index].argmax()) if has_choices else 0 for index in chosen]
     begins_V = beginnings_of_words(tokens)
-    found = attended(model, documents, form_of(card), shown, tokenizer, begins_V, device)
+    attention = attended(model, documents, form_of(card), shown, tokenizer, begins_V, device)
     names, labels = data.label_names, data.test.labels
     return Attention(
-        num_documents=len(places),
-        words=[WordWeight(**asdict(each)) for each in most_looked_at(found)],
+        num_documents=len(chosen),
+        words=[WordWeight(**asdict(word)) for word in most_looked_at(attention)],
         texts=[
             ExplainedText(
-                actual=names[labels[places[k]]],
-                predicted=names[int(probs[places[k]].argmax())],
-                tokens=[(token.text, round(token.weight, 4)) for token in found[k]],
+                actual=names[labels[chosen[k]]],
+                predicted=names[int(probs[chosen[k]].argmax())],
+                tokens=[(token.text, round(token.weight, 4)) for token in attention[k]],
             )
-            for k in evenly(len(places), _SHOWN)
+            for k in evenly(len(chosen), _SHOWN)
         ],
     )
 
@@ -332,10 +332,11 @@ def _frozen(
 def _pooled(features: Path, members: Sequence[str], data: Data) -> dict[str, list[np.ndarray]]:
     """The pooled features of the documents by each head start, by split."""
     return {
-        each.split: [
-            np.load(features / name / f"{each.split}.npy", mmap_mode="r")[each.documents] for name in members
+        labelled.split: [
+            np.load(features / name / f"{labelled.split}.npy", mmap_mode="r")[labelled.documents]
+            for name in members
         ]
-        for each in (data.train, *data.judged)
+        for labelled in (data.train, *data.judged)
     }
 
 

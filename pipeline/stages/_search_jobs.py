@@ -132,10 +132,10 @@ def nested(values: Values) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for key, value in values.items():
         *parents, last = key.split(".")
-        place = tree
+        branch = tree
         for parent in parents:
-            place = place.setdefault(parent, {})
-        place[last] = value
+            branch = branch.setdefault(parent, {})
+        branch[last] = value
     return tree
 
 

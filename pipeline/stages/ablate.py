@@ -85,8 +85,8 @@ def run(
                 if trick.level == "language_model"
                 else _classifier(trick, seed, project, inputs)
             )
-    found = sweep.outcomes(list({spec.name: spec for spec in specs.values()}.values()))
-    outcomes = {place: found[spec.name] for place, spec in specs.items()}
+    by_name = sweep.outcomes(list({spec.name: spec for spec in specs.values()}.values()))
+    outcomes = {key: by_name[spec.name] for key, spec in specs.items()}
     for trick in tricks:
         base = _WITH if trick.level == "classifier" else _WITH_LM
         for seed in params.ablate.seeds:
@@ -159,19 +159,19 @@ def _classifier(trick: Trick, seed: int, project: Project, inputs: Inputs) -> Sp
 # ------------------------------------------------------------------------------------------ figures
 
 
-def _row(found: Ablation) -> dict[str, str | float | None]:
+def _row(ablation: Ablation) -> dict[str, str | float | None]:
     """A row of the ledger."""
     return {
-        "trick": found.trick,
-        "measure": found.measure,
-        "paper": found.paper,
-        "source": found.source,
-        "with": found.with_it,
-        "without": found.without,
-        "difference": found.difference,
-        "difference_low": None if found.interval is None else found.interval.low,
-        "difference_high": None if found.interval is None else found.interval.high,
-        "failure": found.failure,
+        "trick": ablation.trick,
+        "measure": ablation.measure,
+        "paper": ablation.paper,
+        "source": ablation.source,
+        "with": ablation.with_it,
+        "without": ablation.without,
+        "difference": ablation.difference,
+        "difference_low": None if ablation.interval is None else ablation.interval.low,
+        "difference_high": None if ablation.interval is None else ablation.interval.high,
+        "failure": ablation.failure,
     }
 
 
@@ -182,8 +182,8 @@ def _failed(trick: Trick, measure: str, failure: str) -> Ablation:
 
 
 def _failure(trick: Trick, base: Trick, outcomes: Mapping[tuple[str, int], Any], seeds: Sequence[int]) -> str:
-    found = [outcomes[each.name, seed] for each in (trick, base) for seed in seeds]
-    return next((str(outcome) for outcome in found if isinstance(outcome, Exception)), "")
+    results = [outcomes[either.name, seed] for either in (trick, base) for seed in seeds]
+    return next((str(outcome) for outcome in results if isinstance(outcome, Exception)), "")
 
 
 def _language_model_rows(
@@ -254,13 +254,13 @@ def _classifier_rows(
     bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
 
     def wrong(trick: Trick) -> dict[int, np.ndarray]:
-        found = {}
+        by_seed = {}
         for seed in seeds:
             outcome = outcomes[trick.name, seed]
             assert isinstance(outcome, Checkpoint)
             labels_N = probabilities_of([outcome]).argmax(1)
-            found[seed] = (labels_N != test.labels[tested])[kept_N].astype(np.float64)
-        return found
+            by_seed[seed] = (labels_N != test.labels[tested])[kept_N].astype(np.float64)
+        return by_seed
 
     rows = []
     for trick in tricks:
@@ -271,7 +271,7 @@ def _classifier_rows(
             rows.append(_failed(trick, "test error", failure))
             continue
         table = {"with": {0: wrong(_WITH)}, "without": {0: wrong(trick)}}
-        found = label_curve.comparisons(label_curve.Errors(table, bootstrap), "with")["without"][0]
+        difference = label_curve.comparisons(label_curve.Errors(table, bootstrap), "with")["without"][0]
         with_it, without = (float(np.mean(list(points[0].values()))) for points in table.values())
         rows.append(
             Ablation(
@@ -281,8 +281,8 @@ def _classifier_rows(
                 source=trick.source,
                 with_it=with_it,
                 without=without,
-                difference=found.value,
-                interval=found.interval,
+                difference=difference.value,
+                interval=difference.interval,
             )
         )
     return rows
