@@ -3,23 +3,31 @@
     PYTHONPATH=. python benchmarks/gpu.py check  --out reports/gpu
     PYTHONPATH=. python benchmarks/gpu.py resume --out reports/gpu
     PYTHONPATH=. python benchmarks/gpu.py speed  --out reports/gpu
+    PYTHONPATH=. python benchmarks/gpu.py steps  --out reports/gpu
     PYTHONPATH=. python benchmarks/gpu.py ptb    --out reports/gpu --text FOLDER   # again, until 20 minutes
     PYTHONPATH=. python benchmarks/gpu.py imdb   --out reports/gpu --tokens FOLDER # again, to the test error
+    PYTHONPATH=. python benchmarks/gpu.py both   --out reports/gpu --tokens FOLDER --members OUT OUT
 
 - `check`: features of each family and a short training, beside the CPU's.
 - `resume`: a run that is stopped and resumed ends bit for bit like an undisturbed one (`run.deterministic`).
 - `speed`: training steps of AWD-LSTM, GPT and BERT, with `--peers` beside `fastai` and `transformers`, and
-  the rate of the fastest bfloat16 product.
+  the rate of the fastest bfloat16 product. One that fails is left out, with its message.
+- `steps`: where the time of an AWD-LSTM's steps goes, as language model and as classifier; torch's profile of
+  each is in OUT/profile.txt.
 - `ptb`: Penn Treebank by AWD-LSTM (Merity et al. 2017, section 5) with NT-ASGD. FOLDER has train.txt,
   validation.txt and test.txt, a sentence a line. Each call trains for `--minutes`, from where the last was.
 - `imdb`: the three trainings of one head start, and those of classifiers with few labels (three seeds);
-  errors on the test documents. FOLDER has the shards in
-  `general` and `target`: data/tokens/general/pieces and data/tokens/target/pieces of a project whose stage
-  `encode` has run. Settings are params.yaml, presets/imdb.yaml and benchmarks/gpu_imdb.yaml, or what
-  `--settings` names in place of the last two.
+  errors on the test documents. `--stages` names fewer than the three; the models of the others are in
+  OUT/imdb, by an earlier call. FOLDER has the shards in `general` and `target`: data/tokens/general/pieces
+  and data/tokens/target/pieces of a project whose stage `encode` has run, with the settings used here:
+  params.yaml, presets/imdb.yaml and benchmarks/gpu_imdb.yaml, or what `--settings` names in place of the
+  last two.
+- `both`: the mean of the classifiers of several calls of `imdb`: of both directions, by
+  `--headstart ulmfit` and `--headstart ulmfit_backward` with an OUT each. They can run side by side.
 
 Besides torch it needs numpy, pydantic, psutil, safetensors, and `imdb` ruamel.yaml. Each part writes
-OUT/PART.json.
+OUT/PART.json; `speed`, `steps` and `imdb` after each contestant, step or training, so that what is stopped
+leaves what it has.
 """
 
 from __future__ import annotations
@@ -38,14 +46,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from benchmarks.contestants._network import SCHEDULE
-from benchmarks.contestants._timing import SIZES
+from benchmarks.contestants._network import PRECISIONS, SCHEDULE, language_model_task
+from benchmarks.contestants._network import encoder_of as encoder_at
+from benchmarks.contestants._timing import SIZES, Size
 from benchmarks.side_by_side import ROOT, Contestant, compare, machine
+from models.awd_lstm import layer_groups as awd_lstm_groups
 from models.family import Encoder, lookup
+from models.heads import Classifier, classifier_groups
 from models.layers import GlobalBatch
 from models.objective import TrainingText
 from pipeline.artifacts.checkpoint_store import CheckpointStore
 from pipeline.artifacts.model_folder import ModelFolder, export_model, load_classifier
+from pipeline.corpus.classifier_batches import ClassifierBatches
+from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokens import TokenShard, open_shard
 from pipeline.machine.cost import Cost
 from pipeline.objectives.lookup import objective_of
@@ -56,7 +69,13 @@ from pipeline.stages import finetune_classifier, finetune_lm, pretrain_lm
 from pipeline.stages._points import classifier_settings
 from pipeline.training.cards import form_of
 from pipeline.training.checkpoint import Checkpoint, model_tensors
-from pipeline.training.classifier import ClassifierJob, FewLabels, make_classifier_job, predict_logits
+from pipeline.training.classifier import (
+    Classification,
+    ClassifierJob,
+    FewLabels,
+    make_classifier_job,
+    predict_logits,
+)
 from pipeline.training.context import Context
 from pipeline.training.language_model import LanguageModelJob
 from pipeline.training.loop import Training, train
@@ -228,17 +247,31 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
         Contestant("gpt bf16, micro_batch_rows", "transformer_headstart.py", [*gpt, "--micro-rows", "4"]),
     ]
     if not arguments.tiny:  # the compiler takes long on a CPU
-        contestants.append(Contestant("gpt bf16, compile", "transformer_headstart.py", [*gpt, "--compile"]))
+        for family in ("gpt", "bert"):
+            named = ["--family", family, *size, "--compile"]
+            contestants.append(Contestant(f"{family} bf16, compile", "transformer_headstart.py", named))
     present = contestants if arguments.peers else [each for each in contestants if not each.peer]
     fastest = _fastest_product(arguments.device, 256 if arguments.tiny else 8192)
-    found = compare(present, 1 if arguments.tiny else arguments.rounds)
-    rates = {name: each.get("gflop_per_second") for name, each in found.items()}
-    return {
+    found: dict[str, Any] = {
         "bf16 product, GFLOP/s": fastest,
         "weights of AWD-LSTM": SIZES[lstm[1]].weights_multiplied,
-        "share of the bf16 product": {name: rate["median"] / fastest for name, rate in rates.items() if rate},
-        "contestants": found,
+        "share of the bf16 product": {},
+        "contestants": {},
+        "failed": {},
     }
+    for each in present:  # its rounds one after the other: nothing else runs on a lent machine
+        try:
+            figures = compare([each], 1 if arguments.tiny else arguments.rounds)
+        except SystemExit as error:
+            found["failed"][each.name] = str(error)[-1000:]
+        else:
+            found["contestants"] |= figures
+            for name, rates in figures.items():
+                if "gflop_per_second" in rates:
+                    share = rates["gflop_per_second"]["median"] / fastest
+                    found["share of the bf16 product"][name] = share
+        _write(arguments, found)
+    return found
 
 
 def _fastest_product(device: torch.device, width: int) -> float:
@@ -250,6 +283,104 @@ def _fastest_product(device: torch.device, width: int) -> float:
         float(product[0, 0])  # waits for the device
         best = min(best, time.perf_counter() - began)
     return float(2 * width**3 / best / 1e9)
+
+
+def steps(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the milliseconds of a training step and those in which the device computes, by kind of step."""
+    tiny = arguments.tiny
+    shapes = [Size(16, 24, 2, 200, 10, 4)] if tiny else [Size(400, 1152, 3, *each) for each in _STEPS]
+    found: dict[str, Any] = {}
+    profiles: list[str] = []
+    for size in shapes:
+        task = language_model_task(size, "bf16", _PLANNED)
+        training = Training(task, Context(device=arguments.device, precision=torch.bfloat16))
+        name = f"language model, {size.vocab_size} words, {size.batch_rows} x {size.bptt}, bf16"
+        found[name] = _timed(training, size.batch_rows * size.bptt, name, profiles, arguments)
+        _write(arguments, found)
+    documents, tokens = (6, 10) if tiny else (64, 300)
+    for precision in ("bf16", "fp32"):
+        dtype = PRECISIONS[precision]
+        training = Training(
+            _classifier_task(shapes[-1], documents, tokens, precision),
+            Context(device=arguments.device, precision=dtype),
+        )
+        name = f"classifier, {documents} texts of {tokens}, {precision}"
+        found[name] = _timed(training, documents * tokens, name, profiles, arguments)
+        _write(arguments, found)
+    (arguments.out / "profile.txt").write_text("\n".join([*profiles, ""]), encoding="utf-8")
+    return found
+
+
+_STEPS = [(8000, 70, 128), (16_000, 70, 256)]  # words, tokens of a row, rows
+_PLANNED = 60  # steps of each training; fewer are taken
+
+
+def _classifier_task(size: Size, documents: int, tokens: int, precision: str) -> Task:
+    encoder = encoder_at(size, precision)
+    model = Classifier(encoder, 2, pooling="concat", head_hidden=50, head_dropout=(0.4, 0.1), bptt=70)
+    groups = classifier_groups(model, awd_lstm_groups(encoder))
+    count = documents * _PLANNED
+    ids = np.random.default_rng(1).integers(4, size.vocab_size, count * tokens).astype(np.uint16)
+    shard = TokenShard(
+        tokens=ids, offsets=np.arange(count + 1) * tokens, labels=np.arange(count, dtype=np.int32) % 2,
+        num_words=len(ids), num_bytes=len(ids),
+    )  # fmt: skip
+    form = TextForm(max_tokens=tokens, direction="forward", pad_id=0)
+    batches = ClassifierBatches(
+        shard, documents=np.arange(count), batch_documents=documents, form=form, seed=1
+    )
+    return Task(
+        model=model,
+        objective=Classification(
+            model=model, batches=batches, validation=shard, validation_documents=np.arange(0), form=form,
+            label_smoothing=0.0, seed=1,
+        ),
+        groups=groups,
+        plan=make_plan(
+            _ADAMW, SCHEDULE, "full", num_groups=len(groups), num_steps=_PLANNED, steps_per_unfreezing=1
+        ),
+        optimizer=_ADAMW,
+        evaluation_steps=frozenset(),
+    )  # fmt: skip
+
+
+def _timed(
+    training: Training, num_tokens: int, name: str, profiles: list[str], arguments: argparse.Namespace
+) -> dict[str, float]:
+    """Take steps without waiting for the device between them, then three more under torch's profiler."""
+    on_gpu, num_steps = arguments.device.type == "cuda", 2 if arguments.tiny else 30
+
+    def seconds(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            training.train_step()
+        if on_gpu:
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    seconds(2 if arguments.tiny else 8)
+    taken = seconds(num_steps) / num_steps
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    kinds += [torch.profiler.ProfilerActivity.CUDA] if on_gpu else []
+    with torch.profiler.profile(activities=kinds) as profile:
+        seconds(3)
+    averages = profile.key_averages()
+    kernels = [each for each in averages if each.device_type != torch.autograd.DeviceType.CPU]
+    busy = sum(each.self_device_time_total for each in kernels) / 3e3
+    launches = sum(each.count for each in averages if "LaunchKernel" in each.key) / 3
+    profiles += [f"{name}: {1000 * taken:.1f} ms a step, {num_tokens / taken:,.0f} tokens a second"]
+    own_device = [(each.self_device_time_total, each) for each in kernels]
+    own_host = [(each.self_cpu_time_total, each) for each in averages if each not in kernels]
+    for where, rows in (("device", own_device), ("host, profiled", own_host)):
+        profiles.append(f"  {where}: ms and calls a step")
+        for micros, each in sorted(rows, key=lambda row: -row[0])[:14]:
+            profiles.append(f"  {micros / 3e3:8.2f} {each.count / 3:8.0f}  {each.key[:70]}")
+    return {
+        "milliseconds": 1000 * taken,
+        "tokens_per_second": num_tokens / taken,
+        "milliseconds in which the device computes": busy,
+        "launches": launches,
+    }
 
 
 def ptb(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -362,10 +493,16 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
     stop = _stopping_at(time.monotonic() + 60 * arguments.minutes)
     found: dict[str, Any] = {"headstart": name}
     for stage, make in makers.items():
+        if stage in _IMDB_STAGES and stage not in arguments.stages:
+            continue
         job, store = make(), CheckpointStore(str(folder / stage))
+        precision = _precision(arguments.device)
+        if isinstance(job, ClassifierJob) and arguments.classifier_precision is not None:
+            precision = PRECISIONS[arguments.classifier_precision]
+        print(f"{stage} begins", flush=True)
         context = Context(
-            device=arguments.device, precision=_precision(arguments.device), store=store, report=stop,
-            checkpoint_minutes=0.5, meter=Cost(gpu=arguments.device.type == "cuda"),
+            device=arguments.device, precision=precision, store=store, report=stop,
+            checkpoint_minutes=1.0, meter=Cost(gpu=arguments.device.type == "cuda"),
         )  # fmt: skip
         try:
             train(job.task(context), context)
@@ -377,8 +514,23 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
         export_model(models[stage], model_tensors(done), job.card)
         found[stage] = _reached(done)
         if isinstance(job, ClassifierJob):
-            found[stage]["test error"] = _test_error(models[stage], target, arguments.device)
+            found[stage]["test error"] = _test_error(models[stage], target, arguments.device, precision)
+        print(stage, found[stage], flush=True)
+        _write(arguments, found)
     return found
+
+
+def both(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the test errors of several calls of imdb, and that of the mean of their probabilities."""
+    labels = open_shard(arguments.tokens / "target", "test").labels
+    logits = {
+        str(member): np.load(member / "imdb/finetune_classifier-model-test.npy")
+        for member in arguments.members
+    }
+    probs = {name: torch.from_numpy(each).softmax(1).numpy() for name, each in logits.items()}
+    errors = {name: float((each.argmax(1) != labels).mean()) for name, each in probs.items()}
+    mean = np.mean([*probs.values()], axis=0)
+    return {"test errors": errors, "test error of the mean": float((mean.argmax(1) != labels).mean())}
 
 
 class _Few(NamedTuple):
@@ -433,11 +585,12 @@ def _reached(done: Checkpoint) -> dict[str, Any]:
     return {"steps": done.step, "minutes": state["spent"]["seconds"] / 60, **state["kept_metrics"]}
 
 
-def _test_error(folder: Path, tokens: Path, device: torch.device) -> float:
+def _test_error(folder: Path, tokens: Path, device: torch.device, precision: torch.dtype) -> float:
     model, card, _ = load_classifier(folder)
     test = open_shard(tokens, "test")
     documents = [test.document(k) for k in range(len(test))]
-    logits = predict_logits(model.to(device).eval(), documents, form_of(card), device, _precision(device))
+    logits = predict_logits(model.to(device).eval(), documents, form_of(card), device, precision)
+    np.save(folder.with_name(f"{folder.name}-test.npy"), logits.numpy())  # to average over directions
     return float((logits.argmax(1).numpy() != test.labels).mean())
 
 
@@ -445,7 +598,24 @@ def _precision(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
-PARTS = {"check": check, "resume": resume, "speed": speed, "ptb": ptb, "imdb": imdb}
+_BEGAN = time.monotonic()
+PARTS = {
+    "check": check,
+    "resume": resume,
+    "speed": speed,
+    "steps": steps,
+    "ptb": ptb,
+    "imdb": imdb,
+    "both": both,
+}
+
+
+def _write(arguments: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
+    """Write what a part has found so far."""
+    whole = {"machine": machine(), "seconds": time.monotonic() - _BEGAN, arguments.part: found}
+    file = arguments.out / f"{arguments.part}.json"
+    file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+    return whole
 
 
 def main(given: list[str] | None = None) -> None:
@@ -460,6 +630,15 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument(
         "--labels", type=int, nargs="*", default=[100], help="for imdb: points of the label curve, too"
     )
+    parser.add_argument(
+        "--members", type=Path, nargs="*", default=[], help="for both: the folders --out of calls of imdb"
+    )
+    parser.add_argument(
+        "--stages", nargs="*", choices=_IMDB_STAGES, default=_IMDB_STAGES, help="for imdb: those to train"
+    )
+    parser.add_argument(
+        "--classifier-precision", choices=PRECISIONS, help="for imdb: of its classifiers; else as the others"
+    )
     parser.add_argument("--minutes", type=float, default=7.0, help="for ptb and imdb: of this call")
     parser.add_argument("--peers", action="store_true", help="for speed: the other libraries, too")
     parser.add_argument("--rounds", type=int, default=3, help="for speed")
@@ -469,17 +648,13 @@ def main(given: list[str] | None = None) -> None:
         raise SystemExit("torch sees no GPU here; --device cpu --tiny tries the script")
     if arguments.part == "ptb" and arguments.text is None:
         raise SystemExit("ptb needs --text, a folder with train.txt, validation.txt and test.txt")
-    if arguments.part == "imdb" and arguments.tokens is None:
-        raise SystemExit("imdb needs --tokens, a folder with the shards of `encode` in general and target")
+    if arguments.part in ("imdb", "both") and arguments.tokens is None:
+        raise SystemExit(
+            f"{arguments.part} needs --tokens, a folder with the shards of `encode` in general and target"
+        )
     arguments.out.mkdir(parents=True, exist_ok=True)
     set_arithmetic(None, deterministic=False)
-    began = time.monotonic()
-    found = PARTS[arguments.part](arguments)
-    whole = {"machine": machine(), "seconds": time.monotonic() - began, arguments.part: found}
-    (arguments.out / f"{arguments.part}.json").write_text(
-        json.dumps(whole, indent=2) + "\n", encoding="utf-8"
-    )
-    print(json.dumps(whole, indent=2))
+    print(json.dumps(_write(arguments, PARTS[arguments.part](arguments)), indent=2))
 
 
 if __name__ == "__main__":

@@ -71,6 +71,15 @@ def test_speed_measures_each_of_ours(tmp_path):
     assert shares["gpt bf16"] == pytest.approx(rate / found["bf16 product, GFLOP/s"])
 
 
+def test_steps_times_both_kinds_and_profiles_them(tmp_path):
+    found = run(tmp_path, "steps")
+    assert [name.partition(",")[0] for name in found] == ["language model", "classifier", "classifier"]
+    assert all(figures["milliseconds"] > 0 for figures in found.values())
+    profile = (tmp_path / "profile.txt").read_text(encoding="utf-8")
+    assert profile.count("tokens a second") == len(found)
+    assert "aten::mm" in profile
+
+
 TOY = """
 tokenizers: {pieces: {vocab_size: 64}}
 headstarts:
@@ -112,3 +121,9 @@ def test_imdb_goes_on_from_call_to_call_to_an_error(tmp_path):
     for seed in (1, 2, 3):
         assert found[f"60 labels, seed {seed}"]["test error"] < 0.4
     assert run(tmp_path / "out", "imdb", *more) == found  # nothing is trained twice
+    classifier = run(tmp_path / "out", "imdb", *more, "--stages", "finetune_classifier", "--labels")
+    assert classifier == {"headstart": "ulmfit", "finetune_classifier": found["finetune_classifier"]}
+
+    out = str(tmp_path / "out")
+    mean = run(tmp_path / "mean", "both", "--tokens", str(tokens), "--members", out, out)
+    assert mean["test error of the mean"] == found["finetune_classifier"]["test error"]
