@@ -255,7 +255,7 @@ def test_a_formula_of_the_schedules_changes_what_trains_and_no_corpus(source, pa
 def test_how_settings_are_layered_changes_what_reads_them(source, params):
     file = "pipeline/project/headstarts.py"
     changed = changed_by(
-        source, params, file, "probe = overlay(probe, section.probe)", "probe = section.probe"
+        source, params, file, "[shared(stage), brought(stage), own(stage)]", "[shared(stage), own(stage)]"
     )
     assert changed >= {*stages.of_kind("trains", "sweeps"), "read_features"}
     assert not changed & {*stages.of_kind("prepares"), "prepare general", "prepare target", "report"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -132,14 +133,16 @@ def test_splits_that_leave_nothing_to_train_on_are_refused(load_text):
 
 
 def test_anchors_and_merges_that_end_are_settings_like_others(load_text):
-    before, optimizer, after = FILE.read_text().partition("  optimizer:\n")
-    content = before + "  optimizer: &same\n" + after
-    first, second, rest = content.partition("finetune_lm:\n")
-    block = rest.index("  optimizer:\n"), rest.index("  schedule:\n")
-    rest = rest[: block[0]] + "  optimizer:\n    <<: *same\n    lr: 0.5\n" + rest[block[1] :]
-    params = load_text(first + second + rest)
-    assert params.finetune_lm.optimizer == params.pretrain_lm.optimizer.model_copy(update={"lr": 0.5})
-    assert optimizer
+    text = FILE.read_text()
+    for section, optimizer in (
+        ("pretrain_lm", "&same {lr: 0.1, momentum: 0.5}"),
+        ("finetune_lm", "{<<: *same, lr: 0.5}"),
+    ):
+        text = re.sub(rf"(?m)^{section}:\n(  .*\n)+", f"{section}:\n  optimizer: {optimizer}\n", text)
+    params = load_text(text)
+    first, second = params.pretrain_lm.optimizer, params.finetune_lm.optimizer
+    assert (first.lr, first.momentum) == (0.1, 0.5)
+    assert (second.lr, second.momentum) == (0.5, 0.5)
 
 
 # ------------------------------------------------------------------------------------------- head starts
@@ -416,7 +419,7 @@ def test_a_list_in_a_block_is_laid_over(tmp_path, emptied):
     for settings in ("ablate:\n  seeds:\n  - 1\n  - 2\n", "sample_efficiency:\n  seeds:\n  - 1\n", emptied):
         top.write_text(settings, encoding="utf-8")
         presets.use(str(top), file, write=True)
-    assert read_yaml(file)["ablate"]["labels"] == 400
+    assert Project.load(file).params.ablate.labels == 400
     assert presets.use(str(top), file, write=False) == []
 
 
@@ -575,7 +578,7 @@ def with_defaults(monkeypatch):
 
 @pytest.mark.usefixtures("with_defaults")
 def test_defaults_of_a_family_lie_above_the_section_and_below_the_head_start():
-    values = read_yaml(FILE)
+    values = checked(read_yaml(FILE), where="params.yaml").model_dump()
     own = {
         "pretrain_lm": {"optimizer": {"lr": 0.25}},
         "finetune_classifier": {"epochs": 4.0},

@@ -23,7 +23,8 @@ from pipeline.project.checks import check
 from pipeline.project.headstarts import space_of
 from pipeline.project.params import Params
 from pipeline.project.project import Project
-from pipeline.settings.loader import overlay, read_yaml, typed
+from pipeline.settings.loader import flatten, overlay, read_yaml, typed
+from pipeline.training.settings import HeadStart
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = stages.names()
@@ -42,10 +43,16 @@ def run_headstart(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
 
 def test_params_yaml_loads():
     params = Project.load(ROOT / "params.yaml").params
-    assert params.model_dump()["headstarts"] == PARAMS["headstarts"]
+    assert params.headstarts.keys() == PARAMS["headstarts"].keys()
     for name, head_start in PARAMS["headstarts"].items():
         config = Project(params).head_starts[name].model.config
-        assert config.items() >= head_start["config"].items()
+        assert config.items() >= head_start.get("config", {}).items()
+
+
+def test_params_yaml_says_nothing_that_only_repeats_emptiness():
+    """It is for a person to read: what is null or empty by default is left out."""
+    assert [key for key, value in flatten(PARAMS) if value is None or value == []] == []
+    assert "{}" not in (ROOT / "params.yaml").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("preset", sorted((ROOT / "presets").glob("*.yaml")), ids=lambda path: path.stem)
@@ -61,7 +68,7 @@ def changed(path: str, value: Any = None, *, delete: bool = False) -> dict[str, 
     *parents, last = path.split(".")
     section = values
     for part in parents:
-        section = section[part]
+        section = section.setdefault(part, {})
     if delete:
         del section[last]
     else:

@@ -26,10 +26,8 @@ def project(tmp_path) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     text = (ROOT / "params.yaml").read_text()
-    text = text.replace("storage: .headstart/runs", f"storage: {tmp_path}/disk/runs")
-    (folder / "params.yaml").write_text(
-        text.replace("storage_wait_minutes: 5.0", "storage_wait_minutes: 0.0")
-    )
+    away = f"storage: {tmp_path}/disk/runs\n  storage_wait_minutes: 0.0"
+    (folder / "params.yaml").write_text(text.replace("storage: .headstart/runs", away))
     return folder
 
 
