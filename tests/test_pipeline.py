@@ -24,7 +24,6 @@ from pipeline.project.headstarts import space_of
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.loader import flatten, overlay, read_yaml, typed
-from pipeline.training.settings import HeadStart
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = stages.names()
