@@ -223,12 +223,12 @@ class Translator(nn.Module):
         prepared_BSF = self.attention.alignment.prepared(keys_BSF)
         return _Memory(keys_BSF, prepared_BSF, mask_BS, hidden_BF, zeros_BF, zeros_BF)
 
-    def _step(self, embedded_BE: Tensor, memory: _Memory, place: int) -> tuple[_Memory, Tensor]:
+    def _step(self, embedded_BE: Tensor, memory: _Memory, step: int) -> tuple[_Memory, Tensor]:
         """Read one token of the translation; return the memory behind it and its alignment (B, S)."""
         read_BI = torch.cat([embedded_BE, memory.context_BF], -1)
         hidden_BF, cell_BF = self.decoder.step(read_BI, (memory.hidden_BF, memory.cell_BF))
         attended_B1F, weights_B1S = self.attention(
-            hidden_BF[:, None], memory.keys_BSF, memory.mask_BS, place, memory.prepared_BSF
+            hidden_BF[:, None], memory.keys_BSF, memory.mask_BS, step, memory.prepared_BSF
         )
         context_BF = self.combine(torch.cat([attended_B1F[:, 0], hidden_BF], -1)).tanh()
         return memory._replace(hidden_BF=hidden_BF, cell_BF=cell_BF, context_BF=context_BF), weights_B1S[:, 0]

@@ -67,20 +67,20 @@ class PairBatches:
     ) -> None:
         self._shards, self._max_tokens, self._pad_id, self._seed = shards, max_tokens, pad_id, seed
         bounds = [pairs_of(shard, end_id) for shard in shards]
-        self._places_P3 = np.concatenate(bounds)
+        self._bounds_P3 = np.concatenate(bounds)
         self._shard_P = np.repeat(np.arange(len(shards)), [len(own) for own in bounds])
-        begin, middle, stop = self._places_P3.T
+        begin, middle, stop = self._bounds_P3.T
         source, target = middle - begin, stop - middle + 1
         self._lengths_P = np.minimum(source, max_tokens) + np.minimum(target, max_tokens)
         self.steps_per_epoch = -(-len(self) // batch_pairs)
         self._plan = lru_cache(maxsize=1)(self._plan_of)
 
     def __len__(self) -> int:
-        return len(self._places_P3)
+        return len(self._bounds_P3)
 
     def pair(self, index: int) -> Pair:
         """Return a pair, each text of at most its first `max_tokens`, its start and end included."""
-        tokens, (begin, middle, stop) = self._shards[self._shard_P[index]].tokens, self._places_P3[index]
+        tokens, (begin, middle, stop) = self._shards[self._shard_P[index]].tokens, self._bounds_P3[index]
         start, end = tokens[begin : begin + 1], tokens[stop - 1 : stop]
         texts = tokens[begin + 1 : middle - 1], tokens[middle : stop - 1]
         kept = self._max_tokens - 2

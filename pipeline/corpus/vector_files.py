@@ -99,13 +99,13 @@ class _Kept:
         is_wanted = self._wanted is None or self._spelled(word) in self._wanted
         return word if is_wanted and word not in self._rows else None
 
-    def add(self, word: str, row: np.ndarray, place: str) -> None:
+    def add(self, word: str, row: np.ndarray, position: str) -> None:
         """Keep a row (E,), in float32."""
         with np.errstate(over="ignore"):
             self._rows[word] = row = row.astype(np.float32)
         if not np.isfinite(row).all():
             raise ValueError(
-                f"{self._file}: {place}, {word[:40]!r}: NaN, infinity or beyond float32; {_AGAIN}"
+                f"{self._file}: {position}, {word[:40]!r}: NaN, infinity or beyond float32; {_AGAIN}"
             )
 
     def vectors(self) -> Vectors:
@@ -226,30 +226,30 @@ class _Buffer:
     """A stream that is read in chunks, up to a byte or by a number of bytes."""
 
     def __init__(self, stream: BufferedIOBase) -> None:
-        self._stream, self._held, self._place = stream, b"", 0
+        self._stream, self._held, self._position = stream, b"", 0
 
     def until(self, end: bytes) -> bytes | None:
         """Return what precedes `end`, which is passed over; None if it is too far away."""
-        index = self._held.find(end, self._place, self._place + _MAX_WORD_BYTES)
+        index = self._held.find(end, self._position, self._position + _MAX_WORD_BYTES)
         if index < 0:
             self._fill(_MAX_WORD_BYTES)
-            index = self._held.find(end, self._place, self._place + _MAX_WORD_BYTES)
+            index = self._held.find(end, self._position, self._position + _MAX_WORD_BYTES)
         if index < 0:
             return None
-        content, self._place = self._held[self._place : index], index + len(end)
+        content, self._position = self._held[self._position : index], index + len(end)
         return content
 
     def take(self, num_bytes: int) -> bytes:
         """Return so many bytes, or the rest."""
         self._fill(num_bytes)
-        content = self._held[self._place : self._place + num_bytes]
-        self._place += len(content)
+        content = self._held[self._position : self._position + num_bytes]
+        self._position += len(content)
         return content
 
     def _fill(self, num_bytes: int) -> None:
-        if len(self._held) - self._place < num_bytes:
+        if len(self._held) - self._position < num_bytes:
             more = self._stream.read(max(num_bytes, _CHUNK_BYTES))
-            self._held, self._place = self._held[self._place :] + more, 0
+            self._held, self._position = self._held[self._position :] + more, 0
 
 
 # NumPy

@@ -26,8 +26,8 @@ class FeatureSpace:
         Source: Lee et al. 2018 (arXiv 1807.03888), equation 2: Mahalanobis distance with one covariance for
         all classes. Departure: along the main directions alone, as there may be more features than documents.
         """
-        places_NK = (features_NF - self.mean_F) @ self.directions_KF.T
-        squares_NC = ((places_NK[:, None] - self.class_means_CK[None]) ** 2).sum(2)
+        points_NK = (features_NF - self.mean_F) @ self.directions_KF.T
+        squares_NC = ((points_NK[:, None] - self.class_means_CK[None]) ** 2).sum(2)
         distances_N: np.ndarray = np.sqrt(squares_NC.min(1))
         return distances_N
 

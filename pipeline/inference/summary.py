@@ -35,13 +35,13 @@ def classifier_of(models: Sequence[Path]) -> str:
     return hashlib.sha256("".join(map(sha256_of, files)).encode()).hexdigest()
 
 
-def may_be_sampled(draws_N: np.ndarray, places_N: np.ndarray) -> np.ndarray:
-    """Return which documents to measure, (N,) bool, by their draws from [0, 1) and places from 1.
+def may_be_sampled(draws_N: np.ndarray, numbers_N: np.ndarray) -> np.ndarray:
+    """Return which documents to measure, (N,) bool, by their draws from [0, 1) and their numbers from 1.
 
-    The lowest of `places` draws are below twice their share of all, but for a chance that can be neglected.
+    The lowest of `number` draws are below twice their share of all, but for a chance that can be neglected.
     So of a million documents some 27,000 are measured, and nobody has to know their number before.
     """
-    return draws_N < 2 * SAMPLE_SIZE / places_N
+    return draws_N < 2 * SAMPLE_SIZE / numbers_N
 
 
 @dataclass
