@@ -347,10 +347,12 @@ def _write_recipes(params: Path) -> None:
     from pipeline.execution.recipes import write_recipes
     from pipeline.project.project import Project
 
-    if not RECIPES.is_dir():
+    if not Path("dvc.yaml").exists():
         return
+    RECIPES.mkdir(parents=True, exist_ok=True)
     try:
-        write_recipes(Project.load(params), RECIPES)
+        changed = write_recipes(Project.load(params), RECIPES)
+        typer.echo(f"changed recipes: {', '.join(file.stem for file in changed) or 'none'}")
     except ValueError as error:
         typer.echo(f"`dvc repro` would refuse these settings: {error}", err=True)
 

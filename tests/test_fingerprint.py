@@ -18,7 +18,7 @@ from pipeline.identity import fingerprint
 from pipeline.project import stages
 from pipeline.project.params import Params, checked
 from pipeline.project.project import Project
-from pipeline.settings.loader import overlay
+from pipeline.settings.loader import overlay, read_yaml
 from tests.test_rooms import modules as every_module
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,14 +41,28 @@ def source(tmp_path, monkeypatch) -> Iterator[Path]:
     forget()
 
 
+SWITCHED_ON = {
+    "tune": {"num_trials": 2}, "ablate": {"seeds": [1]}, "distil_classifier": {"student": "vectors"},
+    "scaling": {"headstart": "ulmfit", "sizes": {"small": {}, "middle": {}, "large": {}}},
+}  # fmt: skip
+ITEM = {"corpus": "general", "tokenizer": "pieces", "headstart": "ulmfit"}
+
+
 @pytest.fixture
 def params() -> Params:
-    return Project.load(ROOT / "params.yaml").params
+    """With all stages switched on."""
+    return Project.of(overlay(read_yaml(ROOT / "params.yaml"), SWITCHED_ON), where="params.yaml").params
+
+
+def item_of(stage: str) -> dict[str, str]:
+    kind = stages.describe(stage).item
+    return {kind: ITEM[kind]} if kind else {}
 
 
 def digests(params: Params) -> dict[str, str]:
     forget()
-    found = {stage: stage_fingerprint(stage, Project(params)).digest for stage in stages.names()}
+    project = Project(params)
+    found = {stage: stage_fingerprint(stage, project, item_of(stage)).digest for stage in stages.names()}
     found["trials"] = trials_digest("awd_lstm")
     found["trials without a model"] = trials_digest(None)
     return found | {f"prepare {each}": stage_fingerprint("prepare", Project(params), {"corpus": each}).digest
@@ -299,9 +313,11 @@ def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_a
         assert {"models.awd_lstm", "pipeline.objectives.causal"} <= ulmfit.keys() - bert.keys()
         assert {"models.bert", "pipeline.objectives.masked"} <= bert.keys() - ulmfit.keys()
         assert ulmfit == stage_fingerprint(stage, Project(params), {"headstart": "ulmfit"}).code
-    for stage in (*stages.of_kind("sweeps"), "evaluate"):
+    for stage in ("sample_efficiency", "evaluate"):
         found = stage_fingerprint(stage, both).code.keys()
         assert {"models.awd_lstm", "models.bert", "pipeline.objectives.masked"} <= found, stage
+    for stage in ("tune", "ablate", "scaling"):  # of ulmfit alone
+        assert "models.bert" not in stage_fingerprint(stage, both).code, stage
     assert trials_digest("awd_lstm") != trials_digest("bert")
     before = trials_digest("awd_lstm")
     with (source / "pipeline/objectives/masked.py").open("a", encoding="utf-8") as file:

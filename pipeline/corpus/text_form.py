@@ -39,11 +39,6 @@ class TextForm:
             return self.num_choices
         return 2 if self.order == "both" and self.delimiter_id is not None else 1
 
-    @property
-    def most_tokens(self) -> int:
-        """The tokens of a document's rows, at most."""
-        return self.rows_each * self.max_tokens
-
     def rows(self, document: np.ndarray) -> list[np.ndarray]:
         """Return the rows of a document of token ids, each int64."""
         if self.delimiter_id is None:

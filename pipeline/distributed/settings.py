@@ -55,11 +55,11 @@ class Run(Section):
     precision: Precision = "auto"
     """Precision of matrix products: fp32 or bf16; auto: bf16 where it was measured to be faster."""
     micro_batch_rows: Count | None = None
-    """Rows of a worker whose activations are held at once, for a third more time; null: all."""
+    """Rows of a worker whose activations are held at once: less memory, more time; null: all."""
     recompute_layers: bool = False
     """Transformers: recompute layers in the backward pass, which saves memory for a third more time."""
     compile: bool = False
-    """Transformers: compile layers by torch.compile, which takes a minute to begin; for GPUs."""
+    """Transformers: compile layers by torch.compile; slower where it was measured (reports/gpu)."""
     sharding: Literal["none", "full"] = "none"
     """full: each worker holds a part of the parameters, for models larger than a device; or none."""
     deterministic: bool = False

@@ -1,4 +1,4 @@
-"""Recipes: all that makes the outputs of a stage, but the content of what it reads.
+"""Recipes: everything that determines a stage's outputs except the content of its inputs.
 
 `headstart recipes`, the first stage, writes one file for each stage and each corpus, tokenizer or head start
 that it runs for: the settings that it uses, with all layers applied, the code and packages that make its
@@ -30,7 +30,7 @@ from pipeline.project import stages
 from pipeline.project.checks import check
 from pipeline.project.project import Project
 from pipeline.project.relations import code_of, related
-from pipeline.project.selection import settings_of
+from pipeline.project.selection import head_starts_of, is_on, settings_of
 
 # Which of several settings of a head start holds, and how a trial varies them.
 RESOLUTION = ("pipeline.project.headstarts", "pipeline.project.project")
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that makes a stage's outputs, but the content of what it reads."""
+    """Everything that determines a stage's outputs except the content of its inputs."""
 
     stage: str
     item: Mapping[str, str]  # such as {"headstart": "ulmfit"}
@@ -55,14 +55,10 @@ class Recipe:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(self._content, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def _content(self) -> dict[str, Any]:
-        return asdict(self) | {"code": asdict(self.code)}
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
-        return json.dumps({"digest": self.digest, **self._content}, indent=1, sort_keys=True) + "\n"
+        return json.dumps({"digest": self.digest, **asdict(self)}, indent=1, sort_keys=True) + "\n"
 
     def key(self, inputs: Mapping[str, str]) -> str:
         """The key of the run that this recipe makes of inputs with these hashes."""
@@ -87,8 +83,8 @@ def recipe_of(stage: str, project: Project, item: Mapping[str, str]) -> Recipe:
 def write_recipes(project: Project, out: Path) -> list[Path]:
     """Write the recipe of each stage, and what the links name, into `out`.
 
-    Returns those that changed. A file that would say the same is not written again. One of a head start that
-    is no longer trained is removed.
+    Returns those that changed, among them those of a head start that is no longer trained, which are removed.
+    A file that would say the same is not written again.
 
     Raises ValueError for settings that a stage would refuse, after hours perhaps, and as `recipe_of` does.
     """
@@ -98,8 +94,9 @@ def write_recipes(project: Project, out: Path) -> list[Path]:
         if not file.exists() or file.read_text(encoding="utf-8") != text:
             atomic_write_text(file, text)
             changed.append(file)
-    for file in set(out.glob("*.json")) - wanted.keys():
+    for file in sorted(set(out.glob("*.json")) - wanted.keys()):
         file.unlink()
+        changed.append(file)
     return changed
 
 
@@ -191,11 +188,15 @@ def stage_fingerprint(
 ) -> Fingerprint:
     """The code and packages of a stage, for one corpus or one head start where it reads one.
 
+    Those of a stage that is switched off are none.
+
     Raises ValueError for an unknown family.
     """
     params, corpus = project.params, item.get("corpus", "")
     source = getattr(params.corpus, corpus).source if corpus in params.corpus.names else None
-    names = [item["headstart"]] if "headstart" in item else params.run.headstarts
+    if not is_on(stage, project):
+        return Fingerprint(code={}, packages={})
+    names = head_starts_of(stage, project, item)
     families = sorted({params.headstarts[name].family for name in names})
     if not all(map(is_family, families)):
         list(project.head_starts.values())  # resolving them names the key

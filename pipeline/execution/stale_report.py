@@ -40,7 +40,7 @@ def changed_settings(root: Path, params: Path) -> str | None:
     changed = [
         path
         for path in LockFile(root).changed_settings(read_yaml(params))
-        if path in counted or not path.startswith("run.")
+        if path in counted or not path.startswith(("run.", "presets"))
     ]  # the others change no figure
     if not changed:
         return None

@@ -88,9 +88,6 @@ class Fingerprint:
         content = json.dumps(asdict(self), sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()
 
-    def to_json(self) -> str:
-        return json.dumps({"digest": self.digest, **asdict(self)}, indent=1, sort_keys=True) + "\n"
-
 
 def fingerprint_of(
     *modules: str,

@@ -132,9 +132,7 @@ def check_relations(params: Params) -> None:
 
 def _check(params: Params, relation: Relation, name: str, other: str) -> None:
     key = f"headstarts.{name}.{relation.setting}"
-    if other not in params.headstarts:
-        raise ValueError(f"{key} names {other!r}, which there is not; {nearest(other, params.headstarts)}")
-    _check_other_than(name, other, key)
+    _check_is_another(params, name, other, key)
     ours, theirs = params.headstarts[name], params.headstarts[other]
     for setting in relation.excludes:
         if getattr(ours, setting) is not None:
@@ -144,7 +142,7 @@ def _check(params: Params, relation: Relation, name: str, other: str) -> None:
     for setting in relation.other_lacks:
         if getattr(theirs, setting) is not None:
             raise ValueError(
-                f"{key} is {other}, which has {setting} of its own; name one whose {setting} is null, or set "
+                f"{key} is {other}, which has a `{setting}` itself; name a head start without one, or set "
                 "this key to null"
             )
     for setting in relation.same:
@@ -156,14 +154,16 @@ def _check(params: Params, relation: Relation, name: str, other: str) -> None:
     check_order(params, relation.trained, name, other, key)
 
 
-def _check_other_than(name: str, other: str, key: str) -> None:
+def _check_is_another(params: Params, name: str, other: str, key: str) -> None:
+    if other not in params.headstarts:
+        raise ValueError(f"{key} is {other!r}, an unknown head start; {nearest(other, params.headstarts)}")
     if other == name:
         raise ValueError(f"{key} is {name} itself; name another head start, or set it to null")
 
 
 def check_order(params: Params, trained: Trained, name: str, other: str, key: str) -> None:
-    """Raise ValueError, naming `key`, if the other is the head start itself, or not trained in time."""
-    _check_other_than(name, other, key)
+    """Raise ValueError, naming `key`, for an unknown head start, the same one, or one not trained in time."""
+    _check_is_another(params, name, other, key)
     order = params.run.headstarts
     if trained == "too" and other not in order:
         raise ValueError(f"{key} is {other}, which run.headstarts does not train; name it there")

@@ -1,6 +1,8 @@
-"""What a stage may read of a project: the settings that its description names, and no others.
+"""The settings of a project that a stage may read: those that its description names.
 
-So the numbers of a stage cannot depend on a setting that its recipe lacks (`pipeline.execution.recipes`).
+So the numbers of a stage do not depend on a setting that its recipe lacks (`pipeline.execution.recipes`). Two
+ways lead further: `varied`, by which a trial resolves a whole head start anew, and a computed value such as
+`corpus.names`, for which the section is handed on.
 """
 
 from __future__ import annotations
@@ -31,14 +33,22 @@ def settings_of(stage: str, project: Project, item: Mapping[str, str]) -> dict[s
     if _is_on(described, project):
         return {path: _plain(_at(project, path)) for path in _paths(stage, project, item)}
     assert described.switch is not None
-    return {described.switch: None}
+    return {described.switch: _plain(_at(project, described.switch))}
+
+
+def is_on(stage: str, project: Project) -> bool:
+    """Whether the settings switch a stage on."""
+    return _is_on(describe(stage), project)
+
+
+def head_starts_of(stage: str, project: Project, item: Mapping[str, str]) -> list[str]:
+    """The names of the head starts whose settings make a stage's numbers."""
+    parts = (path.split(".") for path in _paths(stage, project, item))
+    return list(dict.fromkeys(part[1] for part in parts if part[0] == "headstarts"))
 
 
 def narrowed(stage: str, project: Project, item: Mapping[str, str]) -> Project:
-    """The project with what a stage may read, and nothing else: looking up more raises AttributeError.
-
-    `varied` still varies the whole.
-    """
+    """The project with what a stage may read: looking up another setting raises AttributeError."""
     described, run = describe(stage), type(project.params.run).model_fields
     operations = [f"run.{name}" for name in run if name not in _NUMERICAL]
     switched = [described.switch.partition(".")[0]] if described.switch else []

@@ -162,7 +162,6 @@ STAGES: Mapping[str, Stage] = {
         settings=(
             *_SEEDED,
             *_of("{params.tune.headstart}", *_EVERYTHING),
-            "finetune_classifier.start",
             "corpus.target.normalise",
             "trials",
             "tune",

@@ -18,7 +18,7 @@ _CODE_DEPS = """\
 """
 _REPORT_DEPS = """\
       - pipeline/report
-      - pipeline/figures  # which spell themselves
+      - pipeline/figures  # the formats of figures
       - pipeline/settings/arm.py
 """
 _ALWAYS = "    always_changed: true  # it looks at the installed code and packages each time, in seconds\n"

@@ -53,8 +53,8 @@ class Jobs:
         """The settings that all trials share."""
         head_start = self._with({})
         few, searched = self._few_labels(), space_of(self._project)
-        found = head_start.of_stage(self._section)
-        fixed = {"config": found["model"]["config"], self._params.tune.stage: found[self._section]}
+        found = head_start.of_stage(self.section)
+        fixed = {"config": found["model"]["config"], self._params.tune.stage: found[self.section]}
         return {
             "seed": self._params.run.seed,
             "family": head_start.family.name,
@@ -63,12 +63,13 @@ class Jobs:
         }
 
     @property
-    def _section(self) -> str:
-        """The settings of a head start that a trial trains with."""
+    def section(self) -> str:
+        """The settings of a head start that a trial trains with, and that its best values go into."""
         tune = self._params.tune
         if tune.labels is None:
             return tune.stage
-        return "scratch" if self._params.finetune_classifier.start == "scratch" else "few_labels"
+        head_start = self._project.head_starts[self._name]
+        return "scratch" if head_start.finetune_classifier.start == "scratch" else "few_labels"
 
     def make(self, values: Values) -> Job:
         """The job of a trial. Raises ValueError that names the offending key."""
@@ -83,7 +84,7 @@ class Jobs:
                 seed=params.run.seed,
             )
         starts = {"target_lm": self._target_lm, "general_lm": self._general_lm}
-        classifier = getattr(head_start, self._section)
+        classifier = getattr(head_start, self.section)
         return make_classifier_job(
             classifier,
             head_start.model,
@@ -100,7 +101,7 @@ class Jobs:
         """The other head starts whose features a trial may read."""
         if self._params.tune.stage == "finetune_lm":
             return []
-        settings = getattr(self._with({}), self._section)
+        settings = getattr(self._with({}), self.section)
         searched = space_of(self._project).get("finetune_classifier.beside")
         found = [settings.beside, *(searched.choices or () if searched else ())]
         return sorted({str(other) for other in found if other is not None})
@@ -123,7 +124,7 @@ class Jobs:
         if tune.labels is None:
             tree = overlay({tune.stage: tune.overrides.get(tune.stage, {})}, tree)
         elif tune.stage in tree:
-            tree[self._section] = tree.pop(tune.stage)
+            tree[self.section] = tree.pop(tune.stage)
         return self._project.varied(self._name, tree, where="tune").head_starts[self._name]
 
 

@@ -13,7 +13,6 @@ from pipeline.figures.sweeps import BestTrial, NoTrials, SearchFigures, SearchTr
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.identity.fingerprint import fingerprint_of
-from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.stages._search_jobs import Jobs, nested, space_of
 from pipeline.sweeps.sweep import SearchRuns, Sweep
@@ -76,7 +75,7 @@ def run(
     # What was stopped early was worse than its peers by then: the best is among those that were not.
     best = min([trial for trial in ended if trial.state == "finished"] or ended, key=_value)
     with atomic_folder(out) as folder:
-        _write_best(folder / "best.yaml", best, project.params, measure, jobs.num_labels)
+        _write_best(folder / "best.yaml", best, settings, jobs.section, measure, jobs.num_labels)
         _write_trials(folder / "trials.csv", tried, list(settings.ranges))
     assert best.value is not None
     return SearchFigures(
@@ -134,14 +133,15 @@ def _value(trial: TrialResult) -> float:
     return trial.value
 
 
-def _write_best(path: Path, best: TrialResult, params: Params, measure: str, num_labels: int | None) -> None:
-    """Write `best.yaml`. That of a search for the label curve goes into `few_labels` or `scratch`."""
+def _write_best(
+    path: Path, best: TrialResult, settings: Tune, section: str, measure: str, num_labels: int | None
+) -> None:
+    """Write `best.yaml`; values of the searched stage go into a section of the head start."""
     from ruamel.yaml import YAML
 
-    settings, found = params.tune, nested(best.values)
-    if num_labels is not None and settings.stage in found:
-        from_scratch = params.finetune_classifier.start == "scratch"
-        found["scratch" if from_scratch else "few_labels"] = found.pop(settings.stage)
+    found = nested(best.values)
+    if settings.stage in found:
+        found[section] = found.pop(settings.stage)
     found = {"headstarts": {settings.headstart: found}}
     of_what = settings.stage if num_labels is None else f"{num_labels} labels"
     with path.open("w", encoding="utf-8") as file:
