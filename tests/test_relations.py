@@ -10,7 +10,8 @@ import pytest
 from pipeline.execution.recipes import recipe_of
 from pipeline.project import relations
 from pipeline.project.project import Project
-from pipeline.project.relations import RELATIONS, code_of, related
+from pipeline.project.related import code_of, related
+from pipeline.project.relations import RELATIONS
 from pipeline.project.selection import settings_of
 from pipeline.settings.loader import overlay, read_yaml
 

@@ -36,7 +36,7 @@ def test_a_stage_whose_dvc_is_killed_before_it_holds_its_run_is_an_orphan_all_th
     dvc = subprocess.Popen(["sleep", "99"])
     found: list[Holder | None] = []
 
-    def run(settings, session):
+    def run(settings, session, headstart):
         found.append(holder_of(open_storage(session.folder)))
         return language_model()
 
@@ -52,8 +52,9 @@ def test_a_stage_whose_dvc_is_killed_before_it_holds_its_run_is_an_orphan_all_th
     info = StageInfo(root=root, stage="pretrain_lm", stages=["pretrain_lm"], params={}, key="K")
     monkeypatch.setattr(running, "_stage_info", lambda *anything, **named: info)
     running.run_stage(
-        "pretrain_lm", metrics=root / "metrics.json", params=ROOT / "params.yaml", curve=root / "curve.csv"
-    )
+        "pretrain_lm", metrics=root / "metrics.json", params=ROOT / "params.yaml", curve=root / "curve.csv",
+        headstart="ulmfit",
+    )  # fmt: skip
     (holder,) = found
     assert holder is not None
     assert holder.is_orphan

@@ -58,6 +58,8 @@ _NO_KEYWORDS = {"shell": False, "allow_pickle": False, "verify": True, "weights_
 _ALLOWED = {
     ("models/family.py", "importlib.import_module"),  # the name is one of the files in the folder
     ("pipeline/execution/run_stage.py", "importlib.import_module"),  # the name is a stage of the command line
+    # The name is one of the files in the folder.
+    ("pipeline/report/sections/studies/__init__.py", "importlib.import_module"),
     ("pipeline/weights/fastai.py", "pickle.UnpicklingError"),  # an error that torch raises
     ("pipeline/execution/lr_find.py", "importlib.import_module"),  # the name is a training stage
     ("pipeline/objectives/lookup.py", "importlib.import_module"),  # the name is one of the files there

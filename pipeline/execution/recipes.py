@@ -29,7 +29,7 @@ from pipeline.identity.key import run_key
 from pipeline.project import stages
 from pipeline.project.checks import check
 from pipeline.project.project import Project
-from pipeline.project.relations import code_of, related
+from pipeline.project.related import code_of, related
 from pipeline.project.selection import head_starts_of, is_on, settings_of
 
 # Which of several settings of a head start holds, and how a trial varies them.

@@ -36,7 +36,7 @@ from pipeline.project import stages
 from pipeline.project.lock_file import LockFile
 from pipeline.project.params import Params
 from pipeline.project.project import Project
-from pipeline.project.relations import related
+from pipeline.project.related import related
 from pipeline.project.selection import narrowed
 from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker

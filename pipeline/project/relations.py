@@ -7,7 +7,7 @@ family knows of a relation is checked where it is resolved, in `pipeline.project
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -16,7 +16,6 @@ from pipeline.settings.messages import nearest
 
 if TYPE_CHECKING:
     from pipeline.project.headstarts import ResolvedHeadStart
-    from pipeline.project.project import Project
 
 Needs = Literal["file", "settings", "model", "features"]
 Trained = Literal["no matter", "too", "before"]
@@ -50,14 +49,6 @@ class Relation:
     excludes: tuple[str, ...] = ()
     other_lacks: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
-
-    def other(self, project: Project, name: str) -> str | None:
-        """The head start or file that `name` is related to, as it is written; None without the relation."""
-        section, _, key = self.setting.rpartition(".")
-        head_start = project.params.headstarts[name]
-        # The value of a section may be that of another layer, such as a default of the family.
-        found = getattr(getattr(project.head_starts[name], section) if section else head_start, key)
-        return None if found is None else str(found)
 
 
 def _importer(head_start: ResolvedHeadStart) -> str:
@@ -95,28 +86,6 @@ RELATIONS = (
         settings=("model", "probe", "finetune_classifier.max_tokens", "finetune_classifier.bptt"),
     ),
 )
-
-
-def related(project: Project, name: str, stage: str) -> Iterator[tuple[Relation, str]]:
-    """Yield the relations that a stage of a head start needs, each with the other head start or the file."""
-    for relation in RELATIONS:
-        if stage in relation.stages and (other := relation.other(project, name)) is not None:
-            yield relation, other
-
-
-def code_of(project: Project, names: Iterable[str], stage: str) -> tuple[list[str], list[str]]:
-    """The modules that relations add to a stage of these head starts, and the head starts trained in it."""
-    modules, trained = dict[str, None](), dict[str, None]()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop(0)
-        if name in trained:
-            continue
-        trained[name] = None
-        for relation, other in related(project, name, stage):
-            modules[relation.code(project.head_starts[name])] = None
-            waiting += [other] if relation.trains else []
-    return list(modules), list(trained)
 
 
 def check_relations(params: Params) -> None:

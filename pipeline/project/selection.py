@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
-from pipeline.project.relations import related
+from pipeline.project.related import related
 from pipeline.project.stages import Stage, describe
 from pipeline.training.settings import LanguageModelSettings
 
