@@ -213,7 +213,7 @@ def resolved_with(top: dict[str, Any], name: str = "ulmfit") -> ResolvedHeadStar
         ),
         (
             {"headstarts": {"ulmfit": {"embedding_from": "vector"}}},
-            r"headstarts\.ulmfit\.embedding_from names 'vector', .*; did you mean vectors\?",
+            r"headstarts\.ulmfit\.embedding_from is 'vector', an unknown head start; did you mean vectors\?",
         ),
         ({"tune": {"headstart": "ulmfti"}}, r"tune\.headstart names 'ulmfti', .*; did you mean ulmfit\?"),
         ({"ablate": {"headstart": "ulmfti"}}, r"ablate\.headstart names 'ulmfti', .*; did you mean ulmfit\?"),
@@ -251,11 +251,11 @@ def test_a_name_that_cannot_be_one_is_refused(section, name):
         ),
         (
             {"ulmfit": {"embedding_from": "vectors"}, "vectors": {"weights": "w"}},
-            r"ulmfit\.embedding_from is vectors, which has weights of its own; name .* weights is null",
+            r"ulmfit\.embedding_from is vectors, which has its own `weights`; name a head start without one",
         ),
         (
             {"ulmfit_backward": {"embedding_from": "ulmfit"}, "ulmfit": {"embedding_from": "vectors"}},
-            r"ulmfit_backward\.embedding_from is ulmfit, which has embedding_from of its own; name",
+            r"ulmfit_backward\.embedding_from is ulmfit, which has its own `embedding_from`; name",
         ),
     ],
 )
@@ -267,7 +267,10 @@ def test_an_embedding_that_cannot_come_from_there_is_refused(top, message):
 @pytest.mark.parametrize(
     ("top", "message"),
     [
-        ({"gpt": {"teacher": "gtp"}}, r"headstarts\.gpt\.teacher names 'gtp', .*; did you mean gpt\?"),
+        (
+            {"gpt": {"teacher": "gtp"}},
+            r"headstarts\.gpt\.teacher is 'gtp', an unknown .*; did you mean gpt\?",
+        ),
         ({"gpt": {"teacher": "gpt"}}, r"headstarts\.gpt\.teacher is gpt itself; name another"),
         (
             {"ulmfit": {"teacher": "gpt", "embedding_from": "vectors"}},
@@ -279,7 +282,7 @@ def test_an_embedding_that_cannot_come_from_there_is_refused(top, message):
         ),
         (
             {"gpt": {"teacher": "transformer_xl"}, "transformer_xl": {"teacher": "ulmfit"}},
-            r"headstarts\.gpt\.teacher is transformer_xl, which has teacher of its own; name one",
+            r"headstarts\.gpt\.teacher is transformer_xl, which has its own `teacher`; name a head start",
         ),
         (
             {"gpt": {"teacher": "vectors"}},

@@ -90,7 +90,7 @@ def test_a_circle_is_refused(relation):
     both = {"gpt": {relation.setting: "transformer_xl"}, "transformer_xl": {relation.setting: "gpt"}}
     with pytest.raises(
         ValueError,
-        match=rf"headstarts\.\w+\.{relation.setting} is \w+, which has a `{relation.setting}` itself",
+        match=rf"headstarts\.\w+\.{relation.setting} is \w+, which has its own `{relation.setting}`",
     ):
         project_with(both, run={"headstarts": ["gpt", "transformer_xl"]})
 

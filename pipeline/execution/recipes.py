@@ -206,7 +206,7 @@ def stage_fingerprint(
         f"pipeline.stages.{stage}",
         *(RESOLUTION if _reads_head_starts(stage) else ()),
         *modules,
-        *([LIBRARY_MODULE] if stage in ("train_tokenizer", "encode") and _has_imported(project) else []),
+        *([LIBRARY_MODULE] if _reads_imported(stage, project, item) else []),
         families=families,
         trains=stages.describe(stage).is_training,
         text=text_versions(source.part) if isinstance(source, PydocsSource) else None,
@@ -218,8 +218,11 @@ def _reads_head_starts(stage: str) -> bool:
     return any(path.startswith("headstarts") for path in stages.describe(stage).settings)
 
 
-def _has_imported(project: Project) -> bool:
-    return any(tokenizer.kind == "imported" for tokenizer in project.params.tokenizers.values())
+def _reads_imported(stage: str, project: Project, item: Mapping[str, str]) -> bool:
+    """Whether a stage may load a tokenizer from elsewhere; `encode` has one recipe for all."""
+    tokenizers = project.params.tokenizers
+    loaded = {"train_tokenizer": [item.get("tokenizer", "")], "encode": list(tokenizers)}.get(stage, [])
+    return any(tokenizers[name].kind == "imported" for name in loaded)
 
 
 @cache

@@ -111,7 +111,7 @@ def _check(params: Params, relation: Relation, name: str, other: str) -> None:
     for setting in relation.other_lacks:
         if getattr(theirs, setting) is not None:
             raise ValueError(
-                f"{key} is {other}, which has a `{setting}` itself; name a head start without one, or set "
+                f"{key} is {other}, which has its own `{setting}`; name a head start without one, or set "
                 "this key to null"
             )
     for setting in relation.same:

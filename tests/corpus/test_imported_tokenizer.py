@@ -340,11 +340,11 @@ def test_only_who_imports_one_has_its_code_in_the_fingerprint(tmp_path):
     params = Project.load(ROOT / "params.yaml").params
     tokenizers = {**params.tokenizers, "theirs": settings_of(tmp_path)}
     with_one = params.model_copy(update={"tokenizers": tokenizers})
-    for stage in ("train_tokenizer", "encode"):
-        without, found = (
-            stage_fingerprint(stage, Project(params)),
-            stage_fingerprint(stage, Project(with_one)),
-        )
+    for stage, theirs, ours in (
+        ("train_tokenizer", {"tokenizer": "theirs"}, {"tokenizer": "pieces"}), ("encode", {}, {}),
+    ):  # fmt: skip
+        without = stage_fingerprint(stage, Project(params), ours)
+        found = stage_fingerprint(stage, Project(with_one), theirs)
         assert found.code.keys() - without.code.keys() == {LIBRARY_MODULE, "pipeline.corpus.tokenizer_json"}
         assert found.packages.keys() - without.packages.keys() == {"tokenizers"}
     for name in params.run.headstarts:
