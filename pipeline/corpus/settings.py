@@ -50,7 +50,7 @@ class FilesSource(Section):
     label_names: list[str] | None = None
     """Names of the integer labels 0, 1, ... (-1: no label); null: the values of the column."""
     encoding_errors: Literal["refuse", "replace", "skip"] = "refuse"
-    """What to do with rows that are not valid UTF-8: refuse, replace or skip."""
+    """Treatment of rows that are not valid UTF-8: refuse, replace or skip."""
     text_pair_column: str | None = None
     """Column of a second text of each document, such as a hypothesis; null: there is one text."""
     choice_columns: Annotated[list[str], Field(min_length=2), Distinct] | None = None
@@ -159,10 +159,10 @@ class Normalise(Section):
 
 
 class Corpus(Section):
-    """Where the text of a corpus is from, and what `prepare` does to it."""
+    """The source of a corpus's text, and its treatment by `prepare`."""
 
     source: Annotated[PydocsSource | FilesSource | GettextSource | AlignedSource, Field(discriminator="kind")]
-    """Where the text is from."""
+    """Source of the text."""
     split: Split = Split()
     """Fractions split off the training rows, where the source gives no such split."""
     normalise: Normalise = Normalise()
@@ -261,7 +261,7 @@ class Leakage(Section):
     """How to handle test documents that occur in training text."""
 
     action: Literal["label", "drop", "stop"] = "label"
-    """What to do: label (say so beside the result), drop (exclude them) or stop (refuse to evaluate)."""
+    """Treatment: label (a note beside the result), drop (they are excluded) or stop (no evaluation)."""
     ngram_words: Annotated[int, Field(ge=2, lt=2**31)] = 8
     """Words of an n-gram."""
     containment: Annotated[float, Field(gt=0, le=1)] = 0.5

@@ -44,9 +44,9 @@ class Card(Section):
     title: str | None = None
     """Name of the classifier."""
     purpose: str | None = None
-    """What the classifier is for, and for whom."""
+    """Intended use and users of the classifier."""
     not_for: str | None = None
-    """What the classifier must not be used for."""
+    """Uses that the classifier is unfit for."""
     owner: str | None = None
     """Who answers for the classifier."""
     contact: str | None = None

@@ -24,7 +24,7 @@ from pipeline.corpus.settings import ImportedTokenizer, PydocsSource
 from pipeline.corpus.tokenizer import LIBRARY_MODULE
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.manifest import content_hash
-from pipeline.identity.fingerprint import Fingerprint, fingerprint_of, is_family
+from pipeline.identity.fingerprint import Fingerprint, fingerprint_of
 from pipeline.identity.key import run_key
 from pipeline.project import stages
 from pipeline.project.checks import check
@@ -197,9 +197,6 @@ def stage_fingerprint(
     if not is_on(stage, project):
         return Fingerprint(code={}, packages={})
     names = head_starts_of(stage, project, item)
-    families = sorted({params.headstarts[name].family for name in names})
-    if not all(map(is_family, families)):
-        list(project.head_starts.values())  # resolving them names the key
     modules, trained = code_of(project, names, stage)
     families = sorted({params.headstarts[name].family for name in trained})
     return fingerprint_of(

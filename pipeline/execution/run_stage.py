@@ -219,7 +219,7 @@ def _stage_info(
 
 
 def _item(stage: str, arguments: Mapping[str, Any]) -> dict[str, str]:
-    """What the stage runs for, such as {"headstart": "ulmfit"}; empty if it runs once."""
+    """The item that the stage runs for, such as {"headstart": "ulmfit"}; empty if it runs once."""
     item = stages.describe(stage).item
     return {item: arguments[item]} if item else {}
 

@@ -1,4 +1,4 @@
-"""What commands beside the route measure: the figures of a study, and the parts that numerical code makes.
+"""Measurements of commands beside the route: the figures of a study, and the parts that numerical code makes.
 
 The other studies' types are in the files of their sections, `pipeline/report/sections/studies`.
 """

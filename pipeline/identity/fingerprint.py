@@ -119,12 +119,6 @@ def fingerprint_of(
     )
 
 
-def is_family(name: str) -> bool:
-    """Whether `models/NAME.py` describes a family, found without importing it."""
-    file = source_of(f"models.{name}")
-    return file.is_file() and "\nFAMILY = " in file.read_text(encoding="utf-8")
-
-
 def modules_of_family(name: str) -> list[str]:
     """The module of a family, and that of its objective where it names one of `pipeline/objectives`."""
     calls = (node for node in ast.walk(ast.parse(_text(f"models.{name}"))) if isinstance(node, ast.Call))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pipeline.project.params import Params
+from pipeline.project.stages import READING
 from pipeline.settings.messages import nearest
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ RELATIONS = (
         stages=("finetune_classifier",),
         code=lambda head_start: "pipeline.stages._frozen_encoder",
         trained="too",
-        settings=("model", "probe", "finetune_classifier.max_tokens", "finetune_classifier.bptt"),
+        settings=READING,
     ),
 )
 

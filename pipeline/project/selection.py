@@ -16,12 +16,12 @@ from pydantic import BaseModel
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.project.related import related
-from pipeline.project.stages import Stage, describe
+from pipeline.project.stages import describe
 from pipeline.training.settings import LanguageModelSettings
 
 _NUMERICAL = ("seed", "precision", "headstarts")  # of `run`; its others say where and how safely to train
-# Of a head start, whichever of its settings a stage reads; weights and a teacher count by their content.
-_WHAT_IT_IS = ("name", "family", "objective", "weights", "teacher")
+# Every stage sees these fields of a head start; its weights and its teacher count by their content.
+_IDENTITY = ("name", "family", "objective", "weights", "teacher")
 
 
 def settings_of(stage: str, project: Project, item: Mapping[str, str]) -> dict[str, Any]:
@@ -29,16 +29,16 @@ def settings_of(stage: str, project: Project, item: Mapping[str, str]) -> dict[s
 
     A stage that is switched off depends on its switch alone.
     """
-    described = describe(stage)
-    if _is_on(described, project):
-        return {path: _plain(_at(project, path)) for path in _paths(stage, project, item)}
-    assert described.switch is not None
-    return {described.switch: _plain(_at(project, described.switch))}
+    switch = describe(stage).switch
+    if switch is not None and not is_on(stage, project):
+        return {switch: _plain(_at(project, switch))}
+    return {path: _plain(_at(project, path)) for path in _paths(stage, project, item)}
 
 
 def is_on(stage: str, project: Project) -> bool:
     """Whether the settings switch a stage on."""
-    return _is_on(describe(stage), project)
+    switch = describe(stage).switch
+    return switch is None or bool(_at(project, switch))
 
 
 def head_starts_of(stage: str, project: Project, item: Mapping[str, str]) -> list[str]:
@@ -52,21 +52,17 @@ def narrowed(stage: str, project: Project, item: Mapping[str, str]) -> Project:
     described, run = describe(stage), type(project.params.run).model_fields
     operations = [f"run.{name}" for name in run if name not in _NUMERICAL]
     switched = [described.switch.partition(".")[0]] if described.switch else []
-    on = _is_on(described, project)
-    trees = _tree([*(_paths(stage, project, item) if on else ()), *operations, *described.also, *switched])
+    paths = _paths(stage, project, item) if is_on(stage, project) else ()
+    trees = _tree([*paths, *operations, *described.also, *switched])
     wanted = trees.pop("headstarts", None) or {}
     declared: Tree = {"headstarts": None} if "headstarts" in described.also else {}
-    found = copy(project)
-    found.__dict__.update(
+    narrow = copy(project)
+    narrow.__dict__.update(
         params=_only(project.params, trees | declared),
         head_starts={name: _only(project.head_starts[name], each) for name, each in wanted.items()},
         varied=project.varied,
     )
-    return found
-
-
-def _is_on(described: Stage, project: Project) -> bool:
-    return described.switch is None or bool(_at(project, described.switch))
+    return narrow
 
 
 def _paths(stage: str, project: Project, item: Mapping[str, str]) -> Iterator[str]:
@@ -128,7 +124,7 @@ def _only(value: Any, tree: Tree | None) -> Any:
     found = copy(value)
     kept = {name: _only(getattr(value, name), below) for name, below in tree.items()}
     if isinstance(value, ResolvedHeadStart):
-        kept |= {name: getattr(value, name) for name in _WHAT_IT_IS}
+        kept |= {name: getattr(value, name) for name in _IDENTITY}
     found.__dict__.clear()
     found.__dict__.update(kept)
     return found

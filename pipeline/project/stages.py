@@ -50,7 +50,8 @@ def _of(head_start: str, *settings: str) -> tuple[str, ...]:
 
 
 _SEEDED = ("run.seed", "run.precision")
-_READING = ("model", "probe", "finetune_classifier.max_tokens", "finetune_classifier.bptt")
+# By these a frozen language model is read, whoever reads its features.
+READING = ("model", "probe", "finetune_classifier.max_tokens", "finetune_classifier.bptt")
 _EVERYTHING = (
     "model", "tokenizer", "embedding_from.model", "embedding_from.pretrain_lm", "distillation", "pretrain_lm",
     "finetune_lm", "finetune_classifier", "few_labels", "scratch",
@@ -100,7 +101,7 @@ STAGES: Mapping[str, Stage] = {
         kind="evaluates",
         item="headstart",
         inputs=("tokens", "target_lm"),
-        settings=("run.precision", *_of("{headstart}", *_READING)),
+        settings=("run.precision", *_of("{headstart}", *READING)),
         needs_labels=True,
     ),
     "finetune_classifier": Stage(
@@ -129,7 +130,7 @@ STAGES: Mapping[str, Stage] = {
         settings=(
             "run.seed",
             "run.headstarts",
-            *_of("*", *_READING),
+            *_of("*", *READING),
             "ensembles",
             "evaluate",
             "finetune_classifier.max_labels",

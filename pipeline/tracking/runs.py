@@ -48,7 +48,7 @@ class StageInfo:
     def forced(self) -> bool:
         """Whether DVC runs this stage because of `--force`, although its output is up to date.
 
-        An equal record alone does not say so: DVC also runs a stage whose output was removed or altered.
+        An equal record is not enough: DVC also runs a stage whose output was removed or altered.
         """
         return self.by_force and self.record is not None and self.records.get(self.name) == self.record
 

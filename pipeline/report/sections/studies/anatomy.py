@@ -68,7 +68,7 @@ def _row(layer: LayerAnatomy) -> dict[str, str]:
 
 
 def _contexts_said(example: Example) -> str:
-    """Which word is shown, by which layer, and how far its two groups are apart."""
+    """A sentence on the word that is shown, its layer, and the distance of its two groups."""
     apart = (
         f"two contexts of one group have a mean cosine of {example.within:.2f}, of different groups "
         f"{example.between:.2f}"
