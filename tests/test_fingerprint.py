@@ -299,9 +299,9 @@ def test_another_family_counts_only_where_it_is_used(source, params):
     forget()
     plain = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", families=["awd_lstm"], trains=True)
     other = fingerprint.fingerprint_of("pipeline.stages.pretrain_lm", families=["other"], trains=True)
-    assert "models.other" in other.code
-    assert "models.other" not in plain.code
-    assert "models.awd_lstm" in plain.code
+    assert "models.other" in other.modules
+    assert "models.other" not in plain.modules
+    assert "models.awd_lstm" in plain.modules
 
 
 def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_all_it_trains(source, params):
@@ -309,15 +309,17 @@ def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_a
     both = Project(params.model_copy(update={"run": run}))
     forget()
     for stage in stages.of_kind("trains"):
-        ulmfit, bert = (stage_fingerprint(stage, both, {"headstart": name}).code for name in run.headstarts)
+        ulmfit, bert = (
+            stage_fingerprint(stage, both, {"headstart": name}).modules for name in run.headstarts
+        )
         assert {"models.awd_lstm", "pipeline.objectives.causal"} <= ulmfit.keys() - bert.keys()
         assert {"models.bert", "pipeline.objectives.masked"} <= bert.keys() - ulmfit.keys()
-        assert ulmfit == stage_fingerprint(stage, Project(params), {"headstart": "ulmfit"}).code
+        assert ulmfit == stage_fingerprint(stage, Project(params), {"headstart": "ulmfit"}).modules
     for stage in ("sample_efficiency", "evaluate"):
-        found = stage_fingerprint(stage, both).code.keys()
+        found = stage_fingerprint(stage, both).modules.keys()
         assert {"models.awd_lstm", "models.bert", "pipeline.objectives.masked"} <= found, stage
     for stage in ("tune", "ablate", "scaling"):  # of ulmfit alone
-        assert "models.bert" not in stage_fingerprint(stage, both).code, stage
+        assert "models.bert" not in stage_fingerprint(stage, both).modules, stage
     assert trials_digest("awd_lstm") != trials_digest("bert")
     before = trials_digest("awd_lstm")
     with (source / "pipeline/objectives/masked.py").open("a", encoding="utf-8") as file:
@@ -328,12 +330,12 @@ def test_a_head_start_counts_its_own_family_and_objective_and_a_sweep_those_of_a
 
 def test_what_writes_the_encoder_beside_a_classifier_is_in_its_fingerprint_alone(params):
     stage, writes = "finetune_classifier", "pipeline.stages._frozen_encoder"
-    assert writes not in stage_fingerprint(stage, Project(params), {"headstart": "ulmfit"}).code
+    assert writes not in stage_fingerprint(stage, Project(params), {"headstart": "ulmfit"}).modules
     top = {"headstarts": {"ulmfit": {"finetune_classifier": {"beside": "vectors"}}}}
     beside = checked(overlay(params.model_dump(), top), where="params.yaml")
-    assert writes in stage_fingerprint(stage, Project(beside), {"headstart": "ulmfit"}).code
-    assert writes not in stage_fingerprint(stage, Project(beside), {"headstart": "vectors"}).code
-    assert writes not in stage_fingerprint("finetune_lm", Project(beside), {"headstart": "ulmfit"}).code
+    assert writes in stage_fingerprint(stage, Project(beside), {"headstart": "ulmfit"}).modules
+    assert writes not in stage_fingerprint(stage, Project(beside), {"headstart": "vectors"}).modules
+    assert writes not in stage_fingerprint("finetune_lm", Project(beside), {"headstart": "ulmfit"}).modules
 
 
 def test_parts_that_only_some_head_starts_need_are_in_no_other_fingerprint(params):
@@ -372,7 +374,7 @@ def test_every_training_counts_the_loop_and_what_it_runs():
     }
     for stage in stages.of_kind("trains", "sweeps"):
         found = fingerprint.fingerprint_of(f"pipeline.stages.{stage}", families=["awd_lstm"], trains=True)
-        assert wanted <= found.code.keys(), stage
+        assert wanted <= found.modules.keys(), stage
 
 
 def test_another_version_of_what_computes_changes_what_uses_it(monkeypatch, params):

@@ -59,7 +59,7 @@ def test_a_stage_that_is_switched_off_depends_on_nothing_else(project, stage):
     found = settings_of(stage, project, {})
     assert list(found) == [switch]
     assert not found[switch]
-    assert not stage_fingerprint(stage, project).code
+    assert not stage_fingerprint(stage, project).modules
     section = switch.partition(".")[0]
     assert getattr(narrowed(stage, project, {}).params, section) == getattr(project.params, section)
 

@@ -180,11 +180,11 @@ def test_a_run_that_was_stopped_in_either_training_ends_bit_for_bit_alike(
 def test_only_head_starts_with_it_have_its_code_and_the_family_of_the_vectors_in_their_fingerprint():
     without = params_with({"headstarts": {"ulmfit": {"embedding_from": None}}})
     added = {"pipeline.stages._trained_embedding", "models.word_vectors", "pipeline.objectives.word_vectors"}
-    plain = stage_fingerprint("pretrain_lm", Project(without), {"headstart": "ulmfit"}).code.keys()
+    plain = stage_fingerprint("pretrain_lm", Project(without), {"headstart": "ulmfit"}).modules.keys()
     assert not added & plain
     assert (
         added
-        <= stage_fingerprint("pretrain_lm", Project(params_with({})), {"headstart": "ulmfit"}).code.keys()
+        <= stage_fingerprint("pretrain_lm", Project(params_with({})), {"headstart": "ulmfit"}).modules.keys()
     )
     for stage, name in (("finetune_lm", "ulmfit"), ("pretrain_lm", "vectors")):
         same = [

@@ -195,7 +195,7 @@ def stage_fingerprint(
     params, corpus = project.params, item.get("corpus", "")
     source = getattr(params.corpus, corpus).source if corpus in params.corpus.names else None
     if not is_on(stage, project):
-        return Fingerprint(code={}, packages={})
+        return Fingerprint(modules={}, packages={})
     names = head_starts_of(stage, project, item)
     modules, trained = code_of(project, names, stage)
     families = sorted({params.headstarts[name].family for name in trained})

@@ -79,7 +79,7 @@ NOT_COMPUTING = {"joblib", "pyarrow", "pydantic", "safetensors", "threadpoolctl"
 class Fingerprint:
     """The code and packages that make a stage's numbers."""
 
-    code: Mapping[str, str]  # module -> hash of its canonical form
+    modules: Mapping[str, str]  # module -> hash of its canonical form
     packages: Mapping[str, str]  # distribution -> version
     text: Mapping[str, str] = field(default_factory=dict)  # distributions whose documentation is the corpus
 
@@ -113,7 +113,7 @@ def fingerprint_of(
     distributions = sorted({_COMPUTING[name] for name in imported if name in _COMPUTING})
     hashes = [hashlib.sha256(form.encode()).hexdigest()[:16] for form in forms_of(map(_source, counted))]
     return Fingerprint(
-        code=dict(zip(counted, hashes, strict=True)),
+        modules=dict(zip(counted, hashes, strict=True)),
         packages={name: _version(name) for name in distributions},
         text=dict(text or {}),
     )

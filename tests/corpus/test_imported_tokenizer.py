@@ -345,7 +345,10 @@ def test_only_who_imports_one_has_its_code_in_the_fingerprint(tmp_path):
     ):  # fmt: skip
         without = stage_fingerprint(stage, Project(params), ours)
         found = stage_fingerprint(stage, Project(with_one), theirs)
-        assert found.code.keys() - without.code.keys() == {LIBRARY_MODULE, "pipeline.corpus.tokenizer_json"}
+        assert found.modules.keys() - without.modules.keys() == {
+            LIBRARY_MODULE,
+            "pipeline.corpus.tokenizer_json",
+        }
         assert found.packages.keys() - without.packages.keys() == {"tokenizers"}
     for name in params.run.headstarts:
         for stage in ("pretrain_lm", "finetune_lm", "finetune_classifier"):
