@@ -363,26 +363,31 @@ def settings(
         str | None, typer.Argument(help="Such as run, corpus.target, headstarts.ulmfit.finetune_lm.")
     ] = None,
     params: ParamsFile = Path("params.yaml"),
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every setting of every section.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Every setting, or those of SECTION.")] = False,
 ) -> None:
-    """Show the value of every setting, where it comes from, and what it means."""
-    from pipeline.project.effective import Written, as_tables, brief, effective, to_json
+    """List the sections and what is not the default, or show all settings of one and what they mean."""
+    from pipeline.project import effective
     from pipeline.project.project import Project
 
-    project = Project.load(params)
-    found = effective(project, Written(params), section)
-    if as_json:
-        typer.echo(to_json(found))
+    project, values = Project.load(params), effective.FileValues(params)
+    if section is None and not every and not as_json:
+        typer.echo(effective.overview(project, values))
+        typer.echo(
+            "\n`headstart settings SECTION` shows all settings of a section, such as finetune_lm or "
+            f"headstarts.{project.params.run.headstarts[0]}, and what they mean; --all shows every section."
+        )
         return
-    is_brief = section in (None, "headstarts")
-    typer.echo(as_tables(brief(found) if is_brief else found))
+    settings = effective.effective(project, values, section)
+    if as_json:
+        typer.echo(effective.to_json(settings))
+        return
+    is_brief = section == "headstarts" and not every
+    typer.echo(effective.as_tables(effective.brief(settings) if is_brief else settings))
     if is_brief:
-        others = [name for name in project.params.headstarts if name not in project.params.run.headstarts]
-        declared = f" Declared, but not trained: {', '.join(others)}." if others else ""
         typer.echo(
             "\nA head start takes what is not shown here from the sections `pretrain_lm`, `finetune_lm`, "
             "`finetune_classifier` and `probe`; `headstart settings headstarts.NAME` shows all of one."
-            f"{declared}"
         )
 
 

@@ -18,7 +18,7 @@ from pipeline.distributed.settings import Run
 from pipeline.objectives.lookup import objective_of
 from pipeline.project import presets
 from pipeline.project.commented_yaml import with_values
-from pipeline.project.effective import Setting, Written, as_tables, brief, effective, to_json
+from pipeline.project.effective import FileValues, Setting, as_tables, brief, effective, overview, to_json
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.loader import parsed
@@ -62,7 +62,7 @@ def params(tmp_path, monkeypatch):
 
 
 def settings(params: Path, section: str | None = None) -> dict[str, Setting]:
-    return {each.key: each for each in effective(Project.load(params), Written(params), section)}
+    return {each.key: each for each in effective(Project.load(params), FileValues(params), section)}
 
 
 def sources(params: Path, section: str) -> dict[str, tuple[Any, str]]:
@@ -159,6 +159,38 @@ def test_a_value_that_a_preset_laid_there_is_of_the_preset(params):
     assert sources(params, "evaluate.bootstrap_samples").popitem()[1] == (250, "params.yaml")
 
 
+def test_a_list_that_a_preset_laid_in_part_is_of_the_preset(params):
+    params.write_text(MINE + "ensembles: {}\n")
+    presets.use("smoke", params, write=True)
+    arms = ["vectors/probe", "vectors/with_tfidf", "ulmfit", "ulmfit/scratch", "tfidf"]
+    assert sources(params, "sample_efficiency.arms").popitem()[1] == (arms, "preset smoke")
+    presets.use("vectors", params, write=True)
+    presets.use("smoke", params, write=True)
+    arms = ["vectors/probe", "vectors/with_tfidf", "tfidf"]  # without those of ulmfit, which is gone
+    assert sources(params, "sample_efficiency.arms").popitem()[1] == (arms, "preset smoke")
+
+
+def test_the_overview_names_the_sections_and_what_is_not_the_default(params):
+    params.write_text(
+        params.read_text().replace("workers: 0", "workers: 0\n  seed: 42\n  storage: s3://a:b@c")
+    )
+    sections, changed = overview(Project.load(params), FileValues(params)).split("\n\n")
+    rows = [(line + " ").split(maxsplit=1) for line in sections.splitlines() if not line.startswith(" ")]
+    assert [row[0] for row in rows[1:]] == list(Params.model_fields)
+    assert rows[1][1].strip() == meanings(Params)["run"]
+    rows = [line.split(maxsplit=1) for line in changed.splitlines()[1:]]
+    assert {key: row.split() for key, row in rows if not key.startswith(("tokenizers.", "headstarts."))} == {
+        "run.headstarts": ['["vectors",', '"ulmfit"]', "params.yaml"],
+        "run.workers": ["0", "params.yaml"],
+        "run.storage": ["s3://***@c", "params.yaml"],
+        "corpus.target.source.every": ["2", "params.yaml"],
+        "finetune_lm.dropout": ["0.25", "params.yaml"],
+    }
+    head_starts = {key: row.split() for key, row in rows if key.startswith("headstarts.")}
+    assert head_starts["headstarts.ulmfit.few_labels.epochs"] == ["6.0", "head", "start"]
+    assert not any(key.startswith("headstarts.gpt.") for key in head_starts)  # which is not trained
+
+
 @pytest.mark.parametrize(
     ("section", "message"),
     [
@@ -169,6 +201,10 @@ def test_a_value_that_a_preset_laid_there_is_of_the_preset(params):
         ("headstarts.ulmfit.finetun_lm.dropout", "did you mean finetune_lm?"),
         ("headstarts.ulmfit.config.x", "there are embedding_dim, hidden_dim, "),
         ("run.seed.x", "run.seed.x is no section and no setting; run.seed is one"),
+        ("optimizer.lr", "optimizer.lr is no .* mean pretrain_lm.optimizer.lr, finetune_lm.optimizer.lr, "),
+        ("finetune_lm.lr", "finetune_lm.lr is no .*; did you mean finetune_lm.optimizer.lr?"),
+        ("bootstrap_sample", "mean evaluate.bootstrap_samples, sample_efficiency.bootstrap_samples, "),
+        ("headstarts.ulmfit.hidden_dim", "did you mean headstarts.ulmfit.config.hidden_dim?"),
     ],
 )
 def test_a_section_that_there_is_not_is_refused_with_close_ones(params, section, message):
@@ -177,7 +213,7 @@ def test_a_section_that_there_is_not_is_refused_with_close_ones(params, section,
 
 
 def test_all_settings_are_in_the_order_of_the_sections_with_the_trained_head_starts(params):
-    found = effective(Project.load(params), Written(params))
+    found = effective(Project.load(params), FileValues(params))
     order = list(dict.fromkeys(each.section.partition(".")[0] for each in found))
     assert order == list(Params.model_fields)
     assert {each.section.split(".")[1] for each in found if each.section.startswith("headstarts.")} == {
@@ -194,7 +230,7 @@ def test_all_settings_are_in_the_order_of_the_sections_with_the_trained_head_sta
 
 def test_settings_are_shown_without_credentials(params):
     presets.use(str(_file(params, "run: {storage: 's3://me:secret@bucket/runs'}")), params, write=True)
-    found = effective(Project.load(params), Written(params), "run")
+    found = effective(Project.load(params), FileValues(params), "run")
     for shown in (as_tables(found), to_json(found)):
         assert "secret" not in shown
         assert "bucket/runs" in shown
@@ -214,7 +250,8 @@ def test_settings_without_a_head_start_load_no_torch(params):
     program = (
         "import sys; from pathlib import Path; from pipeline.project.project import Project; "
         "from pipeline.project.effective import *; params = Path('params.yaml'); "
-        "effective(Project.load(params), Written(params), 'corpus.target'); assert 'torch' not in sys.modules"
+        "project, values = Project.load(params), FileValues(params); overview(project, values); "
+        "effective(project, values, 'corpus.target'); assert 'torch' not in sys.modules"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", program], check=True, cwd=params.parent, env=environment)
@@ -270,6 +307,31 @@ card: {title: null}
     changed = with_values(changed, values)
     assert parsed(changed) == values
     _check_comments(changed)
+
+
+def test_a_changed_key_leaves_styles_as_they_are():
+    text = """\
+few: [1, 2]  # numbers
+names: [a, b]       # on one line
+source:
+  train: ["hf://a", 's3://b']
+  columns:
+    - a
+    - b
+"""
+    values = {
+        "few": [3],
+        "names": ["a", "c:d"],
+        "source": {"train": ["hf://a", "s3://b"], "columns": ["a", "c"]},
+        "added": ["hf://c", "d"],
+    }
+    changed = with_values(text, values)
+    assert parsed(changed) == values
+    lines = changed.splitlines()
+    assert [line.split("  #")[0].rstrip() for line in lines[:2]] == ["few: [3]", 'names: [a, "c:d"]']
+    assert [line.partition("#")[2] for line in lines[:2]] == [" numbers", " on one line"]
+    assert lines[2:6] == text.splitlines()[2:6]
+    assert lines[6:] == ["    - c", 'added: ["hf://c", d]']
 
 
 def _check_comments(text: str) -> None:

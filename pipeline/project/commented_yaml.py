@@ -12,14 +12,18 @@ _LINE = 120
 def with_values(text: str, values: Mapping[str, Any]) -> str:
     """The YAML text of a mapping, made equal to `values`.
 
-    What stays keeps its comments and its place; a new key comes last in its mapping.
+    What stays keeps its comments, its place and its style; a new key comes last in its mapping.
     """
     from ruamel.yaml import YAML
+    from ruamel.yaml.util import load_yaml_guess_indent
 
     yaml = YAML()  # keeps comments
+    yaml.preserve_quotes = True
     yaml.width = _LINE
     yaml.representer.add_representer(type(None), _null)
-    tree = yaml.load(text)
+    tree, item_indent, dash_indent = load_yaml_guess_indent(text, yaml=yaml)
+    if dash_indent is not None:
+        yaml.indent(sequence=item_indent, offset=dash_indent)
     _lay(tree, values)
     out = StringIO()
     yaml.dump(tree, out)
@@ -50,7 +54,8 @@ def _lay(tree: Any, values: Mapping[str, Any]) -> None:
 def _put(tree: Any, key: str, value: Any) -> None:
     """Set a key of a mapping; a new one comes last."""
     below = _cut_below(*_last(tree, key if key in tree else [*tree][-1])) if tree else ""
-    tree[key] = _plain(value)
+    is_block_list = isinstance(tree.get(key), list) and tree[key] and not _is_on_one_line(tree[key])
+    tree[key] = _styled(value, in_flow=_is_on_one_line(tree), list_in_flow=not is_block_list)
     _add_below(*_last(tree, key), below)
 
 
@@ -100,15 +105,19 @@ def _slot(place: Any) -> int:
     return 0 if isinstance(place, list) else 2
 
 
-def _plain(value: Any) -> Any:
-    """A value as it is written: a list of numbers stays on its line, others may need quotes there."""
+def _styled(value: Any, *, in_flow: bool, list_in_flow: bool = True) -> Any:
+    """A value as it is written. On one line, text with a colon has quotes, which DVC's parser needs there."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
+    from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
     if isinstance(value, Mapping):
-        return CommentedMap({key: _plain(each) for key, each in value.items()})
-    if not isinstance(value, list):
-        return value
-    found = CommentedSeq(map(_plain, value))
-    if not any(isinstance(each, str) for each in value):
-        found.fa.set_flow_style()
-    return found
+        return CommentedMap({key: _styled(item, in_flow=in_flow) for key, item in value.items()})
+    if isinstance(value, list):
+        in_flow |= list_in_flow
+        items = CommentedSeq(_styled(item, in_flow=in_flow) for item in value)
+        if in_flow:
+            items.fa.set_flow_style()
+        return items
+    if isinstance(value, str) and in_flow and ":" in value:
+        return DoubleQuotedScalarString(value)
+    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from pipeline.project.presets import find, in_yaml
+from pipeline.distributed.settings import Run
+from pipeline.project.params import Params, with_defaults
+from pipeline.project.presets import fitted, in_yaml
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm
 from pipeline.settings.loader import flatten, read_yaml
@@ -21,11 +24,13 @@ from pipeline.settings.messages import nearest
 from pipeline.terminal.redaction import printable
 
 if TYPE_CHECKING:
-    from pipeline.project.headstarts import Layer, ResolvedHeadStart
+    from rich.table import Table
+    from rich.text import Text
+
+    from pipeline.project.headstarts import ResolvedHeadStart
 
 _HEAD_STARTS = "headstarts"
 _WIDTH = 120  # of a table that no terminal shows
-_LAYERED = ("pretrain_lm", "finetune_lm", "finetune_classifier", "few_labels", "scratch", "probe")
 
 
 @dataclass(frozen=True)
@@ -43,131 +48,130 @@ class Setting:
         return f"{self.section}.{self.name}" if self.name else self.section
 
 
-class Written:
-    """What stands in params.yaml, and which of its values a preset laid there."""
+class FileValues:
+    """The values that stand in a params file, and who put them there: a preset, or a person."""
 
-    def __init__(self, params: Path) -> None:
-        written = read_yaml(params)
-        self._values = dict(flatten(written))
-        self._presets = {name: dict(flatten(read_yaml(file))) for name, file in _files(written)}
+    def __init__(self, path: Path) -> None:
+        content = read_yaml(path)
+        self.values = dict(flatten(content))
+        self._presets: dict[str, Mapping[str, Any]] = {}  # by name, in the order in which they were laid
+        for name in content.get("presets", []):
+            try:
+                self._presets[name] = dict(flatten(fitted(name, content)))
+            except ValueError:  # it is no longer there
+                continue
 
     def source(self, key: str, otherwise: str) -> str:
-        """The preset that set a key to the value that it has, else params.yaml; `otherwise` without one.
+        """What set a key to the value that it has here; `otherwise` if the file does not have it.
 
         Of several presets it is the one that was laid last.
         """
-        if key not in self._values:
+        if key not in self.values:
             return otherwise
         for name, values in reversed(self._presets.items()):
-            if key in values and values[key] == self._values[key]:
+            if key in values and values[key] == self.values[key]:
                 return f"preset {name}"
-        return "params.yaml"
+        return "head start" if key.startswith(f"{_HEAD_STARTS}.") else "params.yaml"
 
 
-def _files(written: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """The presets and files that `headstart use` laid over params.yaml, if they are still there."""
-    for name in written.get("presets", []):
-        try:
-            yield name, find(name)
-        except ValueError:
-            continue
-
-
-def effective(project: Project, written: Written, section: str | None = None) -> list[Setting]:
+def effective(project: Project, file: FileValues, section: str | None = None) -> list[Setting]:
     """The settings of a section by dotted path, or all of them with the head starts that are trained.
 
     Raises ValueError with close names for an unknown section.
     """
     if section is None:
-        return [*_of_sections(project, written, project.params.run.headstarts)]
-    top, _, below = section.partition(".")
+        return [*_of_sections(project, file, project.params.run.headstarts)]
     declared = project.params.headstarts
-    names = [name for name in declared if name == below.partition(".")[0] or not below]
-    if top == _HEAD_STARTS:
-        settings = [each for name in names for each in _of_head_start(project, written, name)]
-        known = [f"{_HEAD_STARTS}.{name}" for name in declared]
-    else:
-        settings, known = [*_of_sections(project, written, [])], [_HEAD_STARTS]
-    found = [each for each in settings if f"{each.key}.".startswith(f"{section}.")]
-    if not found:
-        raise ValueError(_unknown(section, [*known, *(each.key for each in settings)]))
-    return found
+    top, name, *_ = f"{section}..".split(".")
+    head_starts = [other for other in declared if top == _HEAD_STARTS and name in ("", other)]
+    settings = [*_of_sections(project, file, head_starts)]
+    selected = [setting for setting in settings if f"{setting.key}.".startswith(f"{section}.")]
+    if not selected:
+        known = [*(setting.key for setting in settings), *(f"{_HEAD_STARTS}.{name}" for name in declared)]
+        raise ValueError(_unknown(section, known))
+    return selected
 
 
-def _unknown(section: str, keys: Iterable[str]) -> str:
-    """A sentence on the first part of a dotted path that there is not, with the nearest of those there."""
-    above: list[str] = []
-    known = [key.split(".") for key in keys]
+def _unknown(section: str, keys: Sequence[str]) -> str:
+    """What is wrong with a dotted path that is none of the keys and above none, and the nearest ones."""
+    above = ""
     for part in section.split("."):
-        names = dict.fromkeys(key[len(above)] for key in known if key[: len(above)] == above != key)
+        below = [key.removeprefix(above) for key in keys if key.startswith(above)]
+        names = dict.fromkeys(key.partition(".")[0] for key in below)
         if part not in names:
-            wrong = ".".join([*above, part])
-            return f"{wrong} is no section and no setting; " + (
-                nearest(part, names) if names else f"{'.'.join(above)} is one"
-            )
-        above.append(part)
-    raise AssertionError(section)
+            break
+        above += f"{part}."
+    problem = "is no section and no setting"
+    if not names:
+        return f"{above}{part} {problem}; {above.removesuffix('.')} is one"
+    ends = _ending_in(section.removeprefix(above), below)
+    if ends and not difflib.get_close_matches(part, names):
+        return f"{section} {problem}; did you mean {', '.join(above + key for key in ends)}?"
+    return f"{above}{part} {problem}; {nearest(part, names)}"
+
+
+def _ending_in(name: str, keys: Iterable[str]) -> list[str]:
+    """The keys that end in a dotted name such as `optimizer.lr`, or in the one spelled most like it."""
+    num_parts = len(name.split("."))
+    ends: dict[str, list[str]] = {}
+    for key in keys:
+        ends.setdefault(".".join(key.split(".")[-num_parts:]), []).append(key)
+    near = difflib.get_close_matches(name, ends, n=1, cutoff=0.8)
+    return ends[near[0]] if near else []
 
 
 def brief(settings: Sequence[Setting]) -> list[Setting]:
     """The settings but those that a head start takes from a section or from the stage below."""
-    values = {each.key: each.value for each in settings}
+    values = {setting.key: setting.value for setting in settings}
     below = {"few_labels": "finetune_classifier", "scratch": "few_labels"}
-    found = []
-    for each in settings:
-        above, _, stage = each.section.rpartition(".")
-        is_taken = stage in below and values.get(f"{above}.{below[stage]}.{each.name}") == each.value
-        if not is_taken and not each.source.startswith("section "):
-            found.append(each)
-    return found
+
+    def is_taken(setting: Setting) -> bool:
+        above, _, stage = setting.section.rpartition(".")
+        taken_from = f"{above}.{below.get(stage)}.{setting.name}"
+        return setting.source.startswith("section ") or values.get(taken_from, ...) == setting.value
+
+    return [setting for setting in settings if not is_taken(setting)]
 
 
-def _of_sections(project: Project, written: Written, head_starts: Iterable[str]) -> Iterator[Setting]:
+def _of_sections(project: Project, file: FileValues, head_starts: Iterable[str]) -> Iterator[Setting]:
     """The settings of all sections; of the head starts, those of the given names."""
-    said = meanings(type(project.params))
-    for section in type(project.params).model_fields:
+    for section, meaning in meanings(Params).items():
         if section == _HEAD_STARTS:
             for name in head_starts:
-                yield from _of_head_start(project, written, name)
+                yield from _of_head_start(project, file, name)
             continue
-        for name, value, meaning in _leaves(getattr(project.params, section), said[section]):
-            key = f"{section}.{name}" if name else section
-            yield Setting(section, name, value, written.source(key, "default"), meaning)
+        for name, value, own_meaning in _leaves(getattr(project.params, section), meaning):
+            setting = Setting(section, name, value, "default", own_meaning)
+            yield dataclasses.replace(setting, source=file.source(setting.key, "default"))
 
 
-def _of_head_start(project: Project, written: Written, name: str) -> Iterator[Setting]:
+def _of_head_start(project: Project, file: FileValues, name: str) -> Iterator[Setting]:
     """The settings of a head start with all layers applied, and the layer that gave each."""
     from pipeline.project.headstarts import layers_of
 
-    found, key = project.head_start(name), f"{_HEAD_STARTS}.{name}"
+    head_start, key = project.head_start(name), f"{_HEAD_STARTS}.{name}"
+    layers = layers_of(project.params, name, head_start.family)
     for setting, value, meaning in _leaves(project.params.headstarts[name], ""):
-        if setting.partition(".")[0] not in ("config", *_LAYERED):
-            yield Setting(key, setting, value, _own(written, f"{key}.{setting}", "default"), meaning)
-    family, said = f"family {found.family.name}", meanings(found.family.config)
-    for setting, value in found.model.config.items():
-        source = _own(written, f"{key}.config.{setting}", family)
-        yield Setting(f"{key}.config", setting, value, source, said.get(setting, ""))
-    for stage, layers in layers_of(project.params, name, found.family).items():
-        for setting, value, meaning in _of_stage(found, stage):
-            yield Setting(f"{key}.{stage}", setting, value, _giver(written, layers, setting), meaning)
+        if setting.partition(".")[0] not in ("config", *layers):
+            yield Setting(key, setting, value, file.source(f"{key}.{setting}", "default"), meaning)
+    family, meaning_of = f"family {head_start.family.name}", meanings(head_start.family.config)
+    for setting, value in head_start.model.config.items():
+        source = file.source(f"{key}.config.{setting}", family)
+        yield Setting(f"{key}.config", setting, value, source, meaning_of.get(setting, ""))
+    for stage, layers_of_stage in layers.items():
+        sources = {}  # by setting: the last layer that has it counts
+        for layer in layers_of_stage:
+            for setting, _ in flatten(layer.values):
+                own = layer.key is not None
+                sources[setting] = (
+                    file.source(f"{layer.key}.{setting}", layer.source) if own else layer.source
+                )
+        for setting, value, meaning in _of_stage(head_start, stage):
+            yield Setting(f"{key}.{stage}", setting, value, sources.get(setting, "default"), meaning)
 
 
-def _own(written: Written, key: str, otherwise: str) -> str:
-    return written.source(key, otherwise).replace("params.yaml", "head start")
-
-
-def _giver(written: Written, layers: Iterable[Layer], setting: str) -> str:
-    """What the last layer that has a setting is."""
-    giver = "default"
-    for layer in layers:
-        if setting in dict(flatten(layer.values)):
-            key = None if layer.key is None else f"{layer.key}.{setting}"
-            giver = layer.source if key is None else _own(written, key, layer.source)
-    return giver
-
-
-def _of_stage(found: ResolvedHeadStart, stage: str) -> Iterator[tuple[str, Any, str]]:
-    settings = getattr(found, stage)
+def _of_stage(head_start: ResolvedHeadStart, stage: str) -> Iterator[tuple[str, Any, str]]:
+    settings = getattr(head_start, stage)
     for part in (settings.training, settings.own) if hasattr(settings, "own") else (settings,):
         yield from _leaves(part, "")
 
@@ -177,64 +181,100 @@ def _leaves(value: Any, meaning: str, prefix: str = "") -> Iterator[tuple[str, A
 
     What a person names, such as a class in `zero_shot.labels`, has the meaning of its mapping.
     """
-    parts: dict[str, Any] = {}
-    if isinstance(value, BaseModel):
-        parts = {name: getattr(value, name) for name in type(value).model_fields}
-    elif dataclasses.is_dataclass(value) and not isinstance(value, Arm):
-        parts = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-    elif isinstance(value, Mapping):
-        parts = {str(name): part for name, part in value.items()}
+    parts: Mapping[str, Any] = {}
+    own_meanings: Mapping[str, str] = {}
+    if isinstance(value, Mapping):
+        parts = value
+    elif isinstance(value, BaseModel) or (dataclasses.is_dataclass(value) and not isinstance(value, Arm)):
+        parts, own_meanings = vars(value), meanings(type(value))
+    for name, part in parts.items():
+        yield from _leaves(part, own_meanings.get(name, meaning), f"{prefix}{name}.")
     if not parts:
         yield prefix.removesuffix("."), _plain(value), meaning
-        return
-    said = {} if isinstance(value, Mapping) else meanings(type(value))
-    for name, part in parts.items():
-        yield from _leaves(part, said.get(name, meaning), f"{prefix}{name}.")
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return str(value) if isinstance(value, Arm) else value
 
 
 # -------------------------------------------------------------------------------------------- printing
 
 
+def overview(project: Project, file: FileValues) -> str:
+    """The sections with their meanings, and the values in the file that are not the defaults."""
+    trained = project.params.run.headstarts
+    sections = _table("section", "meaning")
+    for section, meaning in meanings(Params).items():
+        sections.add_row(*_cells(section, meaning))
+    changes = _table("not the default", "value", "source")
+    defaults = _defaults()
+    for key, value in file.values.items():
+        section, name, *_ = f"{key}.".split(".")
+        is_shown = section != _HEAD_STARTS or name in trained
+        if is_shown and (key not in defaults or defaults[key] != value):
+            changes.add_row(*_cells(key, in_yaml(value), file.source(key, "")))
+    return _printed([sections, changes])
+
+
+def _defaults() -> dict[str, Any]:
+    """The default of each setting that has one whatever params.yaml names, by key."""
+    run = {name: field.default for name, field in Run.model_fields.items() if not field.is_required()}
+    return dict(flatten(with_defaults({"run": run})))
+
+
 def as_tables(settings: Iterable[Setting]) -> str:
     """A table for each section, as wide as the terminal."""
-    from rich.console import Console
+    tables = []
+    for section, group in groupby(settings, key=lambda setting: setting.section):
+        table = _table("key", "value", "source", "meaning", title=section)
+        for setting in group:
+            name = setting.name or section
+            table.add_row(*_cells(name, in_yaml(setting.value), setting.source, setting.meaning))
+        tables.append(table)
+    return _printed(tables)
+
+
+def _table(key: str, *columns: str, title: str | None = None) -> Table:
     from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    table.add_column(key, no_wrap=True)
+    for column in columns:
+        table.add_column(column, overflow="fold", min_width=30 if column == "meaning" else None)
+    return table
+
+
+def _cells(*texts: str) -> Iterator[Text]:
     from rich.text import Text
+
+    return (Text(printable(text)) for text in texts)
+
+
+def _printed(tables: Iterable[Table]) -> str:
+    from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
         console.width = max(console.width, _WIDTH)
     with console.capture() as printed:
-        for section, group in groupby(settings, key=lambda each: each.section):
-            table = Table(box=None, padding=(0, 2, 0, 0), title=section, title_justify="left")
-            table.add_column("key", no_wrap=True)
-            for column in ("value", "source"):
-                table.add_column(column, overflow="fold")
-            table.add_column("meaning", min_width=30)
-            for each in group:
-                cells = (each.name or section, in_yaml(each.value), each.source, each.meaning)
-                table.add_row(*(Text(printable(cell)) for cell in cells))
+        for table in tables:
             console.print(table)
             console.print()
     return "\n".join(line.rstrip() for line in printed.get().splitlines()).rstrip()
 
 
 def to_json(settings: Iterable[Setting]) -> str:
-    rows = [{"key": each.key, "value": each.value, "source": each.source, "meaning": each.meaning}
-            for each in settings]  # fmt: skip
+    rows = [{"key": setting.key, "value": setting.value, "source": setting.source,
+             "meaning": setting.meaning} for setting in settings]  # fmt: skip
     return json.dumps(_hidden(rows), indent=1, ensure_ascii=False)
 
 
 def _hidden(value: Any) -> Any:
     """The same without credentials."""
     if isinstance(value, Mapping):
-        return {name: _hidden(each) for name, each in value.items()}
+        return {name: _hidden(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_hidden(each) for each in value]
+        return [_hidden(item) for item in value]
     return printable(value) if isinstance(value, str) else value

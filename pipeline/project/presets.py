@@ -30,7 +30,7 @@ def use(name: str, params: Path, *, write: bool) -> list[tuple[str, Any, Any]]:
 
     before = read_yaml(params)
     source = find(name)
-    after = overlay(before, _fitting(source, before)[0])
+    after = overlay(before, fitted(name, before))
     where = f"{params} with {source.name}"
     project = Project.of(after, where=where)
     try:
@@ -51,10 +51,15 @@ def left_out(name: str, params: Path) -> list[str]:
 
     It is left out, so that presets can be laid over one another; a file of one's own is taken at its word.
     """
-    return _fitting(find(name), read_yaml(params))[1]
+    return _fit(find(name), read_yaml(params))[1]
 
 
-def _fitting(source: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def fitted(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a preset or file lays over these values. Raises ValueError if there is no such overlay."""
+    return _fit(find(name), values)[0]
+
+
+def _fit(source: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return an overlay as it is laid, and the keys and names that were left out."""
     top = read_yaml(source)
     if source.parent.name != _FOLDER:
