@@ -149,11 +149,11 @@ class Normalise(Section):
     unicode: Literal["NFC", "NFKC", "none"] = "NFC"
     """Unicode normal form: NFC, NFKC or none."""
     html_breaks: bool = True
-    """Replace `<br />` by a space."""
+    """Replace `<br>`, `<br/>` and `<br />` by a space."""
     control_characters: bool = True
-    """Replace C0 and C1 control characters by a space."""
+    """Replace control characters (C0, delete, C1) by a space; tab and newline stay."""
     collapse_whitespace: bool = True
-    """Replace each run of white space by one space."""
+    """Replace each run of white space by one space, and strip the ends."""
     lowercase: bool = False
     """Lowercase all text."""
 
@@ -218,7 +218,7 @@ class SentencepieceTokenizer(_TokenizerSection):
     kind: Literal["unigram", "bpe", "word", "char"]
     """Kind of tokenizer: unigram, bpe, word or char (sentencepiece), words, or imported."""
     corpora: list[CorpusName] = Field(["general"], min_length=1)
-    """Corpora whose training text it learns from."""
+    """Corpora whose training and unlabelled text it learns from."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 0.9995
     """Fraction of the text's characters that the vocabulary covers, from 0.98 to 1."""
     byte_fallback: bool = True
@@ -233,7 +233,7 @@ class WordTokenizer(_TokenizerSection):
     kind: Literal["words"]
     """Kind of tokenizer: unigram, bpe, word or char (sentencepiece), words, or imported."""
     corpora: list[CorpusName] = Field(["general", "target"], min_length=1)
-    """Corpora whose training text the words are taken from."""
+    """Corpora whose training and unlabelled text the words are taken from."""
     lowercase: bool = True
     """Lowercase words."""
     min_count: Count = 2

@@ -65,7 +65,7 @@ class Ablate(Section):
     headstart: str = "ulmfit"
     """Head start whose tricks are switched off; a causal language model."""
     seeds: list[Seed] = []
-    """Seeds; hours of training each. None: no ablations."""
+    """Seeds; each trains anew with and without every trick. None: no ablations."""
     labels: NumLabels = 400
     """Labels that a classifier is trained on, or all."""
     classifier: dict[str, Any] = {

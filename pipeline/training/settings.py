@@ -86,7 +86,7 @@ class Optimizer(Section):
     lr: Positive
     """Learning rate of the last layer group at the peak of the schedule."""
     momentum: Fraction = 0.8
-    """Momentum of sgd; beta1 of adamw."""
+    """Momentum of sgd and nt_asgd; beta1 of adamw; adagrad has none."""
     beta2: Fraction = 0.99
     """beta2 of adamw."""
     weight_decay: NonNegative
@@ -103,7 +103,7 @@ class Schedule(Section):
     """How the learning rate changes over the steps."""
 
     kind: Literal["slanted_triangular", "constant", "cosine", "linear"] = "slanted_triangular"
-    """Shape: slanted_triangular, constant, cosine or linear."""
+    """Shape: slanted_triangular, cosine, linear, or constant, which ignores cut_frac and ratio."""
     cut_frac: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Fraction of the steps in which the learning rate rises."""
     ratio: Annotated[float, Field(ge=1)] = 32.0
@@ -163,7 +163,7 @@ class ClassifierTraining(Section):
     epochs: Epochs = 1.4
     """Epochs in total, unfreezing included."""
     min_steps: Count = 100
-    """Optimizer steps, however few the labels."""
+    """Fewest optimizer steps, however few the labels."""
     batch_rows: Count = 128
     """Documents in the global batch."""
     bptt: Annotated[int, Field(ge=2, lt=2**31)] = 70
