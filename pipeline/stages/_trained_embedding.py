@@ -4,7 +4,7 @@ Only head starts with `embedding_from` load it, and only theirs have it in their
 
 The vectors are trained here, on the tokens of the language model, and not taken from the other head start's
 `pretrain_lm`: its tokens are words as a rule, and the mean of the words that a piece occurs in makes a worse
-start (docs/head-starts.md). Nor could DVC order the two stages: in a stage that runs for each head start, it
+start (docs/families.md). Nor could DVC order the two stages: in a stage that runs for each head start, it
 cannot look up another one to depend on.
 
 Shapes: V tokens of the vocabulary, E embedding.
@@ -32,7 +32,7 @@ from pipeline.training.context import no_recorder
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job, training_text
 
 _EMBEDDING = "encoder.embedding.weight"
-_SPREAD = 8.0  # standard deviations of the draws; 1, 2, 4, 8 and 16 were measured (docs/head-starts.md)
+_SPREAD = 8.0  # standard deviations of the draws; 1, 2, 4, 8 and 16 were measured (docs/families.md)
 
 
 def fit_both_and_export(
