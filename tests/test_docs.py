@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "SECURITY.md",
-    ROOT / "deploy/README.md",
-    *sorted((ROOT / "docs").iterdir()),
-]
+DOCS = sorted((ROOT / "docs").iterdir())
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "deploy/README.md", *DOCS]
 
 
 def prose(page: Path) -> str:
