@@ -160,7 +160,6 @@ def test_a_value_that_a_preset_laid_there_is_of_the_preset(params):
 
 
 def test_a_list_that_a_preset_laid_in_part_is_of_the_preset(params):
-    params.write_text(MINE + "ensembles: {}\n")
     presets.use("smoke", params, write=True)
     arms = ["vectors/probe", "vectors/with_tfidf", "ulmfit", "ulmfit/scratch", "tfidf"]
     assert sources(params, "sample_efficiency.arms").popitem()[1] == (arms, "preset smoke")
@@ -315,7 +314,7 @@ few: [1, 2]  # numbers
 names: [a, b]       # on one line
 source:
   train: ["hf://a", 's3://b']
-  columns:
+  columns:  # two
     - a
     - b
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from typing import Any
 
@@ -15,19 +15,31 @@ def with_values(text: str, values: Mapping[str, Any]) -> str:
     What stays keeps its comments, its place and its style; a new key comes last in its mapping.
     """
     from ruamel.yaml import YAML
-    from ruamel.yaml.util import load_yaml_guess_indent
 
     yaml = YAML()  # keeps comments
     yaml.preserve_quotes = True
     yaml.width = _LINE
     yaml.representer.add_representer(type(None), _null)
-    tree, item_indent, dash_indent = load_yaml_guess_indent(text, yaml=yaml)
-    if dash_indent is not None:
-        yaml.indent(sequence=item_indent, offset=dash_indent)
+    tree = yaml.load(text)
+    offset = next(_dash_indents(tree), 0)
+    yaml.indent(sequence=offset + 2, offset=offset)
     _lay(tree, values)
     out = StringIO()
     yaml.dump(tree, out)
     return out.getvalue()
+
+
+def _dash_indents(tree: Any) -> Iterator[int]:
+    """By how much the dashes of each list stand behind its key."""
+    for value in tree.values():
+        if isinstance(value, Mapping) and value and not _is_on_one_line(value):
+            yield from _dash_indents(value)
+        elif isinstance(value, list) and value and not _is_on_one_line(value):
+            yield max(0, _column(value) - _column(tree))
+
+
+def _column(block: Any) -> int:
+    return int(block.lc.col)
 
 
 def _null(representer: Any, value: None) -> Any:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from pipeline.project.headstarts import ResolvedHeadStart
+    from pipeline.project.headstarts import Layer, ResolvedHeadStart
 
 _HEAD_STARTS = "headstarts"
 _WIDTH = 120  # of a table that no terminal shows
@@ -159,15 +159,16 @@ def _of_head_start(project: Project, file: FileValues, name: str) -> Iterator[Se
         source = file.source(f"{key}.config.{setting}", family)
         yield Setting(f"{key}.config", setting, value, source, meaning_of.get(setting, ""))
     for stage, layers_of_stage in layers.items():
-        sources = {}  # by setting: the last layer that has it counts
-        for layer in layers_of_stage:
-            for setting, _ in flatten(layer.values):
-                own = layer.key is not None
-                sources[setting] = (
-                    file.source(f"{layer.key}.{setting}", layer.source) if own else layer.source
-                )
+        givers = {setting: layer for layer in layers_of_stage for setting, _ in flatten(layer.values)}
         for setting, value, meaning in _of_stage(head_start, stage):
-            yield Setting(f"{key}.{stage}", setting, value, sources.get(setting, "default"), meaning)
+            source = _source(file, givers.get(setting), setting)
+            yield Setting(f"{key}.{stage}", setting, value, source, meaning)
+
+
+def _source(file: FileValues, layer: Layer | None, setting: str) -> str:
+    if layer is None:
+        return "default"
+    return layer.source if layer.key is None else file.source(f"{layer.key}.{setting}", layer.source)
 
 
 def _of_stage(head_start: ResolvedHeadStart, stage: str) -> Iterator[tuple[str, Any, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,32 +59,44 @@ def fitted(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return _fit(find(name), values)[0]
 
 
-def _fit(source: Path, before: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return an overlay as it is laid, and the keys and names that were left out."""
+def _fit(source: Path, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return an overlay as it is laid over these values, and the keys and names that were left out."""
     top = read_yaml(source)
     if source.parent.name != _FOLDER:
         return top, []
-    found: list[str] = []
-    corpora = with_defaults(before)["corpus"]
-    for corpus, values in top.get("corpus", {}).items():
-        given = (values or {}).get("source", {})
-        known = keys_of_source((corpora.get(corpus) or {}).get("source", {}).get("kind"))
-        for key in [key for key in given if "kind" not in given and key not in known]:
-            found.append(f"corpus.{corpus}.source.{key}")
-            del given[key]
-    for section, what_it_is in (("tokenizers", "kind"), ("headstarts", "family")):
+    return top, [*_take_out_keys(top, values), *_take_out_names(top, values), *_take_out_arms(top, values)]
+
+
+def _take_out_keys(top: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
+    """Take the keys of another kind of source out of an overlay, and yield them."""
+    corpora = with_defaults(values)["corpus"]
+    for name, corpus in top.get("corpus", {}).items():
+        source = (corpus or {}).get("source", {})
+        known = keys_of_source((corpora.get(name) or {}).get("source", {}).get("kind"))
+        for key in [key for key in source if "kind" not in source and key not in known]:
+            del source[key]
+            yield f"corpus.{name}.source.{key}"
+
+
+def _take_out_names(top: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
+    """Take changes of undeclared tokenizers and head starts out of an overlay, and yield their keys."""
+    for section, what_declares in (("tokenizers", "kind"), ("headstarts", "family")):
         given = top.get(section, {})
-        for name in [name for name in given if name not in before.get(section, {})]:
-            if given[name] is not None and what_it_is not in given[name]:
-                found.append(f"{section}.{name}")
+        for name in [name for name in given if name not in values.get(section, {})]:
+            if given[name] is not None and what_declares not in given[name]:
                 del given[name]
-    sections = [each.get(section, {}) for each in (before, top) for section in ("headstarts", "ensembles")]
-    known_sources = {None, *(name for section in sections for name in section)}
+                yield f"{section}.{name}"
+
+
+def _take_out_arms(top: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
+    """Take arms of unknown head starts and ensembles out of an overlay, and yield them."""
+    known = {None}
+    for section in ("headstarts", "ensembles"):
+        known |= {*values.get(section, {}), *top.get(section, {})}
     arms = top.get("sample_efficiency", {}).get("arms", [])
-    for arm in [arm for arm in arms if Arm.parse(arm).source not in known_sources]:
-        found.append(f"the arm {arm}")
+    for arm in [arm for arm in arms if Arm.parse(arm).source not in known]:
         arms.remove(arm)
-    return top, found
+        yield f"the arm {arm}"
 
 
 def in_yaml(value: Any) -> str:

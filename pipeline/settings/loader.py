@@ -120,7 +120,7 @@ def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """
     merged = dict(base)
     for key, value in top.items():
-        below = merged.get(key)
+        below = merged.get(key, {} if key in _NAMED else None)
         if not isinstance(below, Mapping):
             merged[key] = value
         elif isinstance(value, Mapping):
