@@ -23,7 +23,7 @@ class Evaluate(Section):
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Bootstrap samples of the test documents, for intervals."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
-    """Confidence level of intervals."""
+    """Confidence level of intervals, and of the thresholds of `most_wrong`."""
     calibration_bins: Annotated[int, Field(ge=1, le=10_000)] = 15
     """Bins of the calibration error and of its diagram."""
     baseline_tfidf: bool = True

@@ -37,7 +37,7 @@ class SampleEfficiency(Section):
     choosing: Choosing = Choosing()
     """How arms NAME/probe_chosen and NAME/with_tfidf_chosen choose labels."""
     test_documents: Count | None = 1000
-    """Test documents, a seeded sample; null: all."""
+    """Test documents of the curve and of ablate, a seeded sample; null: all."""
     bootstrap_samples: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Bootstrap samples of the test documents, for intervals."""
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.95
