@@ -28,14 +28,14 @@ def project_with(headstarts: dict[str, Any], **top: Any) -> Project:
 
 def other_of(relation: relations.Relation) -> str:
     """A head start, or a file, that `gpt` may be related to."""
-    return "vectors" if relation.needs == "settings" else "transformer_xl"
+    return "vectors" if relation.reads == "settings" else "transformer_xl"
 
 
 def with_relation(relation: relations.Relation, name: str, **top: Any) -> Project:
     other = other_of(relation)
     section, _, key = relation.setting.rpartition(".")
     own = {section: {key: other}} if section else {key: other}
-    order = {"run": {"headstarts": [other, name]}} if relation.needs != "file" else {}
+    order = {"run": {"headstarts": [other, name]}} if relation.reads != "file" else {}
     return project_with(overlay({name: own}, top), **order)
 
 
@@ -43,7 +43,7 @@ def setting(relation: relations.Relation) -> str:
     return relation.setting
 
 
-BY_NAME = [relation for relation in RELATIONS if relation.needs != "file"]
+BY_NAME = [relation for relation in RELATIONS if relation.reads != "file"]
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=setting)
@@ -62,7 +62,7 @@ def test_only_head_starts_with_a_relation_have_its_code(relation):
         modules, trained = code_of(project, ["gpt"], stage)
         assert len(modules) == 1
         assert (ROOT / Path(*modules[0].split("."))).with_suffix(".py").is_file()
-        assert trained == (["gpt", other_of(relation)] if relation.trains else ["gpt"])
+        assert trained == (["gpt", other_of(relation)] if relation.trains_other else ["gpt"])
         assert code_of(project, ["bert"], stage) == ([], ["bert"])
 
 
@@ -72,7 +72,7 @@ def test_the_recipe_has_those_settings_of_the_other_that_the_relation_names(rela
     (stage, *_) = relation.stages
     found = settings_of(stage, with_relation(relation, "gpt"), {"headstart": "gpt"})
     of_other = {path for path in found if path.startswith(f"headstarts.{other_of(relation)}.")}
-    assert of_other == {f"headstarts.{other_of(relation)}.{each}" for each in relation.settings}
+    assert of_other == {f"headstarts.{other_of(relation)}.{each}" for each in relation.settings_of_other}
 
 
 def test_the_recipe_of_a_student_changes_with_what_its_teacher_needs(tmp_path):

@@ -233,11 +233,7 @@ def _check_names(params: Params) -> None:
     distilled = params.distil_classifier
     if distilled.student is not None:
         _check_known(distilled.student, params.headstarts, "distil_classifier.student")
-        if distilled.student not in params.run.headstarts:
-            raise ValueError(
-                f"distil_classifier.student is {distilled.student}, which run.headstarts does not train; "
-                "name it there"
-            )
+        check_is_trained(params, distilled.student, "distil_classifier.student")
         if not (distilled.soft or distilled.hard):
             raise ValueError("distil_classifier has no weight above 0: set soft or hard")
     for arm in params.sample_efficiency.arms:
@@ -275,3 +271,9 @@ def _check_known(name: str, known: Iterable[object], key: str) -> None:
     names = list(map(str, known))
     if name not in names:
         raise ValueError(f"{key} names {name!r}, which there is not; {nearest(name, names)}")
+
+
+def check_is_trained(params: Params, name: str, key: str) -> None:
+    """Raise ValueError, naming `key`, for a head start that `run.headstarts` does not train."""
+    if name not in params.run.headstarts:
+        raise ValueError(f"{key} is {name}, which run.headstarts does not train; name it there")
