@@ -69,7 +69,7 @@ def inputs(project: Project, dvc_yaml: Path) -> list[Finding]:
 
 
 def _read_by(stage: str, project: Project, name: str, given: Mapping[str, str]) -> list[str]:
-    """The paths that a training stage reads: its inputs, and the models of what its head start is related to."""
+    """The paths that a training stage reads: its inputs, and models of what its head start is related to."""
     start = "start"
     if stage == "finetune_classifier":
         start = project.head_starts[name].finetune_classifier.start

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
@@ -20,6 +20,7 @@ from pipeline.project.relations import RELATIONS, own_settings_of
 from pipeline.project.stages import describe
 from pipeline.training.settings import LanguageModelSettings
 
+_ANY = TypeAdapter[Any](Any)
 _NUMERICAL = ("seed", "precision", "headstarts")  # of `run`; its others say where and how safely to train
 _BY_CONTENT = [each.setting for each in RELATIONS if each.reads in ("file", "model")]
 _IDENTITY = ("name", "family", "objective", *_BY_CONTENT)  # of a head start: every stage sees them
@@ -92,13 +93,7 @@ def _at(project: Project, path: str) -> Any:
 
 def _plain(value: Any) -> Any:
     """The value as JSON has it."""
-    if isinstance(value, LanguageModelSettings):
-        return value.dump()
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return value
+    return _ANY.dump_python(value.dump() if isinstance(value, LanguageModelSettings) else value, mode="json")
 
 
 Tree = dict[str, "Tree | None"]  # of the parts of dotted paths; None stands for all below

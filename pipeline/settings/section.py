@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-# Settings before their types are checked, as YAML has them: a value by key, or more of them below it.
-Values = Mapping[str, Any]
+Values = Mapping[str, Any]  # settings as YAML has them: by key a value, or a mapping of more; not yet checked
+Overrides = dict[str, Any]  # a setting: values that are laid over those of another section and checked there
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
