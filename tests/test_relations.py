@@ -12,7 +12,8 @@ from pipeline.project import relations
 from pipeline.project.project import Project
 from pipeline.project.related import code_of, related
 from pipeline.project.relations import RELATIONS
-from pipeline.project.selection import settings_of
+from pipeline.project.selection import project_for, settings_of
+from pipeline.project.stages import describe
 from pipeline.settings.loader import overlay, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +54,9 @@ def test_a_relation_is_found_in_its_own_stages_alone(relation):
         found = [(each.setting, other) for each, other in related(project, "gpt", stage)]
         assert found == ([(relation.setting, other_of(relation))] if stage in relation.stages else [])
         assert not [*related(project, "transformer_xl", stage)]
+        if describe(stage).item == "headstart":  # the stage itself finds it, too
+            handed = project_for(stage, project, {"headstart": "gpt"})
+            assert [(each.setting, other) for each, other in related(handed, "gpt", stage)] == found
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=setting)

@@ -22,8 +22,9 @@ from pipeline.training.settings import LanguageModelSettings
 
 _ANY = TypeAdapter[Any](Any)
 _NUMERICAL = ("seed", "precision", "headstarts")  # of `run`; its others say where and how safely to train
-_BY_CONTENT = [each.setting for each in RELATIONS if each.reads in ("file", "model")]
-_IDENTITY = ("name", "family", "objective", *_BY_CONTENT)  # of a head start: every stage sees them
+# Every stage sees these fields of a head start; its weights and its teacher count by their content.
+_IDENTITY = ("name", "family", "objective", "weights", "teacher")
+_NAMES = tuple(each.setting for each in RELATIONS if "." not in each.setting)  # of what it is related to
 
 
 def settings_of(stage: str, project: Project, item: Mapping[str, str]) -> dict[str, Any]:
@@ -50,14 +51,21 @@ def head_starts_of(stage: str, project: Project, item: Mapping[str, str]) -> lis
 
 
 def project_for(stage: str, project: Project, item: Mapping[str, str]) -> Project:
-    """The project with what a stage may read: looking up another setting raises AttributeError."""
+    """The project with what a stage may read: looking up another setting raises AttributeError.
+
+    `related` finds in it what the stage's own head start is related to.
+    """
     described, run = describe(stage), type(project.params.run).model_fields
     operations = [f"run.{name}" for name in run if name not in _NUMERICAL]
     switched = [described.switch.partition(".")[0]] if described.switch else []
     paths = _paths(stage, project, item) if is_on(stage, project) else ()
     trees = _tree([*paths, *operations, *described.uncounted_settings, *switched])
     wanted = trees.pop("headstarts", None) or {}
-    declared: Tree = {"headstarts": None} if "headstarts" in described.uncounted_settings else {}
+    declared: Tree = {}
+    if "headstarts" in described.uncounted_settings:
+        declared = {"headstarts": None}
+    elif "headstart" in item:
+        declared = {"headstarts": {item["headstart"]: dict.fromkeys(_NAMES)}}
     narrow = copy(project)
     narrow.__dict__.update(
         params=_only(project.params, trees | declared),
