@@ -31,7 +31,7 @@ from pipeline.project import stages
 from pipeline.project.checks import check
 from pipeline.project.project import Project
 from pipeline.project.related import code_of, related
-from pipeline.project.relations import MODULES, RELATIONS
+from pipeline.project.relations import MODULES_OF_RELATIONS, RELATIONS
 from pipeline.project.selection import head_starts_of, is_on, settings_of
 
 # Which of several settings of a head start holds, and how a trial varies them.
@@ -210,7 +210,7 @@ def stage_fingerprint(
         *modules,
         *([LIBRARY_MODULE] if _reads_imported(stage, project, item) else []),
         families=families,
-        optional=MODULES,
+        optional=MODULES_OF_RELATIONS,
         trains=stages.describe(stage).is_training,
         text=text_versions(source.part) if isinstance(source, PydocsSource) else None,
     )

@@ -186,7 +186,7 @@ _BESIDE = Relation(
 # ---------------------------------------------------------------------------------------------- all
 
 RELATIONS = (_WEIGHTS, _EMBEDDING_FROM, _TEACHER, _BESIDE)
-MODULES = frozenset(module for relation in RELATIONS for module in relation.modules)
+MODULES_OF_RELATIONS = frozenset(module for relation in RELATIONS for module in relation.modules)
 
 
 def own_settings_of(*stages: str) -> list[str]:
