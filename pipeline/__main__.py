@@ -52,7 +52,7 @@ def _options(
 
 def _stage_command(name: str, runs_bare: bool) -> Callable[..., None]:
     """A command for a stage, with the flags of its `run`. One that `runs_bare` takes all of them or none."""
-    flags: dict[str, type] = {**stages.arguments(name), "metrics": Path}
+    flags: dict[str, type] = {**stages.describe(name).flags, "metrics": Path}
     flags |= {"curve": Path} if stages.describe(name).kind == "trains" else {}
 
     def invoke(markdown: bool = False, compare: str = "", **values: Any) -> None:

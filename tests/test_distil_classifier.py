@@ -121,8 +121,10 @@ def test_a_student_reads_all_text_however_few_labels_it_has_and_learns_from_no_p
     few = {"finetune_classifier": {"max_labels": 500}, "distil_classifier": {"student": "vectors"}}
     params = params_with(few)
     student = Project(params).head_starts["vectors"]
-    assert distil_classifier._settings_of(params, student).max_labels is None
-    identity = distil_classifier._identity(params, student, distil_classifier._settings_of(params, student))
+    trained = distil_classifier._settings_of(params.distil_classifier, student)
+    assert trained.max_labels is None
+    normalise = params.corpus.target.normalise
+    identity = distil_classifier._identity(params.distil_classifier, student, trained, normalise, seed=1)
     assert identity["labels"] == 500
     contrastive = overlay(few, {"finetune_classifier": {"method": "contrastive"}})
     with pytest.raises(ValueError, match=r"finetune_classifier\.method of vectors is contrastive, which"):

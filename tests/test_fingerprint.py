@@ -18,6 +18,7 @@ from pipeline.identity import fingerprint
 from pipeline.project import stages
 from pipeline.project.params import Params, checked
 from pipeline.project.project import Project
+from pipeline.project.relations import MODULES_OF_RELATIONS
 from pipeline.settings.loader import overlay, read_yaml
 from tests.test_rooms import modules as every_module
 
@@ -339,13 +340,15 @@ def test_what_writes_the_encoder_beside_a_classifier_is_in_its_fingerprint_alone
 
 
 def test_parts_that_only_some_head_starts_need_are_in_no_other_fingerprint(params):
-    shared = fingerprint.numerical_modules(["pipeline.stages.pretrain_lm", "pipeline.stages.finetune_lm"])
-    assert not fingerprint.OPTIONAL_PARTS & set(shared)
-    for part in fingerprint.OPTIONAL_PARTS:
+    stages_of_models = ["pipeline.stages.pretrain_lm", "pipeline.stages.finetune_lm"]
+    shared = fingerprint.numerical_modules(stages_of_models, MODULES_OF_RELATIONS)
+    assert not {*MODULES_OF_RELATIONS, "pipeline.corpus.normalise"} & set(shared)
+    for part in MODULES_OF_RELATIONS:
         assert fingerprint.source_of(part).exists()
-        assert part in fingerprint.numerical_modules([part])
+        assert part in fingerprint.numerical_modules([part], MODULES_OF_RELATIONS)
     # `evaluate` imports it at the top.
-    assert "pipeline.stages._frozen_encoder" in fingerprint.numerical_modules(["pipeline.stages.evaluate"])
+    of_evaluate = fingerprint.numerical_modules(["pipeline.stages.evaluate"], MODULES_OF_RELATIONS)
+    assert "pipeline.stages._frozen_encoder" in of_evaluate
 
 
 @pytest.mark.parametrize("family", ["layers", "awd_lsm"])

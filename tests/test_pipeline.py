@@ -350,7 +350,7 @@ def test_a_stage_is_described_with_the_arguments_of_its_run(stage):
     parameters = inspect.signature(importlib.import_module(f"pipeline.stages.{stage}").run).parameters
     by_keyword = {name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
     assert parameters.keys() - by_keyword.keys() == {"project"}
-    flags, handed = stages.arguments(stage), HANDED.get(stages.describe(stage).kind, [])
+    flags, handed = stages.describe(stage).flags, HANDED.get(stages.describe(stage).kind, [])
     assert by_keyword.keys() == {*flags, *handed}
     assert {name: by_keyword[name].annotation for name in flags} == {
         name: kind.__name__ for name, kind in flags.items()
@@ -371,7 +371,7 @@ def test_dvc_writes_the_outputs_of_the_stage_and_not_its_inputs(stage):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_command_of_dvc_has_the_flags_of_the_stage(stage):
-    wanted = {*stages.arguments(stage), "metrics", "recipe"}
+    wanted = {*stages.describe(stage).flags, "metrics", "recipe"}
     if stages.describe(stage).kind == "trains":
         wanted.add("curve")
     command = DVC[stage]["cmd"].split()
@@ -405,7 +405,7 @@ assert not heavy, heavy
 def test_help_marks_as_required_only_what_a_bare_call_does_not_fill_in():
     shown = {stage: run_headstart(stage, "--help", cwd=ROOT).stdout for stage in ("evaluate", "encode")}
     assert "required" not in shown["evaluate"]
-    assert shown["evaluate"].count("as in dvc.yaml") == len(stages.arguments("evaluate")) + 1
+    assert shown["evaluate"].count("as in dvc.yaml") == len(stages.describe("evaluate").flags) + 1
     assert "required" in shown["encode"]  # dvc.yaml has several
 
 

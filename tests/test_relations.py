@@ -12,7 +12,8 @@ from pipeline.project import relations
 from pipeline.project.project import Project
 from pipeline.project.related import code_of, related
 from pipeline.project.relations import RELATIONS
-from pipeline.project.selection import settings_of
+from pipeline.project.selection import project_for, settings_of
+from pipeline.project.stages import describe
 from pipeline.settings.loader import overlay, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,14 +29,14 @@ def project_with(headstarts: dict[str, Any], **top: Any) -> Project:
 
 def other_of(relation: relations.Relation) -> str:
     """A head start, or a file, that `gpt` may be related to."""
-    return "vectors" if relation.needs == "settings" else "transformer_xl"
+    return "vectors" if relation.reads == "settings" else "transformer_xl"
 
 
 def with_relation(relation: relations.Relation, name: str, **top: Any) -> Project:
     other = other_of(relation)
     section, _, key = relation.setting.rpartition(".")
     own = {section: {key: other}} if section else {key: other}
-    order = {"run": {"headstarts": [other, name]}} if relation.needs != "file" else {}
+    order = {"run": {"headstarts": [other, name]}} if relation.reads != "file" else {}
     return project_with(overlay({name: own}, top), **order)
 
 
@@ -43,7 +44,7 @@ def setting(relation: relations.Relation) -> str:
     return relation.setting
 
 
-BY_NAME = [relation for relation in RELATIONS if relation.needs != "file"]
+BY_NAME = [relation for relation in RELATIONS if relation.reads != "file"]
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=setting)
@@ -53,6 +54,9 @@ def test_a_relation_is_found_in_its_own_stages_alone(relation):
         found = [(each.setting, other) for each, other in related(project, "gpt", stage)]
         assert found == ([(relation.setting, other_of(relation))] if stage in relation.stages else [])
         assert not [*related(project, "transformer_xl", stage)]
+        if describe(stage).item == "headstart":  # the stage itself finds it, too
+            handed = project_for(stage, project, {"headstart": "gpt"})
+            assert [(each.setting, other) for each, other in related(handed, "gpt", stage)] == found
 
 
 @pytest.mark.parametrize("relation", RELATIONS, ids=setting)
@@ -62,7 +66,7 @@ def test_only_head_starts_with_a_relation_have_its_code(relation):
         modules, trained = code_of(project, ["gpt"], stage)
         assert len(modules) == 1
         assert (ROOT / Path(*modules[0].split("."))).with_suffix(".py").is_file()
-        assert trained == (["gpt", other_of(relation)] if relation.trains else ["gpt"])
+        assert trained == (["gpt", other_of(relation)] if relation.trains_other else ["gpt"])
         assert code_of(project, ["bert"], stage) == ([], ["bert"])
 
 
@@ -72,7 +76,7 @@ def test_the_recipe_has_those_settings_of_the_other_that_the_relation_names(rela
     (stage, *_) = relation.stages
     found = settings_of(stage, with_relation(relation, "gpt"), {"headstart": "gpt"})
     of_other = {path for path in found if path.startswith(f"headstarts.{other_of(relation)}.")}
-    assert of_other == {f"headstarts.{other_of(relation)}.{each}" for each in relation.settings}
+    assert of_other == {f"headstarts.{other_of(relation)}.{each}" for each in relation.settings_of_other}
 
 
 def test_the_recipe_of_a_student_changes_with_what_its_teacher_needs(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from pipeline.execution.recipes import stage_fingerprint
 from pipeline.project import stages
 from pipeline.project.project import Project
-from pipeline.project.selection import narrowed, settings_of
+from pipeline.project.selection import project_for, settings_of
 from pipeline.settings.loader import overlay, read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +27,7 @@ def project() -> Project:
 
 
 def test_a_setting_that_the_recipe_lacks_cannot_be_read(project):
-    found = narrowed("pretrain_lm", project, {"headstart": "ulmfit"})
+    found = project_for("pretrain_lm", project, {"headstart": "ulmfit"})
     assert found.params.run.seed == 42
     assert found.params.run.storage == project.params.run.storage  # which changes no number
     head_start = found.head_starts["ulmfit"]
@@ -47,7 +47,7 @@ def test_a_setting_that_the_recipe_lacks_cannot_be_read(project):
 
 
 def test_the_project_itself_stays_whole(project):
-    narrowed("pretrain_lm", project, {"headstart": "ulmfit"})
+    project_for("pretrain_lm", project, {"headstart": "ulmfit"})
     assert project.params.tune.num_trials == 0
     assert project.head_starts["ulmfit"].finetune_lm.training.epochs > 0
 
@@ -61,12 +61,12 @@ def test_a_stage_that_is_switched_off_depends_on_nothing_else(project, stage):
     assert not found[switch]
     assert not stage_fingerprint(stage, project).modules
     section = switch.partition(".")[0]
-    assert getattr(narrowed(stage, project, {}).params, section) == getattr(project.params, section)
+    assert getattr(project_for(stage, project, {}).params, section) == getattr(project.params, section)
 
 
 def test_a_trial_may_vary_a_head_start_in_another_process():
     project = project_with({"tune": {"num_trials": 2}})
-    found = pickle.loads(pickle.dumps(narrowed("tune", project, {})))
+    found = pickle.loads(pickle.dumps(project_for("tune", project, {})))
     varied = found.varied("ulmfit", {"finetune_lm": {"epochs": 9.0}})
     assert varied.head_starts["ulmfit"].finetune_lm.training.epochs == 9.0
     assert list(found.head_starts) == ["ulmfit"]

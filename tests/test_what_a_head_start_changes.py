@@ -145,7 +145,7 @@ def test_another_tokenizer_of_a_head_start_changes_which_tokens_it_reads():
 
 def test_another_head_start_adds_its_own_stages():
     trained = read_yaml(ROOT / "params.yaml")["run"]["headstarts"]
-    by_head_start = {stage for stage in stages.names() if "headstart" in stages.arguments(stage)}
+    by_head_start = {stage for stage in stages.names() if "headstart" in stages.describe(stage).flags}
     assert changed_by({"run": {"headstarts": [*trained, "ulmfit_backward"]}}) == {
         *(f"{stage}-ulmfit_backward" for stage in by_head_start),
         "choose_tokens", "choose_features", "evaluate", "sample_efficiency", "report",

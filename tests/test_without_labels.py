@@ -63,7 +63,7 @@ def test_a_stage_that_is_passed_over_leaves_empty_outputs(params, tmp_path, monk
 
 def test_who_asks_such_a_project_for_labels_is_told_why_there_are_none(params, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = {name: Path("absent") for name in stages.arguments("evaluate")}
+    arguments = {name: Path("absent") for name in stages.describe("evaluate").flags}
     arguments |= {"out": tmp_path / "evaluation", "classifier": tmp_path / "classifier"}
     run_stage("evaluate", metrics=tmp_path / "metrics.json", params=params, **arguments)
     header = (tmp_path / "evaluation/confusion.csv").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from models.family import lookup
@@ -16,6 +16,7 @@ from pipeline.project import stages
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
 from pipeline.project.project import Project
+from pipeline.project.related import related
 from pipeline.project.sizes import sizes_of
 from pipeline.settings.arm import Use
 from pipeline.training.cards import HeadCard, ModelCard
@@ -59,26 +60,33 @@ class Need:
 
 def needs_of(project: Project, num_workers: int) -> list[Need]:
     """The need of each training of each head start. Raises ValueError if a model cannot be built."""
-    found = []
     params = project.params
-    for head_start in project.trained:
-        if head_start.embedding_from is not None:  # it is trained in the same stage, on the same tokens
-            vectors = replace(
-                head_start.embedding_from,
-                name=f"embedding of {head_start.name}",
-                tokenizer=head_start.tokenizer,
-            )
-            found.append(_need_of_stage(params, vectors, "pretrain_lm", num_workers))
-        for stage in trained_stages(params):
-            need = _need_of_stage(params, head_start, stage, num_workers)
-            if head_start.teacher is not None and stage != "finetune_classifier":
-                teacher = replace(head_start.teacher, tokenizer=head_start.tokenizer)
-                weights = _need_of_stage(params, teacher, stage, num_workers).num_parameters
-                need = replace(need, worker_bytes=need.worker_bytes + FLOAT_BYTES * weights)
-            found.append(need)
+    found = [
+        need
+        for head_start in project.trained
+        for stage in trained_stages(params)
+        for need in _needs_of_stage(project, head_start, stage, num_workers)
+    ]
     if params.scaling.sizes:
         found.append(_need_of_largest_size(project))
     return found
+
+
+def _needs_of_stage(
+    project: Project, head_start: ResolvedHeadStart, stage: str, num_workers: int
+) -> Iterator[Need]:
+    """The need of a stage, after that of an embedding which is trained in it first, on the same tokens."""
+    params, name, tokenizer = project.params, head_start.name, head_start.tokenizer
+    if stage == "pretrain_lm" and head_start.embedding_from is not None:
+        vectors = replace(head_start.embedding_from, name=f"embedding of {name}", tokenizer=tokenizer)
+        yield _need_of_stage(params, vectors, stage, num_workers)
+    need = _need_of_stage(params, head_start, stage, num_workers)
+    for relation, other in related(project, name, stage):
+        if relation.reads == "model":
+            model = replace(project.head_starts[other], tokenizer=tokenizer)
+            weights = _need_of_stage(params, model, stage, num_workers).num_parameters
+            need = replace(need, worker_bytes=need.worker_bytes + FLOAT_BYTES * weights)
+    yield need
 
 
 def _need_of_largest_size(project: Project) -> Need:

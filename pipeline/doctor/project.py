@@ -19,6 +19,7 @@ from pipeline.execution.lr_find import job_of, stage_arguments
 from pipeline.files.git import head
 from pipeline.project.params import Params
 from pipeline.project.project import Project
+from pipeline.project.related import related
 from pipeline.storage import marker
 from pipeline.storage.address import join, open_storage
 from pipeline.storage.lease import Holder, holder_of
@@ -68,12 +69,13 @@ def inputs(project: Project, dvc_yaml: Path) -> list[Finding]:
 
 
 def _read_by(stage: str, project: Project, name: str, given: Mapping[str, str]) -> list[str]:
-    start, teacher = "start", project.params.headstarts[name].teacher
+    """The paths that a training stage reads: its inputs, and models of what its head start is related to."""
+    start = "start"
     if stage == "finetune_classifier":
         start = project.head_starts[name].finetune_classifier.start
-        teacher = None
-    of_teacher = [] if teacher is None else [str(Path(given["out"]).parent / teacher)]
-    return [*(given[flag] for flag in ("tokens", start, "beside") if flag in given), *of_teacher]
+    inputs = [given[flag] for flag in ("tokens", start, "beside") if flag in given]
+    models = [other for relation, other in related(project, name, stage) if relation.reads == "model"]
+    return [*inputs, *(str(Path(given["out"]).parent / other) for other in models)]
 
 
 def _mismatch(stage: str, name: str, project: Project, given: dict[str, str]) -> str:

@@ -136,7 +136,7 @@ def prompt_of(
 def _normalised(texts: Sequence[str], normalised: Normalise) -> list[str]:
     import polars as pl
 
-    # Here it does not count for the fingerprints of trainings (`OPTIONAL_PARTS`).
+    # Here it does not count for the fingerprints of trainings (`numerical_modules`).
     from pipeline.corpus.normalise import normalise
 
     return normalise(pl.Series(texts, dtype=pl.String), normalised).to_list()

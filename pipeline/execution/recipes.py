@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +31,7 @@ from pipeline.project import stages
 from pipeline.project.checks import check
 from pipeline.project.project import Project
 from pipeline.project.related import code_of, related
+from pipeline.project.relations import MODULES_OF_RELATIONS, RELATIONS
 from pipeline.project.selection import head_starts_of, is_on, settings_of
 
 # Which of several settings of a head start holds, and how a trial varies them.
@@ -127,14 +129,16 @@ def _recipes(project: Project) -> Iterator[Recipe]:
 
 def _links(project: Project) -> dict[str, dict[str, dict[str, str]]]:
     """The folders that each link names, below those that `choose_tokens` and `choose_features` are given."""
-    tokens, features = {}, {}
+    tokens: dict[str, dict[str, str]] = {}
+    features: dict[str, dict[str, str]] = {}
     for head_start in project.trained:
         name, tokenizer = head_start.name, head_start.tokenizer
         for link, corpus in (("general", head_start.objective.corpus), ("target", "target")):
             tokens[f"{name}/{link}"] = {"tokens": f"{corpus}/{tokenizer}", "tokenizer": tokenizer}
-        beside = head_start.finetune_classifier.beside
-        read = {} if beside is None else {"features": beside, "target_lm": beside}
-        features[name] = read | ({"tokens": f"{beside}/target.json"} if read else {})
+        features[name] = {}
+        for relation, other in related(project, name, "finetune_classifier"):
+            if relation.reads == "features":
+                features[name] = {"features": other, "target_lm": other, "tokens": f"{other}/target.json"}
     return {"choose_tokens": tokens, "choose_features": features}
 
 
@@ -146,11 +150,10 @@ def _related(stage: str, project: Project, item: Mapping[str, str]) -> dict[str,
     found = {}
     if "headstart" in item:
         for relation, other in related(project, item["headstart"], stage):
-            if relation.needs == "file":
-                found[relation.setting] = _hash_of_file(
-                    f"headstarts.{item['headstart']}.{relation.setting}", other
-                )
-            elif relation.needs == "model":
+            if relation.reads == "file":
+                key = f"headstarts.{item['headstart']}.{relation.setting}"
+                found[relation.setting] = _hash_of_file(key, other)
+            elif relation.reads == "model":
                 found[relation.setting] = recipe_of(stage, project, {"headstart": other}).digest
     return found
 
@@ -166,7 +169,9 @@ def warn_of_unwatched(project: Project) -> None:
     """Log a warning for each file from elsewhere whose change DVC would not notice."""
     params = project.params
     files = {
-        f"headstarts.{name}.weights": params.headstarts[name].weights for name in params.run.headstarts
+        f"headstarts.{name}.{relation.setting}": getattr(params.headstarts[name], relation.setting)
+        for name, relation in product(params.run.headstarts, RELATIONS)
+        if relation.reads == "file"
     } | {
         f"tokenizers.{name}.file": each.file
         for name, each in params.tokenizers.items()
@@ -205,6 +210,7 @@ def stage_fingerprint(
         *modules,
         *([LIBRARY_MODULE] if _reads_imported(stage, project, item) else []),
         families=families,
+        optional=MODULES_OF_RELATIONS,
         trains=stages.describe(stage).is_training,
         text=text_versions(source.part) if isinstance(source, PydocsSource) else None,
     )

@@ -37,7 +37,7 @@ from pipeline.project.lock_file import LockFile
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.project.related import related
-from pipeline.project.selection import narrowed
+from pipeline.project.selection import project_for
 from pipeline.settings.loader import read_yaml
 from pipeline.storage import marker
 from pipeline.storage.lease import Fence
@@ -104,7 +104,7 @@ def run_stage(
                 more |= {"provenance": _provenance(run)} if kind == "reports" else {}
                 progress = busy(info.name)
             with progress:
-                handed = narrowed(stage, project, _item(stage, arguments))
+                handed = project_for(stage, project, _item(stage, arguments))
                 found: Figure = module.run(handed, **arguments, **more)
             if isinstance(found, PrepareFigures) and arguments["corpus"] == "target":
                 from pipeline.corpus.document_files import read_documents_info
@@ -234,7 +234,7 @@ def _hashes(stage: str, project: Project, arguments: Mapping[str, Any]) -> dict[
     hashes = {name: content_hash(path) for name, path in _inputs(stage, arguments).items()}
     name = arguments.get("headstart")
     for relation, other in related(project, name, stage) if name else ():
-        if relation.needs == "model":
+        if relation.reads == "model":
             check_model_of_other(stage, project, arguments, other)
             hashes[relation.setting] = content_hash(arguments["out"].parent / other)
     return hashes

@@ -14,9 +14,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 
@@ -42,19 +42,9 @@ NUMERICAL_ELSEWHERE = (
     "pipeline.figures.estimates",
     "pipeline.figures.label_curve",
 )
-# Modules that do not count where they are imported inside a function: parts of stages that only some head
-# starts need, whose fingerprints name them, and the normalisation. A prompt needs that for a few words, whose
-# tokens are in the key of each trial that reads them.
-OPTIONAL_PARTS = frozenset(
-    {
-        f"{_STAGES}._frozen_encoder",
-        f"{_STAGES}._imported_network",
-        f"{_STAGES}._imported_vectors",
-        f"{_STAGES}._teacher",
-        f"{_STAGES}._trained_embedding",
-        "pipeline.corpus.normalise",
-    }
-)
+# Does not count where it is imported inside a function: a prompt needs it for a few words, whose tokens are
+# in the key of each trial that reads them.
+_NORMALISATION = "pipeline.corpus.normalise"
 # Modules that every training uses, though its stage imports neither: they are called where it runs.
 _TRAINS = ("pipeline.training.loop", "pipeline.training.precision")
 
@@ -92,6 +82,7 @@ class Fingerprint:
 def fingerprint_of(
     *modules: str,
     families: Sequence[str] = (),
+    optional: Collection[str] = (),
     trains: bool = False,
     text: Mapping[str, str] | None = None,
 ) -> Fingerprint:
@@ -100,15 +91,15 @@ def fingerprint_of(
     Args:
         modules: the stage's module, or those that the trials are made of.
         families: the model families, which count, with their objectives, where the stage builds a model.
+        optional: as `numerical_modules` takes them; those that count are among `modules`.
         trains: whether a training runs below it.
         text: the versions of the distributions whose documentation is its input (`source: pydocs`).
     """
     roots = [*modules, *(_TRAINS if trains else ())]
-    counted = numerical_modules(roots)
+    counted = numerical_modules(roots, optional)
     if "models.family" in counted:
-        counted = numerical_modules(
-            [*roots, *(module for name in families for module in modules_of_family(name))]
-        )
+        of_families = [module for name in families for module in modules_of_family(name)]
+        counted = numerical_modules([*roots, *of_families], optional)
     imported = {name for module in counted for name in _foreign_imports(module)}
     distributions = sorted({_COMPUTING[name] for name in imported if name in _COMPUTING})
     hashes = [hashlib.sha256(form.encode()).hexdigest()[:16] for form in forms_of(map(_source, counted))]
@@ -128,9 +119,13 @@ def modules_of_family(name: str) -> list[str]:
     return [f"models.{name}", *([f"pipeline.objectives.{objective!s}"] if objective else [])]
 
 
-def numerical_modules(roots: Iterable[str]) -> list[str]:
-    """The given modules and every numerical module and shared part of stages below them, sorted."""
-    return _reached(roots, _counted_imports)
+def numerical_modules(roots: Iterable[str], optional: Collection[str] = ()) -> list[str]:
+    """The given modules and every numerical module and shared part of stages below them, sorted.
+
+    `optional` are parts of stages that only some head starts need: one that is imported inside a function
+    does not count, so whoever needs it names it among the roots.
+    """
+    return _reached(roots, partial(_counted_imports, optional={*optional, _NORMALISATION}))
 
 
 def modules_of(*modules: str) -> list[str]:
@@ -149,11 +144,11 @@ def _reached(roots: Iterable[str], below: Callable[[str], Iterable[str]]) -> lis
     return sorted(reached)
 
 
-def _counted_imports(module: str) -> list[str]:
+def _counted_imports(module: str, optional: Collection[str]) -> list[str]:
     """The imports of a module that its fingerprint covers."""
     at_top = _source(module).imported_at_top
     return [name for name in imports_of(module)
-            if _counts(name) and (name not in OPTIONAL_PARTS or name in at_top)]  # fmt: skip
+            if _counts(name) and (name not in optional or name in at_top)]  # fmt: skip
 
 
 def _counts(module: str) -> bool:

@@ -18,7 +18,7 @@ from pipeline.evaluation.settings import Probe
 from pipeline.objectives.lookup import objective_of
 from pipeline.project.params import Params
 from pipeline.settings.loader import flatten, overlay, typed
-from pipeline.settings.section import Section
+from pipeline.settings.section import Section, Values
 from pipeline.training.cards import family_and_config
 from pipeline.training.settings import (
     ClassifierTraining,
@@ -51,7 +51,7 @@ class ResolvedHeadStart:
     scratch: ClassifierTraining  # few labels, from scratch
     probe: Probe
 
-    def of_stage(self, stage: str) -> dict[str, Any]:
+    def of_stage(self, stage: str) -> Values:
         """The settings that a training stage depends on, as plain values."""
         found = getattr(self, stage)
         section = found.dump() if isinstance(found, LanguageModelSettings) else found.model_dump()
@@ -77,7 +77,7 @@ class ResolvedHeadStart:
             )
         return folder
 
-    def searchable(self) -> dict[str, Any]:
+    def searchable(self) -> Values:
         """Values by the keys that `tune.space` names."""
         found = {
             "config": self.model.config,
@@ -164,13 +164,13 @@ def layers_of(params: Params, name: str, family: Family) -> dict[str, list[Layer
     return {**layers, "few_labels": few, "scratch": scratch}
 
 
-def _from_nothing(few_labels: Mapping[str, Any]) -> Layer:
+def _from_nothing(few_labels: Values) -> Layer:
     """Return the settings of a network from scratch: it reads no head start, and all of it trains."""
     values = {"beside": None} | ({"unfreeze": "full"} if few_labels["unfreeze"] == "head" else {})
     return Layer("from scratch", values)
 
 
-def _laid_over(layers: Iterable[Layer]) -> dict[str, Any]:
+def _laid_over(layers: Iterable[Layer]) -> Values:
     return reduce(overlay, (layer.values for layer in layers), {})
 
 
@@ -250,9 +250,9 @@ def space_of(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:
 
 def language_model_settings(
     objective: type[Objective],
-    base: Mapping[str, Any],
-    own: Mapping[str, Any],
-    top: Mapping[str, Any],
+    base: Values,
+    own: Values,
+    top: Values,
     prefix: str,
 ) -> LanguageModelSettings:
     """Settings for an objective: of the section `base`, the keys that the objective knows."""

@@ -29,7 +29,7 @@ from pipeline.evaluation.settings import Card, Evaluate, Probe, ZeroShot
 from pipeline.settings.arm import BLEND, RESERVED_NAMES, TFIDF, Arm, Use
 from pipeline.settings.loader import overlay, typed
 from pipeline.settings.messages import nearest
-from pipeline.settings.section import Distinct, Section
+from pipeline.settings.section import Distinct, Section, Values
 from pipeline.sweeps.settings import Ablate, DistilClassifier, SampleEfficiency, Scaling
 from pipeline.training.settings import (
     ClassifierTraining,
@@ -156,7 +156,7 @@ class Params(Section):
         return [arm for arm in self.arms(num_texts) if arm.use is not Use.IN_CONTEXT]
 
 
-def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+def with_defaults(values: Values) -> dict[str, Any]:
     """Lay settings over the defaults of their sections.
 
     A key that is left out below a given one, such as `finetune_lm.optimizer.momentum`, then has the default
@@ -171,7 +171,7 @@ def _defaults() -> dict[str, Any]:
     return {name: field.default.model_dump() for name, field in fields if isinstance(field.default, Section)}
 
 
-def checked(values: Mapping[str, Any], *, where: str) -> Params:
+def checked(values: Values, *, where: str) -> Params:
     """Check all settings but those that only a family knows, which `Project.head_starts` checks.
 
     Raises ValueError naming each offending key.
@@ -233,11 +233,7 @@ def _check_names(params: Params) -> None:
     distilled = params.distil_classifier
     if distilled.student is not None:
         _check_known(distilled.student, params.headstarts, "distil_classifier.student")
-        if distilled.student not in params.run.headstarts:
-            raise ValueError(
-                f"distil_classifier.student is {distilled.student}, which run.headstarts does not train; "
-                "name it there"
-            )
+        check_is_trained(params, distilled.student, "distil_classifier.student")
         if not (distilled.soft or distilled.hard):
             raise ValueError("distil_classifier has no weight above 0: set soft or hard")
     for arm in params.sample_efficiency.arms:
@@ -275,3 +271,9 @@ def _check_known(name: str, known: Iterable[object], key: str) -> None:
     names = list(map(str, known))
     if name not in names:
         raise ValueError(f"{key} names {name!r}, which there is not; {nearest(name, names)}")
+
+
+def check_is_trained(params: Params, name: str, key: str) -> None:
+    """Raise ValueError, naming `key`, for a head start that `run.headstarts` does not train."""
+    if name not in params.run.headstarts:
+        raise ValueError(f"{key} is {name}, which run.headstarts does not train; name it there")

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.project.params import Params, checked
 from pipeline.project.relations import check_relations
 from pipeline.settings.loader import overlay, read_yaml, typed
+from pipeline.settings.section import Values
 
 if TYPE_CHECKING:
     from pipeline.project.headstarts import ResolvedHeadStart
@@ -33,7 +34,7 @@ class Project:
         return Project.of(read_yaml(path), where=str(path))
 
     @staticmethod
-    def of(values: Mapping[str, Any], *, where: str) -> Project:
+    def of(values: Values, *, where: str) -> Project:
         """Check settings. Raises ValueError naming each offending key.
 
         What only a family knows is checked with `head_starts`, which loads torch: stages without a model need
@@ -69,7 +70,7 @@ class Project:
             raise ValueError(f"{said}; there are {', '.join(self.params.headstarts)}")
         return self.head_starts[name]
 
-    def varied(self, head_start: str, top: Mapping[str, Any], *, where: str | None = None) -> Project:
+    def varied(self, head_start: str, top: Values, *, where: str | None = None) -> Project:
         """The project with `top` laid over the settings of a head start, for a trial.
 
         Raises ValueError naming each offending key, after `where`.

@@ -34,6 +34,6 @@ def code_of(project: Project, names: Iterable[str], stage: str) -> tuple[list[st
             continue
         trained[name] = None
         for relation, other in related(project, name, stage):
-            modules[relation.code(project.head_starts[name])] = None
-            waiting += [other] if relation.trains else []
+            modules[relation.module_for(project.head_starts[name])] = None
+            waiting += [other] if relation.trains_other else []
     return list(modules), list(trained)

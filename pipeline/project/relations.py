@@ -1,8 +1,15 @@
 """Relations of head starts: what the training of one needs of another one, or of a file from elsewhere.
 
-Each relation is one entry of `RELATIONS`. From it follow the refusal of circles and of a wrong order, the
-modules and families in the fingerprint of a stage, and what of the other one its recipe holds. What only a
-family knows of a relation is checked where it is resolved, in `pipeline.project.headstarts`.
+Each relation is one entry of `RELATIONS`. From it follow
+
+- the refusal of unknown names, circles and a wrong order, and of settings that do not go with it;
+- the settings, modules and families in the recipe of a stage, the hash of a file or of the other's recipe
+  there, and the hash of the other's model in the key of the run;
+- what `headstart doctor` looks for and counts, and the link by which DVC follows features.
+
+What a family refuses stands in `pipeline.project.headstarts`, where a head start is resolved.
+
+`headstart --help` reads this module, so it imports what is slow inside functions.
 """
 
 from __future__ import annotations
@@ -11,15 +18,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pipeline.project.params import Params
-from pipeline.project.stages import READING
-from pipeline.settings.messages import nearest
-
 if TYPE_CHECKING:
     from pipeline.project.headstarts import ResolvedHeadStart
+    from pipeline.project.params import Params
 
-Needs = Literal["file", "settings", "model", "features"]
-Trained = Literal["no matter", "too", "before"]
+Read = Literal["file", "settings", "model", "features"]
+Trained = Literal["or not", "too", "before"]
+
+LANGUAGE_MODELS = ("pretrain_lm", "finetune_lm")
+# By these a frozen language model is read, whoever reads its features.
+READING = ("model", "probe", "finetune_classifier.max_tokens", "finetune_classifier.bptt")
+
+
+def _refuses_nothing(params: Params, head_start: ResolvedHeadStart) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -28,75 +40,170 @@ class Relation:
 
     Attributes:
         setting: its key below `headstarts.NAME`.
-        needs: what a stage reads of the other: a file of a person's own, the settings that it is trained by,
-            its model of the same stage, or its features.
         stages: the training stages that need it.
-        code: modules that only head starts with the relation load, so that others do not depend on them.
-        trains: whether the other's family is trained in these stages, so that its code counts.
-        trained: whether `run.headstarts` has to train the other too, or before this one.
-        settings: those of the other that the stages read, too, beside what they need of it.
+        reads: what they read of the other: a file of a person's own, the settings by which it is trained
+            there, its model of the same stage, or its features.
+        modules: those that only head starts with the relation load, so that others do not depend on them.
+        module_of: which of them a head start loads, if there are several.
+        own_settings: paths below `headstarts.NAME` that the stages read for the relation; None without it.
+        settings_of_other: paths below the other one that they read.
+        trains_other: whether the other's family is trained in these stages, so that its code counts.
+        other_trained: whether `run.headstarts` trains the other `or not`, `too`, or `before` this one.
         excludes: settings that the head start may not have beside this one.
         other_lacks: settings that the other may not have: so there are no chains, and no circles.
         same: settings in which the two have to agree.
+        check: raises ValueError for settings of a trained head start that do not go with the relation.
     """
 
     setting: str
-    needs: Needs
     stages: tuple[str, ...]
-    code: Callable[[ResolvedHeadStart], str]
-    trains: bool = False
-    trained: Trained = "no matter"
-    settings: tuple[str, ...] = ()
+    reads: Read
+    modules: tuple[str, ...]
+    module_of: Callable[[ResolvedHeadStart], str] | None = None
+    own_settings: tuple[str, ...] = ()
+    settings_of_other: tuple[str, ...] = ()
+    trains_other: bool = False
+    other_trained: Trained = "or not"
     excludes: tuple[str, ...] = ()
     other_lacks: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
+    check: Callable[[Params, ResolvedHeadStart], None] = _refuses_nothing
+
+    def module_for(self, head_start: ResolvedHeadStart) -> str:
+        return self.modules[0] if self.module_of is None else self.module_of(head_start)
+
+
+# ------------------------------------------------------------------------------------------- weights
+
+_NETWORK, _VECTORS = "pipeline.stages._imported_network", "pipeline.stages._imported_vectors"
 
 
 def _importer(head_start: ResolvedHeadStart) -> str:
-    return f"pipeline.stages._imported_{'network' if head_start.family.imports_networks else 'vectors'}"
+    return _NETWORK if head_start.family.imports_networks else _VECTORS
 
 
-RELATIONS = (
-    Relation("weights", needs="file", stages=("pretrain_lm",), code=_importer),
-    Relation(
-        "embedding_from",
-        needs="settings",
-        stages=("pretrain_lm",),
-        code=lambda head_start: "pipeline.stages._trained_embedding",
-        trains=True,
-        excludes=("weights",),
-        other_lacks=("weights", "embedding_from", "teacher"),
-    ),
-    Relation(
-        "teacher",
-        needs="model",
-        stages=("pretrain_lm", "finetune_lm"),
-        code=lambda head_start: "pipeline.stages._teacher",
-        trains=True,
-        trained="before",
-        excludes=("weights", "embedding_from"),
-        other_lacks=("teacher",),
-        same=("tokenizer",),  # they have to read the same tokens
-    ),
-    Relation(
-        "finetune_classifier.beside",
-        needs="features",
-        stages=("finetune_classifier",),
-        code=lambda head_start: "pipeline.stages._frozen_encoder",
-        trained="too",
-        settings=READING,
-    ),
+_WEIGHTS = Relation(
+    "weights",
+    stages=("pretrain_lm",),
+    reads="file",
+    modules=(_NETWORK, _VECTORS),
+    module_of=_importer,
 )
+
+# ------------------------------------------------------------------------------------ embedding_from
+
+_EMBEDDING_FROM = Relation(
+    "embedding_from",
+    stages=("pretrain_lm",),
+    reads="settings",
+    modules=("pipeline.stages._trained_embedding",),
+    own_settings=("embedding_from.model", "embedding_from.pretrain_lm"),
+    trains_other=True,
+    excludes=("weights",),
+    other_lacks=("weights", "embedding_from", "teacher"),
+)
+
+# ------------------------------------------------------------------------------------------- teacher
+
+
+def _check_lesson(params: Params, student: ResolvedHeadStart) -> None:
+    """Raise ValueError for a teacher that a student cannot learn from as `distillation` says."""
+    from pipeline.project.networks import encoder_of
+
+    teacher, weights = student.teacher, student.distillation
+    if teacher is None or weights is None:
+        return
+    name, encoder, taught_by = student.name, encoder_of(student), encoder_of(teacher)
+    if not (weights.soft or weights.hard or weights.cosine):
+        raise ValueError(
+            f"params.yaml: distillation has no weight above 0, so {name} would learn nothing; set one"
+        )
+    for stage in LANGUAGE_MODELS:
+        settings = getattr(student, stage).own
+        if getattr(settings, "sampled_words", None) is not None:
+            raise ValueError(
+                f"params.yaml: {stage}.sampled_words of {name} is set, but its teacher {teacher.name} tells "
+                "the probabilities of all words; set it to null"
+            )
+        chunk = student.objective.size_of_step(settings, 8, encoder).chunk
+        if taught_by.context is not None and chunk > taught_by.context:
+            raise ValueError(
+                f"params.yaml: {stage} of {name} reads up to {chunk} tokens at once, but config.context of "
+                f"its teacher {teacher.name} is {taught_by.context}; lower bptt or row_tokens of {name}"
+            )
+    if weights.cosine and encoder.width != taught_by.width:
+        raise ValueError(
+            f"params.yaml: distillation.cosine is {weights.cosine}, but the features of {name} are "
+            f"{encoder.width} wide, and those of its teacher {teacher.name} {taught_by.width}; set it to 0, "
+            "or make them alike"
+        )
+
+
+_TEACHER = Relation(
+    "teacher",
+    stages=LANGUAGE_MODELS,
+    reads="model",
+    modules=("pipeline.stages._teacher",),
+    own_settings=("distillation",),
+    trains_other=True,
+    other_trained="before",
+    excludes=("weights", "embedding_from"),
+    other_lacks=("teacher",),
+    same=("tokenizer",),  # they have to read the same tokens
+    check=_check_lesson,
+)
+
+# -------------------------------------------------------------------------------------------- beside
+
+
+def _check_beside(params: Params, head_start: ResolvedHeadStart) -> None:
+    """Raise ValueError for features of another head start that there are not, or that do not go with this."""
+    from pipeline.project.networks import CLASSIFIERS
+    from pipeline.training.classifier import check_beside
+
+    name = head_start.name
+    for section in CLASSIFIERS:  # whose value may be that of another layer, such as a default of the family
+        settings = getattr(head_start, section)
+        if (other := settings.beside) is None:
+            continue
+        _check_trained(params, "too", name, other, f"params.yaml: headstarts.{name}.{section}.beside")
+        try:
+            check_beside(settings, params.num_texts)
+        except ValueError as error:
+            raise ValueError(f"params.yaml: headstarts.{name}: {error}") from error
+
+
+_BESIDE = Relation(
+    "finetune_classifier.beside",
+    stages=("finetune_classifier",),
+    reads="features",
+    modules=("pipeline.stages._frozen_encoder",),
+    settings_of_other=READING,
+    other_trained="too",
+    check=_check_beside,
+)
+
+# ---------------------------------------------------------------------------------------------- all
+
+RELATIONS = (_WEIGHTS, _EMBEDDING_FROM, _TEACHER, _BESIDE)
+MODULES_OF_RELATIONS = frozenset(module for relation in RELATIONS for module in relation.modules)
+
+
+def own_settings_of(*stages: str) -> list[str]:
+    """What these stages read for all relations below a head start, as `Relation.own_settings` says."""
+    needed = (relation for relation in RELATIONS if not {*stages}.isdisjoint(relation.stages))
+    return [path for relation in needed for path in relation.own_settings]
 
 
 def check_relations(params: Params) -> None:
     """Raise ValueError for a head start that is related to none, to itself, in a circle or a wrong order."""
-    for name in params.headstarts:
+    for name, head_start in params.headstarts.items():
         for relation in RELATIONS:
-            if relation.needs not in ("settings", "model"):
+            if (
+                relation.reads == "file" or "." in relation.setting
+            ):  # its `check` sees all layers of a section
                 continue
-            other = getattr(params.headstarts[name], relation.setting)
-            if other is not None:
+            if (other := getattr(head_start, relation.setting)) is not None:
                 _check(params, relation, name, other)
 
 
@@ -121,22 +228,26 @@ def _check(params: Params, relation: Relation, name: str, other: str) -> None:
                 f"{key} is {other}, whose {setting} is {others}, but that of {name} is {own}; set one of "
                 "the two"
             )
-    check_order(params, relation.trained, name, other, key)
+    _check_trained(params, relation.other_trained, name, other, key)
 
 
 def _check_is_another(params: Params, name: str, other: str, key: str) -> None:
+    from pipeline.settings.messages import nearest
+
     if other not in params.headstarts:
         raise ValueError(f"{key} is {other!r}, an unknown head start; {nearest(other, params.headstarts)}")
     if other == name:
         raise ValueError(f"{key} is {name} itself; name another head start, or set it to null")
 
 
-def check_order(params: Params, trained: Trained, name: str, other: str, key: str) -> None:
+def _check_trained(params: Params, trained: Trained, name: str, other: str, key: str) -> None:
     """Raise ValueError, naming `key`, for an unknown head start, the same one, or one not trained in time."""
+    from pipeline.project.params import check_is_trained
+
     _check_is_another(params, name, other, key)
+    if trained == "too":
+        check_is_trained(params, other, key)
     order = params.run.headstarts
-    if trained == "too" and other not in order:
-        raise ValueError(f"{key} is {other}, which run.headstarts does not train; name it there")
     if trained == "before" and name in order and other not in order[: order.index(name)]:
         raise ValueError(
             f"{key} is {other}, which run.headstarts does not name before {name}; name it there, so that it "

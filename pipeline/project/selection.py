@@ -11,17 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import TypeAdapter
 
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.project.related import related
+from pipeline.project.relations import RELATIONS, own_settings_of
 from pipeline.project.stages import describe
 from pipeline.training.settings import LanguageModelSettings
 
+_ANY = TypeAdapter[Any](Any)
 _NUMERICAL = ("seed", "precision", "headstarts")  # of `run`; its others say where and how safely to train
 # Every stage sees these fields of a head start; its weights and its teacher count by their content.
 _IDENTITY = ("name", "family", "objective", "weights", "teacher")
+_NAMES = tuple(each.setting for each in RELATIONS if "." not in each.setting)  # of what it is related to
 
 
 def settings_of(stage: str, project: Project, item: Mapping[str, str]) -> dict[str, Any]:
@@ -47,15 +50,22 @@ def head_starts_of(stage: str, project: Project, item: Mapping[str, str]) -> lis
     return list(dict.fromkeys(part[1] for part in parts if part[0] == "headstarts"))
 
 
-def narrowed(stage: str, project: Project, item: Mapping[str, str]) -> Project:
-    """The project with what a stage may read: looking up another setting raises AttributeError."""
+def project_for(stage: str, project: Project, item: Mapping[str, str]) -> Project:
+    """The project with what a stage may read: looking up another setting raises AttributeError.
+
+    `related` finds in it what the stage's own head start is related to.
+    """
     described, run = describe(stage), type(project.params.run).model_fields
     operations = [f"run.{name}" for name in run if name not in _NUMERICAL]
     switched = [described.switch.partition(".")[0]] if described.switch else []
     paths = _paths(stage, project, item) if is_on(stage, project) else ()
-    trees = _tree([*paths, *operations, *described.also, *switched])
+    trees = _tree([*paths, *operations, *described.uncounted_settings, *switched])
     wanted = trees.pop("headstarts", None) or {}
-    declared: Tree = {"headstarts": None} if "headstarts" in described.also else {}
+    declared: Tree = {}
+    if "headstarts" in described.uncounted_settings:
+        declared = {"headstarts": None}
+    elif "headstart" in item:
+        declared = {"headstarts": {item["headstart"]: dict.fromkeys(_NAMES)}}
     narrow = copy(project)
     narrow.__dict__.update(
         params=_only(project.params, trees | declared),
@@ -73,8 +83,10 @@ def _paths(stage: str, project: Project, item: Mapping[str, str]) -> Iterator[st
         names = params.run.headstarts if "*" in path else [""]
         yield from (path.replace("*", name) for name in names)
     if "headstart" in item:
-        for relation, other in related(project, item["headstart"], stage):
-            yield from (f"headstarts.{other}.{setting}" for setting in relation.settings)
+        name = item["headstart"]
+        yield from (f"headstarts.{name}.{path}" for path in own_settings_of(stage))
+        for relation, other in related(project, name, stage):
+            yield from (f"headstarts.{other}.{path}" for path in relation.settings_of_other)
 
 
 def _at(project: Project, path: str) -> Any:
@@ -89,13 +101,7 @@ def _at(project: Project, path: str) -> Any:
 
 def _plain(value: Any) -> Any:
     """The value as JSON has it."""
-    if isinstance(value, LanguageModelSettings):
-        return value.dump()
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    return value
+    return _ANY.dump_python(value.dump() if isinstance(value, LanguageModelSettings) else value, mode="json")
 
 
 Tree = dict[str, "Tree | None"]  # of the parts of dotted paths; None stands for all below

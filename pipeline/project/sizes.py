@@ -1,10 +1,12 @@
-"""The sizes of a head start that `scaling` trains."""
+"""The sizes of a head start that `scaling` trains, and what it refuses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from pipeline.evaluation.scaling_law import LEAST_DISTINCT
 from pipeline.project.headstarts import ResolvedHeadStart
+from pipeline.project.params import check_is_trained
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay
 from pipeline.sweeps.settings import Size as SizeSettings
@@ -45,3 +47,26 @@ def _size(project: Project, name: str, key: str, own: SizeSettings) -> Size:
         return Size(name, key, project.varied(head_start, top).head_starts[head_start])
     except ValueError as error:
         raise ValueError(f"{key}, laid over the head start {head_start}: {error}") from error
+
+
+def check_scaling(project: Project) -> None:
+    """Raise ValueError for sizes that cannot be trained, or that determine no law."""
+    settings, key = project.params.scaling, "params.yaml: scaling"
+    if not settings.sizes:
+        return
+    check_is_trained(project.params, settings.headstart, "scaling.headstart")
+    head_start = project.head_starts[settings.headstart]
+    if head_start.family.objective != "causal":
+        raise ValueError(
+            f"{key}.headstart is {head_start.name}, but {head_start.family.name} is not trained to predict "
+            "the next token, which the law is of; name a head start that is, such as gpt or ulmfit"
+        )
+    for name, numbers in (("sizes", list(settings.sizes)), ("tokens", settings.tokens)):
+        if len(numbers) < LEAST_DISTINCT:
+            raise ValueError(
+                f"{key}.{name} has {len(numbers)} ({', '.join(map(str, numbers))}); a law needs "
+                f"{LEAST_DISTINCT}, or its floor stays unknown"
+            )
+    if CHECK in settings.sizes:
+        raise ValueError(f"{key}.sizes has {CHECK}, as the run of {key}.check is called; rename it")
+    sizes_of(project)

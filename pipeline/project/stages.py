@@ -1,8 +1,8 @@
 """The stages, in the order of the route.
 
 Everything else that knows about stages derives it from here: the command line, tracking, `gc`, `lr-find`, the
-doctor and the tests on dvc.yaml. This module imports nothing of ours, so that `headstart --help` answers at
-once. A test compares each description with the stage's file.
+doctor and the tests on dvc.yaml. This module imports nothing that is slow, so that `headstart --help` answers
+at once. A test compares each description with the stage's file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from pipeline.project.relations import READING, own_settings_of
 
 Kind = Literal["prepares", "trains", "sweeps", "evaluates", "reports"]
 Item = Literal["corpus", "tokenizer", "headstart"]
@@ -23,11 +25,12 @@ class Stage:
     title: str  # what it reads -> what it makes
     kind: Kind  # prepares data; trains one model; sweeps: trains many; evaluates; reports
     inputs: tuple[str, ...]  # flags of the paths that it reads
-    # Dotted paths of the settings that make its numbers; it is handed no others. Head starts are those with
-    # all layers applied; `{headstart}` is the value of that flag, `*` each one of `run.headstarts`.
+    # Dotted paths of the settings that make its numbers, beside those of what its head start is related to
+    # (`RELATIONS`); it is handed no others. Head starts are those with all layers applied; `{headstart}` is
+    # the value of that flag, `*` each one of `run.headstarts`.
     settings: tuple[str, ...] = ()
     switch: str | None = None  # the setting without which it does nothing, and depends on no other one
-    also: tuple[str, ...] = ()  # settings that it reads, too, which change no number
+    uncounted_settings: tuple[str, ...] = ()  # those that it reads, too, and that change no number
     outputs: tuple[str, ...] = ("out",)  # flags of the paths that it writes
     item: Item | None = None  # the flag that names what it runs for, if it runs several times
     needs_labels: bool = False  # without labels it is passed over, and its outputs are empty
@@ -50,11 +53,9 @@ def _of(head_start: str, *settings: str) -> tuple[str, ...]:
 
 
 _SEEDED = ("run.seed", "run.precision")
-# By these a frozen language model is read, whoever reads its features.
-READING = ("model", "probe", "finetune_classifier.max_tokens", "finetune_classifier.bptt")
 _EVERYTHING = (
-    "model", "tokenizer", "embedding_from.model", "embedding_from.pretrain_lm", "distillation", "pretrain_lm",
-    "finetune_lm", "finetune_classifier", "few_labels", "scratch",
+    "model", "tokenizer", "pretrain_lm", "finetune_lm", "finetune_classifier", "few_labels", "scratch",
+    *own_settings_of("pretrain_lm", "finetune_lm", "finetune_classifier"),
 )  # fmt: skip
 
 STAGES: Mapping[str, Stage] = {
@@ -76,25 +77,21 @@ STAGES: Mapping[str, Stage] = {
         title="documents -> token shards.",
         kind="prepares",
         inputs=("documents", "tokenizer"),
-        also=("tokenizers",),  # their threads
+        uncounted_settings=("tokenizers",),  # their threads
     ),
     "pretrain_lm": Stage(
         title="general token shards -> a language model of general text.",
         kind="trains",
         item="headstart",
         inputs=("tokens",),
-        settings=(
-            *_SEEDED,
-            *_of("{headstart}", "model", "pretrain_lm", "distillation"),
-            *_of("{headstart}", "embedding_from.model", "embedding_from.pretrain_lm"),
-        ),
+        settings=(*_SEEDED, *_of("{headstart}", "model", "pretrain_lm")),
     ),
     "finetune_lm": Stage(
         title="target token shards and the general language model -> a language model of the target text.",
         kind="trains",
         item="headstart",
         inputs=("tokens", "start"),
-        settings=(*_SEEDED, *_of("{headstart}", "model", "finetune_lm", "distillation")),
+        settings=(*_SEEDED, *_of("{headstart}", "model", "finetune_lm")),
     ),
     "read_features": Stage(
         title="the labelled documents, as a frozen language model sees them -> their pooled features.",
@@ -214,7 +211,7 @@ STAGES: Mapping[str, Stage] = {
         inputs=("figures", "curves", "evaluation", "studies"),
         outputs=("out", "summary", "pictures", "headline", "card"),
         settings=("run.headstarts", "corpus.names", "card"),
-        also=("headstarts",),  # their tokenizers: the shards change with them
+        uncounted_settings=("headstarts",),  # their tokenizers: the shards change with them
     ),
 }
 
@@ -229,8 +226,3 @@ def of_kind(*kinds: Kind) -> tuple[str, ...]:
 
 def describe(name: str) -> Stage:
     return STAGES[name]
-
-
-def arguments(name: str) -> Mapping[str, type[str] | type[Path]]:
-    """The flags of a stage with their types."""
-    return STAGES[name].flags

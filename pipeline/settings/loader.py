@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar, get_origin, get_type_hints
 from pydantic import BaseModel, ValidationError, create_model
 
 from pipeline.settings.messages import explain
-from pipeline.settings.section import Section
+from pipeline.settings.section import Section, Values
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def _with_positions(constructor: type[Any]) -> type[Any]:
     return WithPositions
 
 
-def _check_no_nul(content: Mapping[str, Any]) -> None:
+def _check_no_nul(content: Values) -> None:
     for key, value in flatten(content):
         if any(
             isinstance(item, str) and "\0" in item for item in (value if isinstance(value, list) else [value])
@@ -71,7 +71,7 @@ def _check_no_nul(content: Mapping[str, Any]) -> None:
             raise ValueError(f"`{key}` holds a NUL, which no path or name can contain")
 
 
-def typed(kind: type[T], values: Mapping[str, Any], *, where: str, prefix: str = "") -> T:
+def typed(kind: type[T], values: Values, *, where: str, prefix: str = "") -> T:
     """Check `values` strictly against a pydantic model or a dataclass.
 
     Raises:
@@ -111,7 +111,7 @@ def _defaults(kind: type) -> dict[str, Any]:
     return found
 
 
-def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+def overlay(base: Values, top: Values) -> dict[str, Any]:
     """Lay `top` over `base`, key by key.
 
     If the `kind` of a source changes, the whole source is replaced: keys of another kind mean nothing to it.
@@ -132,23 +132,23 @@ def overlay(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _replaces(value: Mapping[str, Any], below: Mapping[str, Any], key: str) -> bool:
+def _replaces(value: Values, below: Values, key: str) -> bool:
     other_kind = key == "source" and _differ(value, below, "kind")
     return other_kind or ("choices" in value and "low" in below) or ("low" in value and "choices" in below)
 
 
-def _kept(below: Mapping[str, Any], value: Mapping[str, Any]) -> Mapping[str, Any]:
+def _kept(below: Values, value: Values) -> Values:
     """The base that an overlay is merged into; for another family, only the tokenizer of the head start."""
     if not _differ(value, below, "family"):
         return below
     return {key: below[key] for key in ("family", "tokenizer") if key in below}
 
 
-def _differ(value: Mapping[str, Any], below: Mapping[str, Any], key: str) -> bool:
+def _differ(value: Values, below: Values, key: str) -> bool:
     return key in value and key in below and value[key] != below[key]
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(values: Values, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (dotted key, value) for each leaf."""
     for key, value in values.items():
         if isinstance(value, Mapping):

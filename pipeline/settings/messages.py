@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from pipeline.settings.section import Values
+
 _REPR = reprlib.Repr()  # shortens values to what a message can hold
 _REPR.maxstring = _REPR.maxother = 200
 
 
-def explain(
-    errors: Sequence[Any], values: Mapping[str, Any], model: type[BaseModel], prefix: str
-) -> Iterator[str]:
+def explain(errors: Sequence[Any], values: Values, model: type[BaseModel], prefix: str) -> Iterator[str]:
     """Yield one line per wrong key; for a union, pydantic has one error per member."""
     found: dict[tuple[str, ...], list[Any]] = {}
     for item in errors:

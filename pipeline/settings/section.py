@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+Values = Mapping[str, Any]  # settings as YAML has them: by key a value, or a mapping of more; not yet checked
+Overrides = dict[str, Any]  # a setting: values that are laid over those of another section and checked there
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
+from pipeline.corpus.settings import Normalise
 from pipeline.corpus.text_parts import texts_of
 from pipeline.corpus.tokenizer_kinds import tokenizer_file_in
 from pipeline.corpus.tokens import (
@@ -30,6 +31,7 @@ from pipeline.corpus.tokens import (
 )
 from pipeline.distributed.session import Session
 from pipeline.evaluation.metrics import classification_metrics
+from pipeline.evaluation.settings import Evaluate
 from pipeline.figures.cost import Cost
 from pipeline.figures.sweeps import DistilFigures, MeasuredClassifier, NoTrials
 from pipeline.files.atomic import atomic_folder
@@ -37,10 +39,10 @@ from pipeline.identity.fingerprint import fingerprint_of
 from pipeline.inference.predict import Predictor
 from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.project.headstarts import ResolvedHeadStart
-from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, typed
 from pipeline.stages._trials import ModelPoint, cost_of
+from pipeline.sweeps.settings import DistilClassifier
 from pipeline.sweeps.sweep import Spec, Sweep
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import (
@@ -79,12 +81,13 @@ def run(
         return NoTrials(key=sweep.key)
     student = project.head_starts[settings.student]
     starts = {"target_lm": target_lm / student.name, "general_lm": general_lm / student.name}
-    trained = _settings_of(params, student)
+    trained = _settings_of(settings, student)
     link = tokens / student.name / "target.json"
     labelled = chosen_documents(
         open_shard(tokens_at(link), "train"), student.finetune_classifier.max_labels, params.run.seed
     )
-    identity, read = _identity(params, student, trained), _read(student, trained)
+    identity = _identity(settings, student, trained, params.corpus.target.normalise, params.run.seed)
+    read = _read(student, trained)
     keys = sweep.keys(identity, read, student.family.name)
     folder = keys.places(keys.of({}))[1].parent / "taught"
     cost = Cost()
@@ -111,6 +114,8 @@ def run(
     build(keys.session({})).export(outcome, out, [tokenizer])
     shutil.rmtree(folder, ignore_errors=True)
     write_judged_and_reference(out, tokens_at(link), documents, labelled, params.run.seed)
+    leaked = leaked_documents(leaks) if params.leakage.action == "drop" else np.array([], dtype=int)
+    judged = _judged(tokens_at(link), documents, leaked)
     return DistilFigures(
         key=sweep.key,
         student=student.name,
@@ -118,27 +123,33 @@ def run(
         num_taught=lesson.num_documents,
         validation=outcome.state["validation"],
         cost=taught + cost_of(outcome),
-        **_compared(params, classifier, out, documents, tokens_at(link), leaks),
+        **_compared(classifier, out, judged, params.evaluate, params.run.seed),
     )
 
 
-def _settings_of(params: Params, student: ResolvedHeadStart) -> ClassifierTraining:
+def _settings_of(settings: DistilClassifier, student: ResolvedHeadStart) -> ClassifierTraining:
     """Settings of the student's training, on all documents; `pipeline.project.checks` refuses others."""
-    values = overlay(student.finetune_classifier.model_dump(), params.distil_classifier.classifier)
+    values = overlay(student.finetune_classifier.model_dump(), settings.classifier)
     found = typed(ClassifierTraining, values, where="params.yaml", prefix="distil_classifier.classifier.")
     assert found.method == "plain"
     return found.model_copy(update={"max_labels": None})
 
 
-def _identity(params: Params, student: ResolvedHeadStart, trained: ClassifierTraining) -> dict[str, Any]:
+def _identity(
+    settings: DistilClassifier,
+    student: ResolvedHeadStart,
+    trained: ClassifierTraining,
+    normalise: Normalise,
+    seed: int,
+) -> dict[str, Any]:
     """The settings that the training depends on."""
     return {
-        "seed": params.run.seed,
+        "seed": seed,
         "model": student.model.model_dump(),
-        "normalise": params.corpus.target.normalise.model_dump(),
+        "normalise": normalise.model_dump(),
         "classifier": trained.model_dump(),
         "labels": student.finetune_classifier.max_labels,
-        "lesson": params.distil_classifier.model_dump(include={"temperature", "soft", "hard"}),
+        "lesson": settings.model_dump(include={"temperature", "soft", "hard"}),
         "lesson_code": fingerprint_of("pipeline.stages.distil_classifier").digest,
     }
 
@@ -220,21 +231,28 @@ class _Comparison(TypedDict):
     num_documents: int
 
 
-def _compared(
-    params: Params, teacher: Path, student: Path, documents: Path, tokens: Path, leaks: Path
-) -> _Comparison:
-    test = open_shard(tokens, "test")
-    chosen = np.flatnonzero(test.labels != UNLABELLED)
-    if params.leakage.action == "drop":
-        chosen = chosen[~np.isin(chosen, leaked_documents(leaks))]
-    texts = read_texts(documents, "test")
-    read, labels_N = [texts[k] for k in chosen], test.labels[chosen].astype(np.int64)
+class _Judged(NamedTuple):
+    """The test documents that both are judged on."""
+
+    texts: list[str]
+    labels_N: np.ndarray
+
+
+def _judged(tokens: Path, documents: Path, leaked: np.ndarray) -> _Judged:
+    """The labelled test documents without those that are leaked, by index."""
+    test, texts = open_shard(tokens, "test"), read_texts(documents, "test")
+    chosen = np.setdiff1d(np.flatnonzero(test.labels != UNLABELLED), leaked)
+    return _Judged([texts[k] for k in chosen], test.labels[chosen].astype(np.int64))
+
+
+def _compared(teacher: Path, student: Path, judged: _Judged, evaluate: Evaluate, seed: int) -> _Comparison:
+    read, labels_N = judged
 
     def measured(folder: Path) -> tuple[MeasuredClassifier, np.ndarray]:
         predictor = Predictor.load(folder)
         rounds = [_probabilities(predictor, read) for _ in range(_ROUNDS)]
         said = rounds[0][0]
-        scores = classification_metrics(labels_N, said, params.evaluate, params.run.seed)
+        scores = classification_metrics(labels_N, said, evaluate, seed)
         figures = MeasuredClassifier(
             scores=scores,
             documents_per_second=len(read) / min(seconds for _, seconds in rounds),

@@ -15,6 +15,7 @@ from pipeline.settings.section import (
     Fraction,
     Layers,
     NonNegative,
+    Overrides,
     Positive,
     Section,
 )
@@ -28,7 +29,7 @@ class Model(Section):
 
     family: str
     """Model family: the name of a file in `models/`."""
-    config: dict[str, Any] = {}
+    config: Overrides = {}
     """Sizes and dropouts of the network, checked by the family's `Config`."""
 
 
@@ -37,7 +38,7 @@ class HeadStart(Section):
 
     family: str
     """Model family: the name of a file in `models/`."""
-    config: dict[str, Any] = {}
+    config: Overrides = {}
     """Sizes and dropouts of the network, checked by the family's `Config`."""
     weights: Annotated[str, Field(min_length=1)] | None = None
     """File or folder of weights from elsewhere, which `pretrain_lm` imports; null: it trains."""
@@ -47,17 +48,17 @@ class HeadStart(Section):
     """Head start, trained before this one, whose language models this one's learn from; null: none."""
     tokenizer: str
     """Name in `tokenizers`."""
-    pretrain_lm: dict[str, Any] = {}
+    pretrain_lm: Overrides = {}
     """Laid over the section `pretrain_lm` and the family's defaults."""
-    finetune_lm: dict[str, Any] = {}
+    finetune_lm: Overrides = {}
     """Laid over the section `finetune_lm` and the family's defaults."""
-    finetune_classifier: dict[str, Any] = {}
+    finetune_classifier: Overrides = {}
     """Laid over the section `finetune_classifier` and the family's defaults."""
-    few_labels: dict[str, Any] = {}
+    few_labels: Overrides = {}
     """Laid over `sample_efficiency.classifier`, for points of the label curve."""
-    scratch: dict[str, Any] = {}
+    scratch: Overrides = {}
     """Laid over `few_labels`, for networks that start from random weights."""
-    probe: dict[str, Any] = {}
+    probe: Overrides = {}
     """Laid over the section `probe` and the family's defaults."""
 
     @property

@@ -1,0 +1,33 @@
+"""Refusals of arms of the label curve."""
+
+from __future__ import annotations
+
+from pipeline.project.headstarts import ResolvedHeadStart
+from pipeline.project.project import Project
+from pipeline.settings.arm import Arm, Use
+
+
+def check_arms(project: Project) -> None:
+    """Raise ValueError for an arm that cannot be trained or asked."""
+    num_texts = project.params.num_texts
+    for arm in project.params.arms(num_texts):
+        if arm.use is Use.IN_CONTEXT:
+            assert arm.source is not None
+            _check_in_context(arm, project.head_starts[arm.source], num_texts)
+
+
+def _check_in_context(arm: Arm, head_start: ResolvedHeadStart, num_texts: int) -> None:
+    """Raise ValueError for an arm that asks a language model which cannot continue a text."""
+    family, key = head_start.family, f"params.yaml: sample_efficiency.arms has {arm}, but"
+    if family.objective != "causal":
+        raise ValueError(
+            f"{key} {family.name} is not trained to predict the next token; name a head start that is, such "
+            "as ulmfit or gpt"
+        )
+    if head_start.model.config.get("direction") == "backward":
+        raise ValueError(f"{key} {head_start.name} reads a text from its end; name one that reads forward")
+    if num_texts > 1:
+        raise ValueError(
+            f"{key} the documents of corpus.target have several texts, and zero_shot.template has a place "
+            "for one; take the arm out"
+        )
