@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.foreign import ARCHITECTURES, Architecture, Entry, taken
+from models.foreign import ARCHITECTURES, Architecture, Entry, Settings, TheirConfig, our_tensor
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -30,7 +30,7 @@ class ForeignNetwork:
     """A network in our names."""
 
     family: str
-    config: dict[str, Any]  # settings of the family, without dropouts
+    config: Settings
     tensors: dict[str, Tensor]  # float32: `encoder.*`, and of the decoder what there was
     begins_anew: tuple[str, ...]  # parts that the folder lacks: the decoder, next sentence prediction
     vocab_size: int
@@ -44,16 +44,16 @@ def read_network(folder: Path) -> ForeignNetwork:
         ValueError: it is no such folder, a file is damaged, the architecture is unknown, or a tensor is
             missing, superfluous or of another shape; the message names the file and says what to do.
     """
-    described = _read_json(folder, CONFIG_FILE)
-    architecture = _architecture_of(folder, described)
-    theirs = _as_named_today(_read_tensors(folder, described), architecture)
-    config = _config_of(folder, architecture, described)
+    their_config = _read_json(folder, CONFIG_FILE)
+    architecture = _architecture_of(folder, their_config)
+    theirs = _as_named_today(_read_tensors(folder, their_config), architecture)
+    config = _config_of(folder, architecture, their_config)
     if config["num_layers"] > len(theirs):
         raise ValueError(
             f"{folder / CONFIG_FILE}: it has {config['num_layers']:,} layers, but there are {len(theirs)} "
             "tensors; fetch the folder again"
         )
-    entries = list(architecture.entries(config))
+    entries = list(architecture.entries(config["num_layers"]))
     absent = _absent_parts(folder, entries, theirs)
     wanted = [entry for entry in entries if entry.part not in absent]
     if architecture.family == "bert":
@@ -62,7 +62,7 @@ def read_network(folder: Path) -> ForeignNetwork:
     decoder = Entry("decoder_weight", (architecture.decoder,))
     for entry in [*wanted, *([decoder] if architecture.decoder in theirs else [])]:
         _check(folder, entry, theirs)
-    tensors = {_our_name(entry): taken(entry, theirs, architecture.first_position) for entry in wanted}
+    tensors = {entry.name: our_tensor(entry, theirs, architecture.first_position) for entry in wanted}
     own_decoder = _own_decoder(theirs.get(architecture.decoder), tensors["encoder.embedding.weight"])
     if architecture.family == "gpt":
         config["tie_weights"] = own_decoder is None
@@ -80,12 +80,8 @@ def read_network(folder: Path) -> ForeignNetwork:
         tensors,
         tuple(sorted(absent - {"pooler"})),
         len(tensors["encoder.embedding.weight"]),
-        {_our_name(entry): ", ".join(entry.theirs) for entry in [*wanted, decoder]},
+        {entry.name: ", ".join(entry.theirs) for entry in [*wanted, decoder]},
     )
-
-
-def _our_name(entry: Entry) -> str:
-    return f"encoder.{entry.ours}" if entry.part in ("encoder", "pooler") else entry.ours
 
 
 def _read_json(folder: Path, name: str) -> dict[str, Any]:
@@ -104,9 +100,9 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def _architecture_of(folder: Path, described: Mapping[str, Any]) -> Architecture:
-    known = {each.model_type: each for each in ARCHITECTURES}
-    kind = described.get("model_type")
+def _architecture_of(folder: Path, their_config: TheirConfig) -> Architecture:
+    known = {architecture.model_type: architecture for architecture in ARCHITECTURES}
+    kind = their_config.get("model_type")
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(
             f"{folder / CONFIG_FILE}: its model_type is {kind!r}, which is not known here; known: "
@@ -115,11 +111,11 @@ def _architecture_of(folder: Path, described: Mapping[str, Any]) -> Architecture
     return known[kind]
 
 
-def _config_of(folder: Path, architecture: Architecture, described: Mapping[str, Any]) -> dict[str, Any]:
+def _config_of(folder: Path, architecture: Architecture, their_config: TheirConfig) -> Settings:
     """Our config. Raises ValueError if a setting is missing, of another type, or not known."""
     file = folder / CONFIG_FILE
     try:
-        config = architecture.settings(described)
+        config = architecture.settings(their_config)
     except KeyError as error:
         raise ValueError(f"{file}: it has no {error}; fetch the folder again") from error
     except (TypeError, ValueError) as error:
@@ -137,7 +133,7 @@ def _config_of(folder: Path, architecture: Architecture, described: Mapping[str,
     return config
 
 
-def _read_tensors(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read_tensors(folder: Path, their_config: TheirConfig) -> dict[str, Tensor]:
     files = [folder / WEIGHTS_FILE]
     if not files[0].is_file() and (folder / INDEX_FILE).is_file():  # as `transformers` chooses
         names = _read_json(folder, INDEX_FILE).get("weight_map")
@@ -148,20 +144,20 @@ def _read_tensors(folder: Path, described: Mapping[str, Any]) -> dict[str, Tenso
         files = [folder / name for name in sorted(set(names.values()))]
     tensors: dict[str, Tensor] = {}
     for file in files:
-        tensors |= _read_file(folder, file, described)
+        tensors |= _read_file(folder, file, their_config)
     return tensors
 
 
-def _read_file(folder: Path, file: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read_file(folder: Path, file: Path, their_config: TheirConfig) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not file.is_file():
-        pickled = sorted(found.name for pattern in _PICKLED for found in folder.glob(pattern))
+        pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
         if pickled:
             raise ValueError(
                 f"{folder} holds {pickled[0]}, which is pickled: loading it would run whatever code it "
-                f"holds. Convert it where you trust it: {_conversion(folder, described)}"
+                f"holds. Convert it where you trust it: {_conversion(folder, their_config)}"
             )
         raise ValueError(f"{file}: no such file; fetch it again")
     try:
@@ -170,9 +166,9 @@ def _read_file(folder: Path, file: Path, described: Mapping[str, Any]) -> dict[s
         raise ValueError(f"{file}: no valid safetensors file ({error}); fetch it again") from error
 
 
-def _conversion(folder: Path, described: Mapping[str, Any]) -> str:
+def _conversion(folder: Path, their_config: TheirConfig) -> str:
     """A command that keeps what the model has: its class is the one that wrote the folder."""
-    named = described.get("architectures")
+    named = their_config.get("architectures")
     name = named[0] if isinstance(named, list) and named else ""
     kind = name if isinstance(name, str) and name.isidentifier() else "AutoModel"
     code = (
@@ -184,11 +180,11 @@ def _conversion(folder: Path, described: Mapping[str, Any]) -> str:
 
 def _as_named_today(tensors: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
     """Names without the prefix of the whole model, and those of norms as PyTorch has them, not TensorFlow."""
-    found = {}
+    renamed = {}
     for name, tensor in tensors.items():
         start, _, last = name.removeprefix(architecture.prefix).rpartition(".")
-        found[".".join(filter(None, (start, _OLD_NAMES.get(last, last))))] = tensor
-    return found
+        renamed[".".join(filter(None, (start, _OLD_NAMES.get(last, last))))] = tensor
+    return renamed
 
 
 def _check(folder: Path, entry: Entry, theirs: Mapping[str, Tensor]) -> None:

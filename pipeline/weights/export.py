@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
+from models import bert, gpt
+from models.config import FamilyConfig
 from models.family import lookup
-from models.foreign import ARCHITECTURES, Architecture, Entry, given
+from models.foreign import ARCHITECTURES, Architecture, Entry, TheirConfig, their_tensors
 from pipeline.artifacts.model_folder import load_model
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
@@ -35,45 +35,39 @@ def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
         state = "not empty" if folder.is_dir() else "a file"
         raise ValueError(f"{folder} is {state}; name a folder that does not exist yet")
     tensors, card = load_model(model)
-    config = asdict(lookup(card.family).config(**card.config))
+    config = lookup(card.family).config(**card.config)
     architecture = _architecture(card.family, config)
-    entries = [each for each in architecture.entries(config) if _our_name(each) in tensors]
-    lost = sorted(tensors.keys() - {_our_name(entry) for entry in entries} - {"decoder_weight"})
+    entries = [entry for entry in architecture.entries(config.num_layers) if entry.name in tensors]
+    lost = sorted(tensors.keys() - {entry.name for entry in entries} - {"decoder_weight"})
     pieces = load_tokenizer(tokenizer)
     with atomic_folder(folder) as aside:
-        described = _config_file(architecture, config, card, tensors, pieces)
-        (aside / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        their_config = _config_file(architecture, config, card, tensors, pieces)
+        (aside / CONFIG_FILE).write_text(json.dumps(their_config, indent=2) + "\n", encoding="utf-8")
         _write_tensors(aside / WEIGHTS_FILE, architecture, entries, tensors)
         if isinstance(pieces, TokenizersTokenizer):
             (aside / "tokenizer.json").write_bytes(pieces.content)
-            settings = json.dumps(
-                _tokenizer_settings(pieces, config["context"]), indent=2, ensure_ascii=False
-            )
+            settings = json.dumps(_tokenizer_settings(pieces, config.context), indent=2, ensure_ascii=False)
             (aside / _TOKENIZER_SETTINGS).write_text(settings + "\n", encoding="utf-8")
     return _differences(lost, tensors, pieces)
 
 
-def _our_name(entry: Entry) -> str:
-    return f"encoder.{entry.ours}" if entry.part in ("encoder", "pooler") else entry.ours
-
-
-def _architecture(family: str, config: Mapping[str, Any]) -> Architecture:
-    known = {each.model_type: each for each in ARCHITECTURES if each.family == family}
-    if family == "bert":
-        return known["bert" if config["num_segments"] else "distilbert"]
-    if family == "gpt":
-        return known["gpt2" if config["norm_first"] else "openai-gpt"]
-    names = ", ".join(sorted({each.family for each in ARCHITECTURES}))
+def _architecture(family: str, config: FamilyConfig) -> Architecture:
+    known = {network.model_type: network for network in ARCHITECTURES}
+    if isinstance(config, bert.Config):
+        return known["bert" if config.num_segments else "distilbert"]
+    if isinstance(config, gpt.Config):
+        return known["gpt2" if config.norm_first else "openai-gpt"]
+    names = ", ".join(sorted({network.family for network in ARCHITECTURES}))
     raise ValueError(f"the family {family} has no counterpart in `transformers`; known: {names}")
 
 
 def _config_file(
     architecture: Architecture,
-    config: Mapping[str, Any],
+    config: FamilyConfig,
     card: ModelCard,
     tensors: Mapping[str, Tensor],
     pieces: Tokenizer,
-) -> dict[str, Any]:
+) -> TheirConfig:
     name = architecture.class_name
     if architecture.model_type == "bert" and "next_sentence.weight" not in tensors:
         name = "BertForMaskedLM"
@@ -82,12 +76,12 @@ def _config_file(
         "architectures": [name],
         "model_type": architecture.model_type,
         "tie_word_embeddings": "decoder_weight" not in tensors,
-        **architecture.described(config, card.vocab_size),
+        **architecture.their_config(config, card.vocab_size),
         **ids,
     }
 
 
-def _tokenizer_settings(pieces: Tokenizer, context: int) -> dict[str, Any]:
+def _tokenizer_settings(pieces: Tokenizer, context: int) -> dict[str, str | int]:
     """Which piece is which: `transformers` takes those of the architecture, whatever the tokenizer has."""
     ids = {
         "pad": pieces.pad_id, "unk": pieces.unk_id, "bos": pieces.bos_id, "eos": pieces.eos_id,
@@ -104,21 +98,23 @@ def _write_tensors(
 
     theirs: dict[str, Tensor] = {}
     for entry in entries:
-        found = given(entry, tensors[_our_name(entry)], architecture.first_position)
-        on_top = entry.part in ("head", "pairs")
-        theirs |= {name if on_top else architecture.prefix + name: each for name, each in found.items()}
+        converted = their_tensors(entry, tensors[entry.name], architecture.first_position)
+        prefix = "" if entry.part in ("head", "pairs") else architecture.prefix
+        theirs |= {prefix + name: tensor for name, tensor in converted.items()}
     if "decoder_weight" in tensors:
         theirs[architecture.decoder] = tensors["decoder_weight"]
-    save_file({name: each.contiguous() for name, each in theirs.items()}, file, metadata={"format": "pt"})
+    save_file({name: tensor.contiguous() for name, tensor in theirs.items()}, file, metadata={"format": "pt"})
 
 
 def _differences(lost: list[str], tensors: Mapping[str, Tensor], pieces: Tokenizer) -> list[str]:
-    found = []
+    differences = []
     if "decoder_bias" in lost and bool(tensors["decoder_bias"].any()):
-        found.append("the bias of the decoder is left out, as the architecture has none: logits differ by it")
+        differences.append(
+            "the bias of the decoder is left out, as the architecture has none: logits differ by it"
+        )
     if not isinstance(pieces, TokenizersTokenizer):
-        found.append(
+        differences.append(
             f"{pieces.FILE} is not written, as `transformers` does not read it: give the model token ids of "
             "headstart's tokenizer"
         )
-    return found
+    return differences
