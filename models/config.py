@@ -61,4 +61,4 @@ class FamilyConfig:
 
 
 def _bounds(hint: Any) -> list[Bound]:
-    return [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Bound)]
+    return [part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Bound)]

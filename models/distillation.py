@@ -126,7 +126,7 @@ def token_losses(
 
     The forward pass also computes the gradients, chunk by chunk, as `models.kernels.cross_entropy` does.
     """
-    taught = Decoding(*(each.detach() for each in teacher))
+    taught = Decoding(*(tensor.detach() for tensor in teacher))
     objective, nats = _ChunkedLosses.apply(*student, *taught, targets_N, distillation, dtype)
     return objective, nats
 
@@ -201,9 +201,9 @@ def begin_from_teacher(
     begun, num_taken = dict(tensors), 0
     for name, tensor in tensors.items():
         source = name
-        if (found := _LAYER.match(name)) and found[1] in theirs:
-            chosen = chosen_layers(ours[found[1]], theirs[found[1]])[int(found[2])]
-            source = f"{found[1]}{chosen}{found[3]}"
+        if (layer := _LAYER.match(name)) and layer[1] in theirs:
+            chosen = chosen_layers(ours[layer[1]], theirs[layer[1]])[int(layer[2])]
+            source = f"{layer[1]}{chosen}{layer[3]}"
         if source in taught and taught[source].shape == tensor.shape:
             begun[name] = taught[source].clone()
             num_taken += tensor.numel()
@@ -212,8 +212,8 @@ def begin_from_teacher(
 
 def _depths(tensors: Iterable[str]) -> dict[str, int]:
     """The number of layers of each stack, by what stands before their numbers in the names."""
-    found: dict[str, int] = {}
+    depths: dict[str, int] = {}
     for name in tensors:
         if layer := _LAYER.match(name):
-            found[layer[1]] = max(found.get(layer[1], 0), int(layer[2]) + 1)
-    return found
+            depths[layer[1]] = max(depths.get(layer[1], 0), int(layer[2]) + 1)
+    return depths

@@ -57,10 +57,10 @@ class Architecture:
 
 def taken(entry: Entry, tensors: Mapping[str, Tensor], first_position: int = 0) -> Tensor:
     """Return our tensor of an entry from theirs, in float32."""
-    found = [tensors[name].float() for name in entry.theirs]
+    sources = [tensors[name].float() for name in entry.theirs]
     if entry.form == "stacked":
-        return torch.cat(found)
-    (tensor,) = found
+        return torch.cat(sources)
+    (tensor,) = sources
     if entry.form == "transposed":
         return tensor.t().contiguous()
     return tensor[first_position:].clone() if entry.form == "offset" else tensor
@@ -82,7 +82,7 @@ def _both(ours: str, *theirs: str, form: Form = "same", part: Any = "encoder") -
     """Weight and bias of a module."""
     for name in _WEIGHT_AND_BIAS:
         kind = "same" if form == "transposed" and name == "bias" else form
-        yield Entry(f"{ours}.{name}", tuple(f"{each}.{name}" for each in theirs), kind, part)
+        yield Entry(f"{ours}.{name}", tuple(f"{module}.{name}" for module in theirs), kind, part)
 
 
 def _activation(name: Any) -> str:

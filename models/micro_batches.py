@@ -50,9 +50,9 @@ def encode(
         cut = {name: None if tensor is None else tensor[rows] for name, tensor in given.items()}
         parts.append(_encode_part(encoder, cut, tuple(tensor[rows] for tensor in state), part, layers))
     batch.go_on_from(part)
-    kept = [torch.cat(pieces) for pieces in zip(*(each.layers for each in parts), strict=True)]
-    features = torch.cat([each.features for each in parts])
-    states = zip(*(each.state for each in parts), strict=True)
+    kept = [torch.cat(pieces) for pieces in zip(*(encoded.layers for encoded in parts), strict=True)]
+    features = torch.cat([encoded.features for encoded in parts])
+    states = zip(*(encoded.state for encoded in parts), strict=True)
     return Encoded(kept, features, tuple(torch.cat(tensors) for tensors in states))
 
 
@@ -78,5 +78,5 @@ def recomputed(run: Callable[[], T], batch: GlobalBatch) -> T:
         batch.draws = before  # the second pass draws the masks of the first
         return run()
 
-    found: T = checkpoint(again, use_reentrant=False, preserve_rng_state=False)
-    return found
+    result: T = checkpoint(again, use_reentrant=False, preserve_rng_state=False)
+    return result

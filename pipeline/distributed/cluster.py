@@ -158,7 +158,9 @@ class Cluster:
     def _init(self) -> None:
         import ray
 
-        environment: dict[str, Any] = {} if self.is_here else {"py_modules": [str(each) for each in _CODE]}
+        environment: dict[str, Any] = (
+            {} if self.is_here else {"py_modules": [str(folder) for folder in _CODE]}
+        )
         with _port_for_ray() if self.dashboard and self.address is None else contextlib.nullcontext() as port:
             if self.dashboard:
                 address = self.address or f"{ray.util.get_node_ip_address()}:{port}"

@@ -68,8 +68,8 @@ def plan_placement(run: Run, nodes: Sequence[Node]) -> Placement:
 
 def trials_at_once(resources: Trials, nodes: Sequence[Node], workers: int = 1) -> int:
     """How many trials of that many workers the nodes hold. Raises ValueError if they hold none."""
-    each = {"CPU": float(resources.cpus), "GPU": resources.gpus}
-    wanted = {name: amount for name, amount in each.items() if amount > 0}
+    per_trial = {"CPU": float(resources.cpus), "GPU": resources.gpus}
+    wanted = {name: amount for name, amount in per_trial.items() if amount > 0}
     hold = sum(min(int(node.get(name, 0) / amount) for name, amount in wanted.items()) for node in nodes)
     at_once = hold // workers
     if at_once == 0:

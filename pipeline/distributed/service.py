@@ -116,7 +116,8 @@ class Labeller:
 
     async def _answer(self, batch: list[tuple[Asked, asyncio.Future[Answers]]]) -> None:
         try:
-            await self._answer_or_refuse([each for each in batch if not each[1].done()])  # the others gave up
+            # Clients whose request is done gave up.
+            await self._answer_or_refuse([request for request in batch if not request[1].done()])
         finally:
             self._free_calls += 1
             self._call()
@@ -128,8 +129,8 @@ class Labeller:
                 answers = await self._ask([asked for asked, _ in batch]) if batch else []
         except Exception as error:  # whatever it is, each client is told
             if len(batch) > 1 and not isinstance(error, TimeoutError):
-                for each in batch:
-                    await self._answer_or_refuse([each])
+                for request in batch:
+                    await self._answer_or_refuse([request])
                 return
             log.error("a request failed: %s", type(error).__name__)  # the message may hold its text
             refused = error if isinstance(error, RefusedError) else RefusedError(500, _FAILED)
@@ -228,8 +229,8 @@ def _measures() -> str:
             with directly.open(address, timeout=5) as answer:
                 lines = answer.read().decode().splitlines()
             shown += [
-                each
-                for each in lines
-                if each.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(_SERVES)
+                line
+                for line in lines
+                if line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(_SERVES)
             ]
     return "".join(f"{line}\n" for line in dict.fromkeys(shown))

@@ -166,7 +166,7 @@ STARTERS: dict[str, Callable[[Path, str], None]] = {"ray": _start_ray, "mlflow":
 
 def _check_host(host: str) -> None:
     addresses = [address for interface in psutil.net_if_addrs().values() for address in interface]
-    ours = sorted({each.address for each in addresses if each.family == socket.AF_INET})
+    ours = sorted({address.address for address in addresses if address.family == socket.AF_INET})
     if host not in ours:
         raise ValueError(f"{host} is no IPv4 address of this machine; there are {', '.join(ours)}")
 

@@ -156,10 +156,10 @@ class Range(Section):
         assert self.high is not None
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         shares = [step / (self.steps - 1) for step in range(self.steps)]
-        found = [low + share * (high - low) for share in shares]
-        found = [math.exp(each) for each in found] if self.log else found
+        points = [low + share * (high - low) for share in shares]
+        points = [math.exp(point) for point in points] if self.log else points
         whole = isinstance(self.low, int) and isinstance(self.high, int)
-        return sorted({round(each) for each in found}) if whole else found
+        return sorted({round(point) for point in points}) if whole else points
 
 
 class Tune(Section):
@@ -195,7 +195,7 @@ class Tune(Section):
 
     @property
     def ranges(self) -> dict[str, Range]:
-        return {key: each for key, each in self.space.items() if each is not None}
+        return {key: bounds for key, bounds in self.space.items() if bounds is not None}
 
     @model_validator(mode="after")
     def _labels_need_a_classifier(self) -> Tune:

@@ -18,7 +18,7 @@ Work = Callable[[str], bytes]
 def spread(
     cluster: Cluster, items: Sequence[str], make: Callable[[Held], Work], held: Held
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield each item with what a worker found for it, in the order in which they are done.
+    """Yield each item with a worker's result, in the order in which they are done.
 
     Args:
         make: called once in each worker with `held`, which is sent to each node once; its result is called
@@ -42,11 +42,11 @@ def spread(
     for row in done.iter_rows():
         if row["refusal"]:
             raise ValueError(row["refusal"])
-        yield row["item"], row["found"]
+        yield row["item"], row["result"]
 
 
 class _Worker:
-    """Answers with what it found or why it refused: Ray would wrap what it raised in traces of its own."""
+    """Answers with a result or the reason for its refusal: Ray would wrap an error in traces of its own."""
 
     def __init__(self, make: Callable[[Any], Work], held: Any) -> None:
         import ray
@@ -61,8 +61,8 @@ class _Worker:
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
         item = str(batch["item"][0])
-        refusal, found = self._answer(item)
-        return {"item": [item], "refusal": [refusal], "found": [found]}
+        refusal, result = self._answer(item)
+        return {"item": [item], "refusal": [refusal], "result": [result]}
 
     def _answer(self, item: str) -> tuple[str, bytes]:
         if self._work is None:

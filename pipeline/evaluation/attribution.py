@@ -37,8 +37,8 @@ def token_attributions(
     from captum.attr import IntegratedGradients
 
     weight = model.encoder.embedding.weight.detach()
-    ids_RT, mask_RT = (each.to(weight.device) for each in pad(rows, max(map(len, rows)), 0))
-    by_token = {name: each for name, each in model.named_buffers() if name in _BY_TOKEN}
+    ids_RT, mask_RT = (tensor.to(weight.device) for tensor in pad(rows, max(map(len, rows)), 0))
+    by_token = {name: buffer for name, buffer in model.named_buffers() if name in _BY_TOKEN}
     segments_RT = None if model.delimiter_id is None else segments_of(ids_RT, model.delimiter_id)
 
     def logits(embedded_SRTE: Tensor) -> Tensor:
@@ -46,13 +46,13 @@ def token_attributions(
         size = len(embedded_SRTE)
         vectors = embedded_SRTE.reshape(-1, embedded_SRTE.shape[-1])
         replaced = {_EMBEDDING: vectors}
-        replaced |= {name: each[ids_RT.flatten()].repeat(size) for name, each in by_token.items()}
+        replaced |= {name: buffer[ids_RT.flatten()].repeat(size) for name, buffer in by_token.items()}
         ids = torch.arange(len(vectors), device=vectors.device).reshape(-1, ids_RT.shape[1])
         segments = None if segments_RT is None else segments_RT.repeat(size, 1)
         beside = None if beside_1G is None else beside_1G.to(weight.device).repeat(size, 1)
         inputs = (ids, mask_RT.repeat(size, 1), None, segments, beside)
-        found: Tensor = functional_call(model, replaced, inputs)
-        return found
+        logits_SC: Tensor = functional_call(model, replaced, inputs)
+        return logits_SC
 
     gradients = IntegratedGradients(logits).attribute(
         weight[ids_RT][None], target=label, n_steps=num_steps, method="riemann_trapezoid"

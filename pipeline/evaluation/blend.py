@@ -51,7 +51,9 @@ def fit_blend(probs_MNC: np.ndarray, labels_N: np.ndarray) -> list[Share]:
     # says little. So both are drawn to no change and equal weights, as much as `_PRIOR_DOCUMENTS` would.
     trust = len(labels_N) / (len(labels_N) + _PRIOR_DOCUMENTS)
     temperatures = [fitted_temperature(probs_NC, labels_N) ** trust for probs_NC in probs_MNC]
-    scaled = [tempered(probs, each) for probs, each in zip(probs_MNC, temperatures, strict=True)]
+    scaled = [
+        tempered(probs, temperature) for probs, temperature in zip(probs_MNC, temperatures, strict=True)
+    ]
     weights_M = trust * blend_weights(np.stack(scaled), labels_N) + (1 - trust) / len(probs_MNC)
     return [
         Share(float(weight), temperature) for weight, temperature in zip(weights_M, temperatures, strict=True)
@@ -148,7 +150,7 @@ def choose(
         for arm in ranked
         for error, loss in [figures[arm]]
     }
-    close = (arm for arm, each in table.items() if not each.above.is_clearly_more)
+    close = (arm for arm, validation in table.items() if not validation.above.is_clearly_more)
     chosen = min(close, key=lambda arm: (table[arm].log_loss, table[arm].error))
     return Choice(chosen, {chosen: table[chosen], **table}, shares, judged)
 

@@ -46,8 +46,8 @@ def try_strategies(
                 if len(chosen) < count:
                     chosen = one_round(name, count, chosen, features, columns_NF, labels_N, num_classes, rng)  # type: ignore[arg-type]
                 probe = fit_probe([features_NPF[chosen]], labels_N[chosen], num_classes, seed)
-                found = probe.probabilities([test_TPF]).argmax(1)
-                wrong[name].setdefault(count, {})[seed] = found != test_labels_T
+                predicted_T = probe.probabilities([test_TPF]).argmax(1)
+                wrong[name].setdefault(count, {})[seed] = predicted_T != test_labels_T
     errors = Errors(wrong, bootstrap)
     return Choosing(
         counts=[*counts],

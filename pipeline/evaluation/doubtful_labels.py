@@ -41,11 +41,11 @@ def doubts(probs_NC: np.ndarray, labels_N: np.ndarray) -> list[Doubt]:
     likely_N = confident_NC.argmax(1)
     every_N = np.arange(len(labels_N))
     in_doubt = np.flatnonzero(confident_NC.max(1) > probs_NC[every_N, labels_N])
-    found = [
+    doubtful = [
         Doubt(int(k), int(likely_N[k]), float(probs_NC[k, labels_N[k]] - probs_NC[k, likely_N[k]]))
         for k in in_doubt
     ]
-    return sorted(found, key=lambda doubt: doubt.margin)
+    return sorted(doubtful, key=lambda doubt: doubt.margin)
 
 
 def flipped(labels_N: np.ndarray, num_classes: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

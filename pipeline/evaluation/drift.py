@@ -48,13 +48,13 @@ def compare(reference: Sample, samples: Sequence[Sample], level: float) -> list[
     of counts the total variation.
     """
     tests = [_tests(reference, sample) for sample in samples]
-    corrected = iter(holm([p_value for found in tests for *_, p_value in found]))
+    corrected = iter(holm([p_value for sample_tests in tests for *_, p_value in sample_tests]))
     return [
         [
             Moved(measure, *medians, difference, p_value := next(corrected), p_value < level)
-            for measure, medians, difference, _ in found
+            for measure, medians, difference, _ in sample_tests
         ]
-        for found in tests
+        for sample_tests in tests
     ]
 
 
@@ -64,20 +64,21 @@ _Test = tuple[str, tuple[float | None, float | None], float, float]
 def _tests(reference: Sample, sample: Sample) -> list[_Test]:
     from scipy.stats import ks_2samp
 
-    found: list[_Test] = []
+    tests: list[_Test] = []
     for measure, values in reference.measures.items():
         before, now = _known(values), _known(sample.measures[measure])
         if len(before) and len(now):
             test = ks_2samp(before, now)
             medians = float(np.median(before)), float(np.median(now))
-            found.append((measure, medians, float(test.statistic), float(test.pvalue)))
+            tests.append((measure, medians, float(test.statistic), float(test.pvalue)))
     if any(sample.labels.values()):
-        found.append((LABELS, (None, None), *_counts_differ(reference.labels, sample.labels)))
+        tests.append((LABELS, (None, None), *_counts_differ(reference.labels, sample.labels)))
     counts = [
-        {"with": sum(each.labels.values()), "without": each.num_without_words} for each in (reference, sample)
+        {"with": sum(documents.labels.values()), "without": documents.num_without_words}
+        for documents in (reference, sample)
     ]
-    shares = [each["without"] / max(1, sum(each.values())) for each in counts]
-    return [*found, (WITHOUT_WORDS, (shares[0], shares[1]), *_counts_differ(*counts))]
+    shares = [count["without"] / max(1, sum(count.values())) for count in counts]
+    return [*tests, (WITHOUT_WORDS, (shares[0], shares[1]), *_counts_differ(*counts))]
 
 
 def _known(values: np.ndarray) -> np.ndarray:
@@ -89,7 +90,7 @@ def _counts_differ(before: Mapping[str, int], now: Mapping[str, int]) -> tuple[f
     from scipy.stats import chi2_contingency, fisher_exact
 
     names = sorted(name for name in before.keys() | now.keys() if before.get(name, 0) + now.get(name, 0))
-    counts = np.array([[each.get(name, 0) for name in names] for each in (before, now)])
+    counts = np.array([[table.get(name, 0) for name in names] for table in (before, now)])
     sums = counts.sum(1, keepdims=True)
     if len(names) < 2 or not sums.all():
         return 0.0, 1.0
@@ -109,8 +110,8 @@ def _by_draws(counts: np.ndarray, expected: np.ndarray) -> float:
 
     def statistic(row: np.ndarray) -> np.ndarray:
         both = np.stack([counts.sum(0) - row, row], axis=-2)
-        found: np.ndarray = ((both - expected) ** 2 / expected).sum((-2, -1))
-        return found
+        chi_square: np.ndarray = ((both - expected) ** 2 / expected).sum((-2, -1))
+        return chi_square
 
     as_far = int((statistic(now) >= statistic(counts[1]) - 1e-9).sum())
     return (1 + as_far) / (1 + _DRAWS)
@@ -122,4 +123,4 @@ def holm(p_values: Sequence[float]) -> list[float]:
     scaled = np.asarray(p_values, dtype=float)[order] * np.arange(len(p_values), 0, -1)
     corrected = np.empty(len(p_values))
     corrected[order] = np.minimum(1, np.maximum.accumulate(scaled))
-    return [float(each) for each in corrected]
+    return [float(p_value) for p_value in corrected]

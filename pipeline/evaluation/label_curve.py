@@ -58,17 +58,17 @@ class Errors(Generic[A]):
 
         More labels do not make a method worse, so a training went wrong there.
         """
-        found: dict[int, int] = {}
+        worse: dict[int, int] = {}
         for count in () if arm in self._may_rise else self.counts(arm):
             for fewer in self.counts(arm):
                 seeds = self.common_seeds((arm, count), (arm, fewer))
-                if fewer >= count or fewer in found or not seeds:
+                if fewer >= count or fewer in worse or not seeds:
                     continue
                 above = self.drawn((arm, count), seeds) - self.drawn((arm, fewer), seeds)
                 if self.bootstrap.interval(above)[0] > 0:
-                    found[count] = fewer
+                    worse[count] = fewer
                     break
-        return found
+        return worse
 
     def trusted_counts(self, arm: A) -> list[int]:
         """The counts that the monotone curve is fitted to."""
@@ -100,7 +100,7 @@ class Errors(Generic[A]):
             for count, by_seed in by_count.items()
             if by_seed.keys() >= set(seeds)
         }
-        wrong_SPN = np.stack([np.stack(each) for each in points.values()], axis=1)
+        wrong_SPN = np.stack([np.stack(of_seeds) for of_seeds in points.values()], axis=1)
         num_seeds, num_points, num_documents = wrong_SPN.shape
         rng = np.random.default_rng(self.bootstrap.seed)
         drawn_PD = np.empty((num_points, self.bootstrap.num_draws))
@@ -116,7 +116,7 @@ class Errors(Generic[A]):
         if (arm, seeds) not in self._falling:
             points = [(arm, count) for count in self.trusted_counts(arm)]
             self._falling[arm, seeds] = falling(
-                np.stack([self.mean_and_drawn(each, seeds) for each in points])
+                np.stack([self.mean_and_drawn(point, seeds) for point in points])
             )
         return self._falling[arm, seeds]
 
@@ -173,7 +173,7 @@ def labels_needed(errors: Errors[A], arm: A, other: A) -> dict[int, LabelsNeeded
     counts = errors.trusted_counts(arm)
     table = {}
     for count in errors.trusted_counts(other) if len(counts) > 1 else ():
-        seeds = errors.common_seeds((other, count), *((arm, each) for each in counts))
+        seeds = errors.common_seeds((other, count), *((arm, trained) for trained in counts))
         if not seeds:
             continue
         reached = errors.mean_and_drawn((other, count), seeds)
@@ -219,7 +219,9 @@ def labels_for(counts: Sequence[int], falling_KD: np.ndarray, errors_D: np.ndarr
     reached_KD = falling_KD <= errors_D
     after_D = reached_KD.argmax(0)  # the first at or below
     before_D = np.maximum(after_D - 1, 0)
-    above_D, below_D = (np.take_along_axis(falling_KD, each[None], 0)[0] for each in (before_D, after_D))
+    above_D, below_D = (
+        np.take_along_axis(falling_KD, index_D[None], 0)[0] for index_D in (before_D, after_D)
+    )
     inside_D = reached_KD[-1] & ~reached_KD[0]
     share_D = np.where(inside_D, above_D - errors_D, 0) / np.where(inside_D, above_D - below_D, 1)
     labels_D = np.exp(places_K[before_D] + share_D * (places_K[after_D] - places_K[before_D]))

@@ -36,20 +36,20 @@ class Documents:
 
 def ways_of(widths: Sequence[int]) -> list[tuple[str, Probe]]:
     """Return each layer alone, from the lowest, then what several make; sums only of layers of one width."""
-    found = [(_name_of(layer, len(widths)), [layer], "concat") for layer in range(len(widths))]
+    ways = [(_name_of(layer, len(widths)), [layer], "concat") for layer in range(len(widths))]
     last = list(range(max(0, len(widths) - _LAST), len(widths)))
     every = list(range(len(widths)))
     if 1 < len(last) < len(every):
         if len({widths[layer] for layer in last}) == 1:
-            found.append((f"last {len(last)}, summed", last, "sum"))
-        found.append((f"last {len(last)}, concatenated", last, "concat"))
+            ways.append((f"last {len(last)}, summed", last, "sum"))
+        ways.append((f"last {len(last)}, concatenated", last, "concat"))
     if len(every) > 1:
         if len(set(widths)) == 1:
-            found.append(("all, summed", every, "sum"))
-        found.append(("all, concatenated", every, "concat"))
+            ways.append(("all, summed", every, "sum"))
+        ways.append(("all, concatenated", every, "concat"))
     return [
         (name, Probe.model_validate({"layers": layers, "combine": combine, "pooling": ["mean"]}))
-        for name, layers, combine in found
+        for name, layers, combine in ways
     ]
 
 
@@ -94,14 +94,14 @@ def compare_layers(
         )  # fmt: skip
 
     every = range(len(widths))
-    found = [
+    probes = [
         judge(name, every if way.layers == "all" else way.layers, way.combine, None)
         for name, way in ways_of(widths)
     ]
     if len(widths) > 1 and len(set(widths)) == 1:
         weights = fitted_mix(by_layer[0], training.labels, num_classes)
-        found.append(judge("all, a learned mean", every, "mix", weights))
-    return found
+        probes.append(judge("all, a learned mean", every, "mix", weights))
+    return probes
 
 
 def _put_together(parts: Sequence[np.ndarray], combine: str, weights: Sequence[float] | None) -> np.ndarray:
@@ -135,5 +135,5 @@ def fitted_mix(layers_LNPF: Sequence[np.ndarray], labels: np.ndarray, num_classe
         return total
 
     optimizer.step(loss)
-    found: list[float] = mix.weights.tolist()
-    return found
+    weights_L: list[float] = mix.weights.tolist()
+    return weights_L

@@ -42,8 +42,8 @@ def error_above(
     """Return by how much a classifier's error exceeds another's, with a bootstrap paired by document."""
     above_N = (probs_NC.argmax(1) != labels_N).astype(float) - (base_NC.argmax(1) != labels_N)
     draws = _resamples(len(labels_N), settings.bootstrap_samples, seed)
-    found = _estimate(above_N.mean(), [above_N[draw].mean() for draw in draws], settings)
-    return Difference(value=found.value, low=found.low, high=found.high)
+    estimate = _estimate(above_N.mean(), [above_N[draw].mean() for draw in draws], settings)
+    return Difference(value=estimate.value, low=estimate.low, high=estimate.high)
 
 
 def _estimate(value: float, drawn: Sequence[float], settings: Evaluate) -> Estimate:

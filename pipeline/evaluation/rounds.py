@@ -53,7 +53,7 @@ def one_round(
     `columns_NF` are the features side by side, which say how alike documents are.
     """
     rest = np.setdiff1d(np.arange(len(labels_N)), chosen)
-    probe = fit_probe([each[chosen] for each in features], labels_N[chosen], num_classes, 0)
-    probs = probe.probabilities([each[rest] for each in features])
+    probe = fit_probe([pooled_NPF[chosen] for pooled_NPF in features], labels_N[chosen], num_classes, 0)
+    probs = probe.probabilities([pooled_NPF[rest] for pooled_NPF in features])
     new = choose(strategy, count - len(chosen), probs, columns_NF[rest], columns_NF[chosen], rng)
     return np.concatenate([chosen, rest[new]])

@@ -101,14 +101,14 @@ def least_confidence(judged: Judged, most_wrong: float, certainty: float) -> flo
     confidence_N = np.sort(judged.confidence_N)[::-1]
     without_mistake = np.log(1 - certainty) / np.log(1 - most_wrong)
     first = min(size, int(np.ceil(np.clip(size / 4, without_mistake, 2 * without_mistake))))
-    found = None
+    threshold = None
     for kept in np.unique(np.linspace(first, size, max(2, _STEPS)).round().astype(int)):
         least = confidence_N[kept - 1]
         kept = int(np.searchsorted(-confidence_N, -least, side="right"))  # with all of the same confidence
         if binom.cdf(wrong_N[kept - 1], kept, most_wrong) > 1 - certainty:
             break
-        found = float(least)
-    return found
+        threshold = float(least)
+    return threshold
 
 
 # --------------------------------------------------------------------------------- sets of labels
@@ -160,9 +160,10 @@ def figures(
         num_documents=len(labels_N),
         area_under_risk_coverage=_area(*risk_coverage(test)),
         least_area_possible=_area(*risk_coverage(perfect)),
-        selective=[_threshold(each, validation, test, certainty) for each in most_wrong],
+        selective=[_threshold(share, validation, test, certainty) for share in most_wrong],
         label_sets=[
-            _label_sets(each, validation, probs_NC, labels_N, label_names, certainty) for each in coverages
+            _label_sets(coverage, validation, probs_NC, labels_N, label_names, certainty)
+            for coverage in coverages
         ],
     )
 

@@ -25,7 +25,7 @@ def vocabulary(texts: Iterable[str]) -> frozenset[int]:
 
 def lengths_and_unknown(texts: Iterable[str], known: frozenset[int]) -> tuple[np.ndarray, np.ndarray]:
     """Return each text's number of words, and the share of these that is not known, NaN without words."""
-    found = [words_in(text) for text in texts]
-    lengths = np.array([len(each) for each in found], dtype=float)
-    unknown = np.array([sum(word not in known for word in each) for each in found], dtype=float)
-    return lengths, np.divide(unknown, lengths, out=np.full(len(found), np.nan), where=lengths > 0)
+    words = [words_in(text) for text in texts]
+    lengths = np.array([len(of_text) for of_text in words], dtype=float)
+    unknown = np.array([sum(word not in known for word in of_text) for of_text in words], dtype=float)
+    return lengths, np.divide(unknown, lengths, out=np.full(len(words), np.nan), where=lengths > 0)

@@ -145,8 +145,8 @@ class Bidirectional(Objective):
                 if rows.start == rows.stop:
                     continue
                 words = self._encoder.words(*context.to_device(self._validation.at(step, rows).ids_BT))
-                found, number = self._nats(words, self._encoder.read(words)[1], torch.float32)
-                nats += float(found)
+                batch_nats, number = self._nats(words, self._encoder.read(words)[1], torch.float32)
+                nats += float(batch_nats)
                 count += number
         nats, count = context.sum_numbers(nats, count)
         loss = nats / max(1.0, count)
@@ -193,8 +193,8 @@ def frequent_words(shards: Sequence[Documents], parts_V: Tensor) -> Counter[int]
         for start, stop in (stretches[index] for index in chosen):
             ids = torch.from_numpy(np.asarray(shard.tokens[start:stop], dtype=np.int64))[None]
             hashes = Words.of(ids, parts_V, None, max_characters=1).hashes_BW
-            found, number = hashes.unique(return_counts=True)
-            counts.update(dict(zip(found.tolist(), number.tolist(), strict=True)))
+            unique, number = hashes.unique(return_counts=True)
+            counts.update(dict(zip(unique.tolist(), number.tolist(), strict=True)))
     return counts
 
 

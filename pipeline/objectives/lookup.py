@@ -21,8 +21,8 @@ def objective_of(family: Family) -> type[Objective]:
             f"the family {family.name} trains by {wanted!r}, which is no objective; known: "
             f"{', '.join(known)}, or a class in the family's file that extends models.objective.Objective"
         )
-    found: type[Objective] = importlib.import_module(f"pipeline.objectives.{wanted}").OBJECTIVE
-    return found
+    objective: type[Objective] = importlib.import_module(f"pipeline.objectives.{wanted}").OBJECTIVE
+    return objective
 
 
 def _known_objectives() -> list[str]:

@@ -273,11 +273,11 @@ class Masked(Objective):
         loss = nats / max(1.0, count)
         num_bytes = sum(shard.num_bytes for shard in self._text.validation)
         num_tokens = sum(int(shard.offsets[-1]) - 2 * len(shard) for shard in self._text.validation)
-        found = {"loss": loss, "masked_error": wrong / max(1.0, count)}
+        metrics = {"loss": loss, "masked_error": wrong / max(1.0, count)}
         if self._settings.next_sentence:
-            found["next_sentence_error"] = wrong_pairs / max(1.0, pairs)
-        found["pseudo_bits_per_byte"] = loss * num_tokens / math.log(2) / max(1, num_bytes)
-        return {f"validation/{name}": value for name, value in found.items()}
+            metrics["next_sentence_error"] = wrong_pairs / max(1.0, pairs)
+        metrics["pseudo_bits_per_byte"] = loss * num_tokens / math.log(2) / max(1, num_bytes)
+        return {f"validation/{name}": value for name, value in metrics.items()}
 
     @classmethod
     def size_of_step(cls, settings: MaskedSettings, vocab_size: int, encoder: Encoder) -> StepSize:

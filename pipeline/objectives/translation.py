@@ -95,8 +95,8 @@ class Translation(Objective):
                 batch = self._validation.at(step, context.rank, context.world)
                 if not len(batch.source_BS):
                     continue
-                found, number = self._nats(batch, context, torch.float32)
-                nats += float(found)
+                batch_nats, number = self._nats(batch, context, torch.float32)
+                nats += float(batch_nats)
                 count += number
         nats, count = context.sum_numbers(nats, count)
         loss = nats / max(1.0, count)

@@ -49,13 +49,13 @@ def printable(text: str) -> str:
 
 def _secrets() -> list[str]:
     """Secret values of environment variables, the longest first, since one may be part of another."""
-    found = {
+    secrets = {
         value
         for name, value in os.environ.items()
         for pattern, shortest in _SECRET_VARIABLES.items()
         if pattern.search(name) and len(value) >= shortest
     }
-    return sorted(found, key=len, reverse=True)
+    return sorted(secrets, key=len, reverse=True)
 
 
 @functools.lru_cache(maxsize=256)

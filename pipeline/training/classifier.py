@@ -139,14 +139,14 @@ class Classification(TrainingObjective):
 
     def loss(self, step: int, state: State, context: Workers) -> StepLoss:
         batch = self.batches.at(step, context.rank, context.world)
-        each, num_documents = self.form.rows_each, batch.num_documents
+        rows_each, num_documents = self.form.rows_each, batch.num_documents
         mine = rows_of(context.rank, context.world, num_documents)
-        rows, num_rows = slice(each * mine.start, each * mine.stop), each * num_documents
+        rows, num_rows = slice(rows_each * mine.start, rows_each * mine.stop), rows_each * num_documents
         whole = GlobalBatch(self.seed, step, num_rows, rows, context.device, context.all_reduce)
         ids, mask, labels = context.to_device(batch.ids_BT, batch.mask_BT, batch.labels_D)
         num_tokens = num_rows * ids.shape[1]
         if isinstance(self.model.head, LinearHead):
-            part = pair_loss(self.model.pooled(ids, mask, whole), labels, whole.of_documents(each))
+            part = pair_loss(self.model.pooled(ids, mask, whole), labels, whole.of_documents(rows_each))
             return StepLoss(part, part.detach() * num_documents, num_documents, num_tokens)
         features = self.model.features(ids, mask, whole)
         beside = None
@@ -257,7 +257,7 @@ def _padded(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield the indices of documents of similar length, the ids of their rows and their mask."""
     rows = [form.rows(document) for document in documents]
-    widths = [max(map(len, each)) for each in rows]
+    widths = [max(map(len, document_rows)) for document_rows in rows]
     for chosen in by_length(widths, tokens_without_gradient(device) // form.rows_each):
         part = [row for k in chosen for row in rows[k]]
         yield torch.from_numpy(chosen), *pad(part, max(map(len, part)), form.pad_id)

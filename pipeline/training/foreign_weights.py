@@ -105,7 +105,7 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _architecture_of(folder: Path, described: Mapping[str, Any]) -> Architecture:
-    known = {each.model_type: each for each in ARCHITECTURES}
+    known = {architecture.model_type: architecture for architecture in ARCHITECTURES}
     kind = described.get("model_type")
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(
@@ -157,7 +157,7 @@ def _read_file(folder: Path, file: Path, described: Mapping[str, Any]) -> dict[s
     from safetensors.torch import load_file
 
     if not file.is_file():
-        pickled = sorted(found.name for pattern in _PICKLED for found in folder.glob(pattern))
+        pickled = sorted(path.name for pattern in _PICKLED for path in folder.glob(pattern))
         if pickled:
             raise ValueError(
                 f"{folder} holds {pickled[0]}, which is pickled: loading it would run whatever code it "
@@ -184,11 +184,11 @@ def _conversion(folder: Path, described: Mapping[str, Any]) -> str:
 
 def _as_named_today(tensors: Mapping[str, Tensor], architecture: Architecture) -> dict[str, Tensor]:
     """Names without the prefix of the whole model, and those of norms as PyTorch has them, not TensorFlow."""
-    found = {}
+    renamed = {}
     for name, tensor in tensors.items():
         start, _, last = name.removeprefix(architecture.prefix).rpartition(".")
-        found[".".join(filter(None, (start, _OLD_NAMES.get(last, last))))] = tensor
-    return found
+        renamed[".".join(filter(None, (start, _OLD_NAMES.get(last, last))))] = tensor
+    return renamed
 
 
 def _check(folder: Path, entry: Entry, theirs: Mapping[str, Tensor]) -> None:

@@ -46,7 +46,9 @@ class Replicated:
         freeze(optimizer, lrs)
         if self._context.world == 1 or self._context.begin_all_reduce is None:
             return
-        training = [each for group in optimizer.groups for each in group.parameters if each.requires_grad]
+        training = [
+            weight for group in optimizer.groups for weight in group.parameters if weight.requires_grad
+        ]
         if self._sums is None or not self._sums.is_of(training):
             if self._sums is not None:
                 self._sums.remove_hooks()
@@ -97,8 +99,10 @@ class BucketSums:
     ) -> None:
         self._parameters, self._begin_all_reduce = list(parameters), begin_all_reduce
         self._buckets = _buckets(list(reversed(self._parameters)))
-        self._bucket_of = {each: number for number, bucket in enumerate(self._buckets) for each in bucket}
-        self._hooks = [each.register_post_accumulate_grad_hook(self._arrived) for each in self._parameters]
+        self._bucket_of = {weight: number for number, bucket in enumerate(self._buckets) for weight in bucket}
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(self._arrived) for weight in self._parameters
+        ]
         self.begin()
 
     def is_of(self, parameters: Sequence[nn.Parameter]) -> bool:
@@ -123,7 +127,7 @@ class BucketSums:
 
     def _begin_next(self) -> None:
         bucket = self._buckets[len(self._begun)]
-        grads = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
+        grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in bucket]
         flat = torch.cat([grad.reshape(-1) for grad in grads])
         self._begun.append((flat, self._begin_all_reduce(flat)))
 
@@ -134,7 +138,7 @@ class BucketSums:
             self._begin_next()
         for bucket, (flat, wait) in zip(self._buckets, self._begun, strict=True):
             wait()
-            sizes = [each.numel() for each in bucket]
+            sizes = [weight.numel() for weight in bucket]
             for parameter, grad in zip(bucket, flat.split(sizes), strict=True):
                 parameter.grad = grad.view_as(parameter)
 
@@ -184,14 +188,14 @@ class Sharded(Replicated):
 
     def begin_step(self, optimizer: GroupOptimizer, lrs: Sequence[float]) -> None:
         self._frozen = [
-            each
+            parameter
             for group, lr in zip(optimizer.groups, lrs, strict=True)
             if lr == 0
-            for each in group.parameters
+            for parameter in group.parameters
         ]
 
     def end_backward(self, model: nn.Module, optimizer: GroupOptimizer) -> None:
-        self._context.sum_gradients(each for each in model.parameters() if not is_shard(each))
+        self._context.sum_gradients(parameter for parameter in model.parameters() if not is_shard(parameter))
         for parameter in model.parameters():
             if parameter.grad is None:  # it plays no part in the loss
                 parameter.grad = torch.zeros_like(parameter)

@@ -54,8 +54,8 @@ class LinearClassifier:
         """Return probabilities (N, C) of features (N, F), dense or sparse."""
         from scipy.special import softmax
 
-        found: np.ndarray = softmax(features @ self._transposed + self.bias_C, axis=1)
-        return found
+        probs_NC: np.ndarray = softmax(features @ self._transposed + self.bias_C, axis=1)
+        return probs_NC
 
     @cached_property
     def _transposed(self) -> np.ndarray:

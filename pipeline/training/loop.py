@@ -123,14 +123,14 @@ class Training:
         self.model = self.task.model.to(self.context.device)
         self.layout = layout_of(self.model, self.context, self.objective.least_rows(self.context))
         placed = self.layout.place(self.model)
-        self.groups = [[placed.get(each, each) for each in group] for group in self.task.groups]
+        self.groups = [[placed.get(weight, weight) for weight in group] for group in self.task.groups]
         check_groups(self.model, self.groups)
         self._averages = self.task.optimizer.kind == "nt_asgd"
         self._sums = _Sums()
         self._grad_norm = torch.zeros(())
         self._first_weights = {}
         if self.task.max_restarts:
-            self._first_weights = {name: each.clone() for name, each in self.model.state_dict().items()}
+            self._first_weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         self._begin()
 
     def _begin(self) -> None:

@@ -46,14 +46,14 @@ class GroupOptimizer(ABC):
     def step(self) -> None:
         """Update the parameters that have a gradient."""
         for group in self.groups:
-            parameters = [each for each in group.parameters if each.grad is not None]
+            parameters = [parameter for parameter in group.parameters if parameter.grad is not None]
             for parameter in parameters:
                 if parameter not in self.state:
                     self.state[parameter] = self._fresh_state(local_part(parameter))
             if parameters:
-                grads = [local_part(each.grad) for each in parameters if each.grad is not None]
+                grads = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
                 states = [self.state[parameter] for parameter in parameters]
-                self._update([local_part(each) for each in parameters], grads, states, group.lr)
+                self._update([local_part(parameter) for parameter in parameters], grads, states, group.lr)
 
     @abstractmethod
     def _fresh_state(self, numbers: Tensor) -> dict[str, Tensor]: ...

@@ -148,7 +148,7 @@ def _memory() -> Path:
 
 def _remembered() -> dict[str, tuple[float, float]]:
     try:
-        found = json.loads(_memory().read_text(encoding="utf-8"))
-        return {str(key): (float(speedup), float(rounding)) for key, (speedup, rounding) in found.items()}
+        measured = json.loads(_memory().read_text(encoding="utf-8"))
+        return {str(key): (float(speedup), float(rounding)) for key, (speedup, rounding) in measured.items()}
     except (OSError, RuntimeError, ValueError, TypeError, AttributeError):  # missing or damaged
         return {}

@@ -17,8 +17,8 @@ def tempered(probs_NC: np.ndarray, temperature: float) -> np.ndarray:
     """
     from scipy.special import softmax
 
-    found: np.ndarray = softmax(_log(probs_NC) / temperature, axis=-1)
-    return found
+    tempered_NC: np.ndarray = softmax(_log(probs_NC) / temperature, axis=-1)
+    return tempered_NC
 
 
 def fitted_temperature(probs_NC: np.ndarray, labels_N: np.ndarray) -> float:
@@ -40,8 +40,8 @@ def fitted_temperature(probs_NC: np.ndarray, labels_N: np.ndarray) -> float:
         at_label_N = scaled_NC[np.arange(len(labels_N)), labels_N]
         return float((logsumexp(scaled_NC, axis=1) - at_label_N).mean())
 
-    found = minimize_scalar(nats, bounds=(1 / _FLATTEST, 1 / _SHARPEST), method="bounded")
-    return float(1 / found.x)
+    optimum = minimize_scalar(nats, bounds=(1 / _FLATTEST, 1 / _SHARPEST), method="bounded")
+    return float(1 / optimum.x)
 
 
 def _log(probs: np.ndarray) -> np.ndarray:

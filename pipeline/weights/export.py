@@ -37,7 +37,7 @@ def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
     tensors, card = load_model(model)
     config = asdict(lookup(card.family).config(**card.config))
     architecture = _architecture(card.family, config)
-    entries = [each for each in architecture.entries(config) if _our_name(each) in tensors]
+    entries = [entry for entry in architecture.entries(config) if _our_name(entry) in tensors]
     lost = sorted(tensors.keys() - {_our_name(entry) for entry in entries} - {"decoder_weight"})
     pieces = load_tokenizer(tokenizer)
     with atomic_folder(folder) as aside:
@@ -58,12 +58,12 @@ def _our_name(entry: Entry) -> str:
 
 
 def _architecture(family: str, config: Mapping[str, Any]) -> Architecture:
-    known = {each.model_type: each for each in ARCHITECTURES if each.family == family}
+    known = {network.model_type: network for network in ARCHITECTURES if network.family == family}
     if family == "bert":
         return known["bert" if config["num_segments"] else "distilbert"]
     if family == "gpt":
         return known["gpt2" if config["norm_first"] else "openai-gpt"]
-    names = ", ".join(sorted({each.family for each in ARCHITECTURES}))
+    names = ", ".join(sorted({network.family for network in ARCHITECTURES}))
     raise ValueError(f"the family {family} has no counterpart in `transformers`; known: {names}")
 
 
@@ -104,21 +104,23 @@ def _write_tensors(
 
     theirs: dict[str, Tensor] = {}
     for entry in entries:
-        found = given(entry, tensors[_our_name(entry)], architecture.first_position)
-        on_top = entry.part in ("head", "pairs")
-        theirs |= {name if on_top else architecture.prefix + name: each for name, each in found.items()}
+        converted = given(entry, tensors[_our_name(entry)], architecture.first_position)
+        prefix = "" if entry.part in ("head", "pairs") else architecture.prefix
+        theirs |= {prefix + name: tensor for name, tensor in converted.items()}
     if "decoder_weight" in tensors:
         theirs[architecture.decoder] = tensors["decoder_weight"]
-    save_file({name: each.contiguous() for name, each in theirs.items()}, file, metadata={"format": "pt"})
+    save_file({name: tensor.contiguous() for name, tensor in theirs.items()}, file, metadata={"format": "pt"})
 
 
 def _differences(lost: list[str], tensors: Mapping[str, Tensor], pieces: Tokenizer) -> list[str]:
-    found = []
+    differences = []
     if "decoder_bias" in lost and bool(tensors["decoder_bias"].any()):
-        found.append("the bias of the decoder is left out, as the architecture has none: logits differ by it")
+        differences.append(
+            "the bias of the decoder is left out, as the architecture has none: logits differ by it"
+        )
     if not isinstance(pieces, TokenizersTokenizer):
-        found.append(
+        differences.append(
             f"{pieces.FILE} is not written, as `transformers` does not read it: give the model token ids of "
             "headstart's tokenizer"
         )
-    return found
+    return differences

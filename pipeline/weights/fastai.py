@@ -115,7 +115,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
     if isinstance(content, Mapping) and isinstance(content.get("model"), Mapping):
         content = content["model"]  # next to the optimizer's state
     if not isinstance(content, Mapping) or not all(
-        isinstance(name, str) and isinstance(each, Tensor) for name, each in content.items()
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in content.items()
     ):
         raise ValueError(
             f"{file} holds no weights by name; save it with fastai's Learner.save, with_opt=False"
@@ -194,10 +194,10 @@ def _pickled_texts(content: bytes) -> Iterator[str]:
             case "MEMOIZE":
                 memo[len(memo)] = last
             case name if name in _FETCH:
-                found = memo[slot]
-                if found is None:
+                text = memo[slot]
+                if text is None:
                     raise ValueError("the list contains itself")
-                yield found
+                yield text
             case name if name in _LISTS and num_lists == 0:
                 last, num_lists = None, 1
             case name if name not in _IGNORED:
@@ -212,7 +212,7 @@ def language_model_tensors(theirs: Mapping[str, Tensor], file: Path) -> dict[str
     The decoder must be the embedding (tied), as in fastai's own configuration. Raises ValueError naming a
     missing weight.
     """
-    depths = sorted(int(found[1]) for name in theirs if (found := _LAYER.fullmatch(name)))
+    depths = sorted(int(layer[1]) for name in theirs if (layer := _LAYER.fullmatch(name)))
     if depths != list(range(len(depths))) or not depths:
         raise ValueError(
             f"{file} is no language model on fastai's AWD_LSTM: it has no `0.rnns.0.weight_hh_l0_raw`"
@@ -222,9 +222,9 @@ def language_model_tensors(theirs: Mapping[str, Tensor], file: Path) -> dict[str
         """Return a weight of the given sizes; None allows any."""
         if name not in theirs:
             raise ValueError(f"{file} is no language model on fastai's AWD_LSTM: it has no `{name}`")
-        found = list(theirs[name].shape)
-        if len(found) != len(sizes) or any(b not in (None, a) for a, b in zip(found, sizes, strict=True)):
-            raise ValueError(f"{file} is no language model on fastai's AWD_LSTM: `{name}` has shape {found}")
+        shape = list(theirs[name].shape)
+        if len(shape) != len(sizes) or any(b not in (None, a) for a, b in zip(shape, sizes, strict=True)):
+            raise ValueError(f"{file} is no language model on fastai's AWD_LSTM: `{name}` has shape {shape}")
         return theirs[name].float()
 
     embedding = weight("0.encoder.weight", None, None)
@@ -287,10 +287,12 @@ def _has_row_per_token(name: str) -> bool:
 
 
 def _head_start(project: Project, name: str) -> ResolvedHeadStart:
-    found = project.head_start(name, "--headstart")
-    if found.family.name != "awd_lstm":
-        raise ValueError(f"headstarts.{name}.family is {found.family.name}; fastai's models are awd_lstm")
-    return found
+    head_start = project.head_start(name, "--headstart")
+    if head_start.family.name != "awd_lstm":
+        raise ValueError(
+            f"headstarts.{name}.family is {head_start.family.name}; fastai's models are awd_lstm"
+        )
+    return head_start
 
 
 def _check_sizes(tensors: Mapping[str, Tensor], head_start: ResolvedHeadStart, file: Path) -> None:

@@ -105,13 +105,13 @@ class _InOneChunk(nn.Module):
     def forward(self, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
         model = self.model
         of_one_row = model.encoder.initial_state(1)
-        state = tuple(each.expand(ids_BT.shape[0], *each.shape[1:]) for each in of_one_row)
+        state = tuple(tensor.expand(ids_BT.shape[0], *tensor.shape[1:]) for tensor in of_one_row)
         more = {}
         if model.encoder.has_segments and model.delimiter_id is not None:
             more["segments_BT"] = segments_of(ids_BT, model.delimiter_id)
-        found = model.encoder(ids_BT, mask_BT, state, None, **more)
+        encoded = model.encoder(ids_BT, mask_BT, state, None, **more)
         features = (
-            found.features if model.layers.is_top else model.layers.put_together(found.layers, model.mix)
+            encoded.features if model.layers.is_top else model.layers.put_together(encoded.layers, model.mix)
         )
         return model.scored(self._pooled(features, ids_BT, mask_BT))
 
@@ -157,9 +157,9 @@ def _largest_difference(model: Classifier, card: ModelCard, file: Path) -> float
     worst = 0.0
     for some in (lengths[:1], lengths, lengths[:3]):
         ids, mask = _made_up(card, some)
-        wanted = model(ids, mask).double().softmax(1).numpy()
-        found = torch.from_numpy(session.logits(ids.numpy(), mask.numpy())).double().softmax(1).numpy()
-        worst = max(worst, float(np.abs(wanted - found).max()))
+        expected = model(ids, mask).double().softmax(1).numpy()
+        probs = torch.from_numpy(session.logits(ids.numpy(), mask.numpy())).double().softmax(1).numpy()
+        worst = max(worst, float(np.abs(expected - probs).max()))
     return worst
 
 
