@@ -39,23 +39,23 @@ def main() -> None:
     parser.add_argument("--ways", nargs="*", default=list(WAYS))
     parser.add_argument("--out", type=Path, default=Path("reports/benchmarks/beside_busy.json"))
     arguments = parser.parse_args()
-    found: dict[str, dict[str, list[float]]] = {way: {"alone": [], "beside": []} for way in arguments.ways}
+    speeds: dict[str, dict[str, list[float]]] = {way: {"alone": [], "beside": []} for way in arguments.ways}
     for _ in range(arguments.rounds):
         for way in arguments.ways:
-            found[way]["alone"].append(speed(way, arguments.size, arguments.steps))
+            speeds[way]["alone"].append(speed(way, arguments.size, arguments.steps))
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         try:
             for way in arguments.ways:
-                found[way]["beside"].append(speed(way, arguments.size, arguments.steps))
+                speeds[way]["beside"].append(speed(way, arguments.size, arguments.steps))
         finally:
             busy.kill()
             busy.wait()
-    best = statistics.median(found[arguments.ways[0]]["alone"])
+    best = statistics.median(speeds[arguments.ways[0]]["alone"])
     figures = {
-        way: {place: {"tokens_per_second": round(statistics.median(values)),
+        way: {load: {"tokens_per_second": round(statistics.median(values)),
                       "share": round(statistics.median(values) / best, 3)}
-              for place, values in places.items()}
-        for way, places in found.items()
+              for load, values in speeds_by_load.items()}
+        for way, speeds_by_load in speeds.items()
     }  # fmt: skip
     arguments.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(figures, indent=2))

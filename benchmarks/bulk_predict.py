@@ -56,17 +56,17 @@ def speeds(model: Path, texts: list[str], scratch: Path, rounds: int) -> dict[st
         label_files(Request([str(files[form])], ("text",), (model,)), output, predictor)
 
     predictor.probabilities(texts[:1000])  # what is made at the first call
-    found: dict[str, list[float]] = {name: [] for name in ("in memory", *FORMATS)}
+    rates: dict[str, list[float]] = {name: [] for name in ("in memory", *FORMATS)}
     for _ in range(rounds):
-        for name in found:
+        for name in rates:
             begun = time.perf_counter()
             in_memory() if name == "in memory" else from_file(name)
-            found[name].append(len(texts) / (time.perf_counter() - begun))
-    base = statistics.median(found["in memory"])
+            rates[name].append(len(texts) / (time.perf_counter() - begun))
+    base = statistics.median(rates["in memory"])
     return {
         "documents": len(texts),
-        "documents_per_second": found,
-        "share": {form: statistics.median(found[form]) / base for form in FORMATS},
+        "documents_per_second": rates,
+        "share": {form: statistics.median(rates[form]) / base for form in FORMATS},
     }
 
 
@@ -98,22 +98,22 @@ def main() -> None:
     given = arguments.parse_args()
     known = [text for text in pl.read_parquet(given.text)["text"].to_list() if text and text.strip()]
     draw = random.Random(1)
-    found: dict[str, Any] = {"speed": {}, "memory": []}
+    figures: dict[str, Any] = {"speed": {}, "memory": []}
     with tempfile.TemporaryDirectory(prefix="headstart-bulk-") as folder:
         scratch = Path(folder)
         for model in given.model:
             num_documents = int(given.seconds * rate_of(model, known[:2000]))
             texts = draw.choices(known, k=num_documents)
-            found["speed"][str(model)] = speeds(model, texts, scratch, given.rounds)
-            print(model, json.dumps(found["speed"][str(model)]), flush=True)
+            figures["speed"][str(model)] = speeds(model, texts, scratch, given.rounds)
+            print(model, json.dumps(figures["speed"][str(model)]), flush=True)
         mean_bytes = statistics.fmean(len(text.encode()) for text in known)
         for size in given.sizes:
             file = scratch / "large.csv"
             write(draw.choices(known, k=int(size * 1e6 / mean_bytes)), file)
             # Its own process: a child's peak begins at what its parent holds.
-            found["memory"].append(in_a_small_process(given.model[-1], file))
-            print(json.dumps(found["memory"][-1]), flush=True)
-    given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            figures["memory"].append(in_a_small_process(given.model[-1], file))
+            print(json.dumps(figures["memory"][-1]), flush=True)
+    given.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 def rate_of(model: Path, texts: list[str]) -> float:

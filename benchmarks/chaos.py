@@ -342,16 +342,16 @@ class Nodes:
 
     def workers(self, title: str) -> list[psutil.Process]:
         """Return the processes of these nodes whose title contains `title`."""
-        found = []
+        workers = []
         for process in psutil.process_iter(["name", "cmdline", "ppid"]):
             line = " ".join(process.info["cmdline"] or [])
             if line.startswith("ray::") and title in line and process.info["ppid"] in self._raylets():
-                found.append(process)
-        return found
+                workers.append(process)
+        return workers
 
     def _raylets(self) -> set[int]:
         everyone = [self._cluster.head_node, *self.nodes]
-        return {each.process.pid for node in everyone for each in node.all_processes.get("raylet", [])}
+        return {process.process.pid for node in everyone for process in node.all_processes.get("raylet", [])}
 
 
 def free_port() -> int:
@@ -382,8 +382,8 @@ class Scene:
 
     def checkpoints(self) -> list[Path]:
         """Return the checkpoints' tensor files, newest last."""
-        found = (self.project / ".headstart/runs").glob("*/checkpoints/step-*/tensors.safetensors")
-        return sorted(found, key=modified)
+        files = (self.project / ".headstart/runs").glob("*/checkpoints/step-*/tensors.safetensors")
+        return sorted(files, key=modified)
 
 
 class Monkey:
@@ -419,8 +419,8 @@ class Monkey:
 
 
 def kill_titled(title: str, rng: random.Random, scene: Scene) -> bool:
-    found = scene.nodes.workers(title)
-    return bool(found) and kill(rng.choice(found))
+    workers = scene.nodes.workers(title)
+    return bool(workers) and kill(rng.choice(workers))
 
 
 def kill_driver(rng: random.Random, scene: Scene) -> bool:
@@ -448,11 +448,11 @@ def kill_mlflow(rng: random.Random, scene: Scene) -> bool:
 
 def damage(harm: Callable[[Path, random.Random], None], rng: random.Random, scene: Scene) -> bool:
     """Damage the newest checkpoint, and kill a worker so that it is read again."""
-    found = scene.checkpoints()
-    if not found or not scene.nodes.workers("RayTrainWorker"):
+    checkpoints = scene.checkpoints()
+    if not checkpoints or not scene.nodes.workers("RayTrainWorker"):
         return False
     try:
-        harm(found[-1], rng)
+        harm(checkpoints[-1], rng)
     except FileNotFoundError:  # retention deleted it first
         return False
     return kill_titled("RayTrainWorker", rng, scene)
@@ -513,14 +513,14 @@ def modified(file: Path) -> float:
 
 def results_of(project: Path, targets: list[str]) -> dict[str, Any]:
     """Return each stage's exported weights and its figures, except times."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name in (target.partition("@")[0] for target in targets):
         weights = project / "data" / MODELS[name] / HEAD_START / "tensors.safetensors"
         figures = json.loads((project / f"reports/metrics/{name}-{HEAD_START}.json").read_text())
-        found[f"the weights of {name}"] = weights.read_bytes()
+        results[f"the weights of {name}"] = weights.read_bytes()
         for key, figure in without_times(figures).items():
-            found[f"the figures {key} of {name}"] = figure
-    return found
+            results[f"the figures {key} of {name}"] = figure
+    return results
 
 
 def without_times(figures: Any) -> Any:
@@ -534,16 +534,16 @@ def without_times(figures: Any) -> Any:
 
 def differences(project: Path, targets: list[str], wanted: Mapping[str, Any]) -> list[str]:
     try:
-        found = results_of(project, targets)
+        results = results_of(project, targets)
     except FileNotFoundError as error:
         return [f"{error.filename} is missing"]
-    both = sorted({*wanted, *found})
-    pairs = {what: (found.get(what), wanted.get(what)) for what in both}
+    both = sorted({*wanted, *results})
+    pairs = {what: (results.get(what), wanted.get(what)) for what in both}
     return [told_apart(what, *pair) for what, pair in pairs.items() if pair[0] != pair[1]]
 
 
-def told_apart(what: str, found: Any, wanted: Any) -> str:
-    return f"{what} differ" + ("" if isinstance(wanted, bytes) else f": {found}, not {wanted}")
+def told_apart(what: str, result: Any, wanted: Any) -> str:
+    return f"{what} differ" + ("" if isinstance(wanted, bytes) else f": {result}, not {wanted}")
 
 
 def left_behind(project: Path, uri: str) -> list[str]:
@@ -605,7 +605,7 @@ def unsound_curve(client: Any, experiments: list[str], stage: str, num_steps: in
 def processes_left(project: Path) -> list[str]:
     """List leftover processes of stages and their workers; the servers are still running."""
     time.sleep(2)
-    found = []
+    left = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         with ignoring_gone():
             line = " ".join(process.info["cmdline"] or [])
@@ -613,47 +613,47 @@ def processes_left(project: Path) -> list[str]:
                 str(project) in line or (process.cwd() == str(project) and "headstart" in line)
             )
             if mine and "mlflow" not in line:
-                found.append(f"process {process.info['pid']} is left: {line[:200]}")
-    return found
+                left.append(f"process {process.info['pid']} is left: {line[:200]}")
+    return left
 
 
 def workers_left(session: str) -> list[str]:
     """List Ray workers that are still busy with abandoned work. The nodes are still running."""
     deadline = time.monotonic() + RAY_WAIT_S
-    while found := at_work(psutil.process_iter(["pid", "cmdline"]), session):
+    while busy := at_work(psutil.process_iter(["pid", "cmdline"]), session):
         if time.monotonic() > deadline:
             break
         time.sleep(0.5)
-    return found
+    return busy
 
 
 def at_work(processes: Iterable[psutil.Process], session: str) -> list[str]:
     """List busy processes of a Ray session, identified by their logs as a worker's node may be gone."""
-    found = []
+    busy = []
     for process in processes:
         line = " ".join(process.info["cmdline"] or []).strip()
         if line.startswith("ray::") and not AT_REST.match(line):
             with ignoring_gone():
                 if any(file.path.startswith(f"{session}/") for file in process.open_files()):
-                    found.append(f"Ray's process {process.info['pid']} is at work: {line}")
-    return found
+                    busy.append(f"Ray's process {process.info['pid']} is at work: {line}")
+    return busy
 
 
 def files_left(project: Path) -> list[str]:
-    found = []
+    faults = []
     for path in [*(project / ".headstart").rglob(".*"), *(project / "data").rglob(".*")]:
         if ".partial-" in path.name or ".old-" in path.name:
-            found.append(f"{path.relative_to(project)} is half written")
+            faults.append(f"{path.relative_to(project)} is half written")
     for lease in (project / ".headstart/runs").glob("*/lease"):
         names = {path.suffix for path in lease.iterdir()}
         if ".ended" not in names or ".beat" in names:
-            found.append(f"{lease.relative_to(project)} is still held")
+            faults.append(f"{lease.relative_to(project)} is still held")
     if any(psutil.pid_exists(pid) for pid in lockers(project / ".dvc/tmp/rwlock")):
-        found.append("dvc's rwlock is held")
+        faults.append("dvc's rwlock is held")
     unsent = project / ".headstart/unsent"
     if unsent.exists() and any(unsent.iterdir()):
-        found.append("final states of runs were not sent to MLflow")
-    return found
+        faults.append("final states of runs were not sent to MLflow")
+    return faults
 
 
 def lockers(rwlock: Path) -> Iterator[int]:

@@ -24,7 +24,7 @@ def main() -> None:
     steps = ["--steps", str(arguments.steps), "--tokens", str(TOKENS)]
     of_size = ["--size", arguments.size, *steps]
     ours = "classifier_headstart.py"
-    found = compare(
+    by_contestant = compare(
         [
             Contestant("matrix products", "gemm.py", []),
             Contestant("headstart bf16", ours, [*of_size, "--precision", "bf16"]),
@@ -38,7 +38,7 @@ def main() -> None:
     kinds = {"training_documents_per_second": 3, "prediction_documents_per_second": 1}
     columns = ["", "trained a second", "times fastai", "predicted a second", "times fastai", "peak, MB"]
     rows = []
-    for name, figures in found.items():
+    for name, figures in by_contestant.items():
         if name == "matrix products":
             for precision in ("bf16", "fp32"):
                 gflops = figures[precision]["median"]
@@ -47,10 +47,12 @@ def main() -> None:
             continue
         cells = []
         for kind in kinds:
-            peer = found.get("fastai", {}).get(kind, {}).get("median")
+            peer = by_contestant.get("fastai", {}).get(kind, {}).get("median")
             cells += [spread(figures[kind], ".1f"), f"{figures[kind]['median'] / peer:.2f}" if peer else ""]
         rows.append([name, *cells, f"{figures['peak_megabytes']['median']:,.0f}"])
-    publish(arguments.out, markdown("Classifier, documents a second", columns, rows), {"figures": found})
+    publish(
+        arguments.out, markdown("Classifier, documents a second", columns, rows), {"figures": by_contestant}
+    )
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ class MachineCopier(nn.Module):
         for x_BI in x_BTI.unbind(1):
             output, state = self.machine(x_BI, state)
             outputs.append(output)
-        found: Tensor = self.out(torch.stack(outputs, 1))
-        return found
+        logits: Tensor = self.out(torch.stack(outputs, 1))
+        return logits
 
 
 class LSTMCopier(nn.Module):
@@ -51,8 +51,8 @@ class LSTMCopier(nn.Module):
         self.out = nn.Linear(hidden_dim, NUM_BITS)
 
     def forward(self, x_BTI: Tensor) -> Tensor:
-        found: Tensor = self.out(self.lstm(x_BTI)[0])
-        return found
+        logits: Tensor = self.out(self.lstm(x_BTI)[0])
+        return logits
 
 
 def sequences(num: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -66,8 +66,8 @@ def sequences(num: int, length: int, generator: torch.Generator) -> tuple[Tensor
 
 
 def logits_of(model: nn.Module, read: Tensor, length: int) -> Tensor:
-    found: Tensor = model(read)[:, -length:]
-    return found
+    logits: Tensor = model(read)[:, -length:]
+    return logits
 
 
 @torch.no_grad()
@@ -104,20 +104,20 @@ def train(model: nn.Module, minutes: float, seed: int, lr: float, name: str) -> 
     }
 
 
-def draw(found: dict[str, Any], file: Path) -> None:
+def draw(results: dict[str, Any], file: Path) -> None:
     """Draw the cost of 20 vectors over the minutes, and at the end that of sequences by their length."""
     import altair as alt
 
     names = {"machine": "Neural Turing Machine", "lstm": "LSTM of as many parameters"}
     learned = [
-        {"network": names[name], "minutes": each["minutes"], "bits": each["cost_bits"]}
-        for name, figures in found.items()
-        for each in figures["curve"]
+        {"network": names[name], "minutes": point["minutes"], "bits": point["cost_bits"]}
+        for name, figures in results.items()
+        for point in figures["curve"]
     ]
     by_length = [
-        {"network": names[name], "vectors": int(length), "bits": each["cost_bits"]}
-        for name, figures in found.items()
-        for length, each in figures["by_length"].items()
+        {"network": names[name], "vectors": int(length), "bits": scores["cost_bits"]}
+        for name, figures in results.items()
+        for length, scores in figures["by_length"].items()
     ]
     cost = alt.Y("bits:Q", scale=alt.Scale(type="log"), title="cost, bits a sequence")
     network = alt.Color("network:N", title=None, legend=alt.Legend(orient="top"))
@@ -128,7 +128,8 @@ def draw(found: dict[str, Any], file: Path) -> None:
         over_time.encode(x=alt.X("minutes:Q"), y=cost, color=network) + goal,
         lengths.mark_line(point=True).encode(x=alt.X("vectors:Q"), y=cost, color=network) + goal,
     )
-    alt.hconcat(*(each.properties(width=380, height=260) for each in panels)).save(str(file), scale_factor=2)
+    sized = [panel.properties(width=380, height=260) for panel in panels]
+    alt.hconcat(*sized).save(str(file), scale_factor=2)
 
 
 def main() -> None:
@@ -152,11 +153,13 @@ def main() -> None:
     num_of = {size: sum(w.numel() for w in LSTMCopier(size).parameters()) for size in sizes}
     models = {"machine": machine, "lstm": LSTMCopier(min(sizes, key=lambda size: abs(num_of[size] - wanted)))}
     chosen = {name: model for name, model in models.items() if given.only in (None, name)}
-    found = {name: train(model, given.minutes, given.seed, given.lr, name) for name, model in chosen.items()}
-    given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    draw(found, given.out.with_suffix(".png"))
-    for name, each in found.items():
-        print(name, each["parameters"], "parameters,", each["steps"], "steps:", each["by_length"])
+    results = {
+        name: train(model, given.minutes, given.seed, given.lr, name) for name, model in chosen.items()
+    }
+    given.out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    draw(results, given.out.with_suffix(".png"))
+    for name, result in results.items():
+        print(name, result["parameters"], "parameters,", result["steps"], "steps:", result["by_length"])
 
 
 if __name__ == "__main__":

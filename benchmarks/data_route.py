@@ -37,7 +37,7 @@ def main() -> None:
         of_corpus = ["--corpus", f"{folder}/corpus.parquet"]
         ours = [*of_corpus, "--tokenizer", f"{folder}/pieces"]
         hugging_face = "data_hugging_face.py"
-        found = compare(
+        by_contestant = compare(
             [
                 Contestant("sentencepiece alone", "data_sentencepiece.py", ours),
                 Contestant("headstart", "data_headstart.py", ours),
@@ -50,7 +50,7 @@ def main() -> None:
             arguments.rounds,
         )
     rows = []
-    for name, figures in found.items():
+    for name, figures in by_contestant.items():
         rows.append([name, spread(figures["megabytes_per_second"], ".1f"), _peak(figures)])
         for stage in ("prepare", "encode"):
             if speed := figures.get(f"{stage}_megabytes_per_second"):
@@ -58,7 +58,7 @@ def main() -> None:
     if any("/" in word for word in sys.argv[1:]):  # keep machine paths out of the report
         sys.argv[1:] = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     title = "From parquet to token shards"
-    publish(arguments.out, markdown(title, ["", "MB a second", "peak, MB"], rows), {"figures": found})
+    publish(arguments.out, markdown(title, ["", "MB a second", "peak, MB"], rows), {"figures": by_contestant})
 
 
 def _peak(figures: dict[str, dict[str, float]]) -> str:

@@ -61,7 +61,7 @@ def after(name: str, arguments: argparse.Namespace, seed: int) -> dict[str, floa
     steps_of_an_epoch = one.task(context).plan.num_steps
     epochs = 60 * arguments.minutes / seconds_per_step(one, context) / steps_of_an_epoch
     task = job_of(name, arguments.tokens, epochs, seed).task(context)
-    weights = sum(each.numel() for each in task.model.parameters())
+    weights = sum(weight.numel() for weight in task.model.parameters())
     began = time.perf_counter()
     metrics = train(task, context)
     return {
@@ -92,12 +92,12 @@ def main() -> None:
     rows = [
         [
             name,
-            f"{found[0]['weights'] / 1e6:.1f}",
-            f"{statistics.mean(each['epochs'] for each in found):.2f}",
-            f"{statistics.mean(each['minutes'] for each in found):.1f}",
-            *(f"{each['bits_per_byte']:.3f}" for each in found),
+            f"{runs[0]['weights'] / 1e6:.1f}",
+            f"{statistics.mean(run['epochs'] for run in runs):.2f}",
+            f"{statistics.mean(run['minutes'] for run in runs):.1f}",
+            *(f"{run['bits_per_byte']:.3f}" for run in runs),
         ]
-        for name, found in figures.items()
+        for name, runs in figures.items()
     ]
     columns = [
         "head start",

@@ -23,9 +23,9 @@ def main() -> None:
         contestants = [
             Contestant(way, "evaluation_transformers.py", [*of_context, "--way", way]) for way in WAYS
         ]
-        found = compare(contestants, arguments.rounds)
-        figures[str(context)] = found
-        recomputed, half, memory = (found[way]["tokens_per_second"] for way in WAYS)
+        by_way = compare(contestants, arguments.rounds)
+        figures[str(context)] = by_way
+        recomputed, half, memory = (by_way[way]["tokens_per_second"] for way in WAYS)
         rows.append([
             str(context),
             spread(recomputed),

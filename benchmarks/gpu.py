@@ -150,7 +150,7 @@ def task_of(name: str, num_steps: int, precision: torch.dtype) -> Task:
 
 def check(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the largest difference of features to the CPU's, and the losses of a short training on both."""
-    found: dict[str, Any] = {}
+    by_family: dict[str, Any] = {}
     ids = torch.randint(4, _VOCAB, (4, 24), generator=torch.Generator().manual_seed(3))
     cpu, device, num_steps = torch.device("cpu"), arguments.device, 10 if arguments.tiny else 60
     for name in _FAMILIES:
@@ -171,12 +171,12 @@ def check(arguments: argparse.Namespace) -> dict[str, Any]:
             task = task_of(name, num_steps, precision)
             metrics = train(task, Context(device=where, precision=precision))
             losses[title] = metrics[task.objective.watched]
-        found[name] = {
+        by_family[name] = {
             "fp32 features, largest difference": float((computed - expected).abs().max()),
             "bf16 features, largest difference": float((rounded - expected).abs().max()),
             f"validation loss after {num_steps} steps": losses,
         }
-    return found
+    return by_family
 
 
 class _StoppedError(Exception):
@@ -187,7 +187,7 @@ def resume(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return, by family, whether a run stopped half-way ends with the bits of an undisturbed one."""
     num_steps = 12 if arguments.tiny else 60
     set_arithmetic(None, deterministic=True)
-    found = {}
+    by_family = {}
     for name in _FAMILIES:
         with tempfile.TemporaryDirectory() as folder:
             ends = []
@@ -209,9 +209,9 @@ def resume(arguments: argparse.Namespace) -> dict[str, Any]:
             whole, resumed = ends
             assert whole.keys() == resumed.keys()
             different = [key for key in whole if not torch.equal(whole[key], resumed[key])]
-            found[name] = {"bits are equal": not different, "different": different[:5]}
+            by_family[name] = {"bits are equal": not different, "different": different[:5]}
     set_arithmetic(None, deterministic=False)
-    return found
+    return by_family
 
 
 def _stopping_after(stop: int | None) -> Callable[[Any], None]:
@@ -250,28 +250,28 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
         for family in ("gpt", "bert"):
             named = ["--family", family, *size, "--compile"]
             contestants.append(Contestant(f"{family} bf16, compile", "transformer_headstart.py", named))
-    present = contestants if arguments.peers else [each for each in contestants if not each.peer]
+    present = [contestant for contestant in contestants if arguments.peers or not contestant.peer]
     fastest = _fastest_product(arguments.device, 256 if arguments.tiny else 8192)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "bf16 product, GFLOP/s": fastest,
         "weights of AWD-LSTM": SIZES[lstm[1]].weights_multiplied,
         "share of the bf16 product": {},
         "contestants": {},
         "failed": {},
     }
-    for each in present:  # its rounds one after the other: nothing else runs on a lent machine
+    for contestant in present:  # its rounds one after the other: nothing else runs on a lent machine
         try:
-            figures = compare([each], 1 if arguments.tiny else arguments.rounds)
+            figures = compare([contestant], 1 if arguments.tiny else arguments.rounds)
         except SystemExit as error:
-            found["failed"][each.name] = str(error)[-1000:]
+            results["failed"][contestant.name] = str(error)[-1000:]
         else:
-            found["contestants"] |= figures
+            results["contestants"] |= figures
             for name, rates in figures.items():
                 if "gflop_per_second" in rates:
                     share = rates["gflop_per_second"]["median"] / fastest
-                    found["share of the bf16 product"][name] = share
-        _write(arguments, found)
-    return found
+                    results["share of the bf16 product"][name] = share
+        _write(arguments, results)
+    return results
 
 
 def _fastest_product(device: torch.device, width: int) -> float:
@@ -288,15 +288,15 @@ def _fastest_product(device: torch.device, width: int) -> float:
 def steps(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the milliseconds of a training step and those in which the device computes, by kind of step."""
     tiny = arguments.tiny
-    shapes = [Size(16, 24, 2, 200, 10, 4)] if tiny else [Size(400, 1152, 3, *each) for each in _STEPS]
-    found: dict[str, Any] = {}
+    shapes = [Size(16, 24, 2, 200, 10, 4)] if tiny else [Size(400, 1152, 3, *step) for step in _STEPS]
+    timings: dict[str, Any] = {}
     profiles: list[str] = []
     for size in shapes:
         task = language_model_task(size, "bf16", _PLANNED)
         training = Training(task, Context(device=arguments.device, precision=torch.bfloat16))
         name = f"language model, {size.vocab_size} words, {size.batch_rows} x {size.bptt}, bf16"
-        found[name] = _timed(training, size.batch_rows * size.bptt, name, profiles, arguments)
-        _write(arguments, found)
+        timings[name] = _timed(training, size.batch_rows * size.bptt, name, profiles, arguments)
+        _write(arguments, timings)
     documents, tokens = (6, 10) if tiny else (64, 300)
     for precision in ("bf16", "fp32"):
         dtype = PRECISIONS[precision]
@@ -305,10 +305,10 @@ def steps(arguments: argparse.Namespace) -> dict[str, Any]:
             Context(device=arguments.device, precision=dtype),
         )
         name = f"classifier, {documents} texts of {tokens}, {precision}"
-        found[name] = _timed(training, documents * tokens, name, profiles, arguments)
-        _write(arguments, found)
+        timings[name] = _timed(training, documents * tokens, name, profiles, arguments)
+        _write(arguments, timings)
     (arguments.out / "profile.txt").write_text("\n".join([*profiles, ""]), encoding="utf-8")
-    return found
+    return timings
 
 
 _STEPS = [(8000, 70, 128), (16_000, 70, 256)]  # words, tokens of a row, rows
@@ -365,16 +365,16 @@ def _timed(
     with torch.profiler.profile(activities=kinds) as profile:
         seconds(3)
     averages = profile.key_averages()
-    kernels = [each for each in averages if each.device_type != torch.autograd.DeviceType.CPU]
-    busy = sum(each.self_device_time_total for each in kernels) / 3e3
-    launches = sum(each.count for each in averages if "LaunchKernel" in each.key) / 3
+    kernels = [event for event in averages if event.device_type != torch.autograd.DeviceType.CPU]
+    busy = sum(event.self_device_time_total for event in kernels) / 3e3
+    launches = sum(event.count for event in averages if "LaunchKernel" in event.key) / 3
     profiles += [f"{name}: {1000 * taken:.1f} ms a step, {num_tokens / taken:,.0f} tokens a second"]
-    own_device = [(each.self_device_time_total, each) for each in kernels]
-    own_host = [(each.self_cpu_time_total, each) for each in averages if each not in kernels]
+    own_device = [(event.self_device_time_total, event) for event in kernels]
+    own_host = [(event.self_cpu_time_total, event) for event in averages if event not in kernels]
     for where, rows in (("device", own_device), ("host, profiled", own_host)):
         profiles.append(f"  {where}: ms and calls a step")
-        for micros, each in sorted(rows, key=lambda row: -row[0])[:14]:
-            profiles.append(f"  {micros / 3e3:8.2f} {each.count / 3:8.0f}  {each.key[:70]}")
+        for micros, event in sorted(rows, key=lambda row: -row[0])[:14]:
+            profiles.append(f"  {micros / 3e3:8.2f} {event.count / 3:8.0f}  {event.key[:70]}")
     return {
         "milliseconds": 1000 * taken,
         "tokens_per_second": num_tokens / taken,
@@ -491,7 +491,7 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
         )
         models[few.name] = folder / f"{few.name}-model"
     stop = _stopping_at(time.monotonic() + 60 * arguments.minutes)
-    found: dict[str, Any] = {"headstart": name}
+    figures: dict[str, Any] = {"headstart": name}
     for stage, make in makers.items():
         if stage in _IMDB_STAGES and stage not in arguments.stages:
             continue
@@ -507,17 +507,17 @@ def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
         try:
             train(job.task(context), context)
         except _StoppedError:
-            found["continues with"] = stage
-            return found
+            figures["continues with"] = stage
+            return figures
         done = store.newest()
         assert done is not None
         export_model(models[stage], model_tensors(done), job.card)
-        found[stage] = _reached(done)
+        figures[stage] = _reached(done)
         if isinstance(job, ClassifierJob):
-            found[stage]["test error"] = _test_error(models[stage], target, arguments.device, precision)
-        print(stage, found[stage], flush=True)
-        _write(arguments, found)
-    return found
+            figures[stage]["test error"] = _test_error(models[stage], target, arguments.device, precision)
+        print(stage, figures[stage], flush=True)
+        _write(arguments, figures)
+    return figures
 
 
 def both(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -527,8 +527,8 @@ def both(arguments: argparse.Namespace) -> dict[str, Any]:
         str(member): np.load(member / "imdb/finetune_classifier-model-test.npy")
         for member in arguments.members
     }
-    probs = {name: torch.from_numpy(each).softmax(1).numpy() for name, each in logits.items()}
-    errors = {name: float((each.argmax(1) != labels).mean()) for name, each in probs.items()}
+    probs = {name: torch.from_numpy(logits_NC).softmax(1).numpy() for name, logits_NC in logits.items()}
+    errors = {name: float((probs_NC.argmax(1) != labels).mean()) for name, probs_NC in probs.items()}
     mean = np.mean([*probs.values()], axis=0)
     return {"test errors": errors, "test error of the mean": float((mean.argmax(1) != labels).mean())}
 
@@ -566,14 +566,14 @@ def _imdb_project(arguments: argparse.Namespace) -> Project:
 
 
 def _stopping_at(end: float) -> Callable[[Any], None]:
-    began = said = time.monotonic()
+    began = reported = time.monotonic()
 
     def report(metrics: Any) -> None:
-        nonlocal said
-        if time.monotonic() > said + 15:
-            said = time.monotonic()
+        nonlocal reported
+        if time.monotonic() > reported + 15:
+            reported = time.monotonic()
             figures = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-            print(f"{said - began:.0f} s: {figures}", flush=True)
+            print(f"{reported - began:.0f} s: {figures}", flush=True)
         if time.monotonic() > end:
             raise _StoppedError
 
@@ -610,9 +610,9 @@ PARTS = {
 }
 
 
-def _write(arguments: argparse.Namespace, found: dict[str, Any]) -> dict[str, Any]:
-    """Write what a part has found so far."""
-    whole = {"machine": machine(), "seconds": time.monotonic() - _BEGAN, arguments.part: found}
+def _write(arguments: argparse.Namespace, figures: dict[str, Any]) -> dict[str, Any]:
+    """Write the figures that a part has so far."""
+    whole = {"machine": machine(), "seconds": time.monotonic() - _BEGAN, arguments.part: figures}
     file = arguments.out / f"{arguments.part}.json"
     file.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
     return whole

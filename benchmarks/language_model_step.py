@@ -38,9 +38,9 @@ def main() -> None:
     }
     columns = ["", "tokens a second", "times fastai", "GFLOP/s", "of the limit", "peak, MB"]
     rows = []
-    for size, found in figures.items():
-        peer = found.get("fastai", {}).get("tokens_per_second", {}).get("median")
-        for name, of_one in found.items():
+    for size, by_contestant in figures.items():
+        peer = by_contestant.get("fastai", {}).get("tokens_per_second", {}).get("median")
+        for name, of_one in by_contestant.items():
             if name == "matrix products":
                 rows += [
                     [f"{size}: limit, {precision}", "", "", spread(of_one[precision]), "", ""]
@@ -49,7 +49,7 @@ def main() -> None:
                 continue
             precision = "bf16" if name.endswith("bf16") else "fp32"
             rate, gflops = of_one["tokens_per_second"], of_one.get("gflop_per_second")  # of the same products
-            limit = found["matrix products"][precision]["median"]
+            limit = by_contestant["matrix products"][precision]["median"]
             rows.append([
                 f"{size}: {name}",
                 spread(rate),

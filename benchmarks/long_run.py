@@ -161,7 +161,7 @@ def rows_of(run: Any, root: Path) -> dict[str, int]:
 
     history = MlflowClient(run.uri).get_metric_history(run.run_id, "train/loss")
     records = [
-        each for each in tracking.read_records(root / "run/curve.jsonl") if "train/loss" in each.metrics
+        record for record in tracking.read_records(root / "run/curve.jsonl") if "train/loss" in record.metrics
     ]
     steps = records[-1].step
     return {

@@ -106,16 +106,16 @@ def main() -> None:
     parser.add_argument("--headstart", default="ulmfit", help="one whose language model is causal")
     parser.add_argument("--epochs", type=float, default=0.45)
     arguments = parser.parse_args()
-    found = {}
+    shares_by_stage = {}
     for stage in ("pretrain_lm", "finetune_classifier"):
         with tempfile.TemporaryDirectory(prefix="headstart-share-") as folder:
-            found[stage] = shares(stage, arguments, Path(folder))
+            shares_by_stage[stage] = shares(stage, arguments, Path(folder))
     columns = ["", *(f"{part}, %" for part in PARTS), "seconds of steps"]
     rows = [
-        [stage, *(f"{100 * each[part]:.2f}" for part in PARTS), f"{each['seconds']:.0f}"]
-        for stage, each in found.items()
+        [stage, *(f"{100 * stage_shares[part]:.2f}" for part in PARTS), f"{stage_shares['seconds']:.0f}"]
+        for stage, stage_shares in shares_by_stage.items()
     ]
-    publish(arguments.out, markdown("Shares of training time", columns, rows), {"shares": found})
+    publish(arguments.out, markdown("Shares of training time", columns, rows), {"shares": shares_by_stage})
 
 
 if __name__ == "__main__":

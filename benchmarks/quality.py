@@ -65,13 +65,14 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=0.45)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    found: dict[str, list[float]] = {mode: [] for mode in arguments.modes}
+    bits_by_mode: dict[str, list[float]] = {mode: [] for mode in arguments.modes}
     for seed in arguments.seeds:
         for mode in arguments.modes:
-            found[mode].append(bits_per_byte(mode, seed, arguments))
-            print(json.dumps({"mode": mode, "seed": seed, "bits_per_byte": found[mode][-1]}), flush=True)
+            bits = bits_per_byte(mode, seed, arguments)
+            bits_by_mode[mode].append(bits)
+            print(json.dumps({"mode": mode, "seed": seed, "bits_per_byte": bits}), flush=True)
     columns = ["mode", *(f"seed {seed}" for seed in arguments.seeds), "mean", "change, %"]
-    first = statistics.mean(found[arguments.modes[0]])
+    first = statistics.mean(bits_by_mode[arguments.modes[0]])
     rows = [
         [
             mode,
@@ -79,9 +80,9 @@ def main() -> None:
             f"{statistics.mean(values):.4f}",
             f"{100 * (statistics.mean(values) / first - 1):+.2f}",
         ]
-        for mode, values in found.items()
+        for mode, values in bits_by_mode.items()
     ]
-    publish(arguments.out, markdown("Bits per byte by mode", columns, rows), {"bits_per_byte": found})
+    publish(arguments.out, markdown("Bits per byte by mode", columns, rows), {"bits_per_byte": bits_by_mode})
 
 
 if __name__ == "__main__":

@@ -44,17 +44,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "texts.json"
         file.write_text(json.dumps(texts), encoding="utf-8")
-        found = compare(contestants(arguments.weights.resolve(), file, arguments.longest), arguments.rounds)
-    ours = {name: of_one["documents_per_second"] for name, of_one in found.items() if "headstart" in name}
+        by_contestant = compare(
+            contestants(arguments.weights.resolve(), file, arguments.longest), arguments.rounds
+        )
+    ours = {
+        name: of_one["documents_per_second"] for name, of_one in by_contestant.items() if "headstart" in name
+    }
     rows = []
-    for name, of_one in found.items():
+    for name, of_one in by_contestant.items():
         rate = of_one["documents_per_second"]
         times = [""] * len(ours)
         if name not in ours:
-            times = [f"{each['median'] / rate['median']:.2f}" for each in ours.values()]
+            times = [f"{our_rate['median'] / rate['median']:.2f}" for our_rate in ours.values()]
         rows.append([name, spread(rate, ".1f"), *times, f"{of_one['peak_megabytes']['median']:,.0f}"])
     columns = ["", "documents a second", *(f"times, {name}" for name in ours), "peak, MB"]
-    publish(arguments.out, markdown("Reading documents", columns, rows), {"contestants": found})
+    publish(arguments.out, markdown("Reading documents", columns, rows), {"contestants": by_contestant})
 
 
 if __name__ == "__main__":

@@ -140,13 +140,13 @@ def main() -> None:
         return
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     ways = {"1": (1, False), "2, a sum at the end": (2, False), "2, sums in buckets": (2, True)}
-    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
+    measured: dict[str, list[tuple[float, float, int]]] = {name: [] for name in ways}
     for _ in range(arguments.rounds):
         for name, (world, in_buckets) in ways.items():
-            found[name].append(measure(world, in_buckets, arguments))
-    step = {name: statistics.median(row[0] for row in rows) for name, rows in found.items()}
-    reduce = statistics.median(row[1] for row in found["2, a sum at the end"])
-    num_parameters = found["1"][0][2]
+            measured[name].append(measure(world, in_buckets, arguments))
+    step = {name: statistics.median(row[0] for row in rows) for name, rows in measured.items()}
+    reduce = statistics.median(row[1] for row in measured["2, a sum at the end"])
+    num_parameters = measured["1"][0][2]
     predicted = {"1": step["1"], "2, a sum at the end": step["1"] / 2 + reduce}
     rows = [
         [name, f"{1000 * seconds:.0f}",

@@ -107,7 +107,7 @@ def alone(model: Path, texts: Sequence[str]) -> float:
 
 def replicas_of(service: subprocess.Popen[str]) -> list[psutil.Process]:
     below = psutil.Process(service.pid).children(recursive=True)
-    return [each for each in below if "ServeReplica" in " ".join(each.cmdline())]
+    return [process for process in below if "ServeReplica" in " ".join(process.cmdline())]
 
 
 def main() -> None:
@@ -139,22 +139,22 @@ def main() -> None:
         killed = asyncio.run(phase(address, texts, 8, arguments.seconds, arguments.seconds / 3, replicas))
         phases.append({"phase": "a replica is killed"} | killed)
         print(json.dumps(phases[-1]), flush=True)
-        used = [service.pid, *(each.pid for each in psutil.Process(service.pid).children(recursive=True))]
+        used = [service.pid, *(child.pid for child in psutil.Process(service.pid).children(recursive=True))]
         memory = sum(psutil.Process(pid).memory_info().rss for pid in used) / 2**20
     finally:
         service.send_signal(signal.SIGTERM)
         service.wait(60)
-    found = {
+    figures = {
         "command": " ".join(sys.argv), "machine": machine(), "replicas": arguments.replicas,
         "start-up, seconds": start_up, "memory of all processes, MB": memory,
         "the classifier by itself, one text at a time, a second": by_itself, "phases": phases,
     }  # fmt: skip
-    arguments.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    arguments.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     columns = ["clients", "requests a second", "p50, ms", "p95, ms", "p99, ms", "longest, ms"]
     rows = [
-        [f"{each['clients']}{', ' + each['phase'] if 'phase' in each else ''}"]
-        + [f"{each[name]:,.1f}" for name in columns[1:]]
-        for each in phases
+        [f"{row['clients']}{', ' + row['phase'] if 'phase' in row else ''}"]
+        + [f"{row[name]:,.1f}" for name in columns[1:]]
+        for row in phases
     ]
     print(markdown("headstart serve", columns, rows))
 

@@ -60,18 +60,20 @@ def compare(contestants: Sequence[Contestant], rounds: int) -> dict[str, dict[st
 
     Skips peers that are not installed.
     """
-    present = [each for each in contestants if PEERS.exists() or not each.peer]
-    for each in contestants:
-        if each not in present:
-            print(f"{each.name}: skipped, because {PEERS} is missing; run `make peers`", file=sys.stderr)
-    found: dict[str, list[Figures]] = {each.name: [] for each in present}
+    present = [contestant for contestant in contestants if PEERS.exists() or not contestant.peer]
+    for contestant in contestants:
+        if contestant not in present:
+            print(
+                f"{contestant.name}: skipped, because {PEERS} is missing; run `make peers`", file=sys.stderr
+            )
+    rows_of: dict[str, list[Figures]] = {contestant.name: [] for contestant in present}
     for number in range(rounds):
-        for each in present:
-            figures = each.run()
-            found[each.name].append(figures)
-            said = ", ".join(f"{name} {value:,.4g}" for name, value in figures.items())
-            print(f"round {number + 1}, {each.name}: {said}", file=sys.stderr, flush=True)
-    return {name: _summary(rows) for name, rows in found.items()}
+        for contestant in present:
+            figures = contestant.run()
+            rows_of[contestant.name].append(figures)
+            line = ", ".join(f"{name} {value:,.4g}" for name, value in figures.items())
+            print(f"round {number + 1}, {contestant.name}: {line}", file=sys.stderr, flush=True)
+    return {name: _summary(rows) for name, rows in rows_of.items()}
 
 
 def _summary(rows: Sequence[Figures]) -> dict[str, dict[str, float]]:
@@ -92,8 +94,8 @@ def publish(out: Path, table: str, figures: Mapping[str, Any]) -> None:
     command = " ".join(["python", os.path.relpath(sys.argv[0], ROOT), *sys.argv[1:]])
     whole = {"command": command, "machine": machine(), **figures}
     out.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
-    said = ", ".join(f"{name} {value}" for name, value in machine().items())
-    out.with_suffix(".md").write_text(f"{table}\n`{command}`\n\n{said}\n", encoding="utf-8")
+    line = ", ".join(f"{name} {value}" for name, value in machine().items())
+    out.with_suffix(".md").write_text(f"{table}\n`{command}`\n\n{line}\n", encoding="utf-8")
     print(table)
 
 

@@ -74,11 +74,11 @@ def measure(projects: Sequence[Path], repeats: int) -> dict[str, list[list[float
 
 
 def in_turns(timed: Callable[[Path], float], projects: Sequence[Path], repeats: int) -> list[list[float]]:
-    found: list[list[float]] = [[] for _ in projects]
+    seconds: list[list[float]] = [[] for _ in projects]
     for _ in range(repeats):
-        for values, project in zip(found, projects, strict=True):
+        for values, project in zip(seconds, projects, strict=True):
             values.append(timed(project))
-    return found
+    return seconds
 
 
 def copy_of(revision: str, folder: Path) -> Path:

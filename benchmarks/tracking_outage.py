@@ -51,7 +51,7 @@ class Turn:
     cpu_s_per_step: float = 0.0  # all threads of the process
 
     def steps_within(self, start_s: float, end_s: float) -> int:
-        return sum(start_s <= each <= end_s for each in self.step_times_s)
+        return sum(start_s <= time_s <= end_s for time_s in self.step_times_s)
 
 
 def write_tokens(folder: Path, num_tokens: int) -> None:
@@ -159,9 +159,9 @@ def side_by_side(ways: tuple[Way, Way], folder: Path, steps: int, proxy: Proxy) 
     turns = []
     for receiver, sender in pipes:
         sender.close()
-        while not isinstance(said := receiver.recv(), Turn):
-            proxy.set(said)
-        turns.append(said)
+        while not isinstance(message := receiver.recv(), Turn):
+            proxy.set(message)
+        turns.append(message)
     for process in both:
         process.join()
     return turns
@@ -196,15 +196,15 @@ def take_turns(scratch: Path, proxy: Proxy, rounds: int, steps: int) -> dict[str
         Way("a server that hangs from the first step on", proxy.uri, {1: "hang"}),
         Way("a server away for the middle third", proxy.uri, {steps // 3: "refuse", 2 * steps // 3: "pass"}),
     )
-    found: dict[str, list[dict[str, float]]] = {way.name: [] for way in ways}
+    rounds_by_way: dict[str, list[dict[str, float]]] = {way.name: [] for way in ways}
     for number in range(rounds):
         for way in ways:
             proxy.set("pass")
             pair = (way, Way("no tracking", None))
             figures = figures_of(*side_by_side(pair, scratch / f"{way.name}-{number}", steps, proxy))
-            found[way.name].append(figures)
+            rounds_by_way[way.name].append(figures)
             print(f"round {number + 1}, {way.name}: {figures}", file=sys.stderr, flush=True)
-    return found
+    return rounds_by_way
 
 
 def figures_of(turn: Turn, twin: Turn) -> dict[str, float]:
@@ -230,19 +230,19 @@ def main() -> None:
         server.start()
         proxy = Proxy(server.port)
         try:
-            found = take_turns(scratch, proxy, arguments.rounds, arguments.steps)
+            rounds_by_way = take_turns(scratch, proxy, arguments.rounds, arguments.steps)
             grown_mb = growth_of_the_outbox(scratch, proxy)
         finally:
             proxy.close()
             server.kill()
-    publish(arguments.out, table_of(found, grown_mb), {"turns": found, "outbox_mb": grown_mb})
+    publish(arguments.out, table_of(rounds_by_way, grown_mb), {"turns": rounds_by_way, "outbox_mb": grown_mb})
 
 
 def middle(values: list[float], digits: str) -> str:
     return f"{statistics.median(values):{digits}} ({min(values):{digits}} to {max(values):{digits}})"
 
 
-def table_of(found: Mapping[str, list[dict[str, float]]], grown_mb: float) -> str:
+def table_of(rounds_by_way: Mapping[str, list[dict[str, float]]], grown_mb: float) -> str:
     columns = {
         "steps a second": ("steps_per_second", ".1f"),
         "of the twin's": ("ratio", ".3f"),
@@ -251,11 +251,11 @@ def table_of(found: Mapping[str, list[dict[str, float]]], grown_mb: float) -> st
         "its end, s": ("end_s", ".1f"),
     }
     rows = [
-        [way, *(middle([row[name] for row in each], digits) for name, digits in columns.values())]
-        for way, each in found.items()
+        [way, *(middle([row[name] for row in rounds], digits) for name, digits in columns.values())]
+        for way, rounds in rounds_by_way.items()
     ]
-    said = f"200,000 records of ten metrics, waiting while the server hangs: {grown_mb:.0f} MB more memory.\n"
-    return f"{markdown('Training while MLflow is away', ['', *columns], rows)}\n{said}"
+    outbox = f"200,000 records of ten metrics, waiting while the server hangs: {grown_mb:.0f} MB more memory."
+    return f"{markdown('Training while MLflow is away', ['', *columns], rows)}\n{outbox}\n"
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ _THEIRS = {"gpt": "GPT-2", "bert": "BERT"}
 
 def contestants(family: str, size: str, steps: int) -> list[Contestant]:
     of_size = ["--family", family, "--size", size, "--steps", str(steps)]
-    found = [Contestant("matrix products", "gemm.py", [])]
+    listed = [Contestant("matrix products", "gemm.py", [])]
     for precision in ("fp32", "bf16"):
         given = [*of_size, "--precision", precision]
-        found += [
+        listed += [
             Contestant(f"headstart {precision}", "transformer_headstart.py", given),
             Contestant(f"transformers {precision}", "transformer_hugging_face.py", given, peer=True),
         ]
-    return found
+    return listed
 
 
 def main() -> None:
@@ -35,13 +35,13 @@ def main() -> None:
     figures, rows = {}, []
     for family in arguments.families:
         for size in arguments.sizes:
-            found = compare(contestants(family, size, arguments.steps), arguments.rounds)
-            figures[f"{family} {size}"] = found
-            limits = found.pop("matrix products")
-            for name, of_one in found.items():
+            by_contestant = compare(contestants(family, size, arguments.steps), arguments.rounds)
+            figures[f"{family} {size}"] = by_contestant
+            limits = by_contestant.pop("matrix products")
+            for name, of_one in by_contestant.items():
                 precision = name.split()[-1]
                 rate, gflops = of_one["tokens_per_second"], of_one.get("gflop_per_second")
-                theirs = found.get(f"transformers {precision}", {}).get("tokens_per_second")
+                theirs = by_contestant.get(f"transformers {precision}", {}).get("tokens_per_second")
                 limit = limits[precision]["median"]
                 rows.append([
                     f"{_THEIRS[family]} {size}: {name}",

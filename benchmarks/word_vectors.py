@@ -39,11 +39,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs=2, required=True, help="parquet files: text and label")
     parser.add_argument("--epochs", type=int, default=5)
     arguments = parser.parse_args()
-    found = compare(contestants(arguments.data, arguments.epochs), arguments.rounds)
-    peer = found.get("gensim", {}).get("words_per_second", {}).get("median")
+    by_contestant = compare(contestants(arguments.data, arguments.epochs), arguments.rounds)
+    peer = by_contestant.get("gensim", {}).get("words_per_second", {}).get("median")
     columns = ["", "words a second", "times gensim", "seconds", *(f"error, {n:,} labels" for n in SIZES)]
     rows = []
-    for name, figures in found.items():
+    for name, figures in by_contestant.items():
         speed = figures.get("words_per_second")
         rows.append([
             name,
@@ -53,7 +53,7 @@ def main() -> None:
             *(f"{figures[f'error_{size}']['median']:.1f} %" for size in SIZES),
         ])  # fmt: skip
     sys.argv[1:] = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
-    publish(arguments.out, markdown("Word vectors", columns, rows), {"figures": found})
+    publish(arguments.out, markdown("Word vectors", columns, rows), {"figures": by_contestant})
 
 
 if __name__ == "__main__":

@@ -16,5 +16,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def texts(file: Path) -> list[str]:
-    found: list[str] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    texts: list[str] = json.loads(file.read_text(encoding="utf-8"))
+    return texts

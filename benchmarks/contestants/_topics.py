@@ -45,7 +45,7 @@ def errors(
     idf = np.log((1 + counts.shape[0]) / (1 + np.asarray((counts > 0).sum(0)).ravel())) + 1
     features, centre = _features(counts, idf, vectors)
     test_features, _ = _features(test_counts, idf, vectors, centre)
-    found = {}
+    errors = {}
     for size in SIZES:
         of_seeds = []
         for seed in SEEDS:
@@ -54,8 +54,8 @@ def errors(
             search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": [0.1, 1, 10, 100]}, cv=folds)
             search.fit(features[chosen], train[1][chosen])
             of_seeds.append(100 * (1 - search.score(test_features, test[1])))
-        found[f"error_{size}"] = float(np.mean(of_seeds))
-    return found
+        errors[f"error_{size}"] = float(np.mean(of_seeds))
+    return errors
 
 
 def _counts(documents: Sequence[Sequence[str]], index: Mapping[str, int]) -> Any:

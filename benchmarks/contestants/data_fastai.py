@@ -29,10 +29,10 @@ start = time.perf_counter()
 outputs = parallel_tokenize(
     sample, tok=SpacyTokenizer("en"), rules=defaults.text_proc_rules, n_workers=len(os.sched_getaffinity(0))
 )
-tokens = [each for _, each in sorted(outputs, key=lambda pair: pair[0])]
-counts = Counter(token for each in tokens for token in each)
+tokens = [document for _, document in sorted(outputs, key=lambda pair: pair[0])]
+counts = Counter(token for document in tokens for token in document)
 numericalize = Numericalize(make_vocab(counts))
-for each in tokens:
-    numericalize(each)
+for document in tokens:
+    numericalize(document)
 seconds = time.perf_counter() - start
 tell(megabytes_per_second=megabytes(sample) / seconds)  # its memory is in other processes

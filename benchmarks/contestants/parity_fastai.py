@@ -40,7 +40,7 @@ for depth in range(LAYERS):
     names[f"encoder.layers.{depth}.bias"] = f"0.rnns.{depth}.module.bias_ih_l0"
 relative = []
 for our_name, their_name in names.items():
-    found, wanted = our_weights[our_name].grad, their_weights[their_name].grad
-    assert found is not None
-    relative.append(float((found - wanted).norm() / wanted.norm()))
+    gradient, expected = our_weights[our_name].grad, their_weights[their_name].grad
+    assert gradient is not None
+    relative.append(float((gradient - expected).norm() / expected.norm()))
 print(largest, max(relative))

@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--locales", type=Path, default=Path("/usr/share/locale"))
     arguments = parser.parse_args()
     texts = translations(arguments.locales)
-    found: dict[str, Any] = {"texts": len(texts), "texts with letters of a script": scripts(texts)}
+    figures: dict[str, Any] = {"texts": len(texts), "texts with letters of a script": scripts(texts)}
     different: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder:
         parts = [Path(folder) / str(number) for number in range(3)]
@@ -121,7 +121,7 @@ def main() -> None:
         different |= wordpieces(arguments.folder, parts[0], texts)
         different |= byte_pairs(parts[1], texts, of_letters=False)
         different |= byte_pairs(parts[2], texts, of_letters=True)
-    print(json.dumps(found | {"texts with other ids": different}, ensure_ascii=False, indent=2))
+    print(json.dumps(figures | {"texts with other ids": different}, ensure_ascii=False, indent=2))
 
 
 if __name__ == "__main__":

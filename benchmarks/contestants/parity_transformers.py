@@ -96,17 +96,17 @@ def difference(a: Tensor, b: Tensor, mask: Tensor) -> float:
 
 
 def main() -> None:
-    found = {}
+    differences = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name, model in small_models().items():
             folder = Path(scratch) / name
             shaken(model).save_pretrained(folder)
-            found[name] = largest_difference(model, folder)
+            differences[name] = largest_difference(model, folder)
     for name in sys.argv[1:]:
         from transformers import AutoModel
 
-        found[name] = largest_difference(AutoModel.from_pretrained(name).eval(), Path(name))
-    print(json.dumps(found, indent=1))
+        differences[name] = largest_difference(AutoModel.from_pretrained(name).eval(), Path(name))
+    print(json.dumps(differences, indent=1))
 
 
 if __name__ == "__main__":

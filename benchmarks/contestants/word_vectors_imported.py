@@ -26,7 +26,7 @@ def pieces_of(file: Path, tokenizer: Path) -> Documents:
     encoder = Tokenizer.from_file(str(tokenizer))
     encoder.no_truncation()
     texts: Sequence[str] = pl.read_parquet(file)["text"].to_list()
-    return [each.tokens for each in encoder.encode_batch(texts, add_special_tokens=False)]
+    return [encoding.tokens for encoding in encoder.encode_batch(texts, add_special_tokens=False)]
 
 
 def main() -> None:
