@@ -15,9 +15,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from models import bert, gpt
+
 # stacked: several of theirs beside one another; transposed: (in, out) in place of (out, in); offset: theirs
 # has rows before the first.
 Form = Literal["same", "stacked", "transposed", "offset"]
+# head: of the decoder, which a model without one lacks as a whole; it begins anew.
+Part = Literal["encoder", "pooler", "head", "pairs"]
 
 _ACTIVATIONS = {
     "gelu": "gelu",
@@ -27,6 +31,9 @@ _ACTIVATIONS = {
 }
 _WEIGHT_AND_BIAS = ("weight", "bias")
 
+TheirConfig = dict[str, Any]  # config.json: border to JSON
+Settings = dict[str, Any]  # of our `Config`, without dropouts
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -35,8 +42,12 @@ class Entry:
     ours: str
     theirs: tuple[str, ...]
     form: Form = "same"
-    # `head`: of the decoder, which a model without one lacks as a whole; it begins anew.
-    part: Literal["encoder", "pooler", "head", "pairs"] = "encoder"
+    part: Part = "encoder"
+
+    @property
+    def name(self) -> str:
+        """The name of our tensor in a language model."""
+        return f"encoder.{self.ours}" if self.part in ("encoder", "pooler") else self.ours
 
 
 @dataclass(frozen=True)
@@ -47,9 +58,9 @@ class Architecture:
     class_name: str  # of the model with its decoder
     family: str
     prefix: str  # before the names of the encoder's tensors, if there is more than an encoder
-    entries: Callable[[Mapping[str, Any]], Iterator[Entry]]  # from our config
-    settings: Callable[[Mapping[str, Any]], dict[str, Any]]  # their config.json -> our config, dropouts aside
-    described: Callable[[Mapping[str, Any], int], dict[str, Any]]  # our config and V -> their config.json
+    entries: Callable[[int], Iterator[Entry]]  # for a number of layers
+    settings: Callable[[TheirConfig], Settings]
+    described: Callable[[Any, int], TheirConfig]  # our family's `Config` and V -> their config.json
     decoder: str  # the decoder's matrix, which most folders leave out, as it is the embedding
     ignored: tuple[str, ...] = ()  # endings of tensors that hold no weights, or repeat others
     first_position: int = 0  # row of the first position
@@ -78,11 +89,11 @@ def given(entry: Entry, tensor: Tensor, first_position: int = 0) -> dict[str, Te
     return {entry.theirs[0]: tensor}
 
 
-def _both(ours: str, *theirs: str, form: Form = "same", part: Any = "encoder") -> Iterator[Entry]:
+def _both(ours: str, *theirs: str, form: Form = "same", part: Part = "encoder") -> Iterator[Entry]:
     """Weight and bias of a module."""
     for name in _WEIGHT_AND_BIAS:
-        kind = "same" if form == "transposed" and name == "bias" else form
-        yield Entry(f"{ours}.{name}", tuple(f"{module}.{name}" for module in theirs), kind, part)
+        own_form: Form = "same" if form == "transposed" and name == "bias" else form
+        yield Entry(f"{ours}.{name}", tuple(f"{module}.{name}" for module in theirs), own_form, part)
 
 
 def _activation(name: Any) -> str:
@@ -98,12 +109,12 @@ def _their_activation(ours: str) -> str:
 # ------------------------------------------------------------------------------------ BERT, RoBERTa
 
 
-def _bert_encoder(config: Mapping[str, Any]) -> Iterator[Entry]:
+def _bert_encoder(num_layers: int) -> Iterator[Entry]:
     yield Entry("embedding.weight", ("embeddings.word_embeddings.weight",))
     yield Entry("positions.weight", ("embeddings.position_embeddings.weight",), "offset")
     yield Entry("segments.weight", ("embeddings.token_type_embeddings.weight",))
     yield from _both("embedding_norm", "embeddings.LayerNorm")
-    for layer in range(config["num_layers"]):
+    for layer in range(num_layers):
         ours, theirs = f"layers.{layer}", f"encoder.layer.{layer}"
         inputs = (f"{theirs}.attention.self.{name}" for name in ("query", "key", "value"))
         yield from _both(f"{ours}.attention.inputs", *inputs, form="stacked")
@@ -115,22 +126,22 @@ def _bert_encoder(config: Mapping[str, Any]) -> Iterator[Entry]:
     yield from _both("pooler", "pooler.dense", part="pooler")
 
 
-def _bert(config: Mapping[str, Any]) -> Iterator[Entry]:
-    yield from _bert_encoder(config)
+def _bert(num_layers: int) -> Iterator[Entry]:
+    yield from _bert_encoder(num_layers)
     yield from _both("transform", "cls.predictions.transform.dense", part="head")
     yield from _both("transform_norm", "cls.predictions.transform.LayerNorm", part="head")
     yield Entry("decoder_bias", ("cls.predictions.bias",), part="head")
     yield from _both("next_sentence", "cls.seq_relationship", part="pairs")
 
 
-def _roberta(config: Mapping[str, Any]) -> Iterator[Entry]:
-    yield from _bert_encoder(config)
+def _roberta(num_layers: int) -> Iterator[Entry]:
+    yield from _bert_encoder(num_layers)
     yield from _both("transform", "lm_head.dense", part="head")
     yield from _both("transform_norm", "lm_head.layer_norm", part="head")
     yield Entry("decoder_bias", ("lm_head.bias",), part="head")
 
 
-def _bert_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _bert_settings(theirs: TheirConfig) -> Settings:
     if theirs.get("is_decoder"):
         raise ValueError("its is_decoder is true: it reads from left to right, which is not known here")
     if theirs.get("position_embedding_type", "absolute") != "absolute":
@@ -149,22 +160,22 @@ def _bert_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _roberta_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _roberta_settings(theirs: TheirConfig) -> Settings:
     return _bert_settings(theirs) | {"context": theirs["max_position_embeddings"] - ROBERTA_FIRST_POSITION}
 
 
-def _bert_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+def _bert_described(ours: bert.Config, vocab_size: int) -> TheirConfig:
     return {
-        "hidden_size": ours["embedding_dim"],
-        "intermediate_size": ours["feedforward_dim"],
-        "num_hidden_layers": ours["num_layers"],
-        "num_attention_heads": ours["num_heads"],
-        "max_position_embeddings": ours["context"],
-        "hidden_act": _their_activation(ours["activation"]),
-        "layer_norm_eps": ours["norm_epsilon"],
-        "type_vocab_size": ours["num_segments"],
-        "hidden_dropout_prob": ours["residual_dropout"],
-        "attention_probs_dropout_prob": ours["attention_dropout"],
+        "hidden_size": ours.embedding_dim,
+        "intermediate_size": ours.feedforward_dim,
+        "num_hidden_layers": ours.num_layers,
+        "num_attention_heads": ours.num_heads,
+        "max_position_embeddings": ours.context,
+        "hidden_act": _their_activation(ours.activation),
+        "layer_norm_eps": ours.norm_epsilon,
+        "type_vocab_size": ours.num_segments,
+        "hidden_dropout_prob": ours.residual_dropout,
+        "attention_probs_dropout_prob": ours.attention_dropout,
         "vocab_size": vocab_size,
     }
 
@@ -175,11 +186,11 @@ def _bert_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
 _DISTILBERT_EPSILON = 1e-12
 
 
-def _distilbert(config: Mapping[str, Any]) -> Iterator[Entry]:
+def _distilbert(num_layers: int) -> Iterator[Entry]:
     yield Entry("embedding.weight", ("embeddings.word_embeddings.weight",))
     yield Entry("positions.weight", ("embeddings.position_embeddings.weight",), "offset")
     yield from _both("embedding_norm", "embeddings.LayerNorm")
-    for layer in range(config["num_layers"]):
+    for layer in range(num_layers):
         ours, theirs = f"layers.{layer}", f"transformer.layer.{layer}"
         inputs = (f"{theirs}.attention.{name}" for name in ("q_lin", "k_lin", "v_lin"))
         yield from _both(f"{ours}.attention.inputs", *inputs, form="stacked")
@@ -193,7 +204,7 @@ def _distilbert(config: Mapping[str, Any]) -> Iterator[Entry]:
     yield Entry("decoder_bias", ("vocab_projector.bias",), part="head")
 
 
-def _distilbert_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _distilbert_settings(theirs: TheirConfig) -> Settings:
     return {
         "embedding_dim": theirs["dim"],
         "feedforward_dim": theirs["hidden_dim"],
@@ -206,21 +217,21 @@ def _distilbert_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _distilbert_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
-    if ours["norm_epsilon"] != _DISTILBERT_EPSILON:
+def _distilbert_described(ours: bert.Config, vocab_size: int) -> TheirConfig:
+    if ours.norm_epsilon != _DISTILBERT_EPSILON:
         raise ValueError(
-            f"config.norm_epsilon is {ours['norm_epsilon']}, but a DistilBERT in `transformers` has "
+            f"config.norm_epsilon is {ours.norm_epsilon}, but a DistilBERT in `transformers` has "
             f"{_DISTILBERT_EPSILON} always"
         )
     return {
-        "dim": ours["embedding_dim"],
-        "hidden_dim": ours["feedforward_dim"],
-        "n_layers": ours["num_layers"],
-        "n_heads": ours["num_heads"],
-        "max_position_embeddings": ours["context"],
-        "activation": _their_activation(ours["activation"]),
-        "dropout": ours["residual_dropout"],
-        "attention_dropout": ours["attention_dropout"],
+        "dim": ours.embedding_dim,
+        "hidden_dim": ours.feedforward_dim,
+        "n_layers": ours.num_layers,
+        "n_heads": ours.num_heads,
+        "max_position_embeddings": ours.context,
+        "activation": _their_activation(ours.activation),
+        "dropout": ours.residual_dropout,
+        "attention_dropout": ours.attention_dropout,
         "vocab_size": vocab_size,
     }
 
@@ -228,10 +239,10 @@ def _distilbert_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str,
 # ----------------------------------------------------------------------------------------- GPT, GPT-2
 
 
-def _gpt(config: Mapping[str, Any], token: str, position: str, last: str | None) -> Iterator[Entry]:
+def _gpt(num_layers: int, token: str, position: str, last: str | None) -> Iterator[Entry]:
     yield Entry("embedding.weight", (token,))
     yield Entry("positions.weight", (position,), "offset")
-    for layer in range(config["num_layers"]):
+    for layer in range(num_layers):
         ours, theirs = f"layers.{layer}", f"h.{layer}"
         yield from _both(f"{ours}.attention.inputs", f"{theirs}.attn.c_attn", form="transposed")
         yield from _both(f"{ours}.attention.output", f"{theirs}.attn.c_proj", form="transposed")
@@ -243,15 +254,15 @@ def _gpt(config: Mapping[str, Any], token: str, position: str, last: str | None)
         yield from _both("final_norm", last)
 
 
-def _gpt2(config: Mapping[str, Any]) -> Iterator[Entry]:
-    return _gpt(config, "wte.weight", "wpe.weight", "ln_f")
+def _gpt2(num_layers: int) -> Iterator[Entry]:
+    return _gpt(num_layers, "wte.weight", "wpe.weight", "ln_f")
 
 
-def _openai_gpt(config: Mapping[str, Any]) -> Iterator[Entry]:
-    return _gpt(config, "tokens_embed.weight", "positions_embed.weight", None)
+def _openai_gpt(num_layers: int) -> Iterator[Entry]:
+    return _gpt(num_layers, "tokens_embed.weight", "positions_embed.weight", None)
 
 
-def _gpt2_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _gpt2_settings(theirs: TheirConfig) -> Settings:
     for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         if theirs.get(name):
             raise ValueError(f"its {name} is true, which is not known here")
@@ -264,7 +275,7 @@ def _gpt2_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _openai_gpt_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _openai_gpt_settings(theirs: TheirConfig) -> Settings:
     # Their `gelu` is the approximation of the paper's code here.
     activation = {"gelu": "gelu_new"}.get(theirs.get("afn", "gelu"), theirs.get("afn"))
     return _gpt_sizes(theirs) | {
@@ -274,7 +285,7 @@ def _openai_gpt_settings(theirs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gpt_sizes(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _gpt_sizes(theirs: TheirConfig) -> Settings:
     return {
         "embedding_dim": theirs["n_embd"],
         "num_layers": theirs["n_layer"],
@@ -284,15 +295,15 @@ def _gpt_sizes(theirs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gpt2_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+def _gpt2_described(ours: gpt.Config, vocab_size: int) -> TheirConfig:
     return _gpt_sizes_described(ours, vocab_size) | {
-        "activation_function": _their_activation(ours["activation"]),
-        "n_inner": ours["feedforward_dim"],
+        "activation_function": _their_activation(ours.activation),
+        "n_inner": ours.feedforward_dim,
     }
 
 
-def _openai_gpt_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
-    width, inner, activation = ours["embedding_dim"], ours["feedforward_dim"], ours["activation"]
+def _openai_gpt_described(ours: gpt.Config, vocab_size: int) -> TheirConfig:
+    width, inner, activation = ours.embedding_dim, ours.feedforward_dim, ours.activation
     if inner != 4 * width:
         raise ValueError(
             f"config.feedforward_dim is {inner}, but the first GPT in `transformers` has 4 times its width "
@@ -306,16 +317,16 @@ def _openai_gpt_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str,
     return _gpt_sizes_described(ours, vocab_size) | {"afn": named[activation]}
 
 
-def _gpt_sizes_described(ours: Mapping[str, Any], vocab_size: int) -> dict[str, Any]:
+def _gpt_sizes_described(ours: gpt.Config, vocab_size: int) -> TheirConfig:
     return {
-        "n_embd": ours["embedding_dim"],
-        "n_layer": ours["num_layers"],
-        "n_head": ours["num_heads"],
-        "n_positions": ours["context"],
-        "layer_norm_epsilon": ours["norm_epsilon"],
-        "embd_pdrop": ours["embedding_dropout"],
-        "resid_pdrop": ours["residual_dropout"],
-        "attn_pdrop": ours["attention_dropout"],
+        "n_embd": ours.embedding_dim,
+        "n_layer": ours.num_layers,
+        "n_head": ours.num_heads,
+        "n_positions": ours.context,
+        "layer_norm_epsilon": ours.norm_epsilon,
+        "embd_pdrop": ours.embedding_dropout,
+        "resid_pdrop": ours.residual_dropout,
+        "attn_pdrop": ours.attention_dropout,
         "vocab_size": vocab_size,
     }
 
@@ -331,7 +342,7 @@ ARCHITECTURES = (
     Architecture(
         "roberta", "RobertaForMaskedLM", "bert", "roberta.", _roberta, _roberta_settings,
         lambda ours, vocab_size: _bert_described(ours, vocab_size)
-        | {"max_position_embeddings": ours["context"] + ROBERTA_FIRST_POSITION},
+        | {"max_position_embeddings": ours.context + ROBERTA_FIRST_POSITION},
         "lm_head.decoder.weight",
         ignored=("embeddings.position_ids", "lm_head.decoder.bias"),
         first_position=ROBERTA_FIRST_POSITION,

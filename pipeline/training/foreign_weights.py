@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.foreign import ARCHITECTURES, Architecture, Entry, taken
+from models.foreign import ARCHITECTURES, Architecture, Entry, Settings, TheirConfig, taken
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -30,7 +30,7 @@ class ForeignNetwork:
     """A network in our names."""
 
     family: str
-    config: dict[str, Any]  # settings of the family, without dropouts
+    config: Settings
     tensors: dict[str, Tensor]  # float32: `encoder.*`, and of the decoder what there was
     begins_anew: tuple[str, ...]  # parts that the folder lacks: the decoder, next sentence prediction
     vocab_size: int
@@ -53,7 +53,7 @@ def read_network(folder: Path) -> ForeignNetwork:
             f"{folder / CONFIG_FILE}: it has {config['num_layers']:,} layers, but there are {len(theirs)} "
             "tensors; fetch the folder again"
         )
-    entries = list(architecture.entries(config))
+    entries = list(architecture.entries(config["num_layers"]))
     absent = _absent_parts(folder, entries, theirs)
     wanted = [entry for entry in entries if entry.part not in absent]
     if architecture.family == "bert":
@@ -62,7 +62,7 @@ def read_network(folder: Path) -> ForeignNetwork:
     decoder = Entry("decoder_weight", (architecture.decoder,))
     for entry in [*wanted, *([decoder] if architecture.decoder in theirs else [])]:
         _check(folder, entry, theirs)
-    tensors = {_our_name(entry): taken(entry, theirs, architecture.first_position) for entry in wanted}
+    tensors = {entry.name: taken(entry, theirs, architecture.first_position) for entry in wanted}
     own_decoder = _own_decoder(theirs.get(architecture.decoder), tensors["encoder.embedding.weight"])
     if architecture.family == "gpt":
         config["tie_weights"] = own_decoder is None
@@ -80,12 +80,8 @@ def read_network(folder: Path) -> ForeignNetwork:
         tensors,
         tuple(sorted(absent - {"pooler"})),
         len(tensors["encoder.embedding.weight"]),
-        {_our_name(entry): ", ".join(entry.theirs) for entry in [*wanted, decoder]},
+        {entry.name: ", ".join(entry.theirs) for entry in [*wanted, decoder]},
     )
-
-
-def _our_name(entry: Entry) -> str:
-    return f"encoder.{entry.ours}" if entry.part in ("encoder", "pooler") else entry.ours
 
 
 def _read_json(folder: Path, name: str) -> dict[str, Any]:
@@ -104,7 +100,7 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def _architecture_of(folder: Path, described: Mapping[str, Any]) -> Architecture:
+def _architecture_of(folder: Path, described: TheirConfig) -> Architecture:
     known = {architecture.model_type: architecture for architecture in ARCHITECTURES}
     kind = described.get("model_type")
     if not isinstance(kind, str) or kind not in known:
@@ -115,7 +111,7 @@ def _architecture_of(folder: Path, described: Mapping[str, Any]) -> Architecture
     return known[kind]
 
 
-def _config_of(folder: Path, architecture: Architecture, described: Mapping[str, Any]) -> dict[str, Any]:
+def _config_of(folder: Path, architecture: Architecture, described: TheirConfig) -> Settings:
     """Our config. Raises ValueError if a setting is missing, of another type, or not known."""
     file = folder / CONFIG_FILE
     try:
@@ -137,7 +133,7 @@ def _config_of(folder: Path, architecture: Architecture, described: Mapping[str,
     return config
 
 
-def _read_tensors(folder: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read_tensors(folder: Path, described: TheirConfig) -> dict[str, Tensor]:
     files = [folder / WEIGHTS_FILE]
     if not files[0].is_file() and (folder / INDEX_FILE).is_file():  # as `transformers` chooses
         names = _read_json(folder, INDEX_FILE).get("weight_map")
@@ -152,7 +148,7 @@ def _read_tensors(folder: Path, described: Mapping[str, Any]) -> dict[str, Tenso
     return tensors
 
 
-def _read_file(folder: Path, file: Path, described: Mapping[str, Any]) -> dict[str, Tensor]:
+def _read_file(folder: Path, file: Path, described: TheirConfig) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -170,7 +166,7 @@ def _read_file(folder: Path, file: Path, described: Mapping[str, Any]) -> dict[s
         raise ValueError(f"{file}: no valid safetensors file ({error}); fetch it again") from error
 
 
-def _conversion(folder: Path, described: Mapping[str, Any]) -> str:
+def _conversion(folder: Path, described: TheirConfig) -> str:
     """A command that keeps what the model has: its class is the one that wrote the folder."""
     named = described.get("architectures")
     name = named[0] if isinstance(named, list) and named else ""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
+from models import bert, gpt
+from models.config import FamilyConfig
 from models.family import lookup
-from models.foreign import ARCHITECTURES, Architecture, Entry, given
+from models.foreign import ARCHITECTURES, Architecture, Entry, TheirConfig, given
 from pipeline.artifacts.model_folder import load_model
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
@@ -35,10 +35,10 @@ def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
         state = "not empty" if folder.is_dir() else "a file"
         raise ValueError(f"{folder} is {state}; name a folder that does not exist yet")
     tensors, card = load_model(model)
-    config = asdict(lookup(card.family).config(**card.config))
+    config = lookup(card.family).config(**card.config)
     architecture = _architecture(card.family, config)
-    entries = [entry for entry in architecture.entries(config) if _our_name(entry) in tensors]
-    lost = sorted(tensors.keys() - {_our_name(entry) for entry in entries} - {"decoder_weight"})
+    entries = [entry for entry in architecture.entries(config.num_layers) if entry.name in tensors]
+    lost = sorted(tensors.keys() - {entry.name for entry in entries} - {"decoder_weight"})
     pieces = load_tokenizer(tokenizer)
     with atomic_folder(folder) as aside:
         described = _config_file(architecture, config, card, tensors, pieces)
@@ -46,34 +46,28 @@ def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
         _write_tensors(aside / WEIGHTS_FILE, architecture, entries, tensors)
         if isinstance(pieces, TokenizersTokenizer):
             (aside / "tokenizer.json").write_bytes(pieces.content)
-            settings = json.dumps(
-                _tokenizer_settings(pieces, config["context"]), indent=2, ensure_ascii=False
-            )
+            settings = json.dumps(_tokenizer_settings(pieces, config.context), indent=2, ensure_ascii=False)
             (aside / _TOKENIZER_SETTINGS).write_text(settings + "\n", encoding="utf-8")
     return _differences(lost, tensors, pieces)
 
 
-def _our_name(entry: Entry) -> str:
-    return f"encoder.{entry.ours}" if entry.part in ("encoder", "pooler") else entry.ours
-
-
-def _architecture(family: str, config: Mapping[str, Any]) -> Architecture:
-    known = {network.model_type: network for network in ARCHITECTURES if network.family == family}
-    if family == "bert":
-        return known["bert" if config["num_segments"] else "distilbert"]
-    if family == "gpt":
-        return known["gpt2" if config["norm_first"] else "openai-gpt"]
+def _architecture(family: str, config: FamilyConfig) -> Architecture:
+    known = {network.model_type: network for network in ARCHITECTURES}
+    if isinstance(config, bert.Config):
+        return known["bert" if config.num_segments else "distilbert"]
+    if isinstance(config, gpt.Config):
+        return known["gpt2" if config.norm_first else "openai-gpt"]
     names = ", ".join(sorted({network.family for network in ARCHITECTURES}))
     raise ValueError(f"the family {family} has no counterpart in `transformers`; known: {names}")
 
 
 def _config_file(
     architecture: Architecture,
-    config: Mapping[str, Any],
+    config: FamilyConfig,
     card: ModelCard,
     tensors: Mapping[str, Tensor],
     pieces: Tokenizer,
-) -> dict[str, Any]:
+) -> TheirConfig:
     name = architecture.class_name
     if architecture.model_type == "bert" and "next_sentence.weight" not in tensors:
         name = "BertForMaskedLM"
@@ -87,7 +81,7 @@ def _config_file(
     }
 
 
-def _tokenizer_settings(pieces: Tokenizer, context: int) -> dict[str, Any]:
+def _tokenizer_settings(pieces: Tokenizer, context: int) -> dict[str, str | int]:
     """Which piece is which: `transformers` takes those of the architecture, whatever the tokenizer has."""
     ids = {
         "pad": pieces.pad_id, "unk": pieces.unk_id, "bos": pieces.bos_id, "eos": pieces.eos_id,
@@ -104,7 +98,7 @@ def _write_tensors(
 
     theirs: dict[str, Tensor] = {}
     for entry in entries:
-        converted = given(entry, tensors[_our_name(entry)], architecture.first_position)
+        converted = given(entry, tensors[entry.name], architecture.first_position)
         prefix = "" if entry.part in ("head", "pairs") else architecture.prefix
         theirs |= {prefix + name: tensor for name, tensor in converted.items()}
     if "decoder_weight" in tensors:
