@@ -14,15 +14,9 @@ from models.bert import Config as BERTConfig
 from models.family import Encoded, Encoder, State
 from models.layers import GlobalBatch
 from pipeline.corpus.word_tokenizer import WordTokenizer
-from pipeline.evaluation.anatomy import (
-    Span,
-    Vocabulary,
-    anatomy,
-    documents_with,
-    explained_variance,
-    self_similarity,
-    sentence_similarity,
-)
+from pipeline.evaluation.anatomy import anatomy
+from pipeline.evaluation.contextuality import explained_variance, self_similarity, sentence_similarity
+from pipeline.evaluation.occurrences import Span, Vocabulary, documents_with
 from pipeline.evaluation.probe import Reading
 from pipeline.figures.studies import Anatomy
 

@@ -13,9 +13,9 @@ import pytest
 from pipeline.inference.service import Asked, RefusedError
 
 pytest.importorskip("grpc_reflection", reason="Ray Serve is not installed whole (make test installs it)")
-from pipeline.distributed import service
+from pipeline.distributed import replicas
 from pipeline.distributed.cluster import Cluster
-from pipeline.distributed.service import Labeller, Replicas
+from pipeline.distributed.replicas import Labeller, Replicas
 
 Batch = list[Asked]
 
@@ -70,7 +70,7 @@ def test_what_a_dead_replica_was_answering_is_asked_again():
     async def answer(batch: Batch) -> Any:
         calls.append(len(batch))
         if len(calls) == 1:
-            raise service.ray.exceptions.ActorDiedError()
+            raise replicas.ray.exceptions.ActorDiedError()
         return [own_answer(each) for each in batch]
 
     assert outcomes(labeller_of(answer), 1) == [[{"label": "text 0"}]]
@@ -78,7 +78,7 @@ def test_what_a_dead_replica_was_answering_is_asked_again():
 
 
 def test_too_many_are_refused_and_those_that_gave_up_take_no_place(monkeypatch):
-    monkeypatch.setattr(service, "_REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(replicas, "_REQUEST_SECONDS", 0.05)
 
     async def hang(batch: Batch) -> Any:
         await asyncio.sleep(60)

@@ -17,8 +17,8 @@ import torch
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.failures import TrialLostError, WorkersError
 from pipeline.distributed.launch import fit
+from pipeline.distributed.ray_data import spread
 from pipeline.distributed.session import Session
-from pipeline.distributed.spread import spread
 from pipeline.execution.label_on_ray import label_on_ray
 from pipeline.inference.bulk import Request, label_files
 from pipeline.inference.predict import Predictor

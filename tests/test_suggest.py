@@ -13,8 +13,8 @@ import pytest
 
 from pipeline.corpus.sources import open_source
 from pipeline.evaluation.acquisition import STRATEGIES
-from pipeline.evaluation.choosing import try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
+from pipeline.evaluation.strategy_trial import try_strategies
 from pipeline.execution import suggest as suggesting
 from pipeline.project.project import Project
 from pipeline.report.sections.studies import choosing

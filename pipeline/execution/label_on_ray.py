@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from pipeline.distributed.cluster import Cluster
-from pipeline.distributed.spread import spread
+from pipeline.distributed.ray_data import spread
 from pipeline.files.atomic import atomic_write
 from pipeline.files.packed_folder import PackedFolder, pack, unpack
 from pipeline.inference.bulk import (

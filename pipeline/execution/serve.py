@@ -66,7 +66,7 @@ def serve(
     del predictor
     cluster = Cluster(address)
     with cluster:
-        from pipeline.distributed.service import Replicas, start
+        from pipeline.distributed.replicas import Replicas, start
 
         labeller = start(Replicas(models, replicas, _threads(replicas), most_waiting, precision), cluster)
         front = Front(

@@ -17,9 +17,9 @@ from pipeline.corpus.settings import FilesSource
 from pipeline.corpus.text_parts import SEPARATOR
 from pipeline.corpus.tokens import UNLABELLED, open_shard, read_info
 from pipeline.evaluation.acquisition import STRATEGIES, Strategy, choose
-from pipeline.evaluation.choosing import BASE, try_strategies
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.probe import pooled_features, side_by_side
+from pipeline.evaluation.strategy_trial import BASE, try_strategies
 from pipeline.execution.opened import OpenedHeadStart, open_head_start
 from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
