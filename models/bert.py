@@ -24,15 +24,8 @@ from models.config import CountOrZero, Positive
 from models.family import Encoded, Encoder, Family, State
 from models.heads import Decoding
 from models.layers import GlobalBatch
-from models.transformer import (
-    Transformer,
-    TransformerConfig,
-    classifier_defaults,
-    initialise,
-    language_model_defaults,
-    layer_groups,
-    search_space,
-)
+from models.training_defaults import classifier_defaults, language_model_defaults, search_space
+from models.transformer import Transformer, TransformerConfig, initialise, layer_groups
 
 _ROWS_AT_ONCE = 512
 

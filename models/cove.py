@@ -30,6 +30,7 @@ from models.attention import Attention, Focus, Score
 from models.config import Count, Dropout, FamilyConfig
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, locked_dropout, reversed_rows
+from models.training_defaults import SLANTED_TRIANGULAR, Settings, adamw
 
 _MOST_PLACES = 256  # of a source, for the score `location`
 
@@ -250,21 +251,12 @@ def layer_groups(encoder: CoVe) -> list[list[nn.Parameter]]:
     ]
 
 
-_TRAINING: dict[str, Any] = {
+_TRAINING: Settings = {
     "epochs": 2.0,
     "batch_pairs": 64,
     "max_tokens": 60,
-    "optimizer": {
-        "kind": "adamw",
-        "lr": 0.002,
-        "momentum": 0.9,
-        "beta2": 0.98,
-        "weight_decay": 0.01,
-        "clip_norm": 1.0,
-        "nonmonotone_interval": 5,
-        "discriminative_factor": 1.0,
-    },
-    "schedule": {"kind": "slanted_triangular", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
+    "optimizer": adamw(0.002),
+    "schedule": SLANTED_TRIANGULAR,
     "unfreeze": "full",
     "epochs_per_unfreezing": 1.0,
     "dropout": 1.0,

@@ -40,6 +40,7 @@ from models.config import Count, CountOrZero, Dropout, FamilyConfig
 from models.family import Encoded, Encoder, Family, State
 from models.layers import GlobalBatch, locked_dropout, reversed_rows
 from models.sampling import Candidates, cross_entropy
+from models.training_defaults import SLANTED_TRIANGULAR, Settings, adamw
 from models.word_parts import WordPart
 
 _HASH_BASE = 0x9E3779B97F4A7C15 | 1  # odd, so that powers of it are never zero
@@ -94,16 +95,16 @@ class Words(NamedTuple):
     def of(ids_BT: Tensor, parts_V: Tensor, mask_BT: Tensor | None, max_characters: int) -> Words:
         """Part the rows into words; `parts_V` holds a `WordPart` for each token."""
         num_rows, num_tokens = ids_BT.shape
-        place_T = torch.arange(num_tokens, device=ids_BT.device)
+        position_T = torch.arange(num_tokens, device=ids_BT.device)
         # A row that ended in an earlier chunk has one word of padding.
-        real_BT = (place_T == 0) | (torch.ones_like(ids_BT) > 0 if mask_BT is None else mask_BT)
+        real_BT = (position_T == 0) | (torch.ones_like(ids_BT) > 0 if mask_BT is None else mask_BT)
         parts_BT = parts_V[ids_BT]
         begins_BT = _begins(parts_BT) & real_BT
         word_BT = begins_BT.cumsum(1) - 1
         goes_on_BT = F.pad((real_BT & ~begins_BT)[:, 1:], (0, 1))  # the next token is of the same word
         silent_BT = (parts_BT == WordPart.BLANK) & goes_on_BT
         spelled_BT = real_BT & ~silent_BT
-        within_BT = place_T - torch.where(begins_BT, place_T + silent_BT, 0).cummax(1).values
+        within_BT = position_T - torch.where(begins_BT, position_T + silent_BT, 0).cummax(1).values
         counts_B = word_BT[:, -1] + 1
         num_words, most = int(counts_B.sum()), int(counts_B.max())
         real_BW = torch.arange(most, device=ids_BT.device) < counts_B[:, None]
@@ -337,28 +338,20 @@ def layer_groups(encoder: ELMo) -> list[list[nn.Parameter]]:
     return [lowest, *([*forward.parameters(), *backward.parameters()] for forward, backward in pairs)]
 
 
-_TRAINING: dict[str, Any] = {
+_TRAINING: Settings = {
     "epochs": 0.3,
     "batch_rows": 16,
     "row_tokens": 400,
     "sampled_words": 2000,
-    "optimizer": {
-        "kind": "adamw",
-        "lr": 0.01,  # with twice the rows 0.003, 0.006, 0.01, 0.02, 0.04: 6.00, 5.75, 5.59, 5.47, 5.63 nats
-        "momentum": 0.9,
-        "beta2": 0.98,
-        "weight_decay": 0.01,
-        "clip_norm": 1.0,
-        "nonmonotone_interval": 5,
-        "discriminative_factor": 1.0,
-    },
-    "schedule": {"kind": "slanted_triangular", "cut_frac": 0.1, "ratio": 32.0, "span": "run"},
+    # With twice the rows 0.003, 0.006, 0.01, 0.02, 0.04: 6.00, 5.75, 5.59, 5.47, 5.63 nats.
+    "optimizer": adamw(0.01),
+    "schedule": SLANTED_TRIANGULAR,
     "unfreeze": "full",
     "epochs_per_unfreezing": 1.0,
     "dropout": 1.0,
     "evaluations_per_epoch": 2,
 }
-_CLASSIFIER: dict[str, Any] = {
+_CLASSIFIER: Settings = {
     "bptt": 600,
     "max_tokens": 600,  # characters; read in one chunk
     "layers": "all",

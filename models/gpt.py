@@ -15,15 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from models.family import Family
-from models.transformer import (
-    CAUSAL_DEFAULTS,
-    Activation,
-    Transformer,
-    TransformerConfig,
-    classifier_defaults,
-    layer_groups,
-    search_space,
-)
+from models.training_defaults import CAUSAL_DEFAULTS, classifier_defaults, search_space
+from models.transformer import Activation, Transformer, TransformerConfig, layer_groups
 
 
 @dataclass(frozen=True)

@@ -214,12 +214,12 @@ def dropout_rows(x: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
 
 
 def reversed_rows(x_BTF: Tensor, lengths_B: Tensor) -> Tensor:
-    """Return the first `lengths_B` places of each row from the last to the first.
+    """Return the first `lengths_B` positions of each row from the last to the first.
 
     What is behind them is padding before, and may be anything afterwards.
     """
-    places_T = torch.arange(x_BTF.shape[1], device=x_BTF.device)
-    turned_BT = (lengths_B[:, None] - 1 - places_T).clamp(min=0)
+    positions_T = torch.arange(x_BTF.shape[1], device=x_BTF.device)
+    turned_BT = (lengths_B[:, None] - 1 - positions_T).clamp(min=0)
     return x_BTF.gather(1, turned_BT[..., None].expand_as(x_BTF))
 
 

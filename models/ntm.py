@@ -6,12 +6,12 @@ numbers below refer.
 The route of a token: its embedding and what was read before it -> the controller, an LSTM or a layer without
 memory of its own -> each head's key, strength, gate, shifts and sharpness, and of a write head what to
 erase and add -> where each head looks (`address`) -> the memory is written, then read -> the features.
-Memory, places and what was read are state: they go on from segment to segment, and gradients stop between.
+Memory, weightings and what was read are state: they go on from segment to segment, where gradients stop.
 
 Departures, as the paper leaves it open: the memory begins as small constants (Collier & Beel 2018, arXiv
 1807.08518, found that best of three), and every head at the first slot. All heads are placed by the memory
 of the step before; then it is written, and what is read is of this step. Keys and what is added are between
--1 and 1. Before a place is sharpened it is at least 1e-12.
+-1 and 1. Before a weighting is sharpened it is at least 1e-12.
 
 Shapes: B rows, T tokens, E embedding, H hidden units of the controller, F features, N slots, M numbers of a
 slot, R read heads, W write heads, A = R + W heads, the readers first, S shifts.
@@ -89,7 +89,7 @@ class Tape(NamedTuple):
     """The memory, and where the heads are."""
 
     memory_BNM: Tensor
-    places_BAN: Tensor  # of sum one
+    weighting_BAN: Tensor  # how much each head looks at each slot, of sum one
     read_BRM: Tensor
 
 
@@ -105,31 +105,32 @@ def interpolated(content_BAN: Tensor, before_BAN: Tensor, gate_BA: Tensor) -> Te
     return gate_BA1 * content_BAN + (1 - gate_BA1) * before_BAN
 
 
-def shifted(places_BAN: Tensor, shifts_BAS: Tensor) -> Tensor:
+def shifted(weighting_BAN: Tensor, shifts_BAS: Tensor) -> Tensor:
     """Return sum_j w(j) s(i - j), the slots in a circle (equation 8)."""
     most = shifts_BAS.shape[-1] // 2
-    moved = [places_BAN.roll(by, dims=-1) for by in range(-most, most + 1)]
+    moved = [weighting_BAN.roll(by, dims=-1) for by in range(-most, most + 1)]
     return (torch.stack(moved, -1) * shifts_BAS[..., None, :]).sum(-1)
 
 
-def sharpened(places_BAN: Tensor, sharpness_BA: Tensor) -> Tensor:
+def sharpened(weighting_BAN: Tensor, sharpness_BA: Tensor) -> Tensor:
     """Return w(i)^gamma / sum_j w(j)^gamma (equation 9)."""
-    powers_BAN = places_BAN.clamp(min=1e-12) ** sharpness_BA[..., None]  # 0 ** gamma has no useful gradient
+    above_zero_BAN = weighting_BAN.clamp(min=1e-12)  # 0 ** gamma has no useful gradient
+    powers_BAN = above_zero_BAN ** sharpness_BA[..., None]
     return powers_BAN / powers_BAN.sum(-1, keepdim=True)
 
 
-def address(memory_BNM: Tensor, before_BAN: Tensor, asked: Addressing) -> Tensor:
+def address(memory_BNM: Tensor, before_BAN: Tensor, addressing: Addressing) -> Tensor:
     """Return where each head looks, (B, A, N), of sum one (section 3.3, figure 2)."""
-    content_BAN = by_content(memory_BNM, asked.key_BAM, asked.strength_BA)
-    gated_BAN = interpolated(content_BAN, before_BAN, asked.gate_BA)
-    return sharpened(shifted(gated_BAN, asked.shifts_BAS), asked.sharpness_BA)
+    content_BAN = by_content(memory_BNM, addressing.key_BAM, addressing.strength_BA)
+    gated_BAN = interpolated(content_BAN, before_BAN, addressing.gate_BA)
+    return sharpened(shifted(gated_BAN, addressing.shifts_BAS), addressing.sharpness_BA)
 
 
-def written(memory_BNM: Tensor, places_BWN: Tensor, erase_BWM: Tensor, add_BWM: Tensor) -> Tensor:
+def written(memory_BNM: Tensor, weighting_BWN: Tensor, erase_BWM: Tensor, add_BWM: Tensor) -> Tensor:
     """Return the memory after all heads have erased, then all have added (equations 3 and 4)."""
-    places_BWN1 = places_BWN[..., None]
-    kept_BNM = (1 - places_BWN1 * erase_BWM[:, :, None]).prod(1)
-    return memory_BNM * kept_BNM + (places_BWN1 * add_BWM[:, :, None]).sum(1)
+    weighting_BWN1 = weighting_BWN[..., None]
+    kept_BNM = (1 - weighting_BWN1 * erase_BWM[:, :, None]).prod(1)
+    return memory_BNM * kept_BNM + (weighting_BWN1 * add_BWM[:, :, None]).sum(1)
 
 
 class Machine(nn.Module):
@@ -154,13 +155,13 @@ class Machine(nn.Module):
         return self.config.hidden_dim + self.config.read_heads * self.config.slot_dim
 
     def initial_state(self, num_rows: int) -> State:
-        """Return memory, places and what was read, then the controller's hidden and cell state."""
+        """Return memory, weightings and what was read, then the controller's hidden and cell state."""
         config, weight = self.config, self.heads.weight
-        places = weight.new_zeros(num_rows, config.num_heads, config.num_slots)
-        places[..., 0] = 1
+        weighting = weight.new_zeros(num_rows, config.num_heads, config.num_slots)
+        weighting[..., 0] = 1
         tape = (
             weight.new_full((num_rows, config.num_slots, config.slot_dim), _EMPTY),
-            places,
+            weighting,
             weight.new_zeros(num_rows, config.read_heads, config.slot_dim),
         )
         zeros = weight.new_zeros(num_rows, config.hidden_dim)
@@ -182,14 +183,14 @@ class Machine(nn.Module):
     def _use(self, hidden_BH: Tensor, tape: Tape) -> Tape:
         """Move the heads, write, then read what is there now."""
         readers = self.config.read_heads
-        places_BAN = address(tape.memory_BNM, tape.places_BAN, self._asked(hidden_BH))
+        weighting_BAN = address(tape.memory_BNM, tape.weighting_BAN, self._addressing(hidden_BH))
         erase_BWM, add_BWM = (
             self.writers(hidden_BH).view(len(hidden_BH), -1, 2, self.config.slot_dim).unbind(2)
         )
-        memory_BNM = written(tape.memory_BNM, places_BAN[:, readers:], erase_BWM.sigmoid(), add_BWM.tanh())
-        return Tape(memory_BNM, places_BAN, places_BAN[:, :readers] @ memory_BNM)
+        memory_BNM = written(tape.memory_BNM, weighting_BAN[:, readers:], erase_BWM.sigmoid(), add_BWM.tanh())
+        return Tape(memory_BNM, weighting_BAN, weighting_BAN[:, :readers] @ memory_BNM)
 
-    def _asked(self, hidden_BH: Tensor) -> Addressing:
+    def _addressing(self, hidden_BH: Tensor) -> Addressing:
         config = self.config
         of_heads = self.heads(hidden_BH).view(len(hidden_BH), config.num_heads, -1)
         key, strength, gate, shifts, sharpness = of_heads.split(
@@ -228,7 +229,7 @@ class NTM(Encoder):
         return self.machine.initial_state(num_rows)
 
     def activations_per_token(self, chunk: int, before: int) -> float:
-        """About what a step keeps: the memory and each head's places in several forms."""
+        """About what a step keeps: the memory and each head's weighting in several forms."""
         config = self.config
         of_memory = (3 + 2 * config.write_heads) * config.num_slots * config.slot_dim
         of_heads = config.num_heads * config.num_slots * (8 + config.num_shifts)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -165,7 +165,25 @@ class TransformerLayer(nn.Module):
         return cast(Tensor, self.feedforward_norm(x_BTE + feed_forward(x_BTE)))
 
 
-class Transformer(Encoder):
+class TransformerStack(Encoder):
+    """An encoder of `TransformerLayer`s; the lowest of its outputs is the embedding."""
+
+    layers: nn.ModuleList
+    can_be_compiled = True
+
+    @property
+    def units(self) -> list[nn.Module]:
+        return list(self.layers)
+
+    @property
+    def layer_widths(self) -> list[int]:
+        return [self.width] * (1 + len(self.layers))
+
+    def initial_state(self, num_rows: int) -> State:
+        return ()
+
+
+class Transformer(TransformerStack):
     """Layers over the sum of token and position embeddings.
 
     A text longer than `context` is read in chunks. The state is the ids of the tokens before a chunk, as many
@@ -175,7 +193,6 @@ class Transformer(Encoder):
     """
 
     context: int
-    can_be_compiled = True
 
     def __init__(
         self, config: TransformerConfig, vocab_size: int, *, is_causal: bool, norm_first: bool
@@ -195,17 +212,6 @@ class Transformer(Encoder):
         if norm_first:
             self.final_norm = nn.LayerNorm(config.embedding_dim, config.norm_epsilon)
         initialise_layers(self, norm_first=norm_first)
-
-    @property
-    def units(self) -> list[nn.Module]:
-        return list(self.layers)
-
-    @property
-    def layer_widths(self) -> list[int]:
-        return [self.width] * (1 + len(self.layers))
-
-    def initial_state(self, num_rows: int) -> State:
-        return ()
 
     def forward(
         self,
@@ -335,74 +341,3 @@ def initialise(module: nn.Module) -> None:
         nn.init.normal_(module.weight, std=_INITIAL_STD)
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
-
-
-# Of the settings of params.yaml, those that fit transformers of a few million weights on two cores.
-_SCHEDULE = {"kind": "linear", "cut_frac": 0.1, "ratio": 32.0, "span": "run"}
-
-
-def _adamw(lr: float) -> dict[str, Any]:
-    return {
-        "kind": "adamw",
-        "lr": lr,
-        "momentum": 0.9,
-        "beta2": 0.98,
-        "weight_decay": 0.01,
-        "clip_norm": 1.0,
-        "nonmonotone_interval": 5,
-        "discriminative_factor": 1.0,
-    }
-
-
-def language_model_defaults(lr: float, **own: Any) -> dict[str, Any]:
-    """Return the settings of a language-model stage; `own` are those of the objective, and changes."""
-    return {
-        "epochs": 0.4,
-        "batch_rows": 32,
-        "optimizer": _adamw(lr),
-        "schedule": _SCHEDULE,
-        "unfreeze": "full",
-        "epochs_per_unfreezing": 1.0,
-        "dropout": 0.1,
-        "evaluations_per_epoch": 2,
-        **own,
-    }
-
-
-CAUSAL_DEFAULTS = language_model_defaults(
-    0.003, bptt=128, variable_bptt=False, ar_alpha=0.0, tar_beta=0.0, sampled_words=None
-)
-
-
-def classifier_defaults(**own: Any) -> dict[str, Any]:
-    """Return the settings of `finetune_classifier`, with changes."""
-    return {
-        "epochs": 2.0,
-        "min_steps": 60,
-        "batch_rows": 32,
-        "bptt": 128,
-        "max_tokens": 128,
-        "optimizer": _adamw(0.0005),
-        "schedule": _SCHEDULE,
-        "unfreeze": "full",
-        "epochs_per_unfreezing": 0.1,
-        "dropout": 1.0,
-        "layers": [-1],
-        "combine": "concat",
-        "pooling": "concat",
-        "pair_order": "given",
-        "label_smoothing": 0.0,
-        "language_model_weight": 0.0,
-        **own,
-    }
-
-
-def search_space(*poolings: str) -> dict[str, Any]:
-    """Return what `tune` searches."""
-    return {
-        "finetune_lm.optimizer.lr": {"low": 0.0001, "high": 0.003, "log": True},
-        "finetune_classifier.optimizer.lr": {"low": 0.00002, "high": 0.002, "log": True},
-        "finetune_classifier.pooling": {"choices": list(poolings)},
-        "config.attention_dropout": {"low": 0.0, "high": 0.3},
-        "config.residual_dropout": {"low": 0.0, "high": 0.3},
-    }

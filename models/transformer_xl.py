@@ -24,18 +24,17 @@ import torch
 from torch import Tensor, nn
 
 from models.config import Count
-from models.family import Encoded, Encoder, Family, State
+from models.family import Encoded, Family, State
 from models.layers import GlobalBatch, dropout_rows
+from models.training_defaults import CAUSAL_DEFAULTS, classifier_defaults, search_space
 from models.transformer import (
-    CAUSAL_DEFAULTS,
     LayersConfig,
     TransformerLayer,
+    TransformerStack,
     activations_per_token,
     attend,
-    classifier_defaults,
     initialise_layers,
     run_layer,
-    search_space,
 )
 
 _INITIAL_STD = 0.02
@@ -117,10 +116,8 @@ def relative_shift(by_distance: Tensor) -> Tensor:
     return padded.view(*rows, S + 1, T)[..., 1:, :].reshape(*rows, T, S)
 
 
-class TransformerXL(Encoder):
+class TransformerXL(TransformerStack):
     """The state is, for each layer, its inputs for the tokens before, (B, P, E), without a gradient (3.2)."""
-
-    can_be_compiled = True
 
     def __init__(self, config: Config, vocab_size: int) -> None:
         super().__init__()
@@ -134,17 +131,6 @@ class TransformerXL(Encoder):
         if config.norm_first:
             self.final_norm = nn.LayerNorm(config.embedding_dim, config.norm_epsilon)
         initialise_layers(self, norm_first=config.norm_first)
-
-    @property
-    def units(self) -> list[nn.Module]:
-        return list(self.layers)
-
-    @property
-    def layer_widths(self) -> list[int]:
-        return [self.width] * (1 + len(self.layers))
-
-    def initial_state(self, num_rows: int) -> State:
-        return ()
 
     def forward(
         self,

@@ -62,13 +62,13 @@ def test_the_gate_chooses_between_content_and_the_place_before():
 
 def test_shifts_are_a_circular_convolution():
     """Equation 8: w(i) = sum_j w(j) s(i - j), the indices modulo N."""
-    places, shifts = weights(2, 3, 5), weights(2, 3, 3, seed=2)
-    found = shifted(places, shifts)
+    weighting, shifts = weights(2, 3, 5), weights(2, 3, 3, seed=2)
+    found = shifted(weighting, shifts)
     for row in range(2):
         for head in range(3):
             for i in range(5):
                 wanted = sum(
-                    float(places[row, head, j]) * float(shifts[row, head, (i - j + 1) % 5])
+                    float(weighting[row, head, j]) * float(shifts[row, head, (i - j + 1) % 5])
                     for j in range(5)
                     if (i - j + 1) % 5 < 3
                 )
@@ -79,11 +79,11 @@ def test_shifts_are_a_circular_convolution():
 
 def test_sharpening_raises_to_a_power_and_scales():
     """Equation 9."""
-    places, sharpness = weights(2, 3, 5), 1 + torch.rand(2, 3) * 5
-    found = sharpened(places, sharpness)
-    wanted = places ** sharpness[..., None]
+    weighting, sharpness = weights(2, 3, 5), 1 + torch.rand(2, 3) * 5
+    found = sharpened(weighting, sharpness)
+    wanted = weighting ** sharpness[..., None]
     torch.testing.assert_close(found, wanted / wanted.sum(-1, keepdim=True))
-    torch.testing.assert_close(sharpened(places, torch.ones(2, 3)), places)
+    torch.testing.assert_close(sharpened(weighting, torch.ones(2, 3)), weighting)
     nowhere = torch.eye(5)[None, None, 1].requires_grad_(True)
     sharpened(nowhere, torch.tensor([[7.0]])).sum().backward()
     assert nowhere.grad is not None
@@ -92,15 +92,15 @@ def test_sharpening_raises_to_a_power_and_scales():
 
 def test_a_head_erases_and_adds_where_it_looks():
     """Equations 3 and 4."""
-    memory, places = random(2, 5, 4), weights(2, 2, 5)
+    memory, weighting = random(2, 5, 4), weights(2, 2, 5)
     erase, add = random(2, 2, 4, seed=3).sigmoid(), random(2, 2, 4, seed=4)
-    found = written(memory, places, erase, add)
+    found = written(memory, weighting, erase, add)
     for row in range(2):
         for i in range(5):
             kept = memory[row, i].clone()
             for head in range(2):
-                kept = kept * (1 - places[row, head, i] * erase[row, head])
-            wanted = kept + sum(places[row, head, i] * add[row, head] for head in range(2))
+                kept = kept * (1 - weighting[row, head, i] * erase[row, head])
+            wanted = kept + sum(weighting[row, head, i] * add[row, head] for head in range(2))
             torch.testing.assert_close(found[row, i], wanted)
     there = torch.eye(5)[None, None, 2]
     swapped = written(memory[:1], there, torch.ones(1, 1, 4), torch.full((1, 1, 4), 7.0))
@@ -142,7 +142,7 @@ def test_a_step_is_controller_then_heads_then_reading(controller):
             torch.testing.assert_close(state[2], state[1][:, :2] @ state[0])  # equation 2
             torch.testing.assert_close(state[1].sum(-1), torch.ones(3, 4))
             # The heads are placed by the memory before it is written.
-            torch.testing.assert_close(state[1], address(before[0], before[1], machine._asked(hidden)))
+            torch.testing.assert_close(state[1], address(before[0], before[1], machine._addressing(hidden)))
             assert not torch.equal(state[0], before[0])
 
 

@@ -236,7 +236,7 @@ class InContext:
         # Classes whose words differ in the last token alone share a row.
         stems = {stem: number for number, stem in enumerate({label[:-1]: None for label in prompt.labels})}
         rows = [np.array([*tokens, *stem]) for tokens in asked for stem in stems]
-        found_NC = np.zeros((len(texts), len(prompt.labels)))
+        likelihoods_NC = np.zeros((len(texts), len(prompt.labels)))
         for chosen in by_length([len(row) for row in rows], tokens_without_gradient(device)):
             batch = [rows[row] for row in chosen]
             ids_BT, mask_BT = (part.to(device) for part in pad(batch, max(map(len, batch)), prompt.pad_id))
@@ -249,8 +249,8 @@ class InContext:
                 log_probs_TV = logits_TV.double().log_softmax(-1).cpu()
                 for number, label in enumerate(prompt.labels):
                     if stems[label[:-1]] == stem:
-                        found_NC[text, number] = float(_of(label, log_probs_TV))
-        return found_NC
+                        likelihoods_NC[text, number] = float(_of(label, log_probs_TV))
+        return likelihoods_NC
 
     def _read_shown(self, device: torch.device) -> tuple[State, Sequence[int]]:
         """The state behind the examples; without one the examples themselves, to be read with each text."""
@@ -270,9 +270,9 @@ class InContext:
         Calibrated by the inputs without content, if there are any.
         """
         with products_in(torch.float32, self.model.encoder):
-            found_NC = self.log_likelihoods(texts, device)
+            likelihoods_NC = self.log_likelihoods(texts, device)
             free_MC = self.log_likelihoods(free_of_content, device) if free_of_content else None
-        return class_probabilities(found_NC, free_MC)
+        return class_probabilities(likelihoods_NC, free_MC)
 
 
 def _of(label: Sequence[int], log_probs_TV: Tensor) -> Tensor:

@@ -215,7 +215,7 @@ def labels_for(counts: Sequence[int], falling_KD: np.ndarray, errors_D: np.ndarr
     The curve is interpolated linearly in the logarithm of the number. Returns 0 if the smallest count
     reaches the error, infinity if no count does.
     """
-    places_K, errors_D = np.log(np.asarray(counts, dtype=float)), np.round(errors_D, _DECIMALS)
+    log_counts_K, errors_D = np.log(np.asarray(counts, dtype=float)), np.round(errors_D, _DECIMALS)
     reached_KD = falling_KD <= errors_D
     after_D = reached_KD.argmax(0)  # the first at or below
     before_D = np.maximum(after_D - 1, 0)
@@ -224,5 +224,5 @@ def labels_for(counts: Sequence[int], falling_KD: np.ndarray, errors_D: np.ndarr
     )
     inside_D = reached_KD[-1] & ~reached_KD[0]
     share_D = np.where(inside_D, above_D - errors_D, 0) / np.where(inside_D, above_D - below_D, 1)
-    labels_D = np.exp(places_K[before_D] + share_D * (places_K[after_D] - places_K[before_D]))
+    labels_D = np.exp(log_counts_K[before_D] + share_D * (log_counts_K[after_D] - log_counts_K[before_D]))
     return np.where(reached_KD[0], 0, np.where(reached_KD[-1], labels_D, np.inf))

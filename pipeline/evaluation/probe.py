@@ -203,14 +203,14 @@ def _pooling_weights(settings: Probe, mask_BT: Tensor, text_BT: Tensor, idf_BT: 
 
     The weights of a document sum to one, or to zero where it has no text.
     """
-    places_T, lengths_B1 = torch.arange(mask_BT.shape[1]), mask_BT.sum(1, keepdim=True)
+    positions_T, lengths_B1 = torch.arange(mask_BT.shape[1]), mask_BT.sum(1, keepdim=True)
     has_text_B1 = text_BT.any(1, keepdim=True)
     weights = {
         "mean": text_BT.float(),
         "idf_mean": text_BT * idf_BT,
         "max": torch.zeros(mask_BT.shape),
-        "first": ((places_T == 0) & has_text_B1).float(),
-        "last": ((places_T == lengths_B1 - 1) & has_text_B1).float(),
+        "first": ((positions_T == 0) & has_text_B1).float(),
+        "last": ((positions_T == lengths_B1 - 1) & has_text_B1).float(),
     }
     weights_BPT = torch.stack([weights[pooling] for pooling in settings.pooling], dim=1)
     return weights_BPT / weights_BPT.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)

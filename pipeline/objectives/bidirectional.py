@@ -18,7 +18,6 @@ Shapes: B rows of this worker, T tokens, W words, N words of all rows.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -37,8 +36,8 @@ from models.word_parts import WordPart
 from pipeline.corpus.batches import rows_of
 from pipeline.corpus.language_model_batches import LanguageModelBatches
 from pipeline.objectives.settings import BidirectionalSettings
+from pipeline.objectives.validation import EVALUATION_SEED, loss_and_perplexity, rows_of_validation
 
-_EVALUATION_SEED = 0  # so that evaluations compare
 _COUNTED_AT_ONCE, _COUNTS = 1_000_000, 10  # tokens, and how often of a shard
 _CHARACTERS_OF_A_WORD = 5  # about so many tokens are one, for an estimate of memory
 
@@ -79,9 +78,8 @@ class Bidirectional(Objective):
             model.know(torch.tensor([word for word, _ in frequent.most_common(num_words)], dtype=torch.int64))
         self._sampler = self._sampler_of(frequent)
         self._training = _batches(text.training, settings.batch_rows, settings.row_tokens, seed)
-        num_tokens = sum(int(shard.offsets[-1]) for shard in text.validation)
-        num_rows = max(1, min(settings.batch_rows, num_tokens // settings.row_tokens))
-        self._validation = _batches(text.validation, num_rows, settings.row_tokens, _EVALUATION_SEED)
+        num_rows = rows_of_validation(text, settings.batch_rows, settings.row_tokens)
+        self._validation = _batches(text.validation, num_rows, settings.row_tokens, EVALUATION_SEED)
 
     def _sampler_of(self, frequent: Counter[int]) -> WordSampler | None:
         num_words = len(self._model.decoder_bias)
@@ -148,9 +146,7 @@ class Bidirectional(Objective):
                 batch_nats, number = self._nats(words, self._encoder.read(words)[1], torch.float32)
                 nats += float(batch_nats)
                 count += number
-        nats, count = context.sum_numbers(nats, count)
-        loss = nats / max(1.0, count)
-        return {"validation/loss": loss, "validation/perplexity": math.exp(min(loss, 700.0))}
+        return loss_and_perplexity(nats, count, context)
 
     @classmethod
     def size_of_step(cls, settings: BidirectionalSettings, vocab_size: int, encoder: Encoder) -> StepSize:

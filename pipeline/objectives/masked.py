@@ -36,9 +36,9 @@ from models.objective import Documents, Measure, Objective, StepLoss, StepSize, 
 from pipeline.corpus.batches import rng_of, rows_of
 from pipeline.corpus.language_model_batches import LanguageModelBatches, Ribbon
 from pipeline.objectives.settings import MaskedSettings
+from pipeline.objectives.validation import EVALUATION_SEED, rows_of_validation
 
 _MASKED, _REPLACED = 0.8, 0.9  # of the chosen tokens: below the first masked, below the second another token
-_EVALUATION_SEED = 0  # so that evaluations compare
 _DRAWS = 5  # of this module, apart from those of batches
 
 
@@ -203,9 +203,8 @@ class Masked(Objective):
     ) -> None:
         self._model, self._settings, self._text, self._seed = model, settings, text, seed
         self._training = MaskedBatches(text.training, text, settings, settings.batch_rows, seed)
-        num_tokens = sum(int(shard.offsets[-1]) for shard in text.validation)
-        num_rows = max(1, min(settings.batch_rows, num_tokens // settings.row_tokens))
-        self._validation = MaskedBatches(text.validation, text, settings, num_rows, _EVALUATION_SEED)
+        num_rows = rows_of_validation(text, settings.batch_rows, settings.row_tokens)
+        self._validation = MaskedBatches(text.validation, text, settings, num_rows, EVALUATION_SEED)
 
     def num_steps(self, epochs: float) -> int:
         return self._training.num_steps(epochs)

@@ -10,7 +10,7 @@ Shapes: B pairs of this worker, S tokens of a source, T of a translation.
 
 from __future__ import annotations
 
-import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,8 +23,7 @@ from models.objective import Measure, Objective, StepLoss, StepSize, TrainingTex
 from pipeline.corpus.batches import rows_of
 from pipeline.corpus.pair_batches import PairBatch, PairBatches, pairs_of
 from pipeline.objectives.settings import TranslationSettings
-
-_EVALUATION_SEED = 0  # so that evaluations compare
+from pipeline.objectives.validation import EVALUATION_SEED, loss_and_perplexity
 
 
 class Translation(Objective):
@@ -50,14 +49,15 @@ class Translation(Objective):
         self, model: Translator, settings: TranslationSettings, text: TrainingText, seed: int
     ) -> None:
         self._model, self._seed = model, seed
-        sizes: dict[str, Any] = {
-            "batch_pairs": settings.batch_pairs,
-            "max_tokens": settings.max_tokens,
-            "end_id": text.end_id,
-            "pad_id": text.end_id,  # whatever stands there: it is masked
-        }
-        self._training = PairBatches(text.training, seed=seed, **sizes)
-        self._validation = PairBatches(text.validation, seed=_EVALUATION_SEED, **sizes)
+        batches = partial(
+            PairBatches,
+            batch_pairs=settings.batch_pairs,
+            max_tokens=settings.max_tokens,
+            end_id=text.end_id,
+            pad_id=text.end_id,  # whatever stands there: it is masked
+        )
+        self._training = batches(text.training, seed=seed)
+        self._validation = batches(text.validation, seed=EVALUATION_SEED)
 
     def num_steps(self, epochs: float) -> int:
         return round(epochs * self._training.steps_per_epoch)
@@ -98,9 +98,7 @@ class Translation(Objective):
                 batch_nats, number = self._nats(batch, context, torch.float32)
                 nats += float(batch_nats)
                 count += number
-        nats, count = context.sum_numbers(nats, count)
-        loss = nats / max(1.0, count)
-        return {"validation/loss": loss, "validation/perplexity": math.exp(min(loss, 700.0))}
+        return loss_and_perplexity(nats, count, context)
 
     @classmethod
     def size_of_step(cls, settings: TranslationSettings, vocab_size: int, encoder: Encoder) -> StepSize:

@@ -35,12 +35,12 @@ def register_model(
     folder: Path,
     name: str,
     alias: str,
-    remarks: Sequence[str] = (),
+    warnings: Sequence[str] = (),
     description: str = "",
 ) -> str | None:
     """Register the exported model in `folder` as a new version of `name`, and point `alias` at it.
 
-    `remarks` become a tag of the version, and `description` its text, for whoever is about to use it.
+    `warnings` become a tag of the version, and `description` its text, for whoever is about to use it.
 
     Returns its address, `models:/name@alias`, or None, after a warning, if MLflow does not take it.
     """
@@ -54,8 +54,8 @@ def register_model(
             mlflow.create_registered_model(name, description=_DESCRIPTION)
         source = f"{mlflow.get_run(run_id).info.artifact_uri}/model"
         version = mlflow.create_model_version(name, source, run_id, description=description or None)
-        if remarks:
-            mlflow.set_model_version_tag(name, version.version, WARNINGS_TAG, "; ".join(remarks))
+        if warnings:
+            mlflow.set_model_version_tag(name, version.version, WARNINGS_TAG, "; ".join(warnings))
         mlflow.set_registered_model_alias(name, alias, version.version)
         return f"models:/{name}@{alias}"
     return None
