@@ -60,13 +60,13 @@ class Architecture:
     prefix: str  # before the names of the encoder's tensors, if there is more than an encoder
     entries: Callable[[int], Iterator[Entry]]  # for a number of layers
     settings: Callable[[TheirConfig], Settings]
-    described: Callable[[Any, int], TheirConfig]  # our family's `Config` and V -> their config.json
+    their_config: Callable[[Any, int], TheirConfig]  # our family's `Config` and V -> their config.json
     decoder: str  # the decoder's matrix, which most folders leave out, as it is the embedding
     ignored: tuple[str, ...] = ()  # endings of tensors that hold no weights, or repeat others
     first_position: int = 0  # row of the first position
 
 
-def taken(entry: Entry, tensors: Mapping[str, Tensor], first_position: int = 0) -> Tensor:
+def our_tensor(entry: Entry, tensors: Mapping[str, Tensor], first_position: int) -> Tensor:
     """Return our tensor of an entry from theirs, in float32."""
     sources = [tensors[name].float() for name in entry.theirs]
     if entry.form == "stacked":
@@ -77,7 +77,7 @@ def taken(entry: Entry, tensors: Mapping[str, Tensor], first_position: int = 0) 
     return tensor[first_position:].clone() if entry.form == "offset" else tensor
 
 
-def given(entry: Entry, tensor: Tensor, first_position: int = 0) -> dict[str, Tensor]:
+def their_tensors(entry: Entry, tensor: Tensor, first_position: int) -> dict[str, Tensor]:
     """Return their tensors of an entry from ours."""
     if entry.form == "stacked":
         parts = tensor.chunk(len(entry.theirs))
@@ -164,7 +164,7 @@ def _roberta_settings(theirs: TheirConfig) -> Settings:
     return _bert_settings(theirs) | {"context": theirs["max_position_embeddings"] - ROBERTA_FIRST_POSITION}
 
 
-def _bert_described(ours: bert.Config, vocab_size: int) -> TheirConfig:
+def _their_bert(ours: bert.Config, vocab_size: int) -> TheirConfig:
     return {
         "hidden_size": ours.embedding_dim,
         "intermediate_size": ours.feedforward_dim,
@@ -217,7 +217,7 @@ def _distilbert_settings(theirs: TheirConfig) -> Settings:
     }
 
 
-def _distilbert_described(ours: bert.Config, vocab_size: int) -> TheirConfig:
+def _their_distilbert(ours: bert.Config, vocab_size: int) -> TheirConfig:
     if ours.norm_epsilon != _DISTILBERT_EPSILON:
         raise ValueError(
             f"config.norm_epsilon is {ours.norm_epsilon}, but a DistilBERT in `transformers` has "
@@ -295,14 +295,14 @@ def _gpt_sizes(theirs: TheirConfig) -> Settings:
     }
 
 
-def _gpt2_described(ours: gpt.Config, vocab_size: int) -> TheirConfig:
-    return _gpt_sizes_described(ours, vocab_size) | {
+def _their_gpt2(ours: gpt.Config, vocab_size: int) -> TheirConfig:
+    return _their_gpt_sizes(ours, vocab_size) | {
         "activation_function": _their_activation(ours.activation),
         "n_inner": ours.feedforward_dim,
     }
 
 
-def _openai_gpt_described(ours: gpt.Config, vocab_size: int) -> TheirConfig:
+def _their_openai_gpt(ours: gpt.Config, vocab_size: int) -> TheirConfig:
     width, inner, activation = ours.embedding_dim, ours.feedforward_dim, ours.activation
     if inner != 4 * width:
         raise ValueError(
@@ -314,10 +314,10 @@ def _openai_gpt_described(ours: gpt.Config, vocab_size: int) -> TheirConfig:
         raise ValueError(
             f"config.activation is {activation}, but the first GPT in `transformers` has {' or '.join(named)}"
         )
-    return _gpt_sizes_described(ours, vocab_size) | {"afn": named[activation]}
+    return _their_gpt_sizes(ours, vocab_size) | {"afn": named[activation]}
 
 
-def _gpt_sizes_described(ours: gpt.Config, vocab_size: int) -> TheirConfig:
+def _their_gpt_sizes(ours: gpt.Config, vocab_size: int) -> TheirConfig:
     return {
         "n_embd": ours.embedding_dim,
         "n_layer": ours.num_layers,
@@ -335,13 +335,13 @@ ROBERTA_FIRST_POSITION = 2  # behind the padding's row, whose number is 1
 
 ARCHITECTURES = (
     Architecture(
-        "bert", "BertForPreTraining", "bert", "bert.", _bert, _bert_settings, _bert_described,
+        "bert", "BertForPreTraining", "bert", "bert.", _bert, _bert_settings, _their_bert,
         "cls.predictions.decoder.weight",
         ignored=("embeddings.position_ids", "cls.predictions.decoder.bias"),
     ),
     Architecture(
         "roberta", "RobertaForMaskedLM", "bert", "roberta.", _roberta, _roberta_settings,
-        lambda ours, vocab_size: _bert_described(ours, vocab_size)
+        lambda ours, vocab_size: _their_bert(ours, vocab_size)
         | {"max_position_embeddings": ours.context + ROBERTA_FIRST_POSITION},
         "lm_head.decoder.weight",
         ignored=("embeddings.position_ids", "lm_head.decoder.bias"),
@@ -349,14 +349,14 @@ ARCHITECTURES = (
     ),
     Architecture(
         "distilbert", "DistilBertForMaskedLM", "bert", "distilbert.", _distilbert, _distilbert_settings,
-        _distilbert_described, "vocab_projector.weight",
+        _their_distilbert, "vocab_projector.weight",
     ),
     Architecture(
-        "gpt2", "GPT2LMHeadModel", "gpt", "transformer.", _gpt2, _gpt2_settings, _gpt2_described,
+        "gpt2", "GPT2LMHeadModel", "gpt", "transformer.", _gpt2, _gpt2_settings, _their_gpt2,
         "lm_head.weight", ignored=(".attn.bias", ".attn.masked_bias"),
     ),
     Architecture(
         "openai-gpt", "OpenAIGPTLMHeadModel", "gpt", "transformer.", _openai_gpt, _openai_gpt_settings,
-        _openai_gpt_described, "lm_head.weight", ignored=(".attn.bias", "position_ids"),
+        _their_openai_gpt, "lm_head.weight", ignored=(".attn.bias", "position_ids"),
     ),
 )  # fmt: skip

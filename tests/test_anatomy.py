@@ -16,7 +16,7 @@ from models.layers import GlobalBatch
 from pipeline.corpus.word_tokenizer import WordTokenizer
 from pipeline.evaluation.anatomy import anatomy
 from pipeline.evaluation.contextuality import explained_variance, self_similarity, sentence_similarity
-from pipeline.evaluation.occurrences import Span, Vocabulary, documents_with
+from pipeline.evaluation.occurrences import Span, TokenRoles, documents_with
 from pipeline.evaluation.probe import Reading
 from pipeline.figures.studies import Anatomy
 
@@ -45,19 +45,19 @@ def test_words_are_runs_of_pieces_and_marks_end_them_and_sentences():
     begins = np.array([0, 0, 0, 0, 1, 0, 0, 0, 1], dtype=bool)
     spoken = np.array([0, 0, 0, 0, 1, 1, 0, 0, 1], dtype=bool)
     ends = np.array([0, 0, 0, 0, 0, 0, 0, 1, 0], dtype=bool)
-    found = Vocabulary(begins, spoken, ends).words(np.array([2, 4, 5, 6, 5, 8, 7, 4, 1, 5, 3]))
+    found = TokenRoles(begins, spoken, ends).words(np.array([2, 4, 5, 6, 5, 8, 7, 4, 1, 5, 3]))
     assert found == [Span(1, 3, 0), Span(4, 5, 0), Span(5, 6, 0), Span(7, 8, 1), Span(9, 10, 1)]
 
 
 def test_the_vocabulary_knows_what_a_piece_does():
-    vocabulary = Vocabulary.of(TOKENIZER)
+    roles = TokenRoles.of(TOKENIZER)
     (ids,) = TOKENIZER.encode_batch(["The bank, the river. Unheard!"])
-    spans = vocabulary.words(ids)
+    spans = roles.words(ids)
     assert [TOKENIZER.decode(ids[span.start : span.stop]) for span in spans] == [
         "the", "bank", "the", "river",
     ]  # fmt: skip
     assert [span.sentence for span in spans] == [0, 0, 0, 0]
-    assert vocabulary.ends_V.sum() == 2
+    assert roles.ends_V.sum() == 2
 
 
 class Shifted(Encoder):

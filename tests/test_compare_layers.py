@@ -9,7 +9,7 @@ import torch
 from models.awd_lstm import AWDLSTM
 from models.awd_lstm import Config as LSTMConfig
 from models.bert import BERT, Config
-from pipeline.evaluation.layers import Documents, compare_layers, fitted_mix, ways_of
+from pipeline.evaluation.layers import LabelledDocuments, compare_layers, fitted_mix, ways_of
 from pipeline.evaluation.probe import Reading, fit_probe, pooled_features
 from pipeline.evaluation.settings import Probe
 from pipeline.figures.studies import LayerProbe
@@ -18,12 +18,12 @@ READING = Reading("forward", max_tokens=20, bptt=8, pad_id=0, special_ids=frozen
 IDF = np.linspace(1, 3, 30)
 
 
-def documents(count: int, seed: int) -> Documents:
+def documents(count: int, seed: int) -> LabelledDocuments:
     """Two classes, told apart by which half of the vocabulary their words are from."""
     rng = np.random.default_rng(seed)
     labels = np.arange(count) % 2
     texts = [np.array([2, *rng.integers(4, 16, size=rng.integers(1, 12)) + 13 * k, 3]) for k in labels]
-    return Documents(texts, labels)
+    return LabelledDocuments(texts, labels)
 
 
 def test_one_layer_each_then_the_last_four_then_all():

@@ -19,8 +19,8 @@ from pipeline.distributed.placement import trials_at_once
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run, Trials
 from pipeline.distributed.trials import (
-    Terms,
     Trial,
+    TrialSetup,
     outcome_of,
     trial_runner,
 )
@@ -80,7 +80,7 @@ def run_all(
         assert trial.name not in ended
         ended[trial.name] = "" if error is None else str(error)
 
-    with trial_runner(Terms(run, ONE), cluster, str(folder)) as run_trials:
+    with trial_runner(TrialSetup(run, ONE), cluster, str(folder)) as run_trials:
         run_trials(trials, begin, tell)
     return ended
 

@@ -61,7 +61,7 @@ class Replica:
         self._predictor = loaded(ray.get(packed_models), precision)
         self._computing = asyncio.Lock()
 
-    async def label(self, requests: list[Asked]) -> list[list[dict[str, Any]]]:
+    async def label(self, requests: list[Asked]) -> list[Answers]:
         # In a thread, so that the replica goes on telling that it lives.
         async with self._computing:
             return await asyncio.to_thread(answers, self._predictor, requests)

@@ -56,7 +56,7 @@ class TrialError(Exception):
 
 
 @dataclass(frozen=True)
-class Terms:
+class TrialSetup:
     """How to run trials. Sent to their processes."""
 
     run: Run
@@ -78,7 +78,7 @@ def outcome_of(trial: Trial, run: Run, check: Callable[[], object] = lambda: Non
 
 
 @contextmanager
-def trial_runner(terms: Terms, cluster: Cluster | None, folder: str) -> Iterator[RunTrials]:
+def trial_runner(setup: TrialSetup, cluster: Cluster | None, folder: str) -> Iterator[RunTrials]:
     """Yield a function that runs trials, on a Ray that is joined during the block; without a cluster, here.
 
     A trial that has an outcome ends without training again. As each trial begins, the function calls its
@@ -93,11 +93,11 @@ def trial_runner(terms: Terms, cluster: Cluster | None, folder: str) -> Iterator
         ValueError: the cluster holds no trial, so the plan would wait forever.
     """
     if cluster is None:
-        yield partial(_run_here, terms)
+        yield partial(_run_here, setup)
         return
     with cluster:
-        at_once = trials_at_once(terms.resources, cluster.nodes())
-        yield partial(_run_on_ray, terms, cluster, folder, at_once)
+        at_once = trials_at_once(setup.resources, cluster.nodes())
+        yield partial(_run_on_ray, setup, cluster, folder, at_once)
 
 
 def _outcomes(trial: Trial, run: Run, check: Callable[[], object]) -> CheckpointStore:
@@ -105,19 +105,19 @@ def _outcomes(trial: Trial, run: Run, check: Callable[[], object]) -> Checkpoint
     return CheckpointStore(f"{trial.folder}/outcome", keep=1, check=check, wait_minutes=minutes)
 
 
-def _run_here(terms: Terms, trials: Sequence[Trial], on_begin: OnBegin, on_end: OnEnd) -> None:
+def _run_here(setup: TrialSetup, trials: Sequence[Trial], on_begin: OnBegin, on_end: OnEnd) -> None:
     for trial in trials:
         on_begin(trial)
-        on_end(trial, _run_trial(trial, terms))
+        on_end(trial, _run_trial(trial, setup))
 
 
-def _run_trial(trial: Trial, terms: Terms) -> TrialError | None:
+def _run_trial(trial: Trial, setup: TrialSetup) -> TrialError | None:
     """Run a trial; return why it failed because of its settings. Raises all other errors."""
     threads = torch.get_num_threads()
     try:
-        prepare_torch(terms.resources.cpus)
-        with hold(trial.folder, terms.run, terms.owner, wait=True) as fence:
-            outcomes = _outcomes(trial, terms.run, fence.check)
+        prepare_torch(setup.resources.cpus)
+        with hold(trial.folder, setup.run, setup.owner, wait=True) as fence:
+            outcomes = _outcomes(trial, setup.run, fence.check)
             if outcomes.newest() is None:  # else another stage or trial has run the same training
                 outcomes.save(trial.run(fence))
     except (ValueError, RuntimeError) as error:
@@ -130,7 +130,7 @@ def _run_trial(trial: Trial, terms: Terms) -> TrialError | None:
 
 
 def _run_on_ray(
-    terms: Terms,
+    setup: TrialSetup,
     cluster: Cluster,
     folder: str,
     at_once: int,
@@ -154,12 +154,12 @@ def _run_on_ray(
         def __reduce__(self) -> tuple[type, tuple[()]]:
             return tune.Callback, ()  # Tune saves its callbacks; this one refers to objects of the driver
 
-    shipment = ship(cluster, folder.rpartition("/")[0], waiting, terms.run)
-    trainable = tune.with_parameters(_ray_trial, trials=waiting, terms=terms, shipment=shipment)
+    shipment = ship(cluster, folder.rpartition("/")[0], waiting, setup.run)
+    trainable = tune.with_parameters(_ray_trial, trials=waiting, setup=setup, shipment=shipment)
     make_tuner(
-        tune.with_resources(trainable, ray_resources(terms.resources)),
+        tune.with_resources(trainable, ray_resources(setup.resources)),
         {"trial": tune.grid_search(list(range(len(waiting))))},
-        Listener(terms.run.max_worker_failures),
+        Listener(setup.run.max_worker_failures),
         ray_records_folder(folder),
         name=None,
         max_concurrent_trials=at_once,
@@ -167,8 +167,10 @@ def _run_on_ray(
     ).fit()
 
 
-def _ray_trial(config: Mapping[str, int], trials: Sequence[Trial], terms: Terms, shipment: Shipment) -> None:
+def _ray_trial(
+    config: Mapping[str, int], trials: Sequence[Trial], setup: TrialSetup, shipment: Shipment
+) -> None:
     from ray import tune
 
-    failure = _run_trial(shipment.unpack(trials[config["trial"]]), terms)
+    failure = _run_trial(shipment.unpack(trials[config["trial"]]), setup)
     tune.report({"failure": str(failure or "")})

@@ -4,7 +4,7 @@ Source: Ethayarajh 2019, "How Contextual are Contextualized Word Representations
 three measures of section 3.3, and their correction for anisotropy of section 3.4. Features that all point the
 same way make any two words alike, so each measure stands beside what it is for random words.
 
-The route of a document: token ids -> its words (`Vocabulary.words`) -> the features of all layers -> a word's
+The route of a document: token ids -> its words (`TokenRoles.words`) -> the features of all layers -> a word's
 features, the mean of its pieces'.
 
 Departures: words are a sample of those that the paper takes, which stand in at least five contexts, and a
@@ -30,7 +30,7 @@ from pipeline.evaluation.contextuality import measured_layer, sentence_similarit
 from pipeline.evaluation.occurrences import (
     Occurrence,
     Span,
-    Vocabulary,
+    TokenRoles,
     contexts_of,
     sampled_occurrences,
     sampled_words,
@@ -75,10 +75,10 @@ def anatomy(
     Raises ValueError if the documents are too few to compare words, or hold an example too rarely.
     """
     rng = np.random.default_rng(seed)
-    vocabulary = Vocabulary.of(tokenizer)
+    roles = TokenRoles.of(tokenizer)
     rows = [reading.form.rows(document)[0] for document in documents]
     texts = [row[::-1] if reading.direction == "backward" else row for row in rows]
-    spans = [vocabulary.words(ids) for ids in texts]
+    spans = [roles.words(ids) for ids in texts]
     contexts = contexts_of(texts, spans)
     slots = _FeatureSlots()
     words = sampled_words(contexts, rng)

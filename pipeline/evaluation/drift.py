@@ -25,7 +25,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Moved:
+class MeasureShift:
     """A measure of two samples, the shares of their labels, or of their documents without words."""
 
     measure: str
@@ -36,7 +36,7 @@ class Moved:
     moved: bool
 
 
-def compare(reference: Sample, samples: Sequence[Sample], level: float) -> list[list[Moved]]:
+def compare(reference: Sample, samples: Sequence[Sample], level: float) -> list[list[MeasureShift]]:
     """Compare each sample with the reference: each measure, the labels, and how many had no words.
 
     If nothing moved, the probability that any of all the comparisons says otherwise is at most `level`.
@@ -51,7 +51,7 @@ def compare(reference: Sample, samples: Sequence[Sample], level: float) -> list[
     corrected = iter(holm([p_value for sample_tests in tests for *_, p_value in sample_tests]))
     return [
         [
-            Moved(measure, *medians, difference, p_value := next(corrected), p_value < level)
+            MeasureShift(measure, *medians, difference, p_value := next(corrected), p_value < level)
             for measure, medians, difference, _ in sample_tests
         ]
         for sample_tests in tests

@@ -27,7 +27,7 @@ _MIX_ITERATIONS, _MIX_STRENGTH = 100, 10.0  # the latter as scikit-learn's C
 
 
 @dataclass(frozen=True)
-class Documents:
+class LabelledDocuments:
     """Documents of token ids with their labels."""
 
     tokens: Sequence[np.ndarray]
@@ -60,8 +60,8 @@ def _name_of(layer: int, num_layers: int) -> str:
 
 def compare_layers(
     encoder: Encoder,
-    training: Documents,
-    judged: Documents,
+    training: LabelledDocuments,
+    judged: LabelledDocuments,
     poolings: Sequence[Pooling],
     reading: Reading,
     idf_V: np.ndarray,

@@ -34,7 +34,7 @@ class Occurrence(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenRoles:
     """The part that each token plays in a text, bool (V,)."""
 
     begins_V: np.ndarray  # a word
@@ -42,12 +42,12 @@ class Vocabulary:
     ends_V: np.ndarray  # a sentence
 
     @staticmethod
-    def of(tokenizer: Tokenizer) -> Vocabulary:
+    def of(tokenizer: Tokenizer) -> TokenRoles:
         pieces = [tokenizer.raw_piece(token) for token in range(tokenizer.vocab_size)]
         spoken = np.array([not all(map(is_mark, piece)) for piece in pieces])
         spoken[tokenizer.special_ids] = False
         ends = np.array([piece.endswith(_SENTENCE_ENDS) for piece in pieces])
-        return Vocabulary(tokenizer.word_starts, spoken, ends)
+        return TokenRoles(tokenizer.word_starts, spoken, ends)
 
     def words(self, ids_T: np.ndarray) -> list[Span]:
         """Return the words of a document, in reading order. Marks such as a comma are none, and end one."""
@@ -76,7 +76,7 @@ def documents_with(word: str, tokens: np.ndarray, offsets: np.ndarray, tokenizer
 def pieces_of(word: str, tokenizer: Tokenizer) -> Word:
     """Raises ValueError if the tokenizer does not know the word, or makes several of it."""
     ids = tokenizer.encode_batch([word])[0]
-    spans = Vocabulary.of(tokenizer).words(ids)
+    spans = TokenRoles.of(tokenizer).words(ids)
     if len(spans) != 1 or tokenizer.unk_id in ids[1:-1]:
         raise ValueError(f"{word!r} is not one word that the tokenizer knows; take another one")
     return tuple(int(token) for token in ids[spans[0].start : spans[0].stop])

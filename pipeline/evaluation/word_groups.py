@@ -15,6 +15,7 @@ from pipeline.evaluation.occurrences import Occurrence, Span, Word, pieces_of
 from pipeline.figures.studies import Example, Point
 
 _MOST_POINTS = 60  # occurrences of an example
+_SHOWN_TOKENS = 16  # on either side of an occurrence
 _LEAST_POINTS, _LEAST_GROUP = 6, 3  # so that two senses could be seen
 _LEAST_APART = 0.02  # in mean cosine: features that are all alike fall into no groups
 
@@ -127,9 +128,9 @@ def _plane(units_NF: np.ndarray) -> np.ndarray:
     return np.pad(plane, ((0, 0), (0, 2 - plane.shape[1])))
 
 
-def _around(ids_T: np.ndarray, span: Span, tokenizer: Tokenizer, num_tokens: int = 16) -> dict[str, str]:
+def _around(ids_T: np.ndarray, span: Span, tokenizer: Tokenizer) -> dict[str, str]:
     """Return the text before a word, the word, and the text after it."""
-    first, last = max(0, span.start - num_tokens), span.stop + num_tokens
+    first, last = max(0, span.start - _SHOWN_TOKENS), span.stop + _SHOWN_TOKENS
     parts = (ids_T[first : span.start], ids_T[span.start : span.stop], ids_T[span.stop : last])
     before, word, after = ("".join(tokenizer.pieces(part)) for part in parts)
     return {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.artifacts.reference import Reference, read_reference
-from pipeline.evaluation.drift import LABELS, Moved, Sample, compare
+from pipeline.evaluation.drift import LABELS, MeasureShift, Sample, compare
 from pipeline.inference.summary import MEASURES, Summary, classifier_of, read_summary
 from pipeline.report import drift as shown
 
@@ -24,7 +24,7 @@ _CUT = 0.005  # of the values at either end lie outside of the picture's bins
 class Drift:
     """The measures of each summary, by its name."""
 
-    moved: dict[str, list[Moved]]
+    moved: dict[str, list[MeasureShift]]
     num_documents: dict[str, int]
     empty: list[str]  # summaries without documents, which are not compared
     picture: Path
@@ -78,7 +78,7 @@ def _name(file: Path, files: Sequence[Path]) -> str:
 
 
 def _draw(
-    picture: Path, reference: Reference, samples: dict[str, Sample], moved: dict[str, list[Moved]]
+    picture: Path, reference: Reference, samples: dict[str, Sample], moved: dict[str, list[MeasureShift]]
 ) -> None:
     all_samples = {REFERENCE: reference.sample, **samples}
     rows = [row for measure in MEASURES for row in _histogram(measure, all_samples)]

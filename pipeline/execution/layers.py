@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.corpus.classifier_batches import stratified_subset
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard
-from pipeline.evaluation.layers import Documents, compare_layers
+from pipeline.evaluation.layers import LabelledDocuments, compare_layers
 from pipeline.execution.opened import Which, open_head_start
 from pipeline.report.sections.studies.layers import Layers
 from pipeline.report.studies import Written, make_ready, write_study
@@ -52,7 +52,7 @@ def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Written
     return write_study(out, study)
 
 
-def _labelled(shard: TokenShard, most: int, seed: int) -> Documents:
+def _labelled(shard: TokenShard, most: int, seed: int) -> LabelledDocuments:
     """Up to `most` labelled documents, stratified."""
     labelled = np.flatnonzero(shard.labels != UNLABELLED)
     labels = shard.labels[labelled]
@@ -60,4 +60,6 @@ def _labelled(shard: TokenShard, most: int, seed: int) -> Documents:
         raise ValueError(f"{most} labels are fewer than the classes, or there are none; ask for more")
     if most < len(labelled):
         labelled = labelled[stratified_subset(labels, most, seed)]
-    return Documents([shard.document(int(k)) for k in labelled], shard.labels[labelled].astype(np.int64))
+    return LabelledDocuments(
+        [shard.document(int(k)) for k in labelled], shard.labels[labelled].astype(np.int64)
+    )

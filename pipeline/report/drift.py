@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pipeline.evaluation.drift import Moved
+from pipeline.evaluation.drift import MeasureShift
 from pipeline.report.charts import PALETTE, colour, data, legend
 from pipeline.report.figures import Row
 
@@ -18,7 +18,7 @@ _TITLES = {
 }
 
 
-def moved(measures: Iterable[Moved]) -> list[dict[str, str]]:
+def moved(measures: Iterable[MeasureShift]) -> list[dict[str, str]]:
     """What `headstart drift` compared of one text with validation documents."""
     return [
         {

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run, Trials
-from pipeline.distributed.trials import Terms, Trial, outcome_of, trial_runner
+from pipeline.distributed.trials import Trial, TrialSetup, outcome_of, trial_runner
 from pipeline.identity.key import TRIALS_FILE, run_key
 from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.storage.address import open_storage
@@ -136,9 +136,9 @@ class Sweep:
         """Run the missing trials, each with an MLflow run, and add to `outcomes` how they end."""
         runs: dict[str, OpenRun] = {}
         waiting: list[Trial] = []
-        terms = Terms(self.run, self.resources, self.owner)
+        setup = TrialSetup(self.run, self.resources, self.owner)
         with (
-            trial_runner(terms, self.cluster, self.folder) as run_trials,
+            trial_runner(setup, self.cluster, self.folder) as run_trials,
             counted(len(missing), "trials") as advance,
         ):
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.foreign import ARCHITECTURES, Architecture, Entry, Settings, TheirConfig, taken
+from models.foreign import ARCHITECTURES, Architecture, Entry, Settings, TheirConfig, our_tensor
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -44,10 +44,10 @@ def read_network(folder: Path) -> ForeignNetwork:
         ValueError: it is no such folder, a file is damaged, the architecture is unknown, or a tensor is
             missing, superfluous or of another shape; the message names the file and says what to do.
     """
-    described = _read_json(folder, CONFIG_FILE)
-    architecture = _architecture_of(folder, described)
-    theirs = _as_named_today(_read_tensors(folder, described), architecture)
-    config = _config_of(folder, architecture, described)
+    their_config = _read_json(folder, CONFIG_FILE)
+    architecture = _architecture_of(folder, their_config)
+    theirs = _as_named_today(_read_tensors(folder, their_config), architecture)
+    config = _config_of(folder, architecture, their_config)
     if config["num_layers"] > len(theirs):
         raise ValueError(
             f"{folder / CONFIG_FILE}: it has {config['num_layers']:,} layers, but there are {len(theirs)} "
@@ -62,7 +62,7 @@ def read_network(folder: Path) -> ForeignNetwork:
     decoder = Entry("decoder_weight", (architecture.decoder,))
     for entry in [*wanted, *([decoder] if architecture.decoder in theirs else [])]:
         _check(folder, entry, theirs)
-    tensors = {entry.name: taken(entry, theirs, architecture.first_position) for entry in wanted}
+    tensors = {entry.name: our_tensor(entry, theirs, architecture.first_position) for entry in wanted}
     own_decoder = _own_decoder(theirs.get(architecture.decoder), tensors["encoder.embedding.weight"])
     if architecture.family == "gpt":
         config["tie_weights"] = own_decoder is None
@@ -100,9 +100,9 @@ def _read_json(folder: Path, name: str) -> dict[str, Any]:
     return content
 
 
-def _architecture_of(folder: Path, described: TheirConfig) -> Architecture:
+def _architecture_of(folder: Path, their_config: TheirConfig) -> Architecture:
     known = {architecture.model_type: architecture for architecture in ARCHITECTURES}
-    kind = described.get("model_type")
+    kind = their_config.get("model_type")
     if not isinstance(kind, str) or kind not in known:
         raise ValueError(
             f"{folder / CONFIG_FILE}: its model_type is {kind!r}, which is not known here; known: "
@@ -111,11 +111,11 @@ def _architecture_of(folder: Path, described: TheirConfig) -> Architecture:
     return known[kind]
 
 
-def _config_of(folder: Path, architecture: Architecture, described: TheirConfig) -> Settings:
+def _config_of(folder: Path, architecture: Architecture, their_config: TheirConfig) -> Settings:
     """Our config. Raises ValueError if a setting is missing, of another type, or not known."""
     file = folder / CONFIG_FILE
     try:
-        config = architecture.settings(described)
+        config = architecture.settings(their_config)
     except KeyError as error:
         raise ValueError(f"{file}: it has no {error}; fetch the folder again") from error
     except (TypeError, ValueError) as error:
@@ -133,7 +133,7 @@ def _config_of(folder: Path, architecture: Architecture, described: TheirConfig)
     return config
 
 
-def _read_tensors(folder: Path, described: TheirConfig) -> dict[str, Tensor]:
+def _read_tensors(folder: Path, their_config: TheirConfig) -> dict[str, Tensor]:
     files = [folder / WEIGHTS_FILE]
     if not files[0].is_file() and (folder / INDEX_FILE).is_file():  # as `transformers` chooses
         names = _read_json(folder, INDEX_FILE).get("weight_map")
@@ -144,11 +144,11 @@ def _read_tensors(folder: Path, described: TheirConfig) -> dict[str, Tensor]:
         files = [folder / name for name in sorted(set(names.values()))]
     tensors: dict[str, Tensor] = {}
     for file in files:
-        tensors |= _read_file(folder, file, described)
+        tensors |= _read_file(folder, file, their_config)
     return tensors
 
 
-def _read_file(folder: Path, file: Path, described: TheirConfig) -> dict[str, Tensor]:
+def _read_file(folder: Path, file: Path, their_config: TheirConfig) -> dict[str, Tensor]:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -157,7 +157,7 @@ def _read_file(folder: Path, file: Path, described: TheirConfig) -> dict[str, Te
         if pickled:
             raise ValueError(
                 f"{folder} holds {pickled[0]}, which is pickled: loading it would run whatever code it "
-                f"holds. Convert it where you trust it: {_conversion(folder, described)}"
+                f"holds. Convert it where you trust it: {_conversion(folder, their_config)}"
             )
         raise ValueError(f"{file}: no such file; fetch it again")
     try:
@@ -166,9 +166,9 @@ def _read_file(folder: Path, file: Path, described: TheirConfig) -> dict[str, Te
         raise ValueError(f"{file}: no valid safetensors file ({error}); fetch it again") from error
 
 
-def _conversion(folder: Path, described: TheirConfig) -> str:
+def _conversion(folder: Path, their_config: TheirConfig) -> str:
     """A command that keeps what the model has: its class is the one that wrote the folder."""
-    named = described.get("architectures")
+    named = their_config.get("architectures")
     name = named[0] if isinstance(named, list) and named else ""
     kind = name if isinstance(name, str) and name.isidentifier() else "AutoModel"
     code = (

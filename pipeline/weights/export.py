@@ -11,7 +11,7 @@ from torch import Tensor
 from models import bert, gpt
 from models.config import FamilyConfig
 from models.family import lookup
-from models.foreign import ARCHITECTURES, Architecture, Entry, TheirConfig, given
+from models.foreign import ARCHITECTURES, Architecture, Entry, TheirConfig, their_tensors
 from pipeline.artifacts.model_folder import load_model
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
@@ -41,8 +41,8 @@ def export_network(model: Path, tokenizer: Path, folder: Path) -> list[str]:
     lost = sorted(tensors.keys() - {entry.name for entry in entries} - {"decoder_weight"})
     pieces = load_tokenizer(tokenizer)
     with atomic_folder(folder) as aside:
-        described = _config_file(architecture, config, card, tensors, pieces)
-        (aside / CONFIG_FILE).write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+        their_config = _config_file(architecture, config, card, tensors, pieces)
+        (aside / CONFIG_FILE).write_text(json.dumps(their_config, indent=2) + "\n", encoding="utf-8")
         _write_tensors(aside / WEIGHTS_FILE, architecture, entries, tensors)
         if isinstance(pieces, TokenizersTokenizer):
             (aside / "tokenizer.json").write_bytes(pieces.content)
@@ -76,7 +76,7 @@ def _config_file(
         "architectures": [name],
         "model_type": architecture.model_type,
         "tie_word_embeddings": "decoder_weight" not in tensors,
-        **architecture.described(config, card.vocab_size),
+        **architecture.their_config(config, card.vocab_size),
         **ids,
     }
 
@@ -98,7 +98,7 @@ def _write_tensors(
 
     theirs: dict[str, Tensor] = {}
     for entry in entries:
-        converted = given(entry, tensors[entry.name], architecture.first_position)
+        converted = their_tensors(entry, tensors[entry.name], architecture.first_position)
         prefix = "" if entry.part in ("head", "pairs") else architecture.prefix
         theirs |= {prefix + name: tensor for name, tensor in converted.items()}
     if "decoder_weight" in tensors:
