@@ -9,13 +9,15 @@ from typing import Any
 
 from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
+from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.corpus.tokens import open_shard, read_info
 from pipeline.distributed.session import Session
+from pipeline.distributed.settings import Run
 from pipeline.evaluation.in_context import Prompt, prompt_of, without_content
+from pipeline.evaluation.settings import ZeroShot
 from pipeline.figures.cost import Spent
 from pipeline.project.headstarts import ResolvedHeadStart
-from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
 from pipeline.stages._trials import (
@@ -26,6 +28,7 @@ from pipeline.stages._trials import (
     Rounds,
     cost_of,
 )
+from pipeline.sweeps.settings import SampleEfficiency
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import FewLabels, label_counts, make_classifier_job
@@ -110,21 +113,28 @@ def train_target_lm_alone(project: Project, name: str, tokens: Path, sweep: Swee
 def specs_of(point: PointToTrain, project: Project, inputs: Inputs) -> list[Spec]:
     """The trainings of a point: one, or one for each member of an ensemble."""
     params = project.params
+    curve, run, normalise = params.sample_efficiency, params.run, params.corpus.target.normalise
     names = params.head_starts_of(point.arm)
     if not names or point.arm.use.is_frozen:
-        return [_logistic(point, names, params, inputs)]
+        return [_logistic(point, names, curve, inputs.tokens_of((names or run.headstarts)[0]), inputs)]
+    head_starts = [project.head_starts[name] for name in names]
     if point.arm.use is Use.IN_CONTEXT:
-        return [_in_context(point, project.head_starts[names[0]], params, inputs)]
-    return [_classifier(point, project.head_starts[name], params, inputs) for name in names]
+        (asked,) = head_starts
+        return [_in_context(point, asked, params.zero_shot, normalise, curve.test_documents, run, inputs)]
+    return [_classifier(point, each, curve.test_documents, normalise, run, inputs) for each in head_starts]
 
 
-def _logistic(point: PointToTrain, names: Sequence[str], params: Params, inputs: Inputs) -> Spec:
-    """Logistic regression on head starts' frozen features, with TF-IDF beside them, or on TF-IDF alone."""
+def _logistic(
+    point: PointToTrain, names: Sequence[str], curve: SampleEfficiency, tokens: Path, inputs: Inputs
+) -> Spec:
+    """Logistic regression on head starts' frozen features, with TF-IDF beside them, or on TF-IDF alone.
+
+    `tokens` has the documents and their labels, which are the same for all head starts.
+    """
     use = point.arm.use
-    rounds = _rounds(params, inputs, point) if use.chooses_labels else None
+    rounds = _rounds(curve, tokens) if use.chooses_labels else None
     trial = " ".join((*names, use, f"{point.num_labels} labels, seed {point.seed}"))
-    test_documents = params.sample_efficiency.test_documents
-    labels_of = [*names, *params.run.headstarts][0]  # all head starts have the same documents and labels
+    test_documents = curve.test_documents
     read = [file for name in names for file in (f"tokens/{name}/target.json", f"features/{name}")]
     read += ["documents"] if use.reads_tfidf else []
     assert not names or inputs.features is not None
@@ -134,7 +144,7 @@ def _logistic(point: PointToTrain, names: Sequence[str], params: Params, inputs:
         return LogisticPoint(
             trial,
             session.folder,
-            inputs.tokens_of(labels_of).resolve(),
+            tokens.resolve(),
             point.num_labels,
             point.seed,
             test_documents,
@@ -153,16 +163,21 @@ def _logistic(point: PointToTrain, names: Sequence[str], params: Params, inputs:
     return Spec(trial, identity, tuple(read), build)
 
 
-def _rounds(params: Params, inputs: Inputs, point: PointToTrain) -> Rounds:
+def _rounds(curve: SampleEfficiency, tokens: Path) -> Rounds:
     """How the labels of a point are chosen: they begin as the curve's fewest labels, which are drawn."""
-    settings = params.sample_efficiency
-    train = open_shard(inputs.tokens_of(params.head_starts_of(point.arm)[0]), "train")
-    fewest = label_counts(settings.labels, train)[0][0]
-    return Rounds(settings.choosing.strategy, fewest, settings.choosing.per_round)
+    fewest = label_counts(curve.labels, open_shard(tokens, "train"))[0][0]
+    return Rounds(curve.choosing.strategy, fewest, curve.choosing.per_round)
 
 
-def _classifier(point: PointToTrain, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
-    settings, use = params.sample_efficiency, point.arm.use
+def _classifier(
+    point: PointToTrain,
+    head_start: ResolvedHeadStart,
+    test_documents: int | None,
+    normalise: Normalise,
+    run: Run,
+    inputs: Inputs,
+) -> Spec:
+    use = point.arm.use
     few = FewLabels(point.num_labels, key=point.key)
     classifier = classifier_settings(head_start, use)
     assert classifier.beside is None or inputs.features is not None
@@ -172,22 +187,22 @@ def _classifier(point: PointToTrain, head_start: ResolvedHeadStart, params: Para
         job = make_classifier_job(
             classifier,
             head_start.model,
-            params.corpus.target.normalise,
+            normalise,
             tokens=inputs.tokens_of(head_start.name),
             start=inputs.start(use, head_start.name),
             seed=point.seed,
             few_labels=few,
             features=inputs.features,
         )
-        return ClassifierPoint(name, session.folder, job, params.run, session, settings.test_documents)
+        return ClassifierPoint(name, session.folder, job, run, session, test_documents)
 
     identity: dict[str, Any] = {
         "use": use,
         "labels": point.num_labels,
         "seed": point.seed,
-        "test_documents": settings.test_documents,
+        "test_documents": test_documents,
         "model": head_start.model.model_dump(),
-        "normalise": params.corpus.target.normalise.model_dump(),
+        "normalise": normalise.model_dump(),
         "classifier": classifier.model_dump(exclude={"start", "max_labels"}),
     }
     read = [f"tokens/{head_start.name}/target.json"]
@@ -197,18 +212,25 @@ def _classifier(point: PointToTrain, head_start: ResolvedHeadStart, params: Para
         read.append(f"general_lm/{head_start.name}")
     elif use is Use.TARGET_LM_ALONE:
         identity["lm"] = settings_alone(head_start).dump()
-        identity["lm_seed"] = params.run.seed
+        identity["lm_seed"] = run.seed
     if classifier.beside is not None:
         read.append(f"features/{classifier.beside}")
     return Spec(name, identity, tuple(read), build, head_start.family.name)
 
 
-def _in_context(point: PointToTrain, head_start: ResolvedHeadStart, params: Params, inputs: Inputs) -> Spec:
+def _in_context(
+    point: PointToTrain,
+    head_start: ResolvedHeadStart,
+    settings: ZeroShot,
+    normalise: Normalise,
+    test_documents: int | None,
+    run: Run,
+    inputs: Inputs,
+) -> Spec:
     """A language model that is asked. Without examples, all seeds share one trial."""
-    settings, test_documents = params.zero_shot, params.sample_efficiency.test_documents
     seed = point.seed if point.num_labels else 0
     name = f"{head_start.name} in_context {point.num_labels} labels, seed {seed}"
-    prompt, free_of_content = prompt_for(params, inputs, head_start.name)
+    prompt, free_of_content = prompt_for(settings, normalise, inputs, head_start.name)
     start = inputs.start(Use.IN_CONTEXT, head_start.name)
     assert start is not None
 
@@ -225,7 +247,7 @@ def _in_context(point: PointToTrain, head_start: ResolvedHeadStart, params: Para
             free_of_content if settings.calibrate else (),
             settings.example_tokens,
             settings.text_tokens,
-            params.run,
+            run,
         )
 
     identity = {
@@ -241,13 +263,14 @@ def _in_context(point: PointToTrain, head_start: ResolvedHeadStart, params: Para
     return Spec(name, identity, read, build, head_start.family.name)
 
 
-def prompt_for(params: Params, inputs: Inputs, head_start: str) -> tuple[Prompt, list[list[int]]]:
+def prompt_for(
+    settings: ZeroShot, normalise: Normalise, inputs: Inputs, head_start: str
+) -> tuple[Prompt, list[list[int]]]:
     """Return what a head start is asked, and the inputs without content. Raises ValueError as `prompt_of`."""
     link = inputs.tokens / head_start / "target.json"
     tokenizer = load_tokenizer(read_link(link)["tokenizer"])
     classes = read_info(inputs.tokens_of(head_start)).label_names or ()
-    prompt = prompt_of(params.zero_shot, params.corpus.target.normalise, tokenizer, classes)
-    return prompt, without_content(tokenizer, params.corpus.target.normalise)
+    return prompt_of(settings, normalise, tokenizer, classes), without_content(tokenizer, normalise)
 
 
 def classifier_settings(head_start: ResolvedHeadStart, use: Use) -> ClassifierTraining:

@@ -125,7 +125,7 @@ def _shown(
     too_many: dict[Arm, dict[int, str]] = {}
     for arm in arms:
         (name,) = params.head_starts_of(arm)
-        prompt, _ = prompt_for(params, inputs, name)
+        prompt, _ = prompt_for(params.zero_shot, params.corpus.target.normalise, inputs, name)
         start = inputs.start(arm.use, name)
         assert start is not None
         context = shapes_of(start.card())[1].context
