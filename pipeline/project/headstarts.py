@@ -23,7 +23,6 @@ from pipeline.training.cards import family_and_config
 from pipeline.training.settings import (
     ClassifierTraining,
     DistillationSettings,
-    HeadStart,
     LanguageModelSettings,
     Model,
     Training,
@@ -96,12 +95,8 @@ def resolve(params: Params, name: str, head_start: Callable[[str], ResolvedHeadS
     key = f"headstarts.{name}"
     family, config = family_and_config(section.model, key)
     objective = objective_of(family)
-    if section.weights is not None and not (family.has_word_vectors or family.imports_networks):
-        raise ValueError(
-            f"params.yaml: `{key}.weights` is {section.weights!r}, but the family {family.name} imports "
-            "none; set it to null"
-        )
-
+    model = Model(family=family.name, config=asdict(config))
+    embedding_from = None if section.embedding_from is None else head_start(section.embedding_from)
     layers = layers_of(params, name, family)
 
     def language_model(stage: str) -> LanguageModelSettings:
@@ -117,10 +112,10 @@ def resolve(params: Params, name: str, head_start: Callable[[str], ResolvedHeadS
         name=name,
         family=family,
         objective=objective,
-        model=Model(family=family.name, config=asdict(config)),
+        model=model,
         weights=None if section.weights is None else Path(section.weights),
-        embedding_from=_embedding_from(section, key, head_start, family, config),
-        teacher=_teacher(params, name, head_start, objective, config),
+        embedding_from=None if embedding_from is None else _at_width_of(model, embedding_from),
+        teacher=None if section.teacher is None else head_start(section.teacher),
         distillation=None if section.teacher is None else params.distillation,
         tokenizer=section.tokenizer,
         pretrain_lm=language_model("pretrain_lm"),
@@ -174,54 +169,12 @@ def _laid_over(layers: Iterable[Layer]) -> Values:
     return reduce(overlay, (layer.values for layer in layers), {})
 
 
-def _embedding_from(
-    section: HeadStart,
-    key: str,
-    head_start: Callable[[str], ResolvedHeadStart],
-    family: Family,
-    config: Any,
-) -> ResolvedHeadStart | None:
-    if (other := section.embedding_from) is None:
-        return None
-    found = head_start(other)  # which has no `embedding_from`: see `RELATIONS`
-    key = f"params.yaml: `{key}.embedding_from` is {other}"
-    if not found.family.has_word_vectors:
-        raise ValueError(
-            f"{key}, whose family {found.family.name} has no word vectors; name a head start of another "
-            "family, such as word_vectors, or set it to null"
-        )
-    if not hasattr(config, "embedding_dim"):
-        raise ValueError(f"{key}, but the family {family.name} has no `embedding_dim`; set it to null")
-    widened = {**found.model.config, "embedding_dim": config.embedding_dim}
-    return replace(found, model=Model(family=found.family.name, config=widened))
-
-
-def _teacher(
-    params: Params,
-    name: str,
-    head_start: Callable[[str], ResolvedHeadStart],
-    objective: type[Objective],
-    config: Any,
-) -> ResolvedHeadStart | None:
-    other = params.headstarts[name].teacher
-    if other is None:
-        return None
-    found = head_start(other)  # which has no teacher: see `RELATIONS`
-    key = f"params.yaml: `headstarts.{name}.teacher` is {other}"
-    if not objective.can_be_taught:
-        raise ValueError(
-            f"{key}, but the objective {objective.__name__} of {name} learns from no teacher; set it to null"
-        )
-    if found.objective is not objective and params.distillation.soft:
-        raise ValueError(
-            f"{key}, whose objective is {found.objective.__name__}, but that of {name} is "
-            f"{objective.__name__}: the two predict other tokens, so that only their hidden states compare; "
-            "set distillation.soft to 0, or name a teacher of the same objective"
-        )
-    theirs = found.model.config.get("direction", "forward")
-    if theirs != (ours := getattr(config, "direction", "forward")):
-        raise ValueError(f"{key}, which reads {theirs}, but {name} reads {ours}; set one of the two")
-    return found
+def _at_width_of(model: Model, head_start: ResolvedHeadStart) -> ResolvedHeadStart:
+    """The head start that an embedding comes from, as wide as that of `model`."""
+    config = dict(head_start.model.config)
+    if "embedding_dim" in model.config:
+        config["embedding_dim"] = model.config["embedding_dim"]
+    return replace(head_start, model=Model(family=head_start.family.name, config=config))
 
 
 def stage_space(tune: Tune, head_start: ResolvedHeadStart) -> dict[str, Range]:

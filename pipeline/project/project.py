@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.project.params import Params, checked
-from pipeline.project.relations import check_relations
+from pipeline.project.relations import RELATIONS, check_relations
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.settings.section import Values
 
@@ -89,7 +89,10 @@ class _HeadStarts(Mapping[str, "ResolvedHeadStart"]):
         from pipeline.project.headstarts import resolve
 
         if name not in self._resolved:
-            self._resolved[name] = resolve(self._params, name, self.__getitem__)
+            resolved = resolve(self._params, name, self.__getitem__)
+            for relation in RELATIONS:
+                relation.check_families(resolved)
+            self._resolved[name] = resolved
         return self._resolved[name]
 
     def __iter__(self) -> Iterator[str]:

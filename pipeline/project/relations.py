@@ -7,8 +7,6 @@ Each relation is one entry of `RELATIONS`. From it follow
   there, and the hash of the other's model in the key of the run;
 - what `headstart doctor` looks for and counts, and the link by which DVC follows features.
 
-What a family refuses stands in `pipeline.project.headstarts`, where a head start is resolved.
-
 `headstart --help` reads this module, so it imports what is slow inside functions.
 """
 
@@ -28,6 +26,10 @@ Trained = Literal["or not", "too", "before"]
 LANGUAGE_MODELS = ("pretrain_lm", "finetune_lm")
 # By these a frozen language model is read, whoever reads its features.
 READING = ("model", "probe", "finetune_classifier.max_tokens", "finetune_classifier.bptt")
+
+
+def _refuses_no_family(head_start: ResolvedHeadStart) -> None:
+    pass
 
 
 def _refuses_nothing(params: Params, head_start: ResolvedHeadStart) -> None:
@@ -52,6 +54,8 @@ class Relation:
         excludes: settings that the head start may not have beside this one.
         other_lacks: settings that the other may not have: so there are no chains, and no circles.
         same: settings in which the two have to agree.
+        check_families: raises ValueError for a head start whose family, or that of the other, cannot be
+            related so.
         check: raises ValueError for settings of a trained head start that do not go with the relation.
     """
 
@@ -67,6 +71,7 @@ class Relation:
     excludes: tuple[str, ...] = ()
     other_lacks: tuple[str, ...] = ()
     same: tuple[str, ...] = ()
+    check_families: Callable[[ResolvedHeadStart], None] = _refuses_no_family
     check: Callable[[Params, ResolvedHeadStart], None] = _refuses_nothing
 
     def module_for(self, head_start: ResolvedHeadStart) -> str:
@@ -82,15 +87,40 @@ def _importer(head_start: ResolvedHeadStart) -> str:
     return _NETWORK if head_start.family.imports_networks else _VECTORS
 
 
+def _check_imports(head_start: ResolvedHeadStart) -> None:
+    family = head_start.family
+    if head_start.weights is not None and not (family.has_word_vectors or family.imports_networks):
+        raise ValueError(
+            f"params.yaml: `headstarts.{head_start.name}.weights` is '{head_start.weights}', but the family "
+            f"{family.name} imports none; set it to null"
+        )
+
+
 _WEIGHTS = Relation(
     "weights",
     stages=("pretrain_lm",),
     reads="file",
     modules=(_NETWORK, _VECTORS),
     module_of=_importer,
+    check_families=_check_imports,
 )
 
 # ------------------------------------------------------------------------------------ embedding_from
+
+
+def _check_has_embedding(head_start: ResolvedHeadStart) -> None:
+    if (other := head_start.embedding_from) is None:
+        return
+    key = f"params.yaml: `headstarts.{head_start.name}.embedding_from` is {other.name}"
+    if not other.family.has_word_vectors:
+        raise ValueError(
+            f"{key}, whose family {other.family.name} has no word vectors; name a head start of another "
+            "family, such as word_vectors, or set it to null"
+        )
+    if "embedding_dim" not in head_start.model.config:
+        family = head_start.family.name
+        raise ValueError(f"{key}, but the family {family} has no `embedding_dim`; set it to null")
+
 
 _EMBEDDING_FROM = Relation(
     "embedding_from",
@@ -101,9 +131,31 @@ _EMBEDDING_FROM = Relation(
     trains_other=True,
     excludes=("weights",),
     other_lacks=("weights", "embedding_from", "teacher"),
+    check_families=_check_has_embedding,
 )
 
 # ------------------------------------------------------------------------------------------- teacher
+
+
+def _check_can_be_taught(student: ResolvedHeadStart) -> None:
+    teacher, name = student.teacher, student.name
+    if teacher is None:
+        return
+    key, objective = f"params.yaml: `headstarts.{name}.teacher` is {teacher.name}", student.objective
+    if not objective.can_be_taught:
+        raise ValueError(
+            f"{key}, but the objective {objective.__name__} of {name} learns from no teacher; set it to null"
+        )
+    assert student.distillation is not None
+    if teacher.objective is not objective and student.distillation.soft:
+        raise ValueError(
+            f"{key}, whose objective is {teacher.objective.__name__}, but that of {name} is "
+            f"{objective.__name__}: the two predict other tokens, so that only their hidden states compare; "
+            "set distillation.soft to 0, or name a teacher of the same objective"
+        )
+    ours, theirs = (each.model.config.get("direction", "forward") for each in (student, teacher))
+    if ours != theirs:
+        raise ValueError(f"{key}, which reads {theirs}, but {name} reads {ours}; set one of the two")
 
 
 def _check_lesson(params: Params, student: ResolvedHeadStart) -> None:
@@ -150,6 +202,7 @@ _TEACHER = Relation(
     excludes=("weights", "embedding_from"),
     other_lacks=("teacher",),
     same=("tokenizer",),  # they have to read the same tokens
+    check_families=_check_can_be_taught,
     check=_check_lesson,
 )
 
@@ -199,9 +252,8 @@ def check_relations(params: Params) -> None:
     """Raise ValueError for a head start that is related to none, to itself, in a circle or a wrong order."""
     for name, head_start in params.headstarts.items():
         for relation in RELATIONS:
-            if (
-                relation.reads == "file" or "." in relation.setting
-            ):  # its `check` sees all layers of a section
+            # Of a setting below a section, `check` sees all layers.
+            if relation.reads == "file" or "." in relation.setting:
                 continue
             if (other := getattr(head_start, relation.setting)) is not None:
                 _check(params, relation, name, other)
