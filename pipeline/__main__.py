@@ -58,9 +58,12 @@ def _stage_command(name: str, runs_bare: bool) -> Callable[..., None]:
     def invoke(markdown: bool = False, compare: str = "", **values: Any) -> None:
         if missing := [arg for arg in flags if values[arg] is None]:
             raise ValueError(f"{name} lacks --{missing[0].replace('_', '-')}; give all of its flags, or none")
-        from pipeline.execution.run_stage import run_stage
+        from pipeline.execution.stage_call import StageCall
+        from pipeline.execution.stage_command import run_stage_command
 
-        run_stage(name, **values)
+        arguments = {flag: values[flag] for flag in stages.arguments(name)}
+        call = StageCall(name, arguments, values["metrics"], values.get("curve"), values["recipe"])
+        run_stage_command(call, values["params"])
         if name == "report" and "DVC_STAGE" not in os.environ:  # by hand, after whatever stages there were
             from pipeline.execution.stale_report import mark_changed_settings
 
@@ -266,7 +269,7 @@ def status() -> None:
 def sync() -> None:
     """Send MLflow what it missed while it was away, without running a stage."""
     from pipeline import tracking
-    from pipeline.execution.run_stage import project_root
+    from pipeline.execution.under_dvc import project_root
 
     delivered = tracking.deliver(project_root(Path.cwd()))
     if not delivered.sent and not delivered.kept and not delivered.outage:
@@ -631,7 +634,7 @@ def gc(
     params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Show which runs in run.storage nothing refers to; with --yes, remove them."""
-    from pipeline.execution.run_stage import project_root
+    from pipeline.execution.under_dvc import project_root
     from pipeline.retention.gc import carry_out, make_plan, show
     from pipeline.terminal.sizes import readable
 
