@@ -65,9 +65,9 @@ def _stage_command(name: str, runs_bare: bool) -> Callable[..., None]:
         call = StageCall(name, arguments, values["metrics"], values.get("curve"), values["recipe"])
         run_stage_command(call, values["params"])
         if name == "report" and "DVC_STAGE" not in os.environ:  # by hand, after whatever stages there were
-            from pipeline.execution.stale_report import mark_changed_settings
+            from pipeline.execution.stale_report import mark_changed_recipes
 
-            mark_changed_settings(Path.cwd(), values["params"] or Path("params.yaml"))
+            mark_changed_recipes(Path.cwd(), values["params"] or Path("params.yaml"))
 
     option = typer.Option(show_default="as in dvc.yaml") if runs_bare else typer.Option()
     default = {"default": None} if runs_bare else {}
@@ -97,9 +97,9 @@ def _print_summary(wanted: bool) -> None:
     file = Path("reports/summary.md")
     if not file.exists():
         raise ValueError(f"{file}: no such file; run `dvc repro` first")
-    from pipeline.execution.stale_report import changed_settings
+    from pipeline.execution.stale_report import changed_recipes
 
-    if stale := changed_settings(Path.cwd(), Path("params.yaml")):
+    if stale := changed_recipes(Path.cwd(), Path("params.yaml")):
         typer.echo(f"**{stale}**\n")
     typer.echo(file.read_text(encoding="utf-8"), nl=False)
     raise typer.Exit
@@ -339,9 +339,9 @@ def use(
     if without:
         typer.echo(_shown(f"left out, as these settings have nothing of that name: {', '.join(without)}"))
     if changes and not dry_run and params == Path("params.yaml"):
-        from pipeline.execution.stale_report import mark_changed_settings
+        from pipeline.execution.stale_report import mark_changed_recipes
 
-        mark_changed_settings(Path.cwd(), params)
+        mark_changed_recipes(Path.cwd(), params)
         _write_recipes(params)
 
 
