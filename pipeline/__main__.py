@@ -485,7 +485,7 @@ def zero_shot(
     ] = 1,
 ) -> None:
     """Ask a language model for the class of a text, by how likely it finds words behind it."""
-    from pipeline.execution.opened import Which
+    from pipeline.execution.opened_head_start import Which
     from pipeline.execution.zero_shot import ask
 
     which: Which = "general_lm" if general else "target_lm"
@@ -509,7 +509,7 @@ def generate(
 ) -> None:
     """Continue a text by the language model of a head start that predicts the next token."""
     from pipeline.execution.continue_text import continue_text
-    from pipeline.execution.opened import Which
+    from pipeline.execution.opened_head_start import Which
     from pipeline.inference.generate import Sampling
 
     sampling = Sampling(temperature, top_k, top_p)

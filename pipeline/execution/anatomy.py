@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.corpus.tokens import open_shard
 from pipeline.evaluation.anatomy import anatomy
 from pipeline.evaluation.occurrences import documents_with
-from pipeline.execution.opened import Which, open_head_start
+from pipeline.execution.opened_head_start import Which, open_head_start
 from pipeline.report.sections.studies.anatomy import AnatomyStudy
 from pipeline.report.studies import Written, make_ready, write_study
 

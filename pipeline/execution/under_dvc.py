@@ -64,7 +64,7 @@ def matrix_items(values: str | list[str], settings: Mapping[str, Any]) -> list[s
     """The items of a matrix: a list, or the list or the keys of the mapping at `${a.b}` in the settings."""
     if isinstance(values, list):
         return values
-    found: Any = settings
+    named: Any = settings
     for key in values.removeprefix("${").removesuffix("}").split("."):
-        found = found[key]
-    return list(found)
+        named = named[key]
+    return list(named)

@@ -42,13 +42,13 @@ class LockFile:
 
     def recipes(self) -> dict[str, str]:
         """The hash of the recipe that each stage ran by, by the recipe's name."""
-        found = {}
+        recipes = {}
         for stage in self._stages.values():
             hashes = {dep["path"]: dep.get("md5") for dep in stage.get("deps", [])}
             for flag, path in pairwise(stage["cmd"].split()):
                 if flag == "--recipe" and hashes.get(path):
-                    found[Path(path).stem] = hashes[path]
-        return found
+                    recipes[Path(path).stem] = hashes[path]
+        return recipes
 
     def upcoming(self, inputs: Iterable[Path]) -> str:
         """The record of a stage that is about to run on these inputs, its recipe among them."""
