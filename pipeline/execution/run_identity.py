@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pipeline import tracking
 from pipeline.execution.recipes import Recipe, recipe_of
@@ -20,7 +19,9 @@ from pipeline.project.related import related
 log = logging.getLogger(__name__)
 
 
-def identify(call: StageCall, project: Project, root: Path, written: Mapping[str, Any]) -> tracking.StageInfo:
+def identify(
+    call: StageCall, project: Project, root: Path, written: Mapping[str, object]
+) -> tracking.StageInfo:
     """The identity and provenance of a stage's run.
 
     Args:

@@ -86,7 +86,7 @@ def _differences(recipes: Mapping[str, Any], settings: Mapping[str, Any]) -> lis
     return named + [f"the recipe of {name}" for name in recipes if not differing.get(name)]
 
 
-def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+def _differing(before: Mapping[str, object], after: Mapping[str, Any]) -> set[str]:
     """The dotted paths of values that differ."""
     then, now = dict(flatten(json.loads(json.dumps(before)))), dict(flatten(after))
     return {path for path in then.keys() | now.keys() if then.get(path) != now.get(path)}

@@ -44,7 +44,7 @@ def project_root(folder: Path) -> Path:
     return folder
 
 
-def stage_names(folder: Path, settings: Mapping[str, Any]) -> list[str]:
+def stage_names(folder: Path, settings: Mapping[str, object]) -> list[str]:
     """The names of all stages in dvc.yaml as DVC calls them, matrices expanded; empty without dvc.yaml.
 
     Args:
@@ -60,7 +60,7 @@ def stage_names(folder: Path, settings: Mapping[str, Any]) -> list[str]:
     return names
 
 
-def matrix_items(values: str | list[str], settings: Mapping[str, Any]) -> list[str]:
+def matrix_items(values: str | list[str], settings: Mapping[str, object]) -> list[str]:
     """The items of a matrix: a list, or the list or the keys of the mapping at `${a.b}` in the settings."""
     if isinstance(values, list):
         return values
