@@ -61,7 +61,7 @@ def _stage_command(name: str, runs_bare: bool) -> Callable[..., None]:
         from pipeline.execution.stage_call import StageCall
         from pipeline.execution.stage_command import run_stage_command
 
-        arguments = {flag: values[flag] for flag in stages.arguments(name)}
+        arguments = {flag: values[flag] for flag in stages.describe(name).flags}
         call = StageCall(name, arguments, values["metrics"], values.get("curve"), values["recipe"])
         run_stage_command(call, values["params"])
         if name == "report" and "DVC_STAGE" not in os.environ:  # by hand, after whatever stages there were
