@@ -58,13 +58,16 @@ def _stage_command(name: str, runs_bare: bool) -> Callable[..., None]:
     def invoke(markdown: bool = False, compare: str = "", **values: Any) -> None:
         if missing := [arg for arg in flags if values[arg] is None]:
             raise ValueError(f"{name} lacks --{missing[0].replace('_', '-')}; give all of its flags, or none")
-        from pipeline.execution.run_stage import run_stage
+        from pipeline.execution.stage_call import StageCall
+        from pipeline.execution.stage_command import run_stage_command
 
-        run_stage(name, **values)
+        arguments = {flag: values[flag] for flag in stages.describe(name).flags}
+        call = StageCall(name, arguments, values["metrics"], values.get("curve"), values["recipe"])
+        run_stage_command(call, values["params"])
         if name == "report" and "DVC_STAGE" not in os.environ:  # by hand, after whatever stages there were
-            from pipeline.execution.stale_report import mark_changed_settings
+            from pipeline.execution.stale_report import mark_changed_recipes
 
-            mark_changed_settings(Path.cwd(), values["params"] or Path("params.yaml"))
+            mark_changed_recipes(Path.cwd(), values["params"] or Path("params.yaml"))
 
     option = typer.Option(show_default="as in dvc.yaml") if runs_bare else typer.Option()
     default = {"default": None} if runs_bare else {}
@@ -94,9 +97,9 @@ def _print_summary(wanted: bool) -> None:
     file = Path("reports/summary.md")
     if not file.exists():
         raise ValueError(f"{file}: no such file; run `dvc repro` first")
-    from pipeline.execution.stale_report import changed_settings
+    from pipeline.execution.stale_report import changed_recipes
 
-    if stale := changed_settings(Path.cwd(), Path("params.yaml")):
+    if stale := changed_recipes(Path.cwd(), Path("params.yaml")):
         typer.echo(f"**{stale}**\n")
     typer.echo(file.read_text(encoding="utf-8"), nl=False)
     raise typer.Exit
@@ -266,7 +269,7 @@ def status() -> None:
 def sync() -> None:
     """Send MLflow what it missed while it was away, without running a stage."""
     from pipeline import tracking
-    from pipeline.execution.run_stage import project_root
+    from pipeline.execution.under_dvc import project_root
 
     delivered = tracking.deliver(project_root(Path.cwd()))
     if not delivered.sent and not delivered.kept and not delivered.outage:
@@ -336,9 +339,9 @@ def use(
     if without:
         typer.echo(_shown(f"left out, as these settings have nothing of that name: {', '.join(without)}"))
     if changes and not dry_run and params == Path("params.yaml"):
-        from pipeline.execution.stale_report import mark_changed_settings
+        from pipeline.execution.stale_report import mark_changed_recipes
 
-        mark_changed_settings(Path.cwd(), params)
+        mark_changed_recipes(Path.cwd(), params)
         _write_recipes(params)
 
 
@@ -482,7 +485,7 @@ def zero_shot(
     ] = 1,
 ) -> None:
     """Ask a language model for the class of a text, by how likely it finds words behind it."""
-    from pipeline.execution.opened import Which
+    from pipeline.execution.opened_head_start import Which
     from pipeline.execution.zero_shot import ask
 
     which: Which = "general_lm" if general else "target_lm"
@@ -506,7 +509,7 @@ def generate(
 ) -> None:
     """Continue a text by the language model of a head start that predicts the next token."""
     from pipeline.execution.continue_text import continue_text
-    from pipeline.execution.opened import Which
+    from pipeline.execution.opened_head_start import Which
     from pipeline.inference.generate import Sampling
 
     sampling = Sampling(temperature, top_k, top_p)
@@ -631,7 +634,7 @@ def gc(
     params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Show which runs in run.storage nothing refers to; with --yes, remove them."""
-    from pipeline.execution.run_stage import project_root
+    from pipeline.execution.under_dvc import project_root
     from pipeline.retention.gc import carry_out, make_plan, show
     from pipeline.terminal.sizes import readable
 

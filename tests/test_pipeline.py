@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pipeline.distributed.settings import Range
-from pipeline.execution.run_stage import project_root
+from pipeline.execution.under_dvc import project_root
 from pipeline.project import presets, stages
 from pipeline.project.checks import check
 from pipeline.project.headstarts import space_of

@@ -65,8 +65,9 @@ def test_before_the_first_step_a_training_says_that_it_is_there(tmp_path, monkey
 
 def test_the_time_left_is_that_of_this_process_from_its_first_step_on():
     lines = progress._Lines(Path("curve"), "title", first=(30.0, 0.5))  # Ray took half a minute to start
-    assert lines.how_far(json.loads(record(300, 0.75)), now=60.0).endswith(", 0.5 minutes left")
-    assert "left" not in lines.how_far(json.loads(record(200, 0.5)), now=60.0)
+    first, later = progress._Step(200, 0.5, 4.3, 8900.0), progress._Step(300, 0.75, 4.3, 8900.0)
+    assert lines.how_far(later, now=60.0).endswith(", 0.5 minutes left")
+    assert "left" not in lines.how_far(first, now=60.0)
 
 
 def test_other_stages_say_that_they_are_at_work(monkeypatch, capsys):

@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from pipeline import tracking
-from pipeline.execution import run_stage as running
+from pipeline.execution import stage_command
+from pipeline.execution.stage_call import StageCall
+from pipeline.execution.stage_command import run_stage_command
 from pipeline.storage.address import open_storage
 from pipeline.storage.lease import Holder, holder_of
 from pipeline.tracking import StageInfo
@@ -40,21 +42,19 @@ def test_a_stage_whose_dvc_is_killed_before_it_holds_its_run_is_an_orphan_all_th
         found.append(holder_of(open_storage(session.folder)))
         return language_model()
 
-    def killed_meanwhile(*anything: object) -> None:
+    def killed_meanwhile(*anything: object, **named: object) -> None:
         dvc.kill()
         dvc.wait()
 
     monkeypatch.setattr(
         tracking, "dvc_above", lambda: psutil.Process(dvc.pid) if dvc.poll() is None else None
     )
-    monkeypatch.setattr(running, "cluster_of", killed_meanwhile)
+    monkeypatch.setattr(stage_command, "cluster_of", killed_meanwhile)
     monkeypatch.setitem(sys.modules, "pipeline.stages.pretrain_lm", SimpleNamespace(run=run))
     info = StageInfo(root=root, stage="pretrain_lm", stages=["pretrain_lm"], params={}, key="K")
-    monkeypatch.setattr(running, "_stage_info", lambda *anything, **named: info)
-    running.run_stage(
-        "pretrain_lm", metrics=root / "metrics.json", params=ROOT / "params.yaml", curve=root / "curve.csv",
-        headstart="ulmfit",
-    )  # fmt: skip
+    monkeypatch.setattr(stage_command, "identify", lambda *anything, **named: info)
+    call = StageCall("pretrain_lm", {"headstart": "ulmfit"}, root / "metrics.json", root / "curve.csv")
+    run_stage_command(call, ROOT / "params.yaml")
     (holder,) = found
     assert holder is not None
     assert holder.is_orphan
@@ -64,12 +64,13 @@ LOOKS = """
 import sys, time
 from pathlib import Path
 import psutil
-from pipeline.execution import run_stage
+from pipeline.execution.stage_call import StageCall
+from pipeline.execution.stage_command import run_stage_command
 print("begun", flush=True)
 while not Path(sys.argv[1]).exists():
     time.sleep(0.02)
 try:
-    run_stage.run_stage("pretrain_lm", metrics=Path("metrics.json"), params=Path("nothing/params.yaml"))
+    run_stage_command(StageCall("pretrain_lm", {}, Path("metrics.json")), Path("nothing/params.yaml"))
 except (ValueError, OSError) as error:
     print(error)
 """
@@ -104,4 +105,4 @@ def test_a_stage_whose_dvc_is_killed_while_it_looks_is_refused(monkeypatch):
         dvc.kill()
     monkeypatch.setattr(tracking, "dvc_above", lambda: found)
     with pytest.raises(ValueError, match="has exited; repeat `dvc repro`"):
-        running.run_stage("pretrain_lm", metrics=Path("metrics.json"), params=Path("nothing/params.yaml"))
+        run_stage_command(StageCall("pretrain_lm", {}, Path("metrics.json")), Path("nothing/params.yaml"))

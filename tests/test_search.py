@@ -16,6 +16,7 @@ from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.search import Objective, TrialResult, Values, search
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Range, Trials, Tune
+from pipeline.storage.run_place import RunPlace
 from pipeline.sweeps.sweep import SearchRuns
 from pipeline.tracking import RecorderConfig, read_records
 from pipeline.training.context import no_recorder
@@ -77,7 +78,7 @@ def run_search(
         retain=lambda keys: None,
         run_of=lambda name, key, values: _Run(),
         begin_run=lambda run: None,
-        places=lambda key: ("", curves / key / "curve.jsonl"),
+        places=lambda key: RunPlace("", curves / key / "curve.jsonl"),
         of=lambda values: str(values[LR]),
     )
     jobs = Jobs(job, storage, killing)

@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
-from pipeline.execution.stale_report import changed_settings, mark, mark_changed_settings
+from pipeline.execution.recipes import recipes_of
+from pipeline.execution.stale_report import changed_recipes, mark, mark_changed_recipes
+from pipeline.project.lock_file import md5_of
+from pipeline.project.project import Project
+from pipeline.settings.loader import overlay, read_yaml
 
+ROOT = Path(__file__).resolve().parent.parent
 DVC = "stages: {report: {outs: [page.html: {cache: false}, summary.md: {cache: false}, figures]}}\n"
-LOCK = """
-stages:
-  recipes:
-    cmd: headstart recipes
-    params:
-      params.yaml:
-        run: {seed: 1, workers: 3}
-        tune: {num_trials: 0, space: {finetune_lm.dropout: {low: 0.0, high: 1.0}}}
-"""
-PARAMS = """
-run: {seed: %s, workers: 2}
-tune: {num_trials: 0.0, space: {finetune_lm.dropout: {low: 0.0, high: %s}}}
-"""
+
+
+def write(file: Path, content: object) -> None:
+    with file.open("w", encoding="utf-8") as stream:
+        YAML(typ="safe").dump(content, stream)
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory) -> Path:
+    """A project whose stages have run with params.yaml as it is here."""
+    folder = tmp_path_factory.mktemp("reported")
+    (folder / "dvc.yaml").write_text(DVC, encoding="utf-8")
+    params = read_yaml(ROOT / "params.yaml")
+    write(folder / "params.yaml", params)
+    stages: dict[str, Any] = {
+        name: {
+            "cmd": f"headstart {name} --recipe reports/recipes/{name}.json",
+            "deps": [{"path": f"reports/recipes/{name}.json", "hash": "md5", "md5": md5_of(text.encode())}],
+        }
+        for name, text in recipes_of(Project.load(folder / "params.yaml")).items()
+    }
+    stages["recipes"] = {"cmd": "headstart recipes", "params": {"params.yaml": params}}
+    write(folder / "dvc.lock", {"stages": stages})
+    (folder / "page.html").write_text("<html>\n<body>\n<h1>Yes</h1></body></html>", encoding="utf-8")
+    (folder / "summary.md").write_text("# Summary\n", encoding="utf-8")
+    return folder
 
 
 @pytest.fixture
-def project(tmp_path) -> Path:
-    (tmp_path / "dvc.yaml").write_text(DVC, encoding="utf-8")
-    (tmp_path / "dvc.lock").write_text(LOCK, encoding="utf-8")
-    (tmp_path / "params.yaml").write_text(PARAMS % (1, 1), encoding="utf-8")
-    (tmp_path / "page.html").write_text("<html>\n<body>\n<h1>Yes</h1></body></html>", encoding="utf-8")
-    (tmp_path / "summary.md").write_text("# Summary\n", encoding="utf-8")
+def project(reported, tmp_path) -> Path:
+    shutil.copytree(reported, tmp_path, dirs_exist_ok=True)
     return tmp_path
+
+
+def change(project: Path, top: dict[str, Any]) -> None:
+    write(project / "params.yaml", overlay(read_yaml(project / "params.yaml"), top))
 
 
 def test_a_stage_that_runs_marks_page_and_summary_once(project):
@@ -53,25 +74,73 @@ def test_a_report_that_was_never_made_is_not_marked(project):
 
 
 @pytest.mark.parametrize(
-    ("seed", "high", "said"),
+    ("top", "notice"),
     [
-        (1, 1, None),
-        (2, 1, "Stale: run.seed changed since; `dvc repro` makes the report anew."),
-        (1, 2, "Stale: tune.space.finetune_lm.dropout.high changed since; "),
+        ({}, None),
+        ({"run": {"seed": 2}}, "Stale: run.seed changed since; `dvc repro` makes the report anew."),
+        (
+            {"headstarts": {"ulmfit": {"finetune_lm": {"optimizer": {"lr": 0.5}}}}},
+            "Stale: headstarts.ulmfit.finetune_lm.optimizer.lr changed since; ",
+        ),
+        (
+            {"evaluate": {"confidence": 0.5}, "leakage": {"ngram_words": 9}},
+            "Stale: evaluate.confidence, leakage.ngram_words changed since; ",
+        ),
     ],
 )
-def test_settings_that_have_changed_are_named(project, seed, high, said):
-    (project / "params.yaml").write_text(PARAMS % (seed, high), encoding="utf-8")
-    found = changed_settings(project, project / "params.yaml")
-    assert (found is None) == (said is None)
-    assert said is None or (found or "").startswith(said)
+def test_settings_that_have_changed_are_named(project, top, notice):
+    change(project, top)
+    said = changed_recipes(project, project / "params.yaml")
+    assert (said is None) == (notice is None)
+    assert notice is None or (said or "").startswith(notice)
+
+
+@pytest.mark.parametrize(
+    "top",
+    [
+        {"run": {"workers": 3}},
+        {"run": {"checkpoint_minutes": 9}},
+        {"tune": {"seed": 7, "space": {"finetune_lm.dropout": {"low": 0.0, "high": 0.5}}}},  # switched off
+        {"ablate": {"labels": 77}},
+        {"evaluate": {"confidence": 0.95}, "card": {"title": None}},  # defaults, written out
+        {"presets": ["imdb"]},
+    ],
+)
+def test_what_reruns_nothing_is_not_named(project, top):
+    change(project, top)
+    assert changed_recipes(project, project / "params.yaml") is None
+
+
+def test_a_recipe_that_differs_in_no_setting_is_named(project):
+    lock = read_yaml(project / "dvc.lock")
+    for name in ("evaluate", "find_leaks"):
+        lock["stages"][name]["deps"][0]["md5"] = "0" * 32  # it ran by other code
+    write(project / "dvc.lock", lock)
+    change(project, {"leakage": {"ngram_words": 9}})
+    said = changed_recipes(project, project / "params.yaml")
+    assert said is not None
+    assert said.startswith("Stale: leakage.ngram_words, the recipe of evaluate changed since; ")
+
+
+def test_of_many_changes_three_are_named(project):
+    change(project, {"finetune_classifier": {"epochs": 9.0, "bptt": 31}, "run": {"seed": 3}})
+    said = changed_recipes(project, project / "params.yaml") or ""
+    assert said.startswith("Stale: headstarts.")
+    assert " more changed since; `dvc repro` makes the report anew." in said
+
+
+def test_settings_that_are_refused_are_no_obstacle(project):
+    change(project, {"run": {"seed": "one"}})
+    said = changed_recipes(project, project / "params.yaml") or ""
+    assert said.startswith("Stale: `dvc repro` would refuse the settings as they are now: ")
+    assert "run.seed" in said
 
 
 def test_a_report_made_by_hand_says_which_settings_have_changed(project):
-    mark_changed_settings(project, project / "params.yaml")
+    mark_changed_recipes(project, project / "params.yaml")
     assert (project / "summary.md").read_text(encoding="utf-8") == "# Summary\n"
-    (project / "params.yaml").write_text(PARAMS % (2, 1), encoding="utf-8")
-    mark_changed_settings(project, project / "params.yaml")
+    change(project, {"run": {"seed": 2}})
+    mark_changed_recipes(project, project / "params.yaml")
     page, summary = ((project / name).read_text(encoding="utf-8") for name in ("page.html", "summary.md"))
     assert summary.startswith(
         "**Stale: run.seed changed since; `dvc repro` makes the report anew.**\n\n# Sum"
@@ -81,4 +150,4 @@ def test_a_report_made_by_hand_says_which_settings_have_changed(project):
 
 def test_without_a_lock_file_nothing_is_said(project):
     (project / "dvc.lock").unlink()
-    assert changed_settings(project, project / "params.yaml") is None
+    assert changed_recipes(project, project / "params.yaml") is None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.doctor import project as project_checks
-from pipeline.execution import run_stage
+from pipeline.execution.stage_context import hold_run
 from pipeline.project.project import Project
 from pipeline.retention import gc
 from pipeline.storage import marker
@@ -34,7 +34,7 @@ def project(tmp_path) -> Path:
 def begin(project: Path) -> None:
     """Take the run's lease, as a training stage does."""
     info: Any = SimpleNamespace(root=project, key=KEY)
-    with run_stage._alone(info, Project.load(project / "params.yaml").params, None) as fence:
+    with hold_run(info, Project.load(project / "params.yaml").params.run, None) as fence:
         assert fence is not None
 
 

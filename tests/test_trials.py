@@ -29,6 +29,7 @@ from pipeline.storage import patience
 from pipeline.storage.folder import Folder
 from pipeline.storage.lease import Fence, LeaseLostError, acquire
 from pipeline.storage.patience import StorageError
+from pipeline.storage.run_place import RunPlace
 from pipeline.sweeps.sweep import Spec, Sweep
 from pipeline.tracking import RecorderConfig
 from pipeline.training.checkpoint import Checkpoint
@@ -146,7 +147,8 @@ def test_a_sweep_builds_each_point_once_and_trains_only_those_that_are_missing(t
     sweep = Sweep(
         run=run_of(), resources=ONE, cluster=None, folder=str(tmp_path / "sweep"),
         hash_of=lambda name: "", code_of=lambda family: "",
-        places=lambda key: (str(tmp_path / key), tmp_path / f"{key}.jsonl"), owner=ProcessIdentity.this(),
+        places=lambda key: RunPlace(str(tmp_path / key), tmp_path / f"{key}.jsonl"),
+        owner=ProcessIdentity.this(),
         fence=SimpleNamespace(check=lambda: None),  # type: ignore[arg-type]
         run_of=lambda name, key, settings: NoRun(),  # type: ignore[arg-type, return-value]
         begin_run=lambda run: None,

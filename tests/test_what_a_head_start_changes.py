@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from pipeline.artifacts.links import read_link, write_links
-from pipeline.execution import run_stage
+from pipeline.execution import run_identity
 from pipeline.execution.recipes import recipe_of, recipes_of, warn_of_unwatched, write_recipes
-from pipeline.execution.run_stage import _hashes, selected
+from pipeline.execution.run_identity import hashes_of_inputs
+from pipeline.execution.stage_call import StageCall
+from pipeline.execution.under_dvc import matrix_items
 from pipeline.project import stages
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
@@ -82,10 +84,7 @@ def recorded(tmp_path_factory) -> Path:
 def items(matrix: dict[str, Any], settings: dict[str, Any]) -> list[dict[str, str]]:
     found: list[dict[str, str]] = [{}]
     for key, values in matrix.items():
-        if isinstance(values, str):
-            (listed,) = selected(settings, [values.removeprefix("${").removesuffix("}")]).values()
-            values = list(listed)
-        found = [{**item, key: value} for item in found for value in values]
+        found = [{**item, key: value} for item in found for value in matrix_items(values, settings)]
     return found
 
 
@@ -278,11 +277,12 @@ def test_a_teachers_model_is_in_the_key_of_its_student_by_its_content(tmp_path, 
         project = project_with(overlay(TAUGHT, top))
         recipe = recipe_of(stage, project, {"headstart": "gpt"})
         read = dict.fromkeys(stages.describe(stage).inputs, Path("tokens"))
-        return recipe.key(_hashes(stage, project, {"headstart": "gpt", "out": Path("out/gpt"), **read}))
+        call = StageCall(stage, {"headstart": "gpt", "out": Path("out/gpt"), **read}, Path("metrics.json"))
+        return recipe.key(hashes_of_inputs(call, project))
 
     with pytest.raises(ValueError, match=r"gpt learns from transformer_xl, whose model out/transformer_xl"):
         key("pretrain_lm", {})
-    monkeypatch.setattr(run_stage, "check_model_of_other", lambda *given: None)
+    monkeypatch.setattr(run_identity, "check_model_of_other", lambda *given: None)
     Path("out/transformer_xl").mkdir(parents=True)
     file = Path("out/transformer_xl/model")
     for stage in ("pretrain_lm", "finetune_lm"):

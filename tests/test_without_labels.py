@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.doctor.needs import needs_of
-from pipeline.execution.run_stage import run_stage
+from pipeline.execution.stage_call import StageCall
+from pipeline.execution.stage_command import run_stage_command
 from pipeline.execution.without_labels import is_passed_over
 from pipeline.figures.files import read_if_run
 from pipeline.figures.trainings import ClassifierFigures
@@ -51,10 +52,9 @@ def test_only_stages_that_need_labels_are_passed_over(params):
 def test_a_stage_that_is_passed_over_leaves_empty_outputs(params, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     out, metrics, curve = tmp_path / "out", tmp_path / "metrics.json", tmp_path / "curve.csv"
-    run_stage(
-        "finetune_classifier", metrics=metrics, params=params, curve=curve, headstart="ulmfit",
-        tokens=Path("absent"), target_lm=Path("absent"), general_lm=Path("absent"), out=out,
-    )  # fmt: skip
+    absent = dict.fromkeys(("tokens", "target_lm", "general_lm"), Path("absent"))
+    flags = {"headstart": "ulmfit", **absent, "out": out}
+    run_stage_command(StageCall("finetune_classifier", flags, metrics, curve), params)
     assert [file.name for file in out.iterdir()] == ["without_labels.txt"]  # DVC warns of empty folders
     assert read_if_run(ClassifierFigures, metrics) is None
     assert curve.read_text(encoding="utf-8").strip() == "step"
@@ -65,7 +65,7 @@ def test_who_asks_such_a_project_for_labels_is_told_why_there_are_none(params, t
     monkeypatch.chdir(tmp_path)
     arguments = {name: Path("absent") for name in stages.describe("evaluate").flags}
     arguments |= {"out": tmp_path / "evaluation", "classifier": tmp_path / "classifier"}
-    run_stage("evaluate", metrics=tmp_path / "metrics.json", params=params, **arguments)
+    run_stage_command(StageCall("evaluate", arguments, tmp_path / "metrics.json"), params)
     header = (tmp_path / "evaluation/confusion.csv").read_text(encoding="utf-8")
     assert header == "actual,predicted\n"  # which `dvc plots` draws
     with pytest.raises(ValueError, match="holds no classifier, as the target corpus had no labels"):

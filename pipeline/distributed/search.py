@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.failures import is_settings_failure, reason_of
@@ -37,6 +37,15 @@ class Objective:
     run: Run
     metric: str  # of an evaluation
     value_of: Callable[[float], float]  # metric -> the value that the search minimises
+
+
+class Report(TypedDict):
+    """What a trial reports to Tune, by the names under which sampler and scheduler look for it."""
+
+    value: float  # that the search minimises
+    percent: float  # of the training done
+    metrics: Mapping[str, float]  # of the evaluation; empty for a failure
+    failure: NotRequired[str]  # the reason
 
 
 class Watcher(Protocol):
@@ -91,16 +100,17 @@ def search(
 
 
 def _run_of_trial(run: Run, settings: Tune, resources: Trials) -> Run:
-    changes: dict[str, Any] = {"workers": 0, "threads_per_worker": resources.cpus}
-    if settings.workers > 1:
-        if resources.gpus not in (0, 1):
-            raise ValueError(
-                f"trials.gpus is {resources.gpus:g}, but tune.workers is {settings.workers}: workers of a "
-                "Ray Train job take whole GPUs; set trials.gpus to 0 or 1"
-            )
-        # A Train job would take GPUs whenever the cluster has some.
-        changes |= {"workers": settings.workers, "device": "cuda" if resources.gpus else "cpu"}
-    return run.model_copy(update=changes)
+    run = run.model_copy(update={"workers": 0, "threads_per_worker": resources.cpus})
+    if settings.workers == 1:
+        return run
+    if resources.gpus not in (0, 1):
+        raise ValueError(
+            f"trials.gpus is {resources.gpus:g}, but tune.workers is {settings.workers}: workers of a "
+            "Ray Train job take whole GPUs; set trials.gpus to 0 or 1"
+        )
+    # A Train job would take GPUs whenever the cluster has some.
+    device = "cuda" if resources.gpus else "cpu"
+    return run.model_copy(update={"workers": settings.workers, "device": device})
 
 
 def _restored_tuner(trainable: Any, folder: str) -> Any:
@@ -181,7 +191,7 @@ class _Reporter:
     """Reports a training's evaluations to Tune."""
 
     objective: Objective
-    report: Callable[[dict[str, Any]], None]
+    report: Callable[[Report], None]
     percent: float = 0.0
 
     def __call__(self, metrics: Mapping[str, float]) -> None:
@@ -220,15 +230,15 @@ def search_trial(config: Values, objective: Objective, shipment: Shipment, clust
         reporter.finished(done)
 
 
-def _report_from_controller() -> Callable[[dict[str, Any]], None]:
+def _report_from_controller() -> Callable[[Report], None]:
     """Reports to Tune from the process of Train's controller, in the name of this one."""
     from ray.tune.integration.ray_train import TuneReportCallback
 
     callback = TuneReportCallback()
 
-    def report(result: dict[str, Any]) -> None:
+    def report(result: Report) -> None:
         # Tune ends a trial that reports 100 percent, so the job has to finish first.
         if result["percent"] < 100:
-            callback.after_report(None, [result], None)  # type: ignore[arg-type]  # reads the result alone
+            callback.after_report(None, [dict(result)], None)  # type: ignore[arg-type]  # reads the result alone
 
     return report

@@ -20,7 +20,8 @@ from pipeline.doctor.needs import needs_of
 from pipeline.doctor.nodes import judge, probe_nodes
 from pipeline.doctor.probe import ProbeSettings
 from pipeline.execution.own_code import check_runs_own_code
-from pipeline.execution.run_stage import cluster_of, project_root
+from pipeline.execution.stage_context import cluster_of
+from pipeline.execution.under_dvc import project_root
 from pipeline.identity import fingerprint as identity
 from pipeline.project.checks import check
 from pipeline.project.params import Params
@@ -46,7 +47,7 @@ def examine(params_file: Path, folder: Path) -> list[Finding]:
     root, where = project_root(folder), params.run.storage
     storage = where if "://" in where else str((root / where).resolve())
     open_storage(storage)  # refuses an address that cannot be one
-    cluster = cluster_of(root, params, "")
+    cluster = cluster_of(root, params.run)
     unreachable = ray_checks.unreachable(cluster.address) if cluster is not None else None
     if cluster is not None and unreachable is None:
         cluster.begin()
@@ -98,7 +99,7 @@ def _probe(
         tracking=tracking.tracking_uri(root),
         is_spread=is_spread,
         environment=credentials() | stores.credentials(),  # workers get them, too
-        code=tuple(identity.modules_of("pipeline.execution.run_stage", *built)),
+        code=tuple(identity.modules_of("pipeline.execution.stage_command", *built)),
     )
     needs = needs_of(settings, placement.num_workers) if placement else []
     answers = probe_nodes(probed, ray_checks.start_probes(nodes, probed) if nodes else [])

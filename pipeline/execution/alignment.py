@@ -14,7 +14,7 @@ from pipeline.corpus.normalise import normalise
 from pipeline.corpus.pair_batches import PairBatches
 from pipeline.corpus.tokens import open_shard
 from pipeline.execution.lr_find import stage_arguments
-from pipeline.execution.opened import OpenedHeadStart, open_head_start
+from pipeline.execution.opened_head_start import OpenedHeadStart, open_head_start
 from pipeline.report.sections.studies.alignments import Alignment, Translation
 from pipeline.report.studies import Written, make_ready, write_study
 

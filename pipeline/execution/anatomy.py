@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.corpus.tokens import open_shard
 from pipeline.evaluation.anatomy import anatomy
 from pipeline.evaluation.occurrences import documents_with
-from pipeline.execution.opened import Which, open_head_start
+from pipeline.execution.opened_head_start import Which, open_head_start
 from pipeline.report.sections.studies.anatomy import AnatomyStudy
 from pipeline.report.studies import Written, make_ready, write_study
 
@@ -37,7 +37,7 @@ def dissect(
         having = documents_with(word, shard.tokens, shard.offsets, tokenizer)
         more = np.setdiff1d(having, chosen)
         chosen = np.concatenate([chosen, rng.permutation(more)[:_MOST_DOCUMENTS_OF_AN_EXAMPLE]])
-    found = anatomy(
+    measured = anatomy(
         opened.encoder,
         [shard.document(int(k)) for k in chosen],
         tokenizer,
@@ -46,5 +46,5 @@ def dissect(
         opened.device,
         words,
     )
-    study = AnatomyStudy(headstart=headstart, stage=opened.card.stage, key=opened.card.key, measured=found)
+    study = AnatomyStudy(headstart=headstart, stage=opened.card.stage, key=opened.card.key, measured=measured)
     return write_study(out, study)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from pipeline.corpus.normalise import normalise
-from pipeline.execution.opened import Which, open_head_start
+from pipeline.execution.opened_head_start import Which, open_head_start
 from pipeline.inference.generate import Sampling, generate
 
 
@@ -25,7 +25,7 @@ def continue_text(
     (document,) = tokenizer.encode_batch([normalised])
     prompt = document[:-1].tolist()  # without the document's end
     never = {tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id} - {tokenizer.eos_id}
-    found = generate(
+    continuations = generate(
         model,
         prompt,
         num_tokens,
@@ -35,4 +35,4 @@ def continue_text(
         never=sorted(never),
         seed=seed,
     )
-    return [tokenizer.decode([*prompt, *ids]) for ids in found]
+    return [tokenizer.decode([*prompt, *ids]) for ids in continuations]

@@ -17,7 +17,7 @@ from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.evaluation.doubtful_labels import Doubt, doubts, flipped
 from pipeline.evaluation.probe import pooled_features
 from pipeline.evaluation.with_tfidf import fit_joint
-from pipeline.execution.opened import open_head_start
+from pipeline.execution.opened_head_start import open_head_start
 from pipeline.files.atomic import atomic_write
 from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulLabel, DoubtfulTrial
 from pipeline.report.studies import Written, make_ready, write_study
@@ -61,29 +61,29 @@ def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: i
     features = pooled_features(
         opened.encoder, documents, opened.settings.probe, opened.reading, idf, opened.device
     )
-    found = doubts(_out_of_fold(texts, features, given, len(names), folds, seed), given)
+    suspects = doubts(_out_of_fold(texts, features, given, len(names), folds, seed), given)
     card = opened.card
     if flip:
-        hits = len({each.document for each in found} & {*changed.tolist()})
-        precision, recall = hits / len(found) if found else None, hits / max(1, len(changed))
+        hits = len({suspect.document for suspect in suspects} & {*changed.tolist()})
+        precision, recall = hits / len(suspects) if suspects else None, hits / max(1, len(changed))
         trial = DoubtfulTrial(
             headstart=headstart, stage=card.stage, key=card.key, num_judged=len(labels),
-            num_doubted=len(found), flipped=flip, precision=precision, recall=recall,
+            num_doubted=len(suspects), flipped=flip, precision=precision, recall=recall,
         )  # fmt: skip
         return Doubted(write_study(studies, trial), None)
-    _write(out, found[:most], texts, given, names)
+    _write(out, suspects[:most], texts, given, names)
     shown = [
         DoubtfulLabel(
-            given=names[given[each.document]],
-            likely=names[each.likely],
-            margin=each.margin,
-            text=shorten(readable(texts[each.document]), _SHOWN_CHARACTERS, placeholder=" ..."),
+            given=names[given[suspect.document]],
+            likely=names[suspect.likely],
+            margin=suspect.margin,
+            text=shorten(readable(texts[suspect.document]), _SHOWN_CHARACTERS, placeholder=" ..."),
         )
-        for each in found[:_SHOWN]
+        for suspect in suspects[:_SHOWN]
     ]
     study = Doubtful(
-        headstart=headstart, stage=card.stage, key=card.key, num_judged=len(labels), num_doubted=len(found),
-        labels=shown,
+        headstart=headstart, stage=card.stage, key=card.key, num_judged=len(labels),
+        num_doubted=len(suspects), labels=shown,
     )  # fmt: skip
     return Doubted(write_study(studies, study), out)
 
@@ -102,12 +102,12 @@ def _out_of_fold(
 
 
 def _write(
-    out: Path, found: list[Doubt], texts: list[str], labels: np.ndarray, names: tuple[str, ...]
+    out: Path, suspects: list[Doubt], texts: list[str], labels: np.ndarray, names: tuple[str, ...]
 ) -> None:
     file = io.StringIO(newline="")
     rows = csv.writer(file)
     rows.writerow(["given", "likely", "margin", "text"])
-    for each in found:
-        text = texts[each.document].replace(SEPARATOR, "\n")
-        rows.writerow([names[labels[each.document]], names[each.likely], f"{each.margin:.3f}", text])
+    for suspect in suspects:
+        text = texts[suspect.document].replace(SEPARATOR, "\n")
+        rows.writerow([names[labels[suspect.document]], names[suspect.likely], f"{suspect.margin:.3f}", text])
     atomic_write(out, file.getvalue().encode("utf-8"))

@@ -62,10 +62,9 @@ def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Exported:
     cpu = torch.device("cpu")
 
     def by_torch(dtype: torch.dtype) -> np.ndarray:
-        found: np.ndarray = (
-            predict_logits(model, documents, form_of(card), cpu, dtype).double().softmax(1).numpy()
-        )
-        return found
+        logits = predict_logits(model, documents, form_of(card), cpu, dtype)
+        probs: np.ndarray = logits.double().softmax(1).numpy()
+        return probs
 
     ways: dict[str, tuple[Callable[[], np.ndarray], Path]] = {
         "torch, float32": (lambda: by_torch(torch.float32), folder / "tensors.safetensors")
@@ -92,8 +91,8 @@ def _judged(
     first: np.ndarray | None = None
     forms = []
     for name, (predict, file) in ways.items():
-        found = predict()  # not timed: the first call makes what later ones find
-        first = found if first is None else first
+        probs = predict()  # not timed: the first call makes what later ones find
+        first = probs if first is None else first
         begun, rounds = time.perf_counter(), 0
         while time.perf_counter() - begun < _SECONDS:
             predict()
@@ -101,11 +100,11 @@ def _judged(
         forms.append(
             Form(
                 name=name,
-                error=float((found.argmax(1) != labels).mean()),
+                error=float((probs.argmax(1) != labels).mean()),
                 documents_per_second=rounds * len(labels) / (time.perf_counter() - begun),
                 megabytes=file.stat().st_size / 1e6,
-                largest_change=float(np.abs(found - first).max()),
-                labels_that_differ=float((found.argmax(1) != first.argmax(1)).mean()),
+                largest_change=float(np.abs(probs - first).max()),
+                labels_that_differ=float((probs.argmax(1) != first.argmax(1)).mean()),
             )
         )
     return forms

@@ -89,8 +89,8 @@ class PartLabeller:
 
     def __call__(self, name: str) -> bytes:
         """Return the content of the file of a part, which the name tells."""
-        found, num_before = list[pl.DataFrame](), self._num_before[name]
+        tables, num_before = list[pl.DataFrame](), self._num_before[name]
         for piece in pieces_of(self._source, FilePart.of_name(name)):
-            found.append(labelled(piece.rows, self._predictor, self._request, num_before))
+            tables.append(labelled(piece.rows, self._predictor, self._request, num_before))
             num_before += len(piece.rows)
-        return as_parquet(found)
+        return as_parquet(tables)

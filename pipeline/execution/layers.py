@@ -10,7 +10,7 @@ from pipeline.corpus.classifier_batches import stratified_subset
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard
 from pipeline.evaluation.layers import LabelledDocuments, compare_layers
-from pipeline.execution.opened import Which, open_head_start
+from pipeline.execution.opened_head_start import Which, open_head_start
 from pipeline.report.sections.studies.layers import Layers
 from pipeline.report.studies import Written, make_ready, write_study
 

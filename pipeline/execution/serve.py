@@ -74,15 +74,15 @@ def serve(
         )
         try:
             address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            said = f"{address} labels texts as {', '.join(names)}; stop it with Ctrl-C"
-            _answer_until_stopped(front, host, listener, said)
+            announcement = f"{address} labels texts as {', '.join(names)}; stop it with Ctrl-C"
+            _answer_until_stopped(front, host, listener, announcement)
         finally:
             if seen is not None:
                 seen.write()
             labeller.stop()
 
 
-def _answer_until_stopped(front: Front, host: str, listener: socket.socket, said: str) -> None:
+def _answer_until_stopped(front: Front, host: str, listener: socket.socket, announcement: str) -> None:
     """Serve until SIGINT or SIGTERM; requests that are being answered then are finished first."""
     import uvicorn
 
@@ -102,7 +102,7 @@ def _answer_until_stopped(front: Front, host: str, listener: socket.socket, said
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    print(said, flush=True)
+    print(announcement, flush=True)
     server.run(sockets=[listener])
 
 

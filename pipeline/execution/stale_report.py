@@ -1,14 +1,17 @@
-"""Says of a report that it is stale: a stage has run since it was made, or settings have changed."""
+"""Marks a report as stale: a stage has run since it was made, or its recipe has changed, so it would run."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from pipeline.files.atomic import atomic_write_text
-from pipeline.project.lock_file import LockFile
-from pipeline.project.stages import STAGES
-from pipeline.settings.loader import read_yaml
+from pipeline.project.lock_file import LockFile, md5_of
+from pipeline.project.project import Project
+from pipeline.settings.loader import flatten, read_yaml
 
 _PREFIX = "Stale: "
 _BODY = "<body>\n"
@@ -26,41 +29,82 @@ def mark(stage: str, root: Path) -> None:
     )
 
 
-def mark_changed_settings(root: Path, params: Path) -> None:
-    """Write there which settings have changed since the stages ran, if any: for a report made by hand."""
-    if said := changed_settings(root, params):
-        _write(root, said)
+def mark_changed_recipes(root: Path, params: Path) -> None:
+    """Write there what has changed since the stages ran, if anything: for a report made by hand."""
+    if notice := changed_recipes(root, params):
+        _write(root, notice)
 
 
-def changed_settings(root: Path, params: Path) -> str | None:
-    """A sentence that names settings that have changed since the stages ran; None if none has."""
-    if not (root / "dvc.lock").exists() or not params.exists():
+def changed_recipes(root: Path, params: Path) -> str | None:
+    """A sentence that names what the report's stages would use that they did not use; None if it is the same.
+
+    These are settings, or the recipes that differ in something else: in code, packages or imported weights.
+    What is written otherwise in `params` but means the same is not named, nor what no stage uses.
+    """
+    lock = LockFile(root)
+    ran_by = lock.recipes()
+    if not ran_by or not params.exists():
         return None
-    counted = {path for stage in STAGES.values() for path in stage.settings}
-    changed = [
-        path
-        for path in LockFile(root).changed_settings(read_yaml(params))
-        if path in counted or not path.startswith(("run.", "presets"))
-    ]  # the others change no figure
+    from pipeline.execution.recipes import recipes_of
+
+    try:
+        recipes = recipes_of(Project.load(params))
+    except ValueError as error:
+        first, *_ = str(error).splitlines()
+        return f"{_PREFIX}`dvc repro` would refuse the settings as they are now: {first}"
+    changed = {
+        name: json.loads(text)
+        for name, text in recipes.items()
+        if name in ran_by and ran_by[name] != md5_of(text.encode())
+    }
     if not changed:
         return None
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
-    return f"{_PREFIX}{', '.join(changed[:3])}{more} changed since; `dvc repro` makes the report anew."
+    names = _differences(changed, lock.settings())
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{_PREFIX}{', '.join(names[:3])}{more} changed since; `dvc repro` makes the report anew."
 
 
-def _write(root: Path, said: str) -> None:
+def _differences(recipes: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """The settings in which recipes differ from earlier `settings`, then recipes that differ elsewhere.
+
+    Args:
+        recipes: the content of each recipe's file, by name.
+        settings: nested, as they were written.
+    """
+    from pipeline.project.selection import settings_of
+
+    try:
+        earlier = Project.of(settings, where="dvc.lock")
+        differing = {
+            name: _differing(settings_of(recipe["stage"], earlier, recipe["item"]), recipe["settings"])
+            for name, recipe in recipes.items()
+            if "settings" in recipe  # a list of links has none
+        }
+    except (ValueError, KeyError):  # DVC ran with settings that this code refuses, or for other head starts
+        differing = {}
+    named = sorted(set().union(*differing.values()))
+    return named + [f"the recipe of {name}" for name in recipes if not differing.get(name)]
+
+
+def _differing(before: Mapping[str, object], after: Mapping[str, Any]) -> set[str]:
+    """The dotted paths of values that differ."""
+    then, now = dict(flatten(json.loads(json.dumps(before)))), dict(flatten(after))
+    return {path for path in then.keys() | now.keys() if then.get(path) != now.get(path)}
+
+
+def _write(root: Path, notice: str) -> None:
     file = root / "dvc.yaml"
     if not file.exists():
         return
     outputs = read_yaml(file)["stages"].get("report", {}).get("outs", [])
-    paths = [root / (each if isinstance(each, str) else next(iter(each))) for each in outputs]
+    paths = [root / (out if isinstance(out, str) else next(iter(out))) for out in outputs]
     for path in paths:
         if path.suffix == ".md" and path.exists():
             text = path.read_text(encoding="utf-8")
             if not text.startswith(f"**{_PREFIX}"):
-                atomic_write_text(path, f"**{said}**\n\n{text}")
+                atomic_write_text(path, f"**{notice}**\n\n{text}")
         elif path.suffix == ".html" and path.exists():
             text = path.read_text(encoding="utf-8")
-            notice = f'<p class="stale" role="alert">{escape(said)}</p>\n'
+            paragraph = f'<p class="stale" role="alert">{escape(notice)}</p>\n'
             if f'{_BODY}<p class="stale"' not in text:
-                atomic_write_text(path, text.replace(_BODY, _BODY + notice, 1))
+                atomic_write_text(path, text.replace(_BODY, _BODY + paragraph, 1))

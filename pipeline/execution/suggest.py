@@ -20,7 +20,7 @@ from pipeline.evaluation.acquisition import STRATEGIES, Strategy, choose
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.probe import pooled_features, side_by_side
 from pipeline.evaluation.strategy_trial import BASE, try_strategies
-from pipeline.execution.opened import OpenedHeadStart, open_head_start
+from pipeline.execution.opened_head_start import OpenedHeadStart, open_head_start
 from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import Params

@@ -8,7 +8,7 @@ from pipeline.corpus.normalise import normalise
 from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.evaluation.in_context import InContext, prompt_of, why_too_many, without_content
 from pipeline.evaluation.settings import ZeroShot
-from pipeline.execution.opened import Which, open_head_start
+from pipeline.execution.opened_head_start import Which, open_head_start
 from pipeline.settings.loader import typed
 
 
@@ -45,4 +45,4 @@ def ask(
     (document,) = tokenizer.encode_batch(list(normalise(pl.Series([text], dtype=pl.String), normalised)))
     free_of_content = without_content(tokenizer, normalised) if settings.calibrate else ()
     (probs,) = asked.probabilities([document[1:-1].tolist()], free_of_content, opened.device)
-    return sorted(zip(info.label_names, map(float, probs), strict=True), key=lambda each: -each[1])
+    return sorted(zip(info.label_names, map(float, probs), strict=True), key=lambda pair: -pair[1])

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,20 @@ class LockFile:
         """The hash of each output that DVC knows, by path."""
         return {path: digest for path, digest in sorted(self._outputs.items()) if digest}
 
-    def changed_settings(self, values: Mapping[str, Any]) -> list[str]:
-        """The dotted paths of settings that the recipes were made of and that `values` no longer has."""
-        recorded = self._stages.get("recipes", {}).get("params", {}).get("params.yaml", {})
-        return sorted(_differences("", _plain(recorded), _plain(values)) if recorded else ())
+    def settings(self) -> dict[str, Any]:
+        """The settings that the recipes were written from, nested; empty if they never were."""
+        recorded: dict[str, Any] = self._stages.get("recipes", {}).get("params", {}).get("params.yaml", {})
+        return recorded
+
+    def recipes(self) -> dict[str, str]:
+        """The hash of the recipe that each stage ran by, by the recipe's name."""
+        recipes = {}
+        for stage in self._stages.values():
+            hashes = {dep["path"]: dep.get("md5") for dep in stage.get("deps", [])}
+            for flag, path in pairwise(stage["cmd"].split()):
+                if flag == "--recipe" and hashes.get(path):
+                    recipes[Path(path).stem] = hashes[path]
+        return recipes
 
     def upcoming(self, inputs: Iterable[Path]) -> str:
         """The record of a stage that is about to run on these inputs, its recipe among them."""
@@ -51,16 +62,6 @@ class LockFile:
         return _digest(known)
 
 
-def _differences(path: str, before: Any, after: Any) -> set[str]:
-    """The dotted paths at and below `path` whose values differ."""
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        below = {key: f"{path}.{key}" if path else key for key in before.keys() | after.keys()}
-        return set().union(
-            *(_differences(each, before.get(key), after.get(key)) for key, each in below.items())
-        )
-    return set() if before == after else {path}
-
-
 def _digest(inputs: Mapping[str, str | None]) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -71,13 +72,9 @@ def _is_folder(md5: str | None) -> bool:
 
 def _md5(path: Path) -> str | None:
     """The hash by which DVC knows a file; None for a folder."""
-    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() if path.is_file() else None
+    return md5_of(path.read_bytes()) if path.is_file() else None
 
 
-def _plain(value: Any) -> Any:
-    """The value without differences that YAML does not mean, such as 1 and 1.0."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+def md5_of(content: bytes) -> str:
+    """The hash by which DVC knows a file of this content."""
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()

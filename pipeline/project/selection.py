@@ -57,6 +57,7 @@ def project_for(stage: str, project: Project, item: Mapping[str, str]) -> Projec
     """
     described, run = describe(stage), type(project.params.run).model_fields
     operations = [f"run.{name}" for name in run if name not in _NUMERICAL]
+    operations += ["trials"] if described.kind == "sweeps" else []  # also of one that is switched off
     switched = [described.switch.partition(".")[0]] if described.switch else []
     paths = _paths(stage, project, item) if is_on(stage, project) else ()
     trees = _tree([*paths, *operations, *described.uncounted_settings, *switched])

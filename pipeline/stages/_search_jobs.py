@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class Jobs:
             for value in _ends(each):
                 self.make({key: value})
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Mapping[str, object]:
         """The settings that all trials share."""
         head_start = self._with({})
         few, searched = self._few_labels(), space_of(self._project)

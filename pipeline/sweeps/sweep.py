@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.session import Session
@@ -17,6 +17,7 @@ from pipeline.identity.key import TRIALS_FILE, run_key
 from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.storage.address import open_storage
 from pipeline.storage.lease import Fence
+from pipeline.storage.run_place import RunPlace
 from pipeline.terminal.progress import counted
 from pipeline.tracking.runs import OpenRun
 from pipeline.training.checkpoint import Checkpoint
@@ -39,32 +40,32 @@ class Spec:
     """A trial to run: everything that its outcome depends on, and how to build it."""
 
     name: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     inputs: tuple[str, ...]  # what it reads of the stage's inputs: a flag, and a path below it
     build: Callable[[Session], SweepTrial]  # raises ValueError for unusable input
     family: str | None = None  # of the model that it trains; its code counts
 
 
-Places = Callable[[str], tuple[str, Path]]  # key -> folder in run.storage, file of the curve
+Places = Callable[[str], RunPlace]  # of runs, by key
 
 
 @dataclass(frozen=True)
 class Keys:
     """The keys of trials that differ in some values. Sent to other processes."""
 
-    common: Mapping[str, Any]
+    common: Mapping[str, object]
     inputs: Mapping[str, str]
     code: str
     places: Places
     owner: ProcessIdentity  # the stage
 
-    def of(self, values: Mapping[str, Any]) -> str:
+    def of(self, values: Mapping[str, object]) -> str:
         return run_key("trial", {**self.common, **values}, self.inputs, self.code)
 
-    def session(self, values: Mapping[str, Any]) -> Session:
+    def session(self, values: Mapping[str, object]) -> Session:
         """A session without a recorder."""
         key = self.of(values)
-        return Session(key, self.places(key)[0], no_recorder, owner=self.owner)
+        return Session(key, self.places(key).folder, no_recorder, owner=self.owner)
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ class Sweep:
     places: Places
     owner: ProcessIdentity  # the stage: without it, trials are orphans
     fence: Fence  # of the lease that the stage holds
-    run_of: Callable[[str, str, Mapping[str, Any]], OpenRun]  # not yet open
+    run_of: Callable[[str, str, Mapping[str, object]], OpenRun]  # not yet open
     begin_run: Callable[[OpenRun], None]
-    settle_run: Callable[[str, str, Path, Mapping[str, Any]], None]
+    settle_run: Callable[[str, str, Path, Mapping[str, object]], None]
     log_points: Callable[[Mapping[str, Mapping[int, float]]], None]
 
     @property
@@ -115,7 +116,7 @@ class Sweep:
             outcome = self._outcome(trial)
             if outcome is not None:
                 key = sessions[name].key
-                self.settle_run(name, key, self.places(key)[1], outcome.state)
+                self.settle_run(name, key, self.places(key).curve, outcome.state)
                 outcomes[name] = outcome
         missing = [spec for spec in specs if spec.name not in outcomes]
         if missing:
@@ -160,7 +161,7 @@ class Sweep:
                 for spec in missing:
                     session = sessions[spec.name]
                     run = runs[spec.name] = self.run_of(spec.name, session.key, spec.settings)
-                    recorder = run.recorder(self.places(session.key)[1])
+                    recorder = run.recorder(self.places(session.key).curve)
                     session = replace(session, open_recorder=recorder.open, tracking_run=run.run_id)
                     waiting.append(trials[spec.name].recorded(session))
                 run_trials(waiting, on_begin, on_end)
@@ -177,7 +178,7 @@ class Sweep:
     def keys_of(self, spec: Spec) -> Keys:
         return self.keys(spec.settings, spec.inputs, spec.family)
 
-    def keys(self, settings: Mapping[str, Any], inputs: Sequence[str], family: str | None) -> Keys:
+    def keys(self, settings: Mapping[str, object], inputs: Sequence[str], family: str | None) -> Keys:
         """The keys of trials of a family that read these inputs and share these settings."""
         common = {"precision": self.run.precision, **settings}
         # Without the names: two head starts that share all else share their outcomes, too.
@@ -199,7 +200,7 @@ class SearchRuns:
     advance: Callable[[], None]
     _open: dict[str, tuple[OpenRun, CurveRecorder]] = field(default_factory=dict)
 
-    def started(self, name: str, values: Mapping[str, Any]) -> None:
+    def started(self, name: str, values: Mapping[str, object]) -> None:
         if name in self._open:  # Tune paused it, and now resumes it
             return
         key = self.keys.of(values)
@@ -207,7 +208,7 @@ class SearchRuns:
         run = self.sweep.run_of(f"trial {name}", key, values)
         self.sweep.begin_run(run)
         # The file may hold the reports of a killed attempt; the recorder drops repeated ones.
-        recorder = run.recorder(self.sweep.places(key)[1]).open(_ALL_STEPS)
+        recorder = run.recorder(self.sweep.places(key).curve).open(_ALL_STEPS)
         self._open[name] = (run, recorder)
 
     def reported(self, name: str, percent: float, metrics: Mapping[str, float]) -> None:

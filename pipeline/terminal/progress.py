@@ -7,11 +7,11 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,9 +33,9 @@ def follow(curve: Path, title: str) -> Iterator[None]:
 
     figures = TextColumn("{task.percentage:>3.0f} % {task.fields[figures]}")
     description = TextColumn("{task.description}")
-    earlier = _last_record(curve) if curve.exists() else None
+    earlier = _last_step(curve) if curve.exists() else None
     if earlier is not None:
-        _say(f"{title}: resumes a run that had reached step {earlier['step']:,}")
+        _say(f"{title}: resumes a run that had reached step {earlier.number:,}")
     is_narrow = _console().width < _NARROW
     wide = [] if is_narrow else [BarColumn(), figures, TimeElapsedColumn()]
     with _bar(description, *(wide or [figures]), TimeRemainingColumn()) as bar:
@@ -66,21 +66,49 @@ def _say(line: str) -> None:
     sys.stderr.flush()
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A step of a training, as its curve has it."""
+
+    number: int
+    progress: float  # fraction of the training that is done
+    loss: float
+    tokens_per_second: float
+
+    @classmethod
+    def from_line(cls, line: str) -> Self | None:
+        """None for a line without training figures. Raises ValueError for part of a line."""
+        record = json.loads(line)
+        metrics = record["metrics"]
+        if "train/loss" not in metrics:
+            return None
+        progress, speed = metrics.get("train/progress", 0.0), metrics["train/tokens_per_second"]
+        return cls(int(record["step"]), float(progress), float(metrics["train/loss"]), float(speed))
+
+    def figures(self, is_narrow: bool = False) -> str:
+        """Loss and speed, whatever the loss is of."""
+        speed = self.tokens_per_second
+        if is_narrow:
+            rounded = f"{speed / 1000:,.0f}k" if speed >= 10_000 else f"{speed:,.0f}"
+            return f"loss {self.loss:.2f}, {rounded} tok/s"
+        return f"loss {self.loss:.3f}, {speed:,.0f} tokens/s"
+
+
 @dataclass
 class _Lines:
     """Says each half minute how far a training is."""
 
     curve: Path
     title: str
-    earlier: Mapping[str, Any] | None = None  # the last record of the run that is resumed
-    first: tuple[float, float] | None = None  # time and progress of the first record seen in this process
+    earlier: _Step | None = None  # the last one of the run that is resumed
+    first: tuple[float, float] | None = None  # time and progress of the first step seen in this process
 
     def watch(self, over: threading.Event) -> None:
         begun = said = time.monotonic()
         while not over.wait(min(_LOOK_EVERY_S, _SAY_EVERY_S)):
-            last, now = self._record(), time.monotonic()
+            last, now = self._last_step(), time.monotonic()
             if last is not None and self.first is None:
-                self.first = (now, _progress_of(last))
+                self.first = (now, last.progress)
             if now - said < _SAY_EVERY_S:
                 continue
             said = now
@@ -89,19 +117,20 @@ class _Lines:
             else:
                 _say(f"{self.title}: {self.how_far(last, now)}")
 
-    def _record(self) -> dict[str, Any] | None:
-        last = _last_record(self.curve) if self.curve.exists() else None
+    def _last_step(self) -> _Step | None:
+        last = _last_step(self.curve) if self.curve.exists() else None
         return None if last == self.earlier else last
 
-    def how_far(self, last: Mapping[str, Any], now: float) -> str:
+    def how_far(self, last: _Step, now: float) -> str:
         """`step 120 of 380, loss 4.321, 8,900 tokens/s, 1.2 minutes left`."""
-        progress, step = _progress_of(last), last["step"]
-        steps = f"step {step:,} of {round(step / progress):,}" if progress else f"step {step:,}"
-        said = f"{steps}, {_figures(last)}"
+        progress, total = last.progress, ""
+        if progress:
+            total = f" of {round(last.number / progress):,}"
+        line = f"step {last.number:,}{total}, {last.figures()}"
         if self.first is None or progress <= self.first[1]:
-            return said
+            return line
         left_s = (now - self.first[0]) * (1 - progress) / (progress - self.first[1])
-        return f"{said}, {left_s / 60:.1f} minutes left"
+        return f"{line}, {left_s / 60:.1f} minutes left"
 
 
 @contextlib.contextmanager
@@ -197,32 +226,17 @@ def _watch(curve: Path, bar: Progress, task: TaskID, is_narrow: bool, over: thre
     while not over.wait(_LOOK_EVERY_S):
         if curve.exists() and curve.stat().st_size != size:
             size = curve.stat().st_size
-            last = _last_record(curve)
+            last = _last_step(curve)
             if last:
-                step = "" if is_narrow else f"step {last['step']:,}, "
-                figures = step + _figures(last, is_narrow)
-                bar.update(task, completed=_progress_of(last), figures=figures)
+                number = "" if is_narrow else f"step {last.number:,}, "
+                bar.update(task, completed=last.progress, figures=number + last.figures(is_narrow))
 
 
-def _last_record(curve: Path) -> dict[str, Any] | None:
-    """The last whole line with training figures."""
+def _last_step(curve: Path) -> _Step | None:
+    """The step of the last whole line with training figures."""
     for line in reversed(curve.read_text(encoding="utf-8").splitlines()):
         with contextlib.suppress(ValueError):  # the writer may be in the middle of the last one
-            record: dict[str, Any] = json.loads(line)
-            if "train/loss" in record["metrics"]:
-                return record
+            step = _Step.from_line(line)
+            if step is not None:
+                return step
     return None
-
-
-def _progress_of(record: Mapping[str, Any]) -> float:
-    return float(record["metrics"].get("train/progress", 0.0))
-
-
-def _figures(record: Mapping[str, Any], is_narrow: bool = False) -> str:
-    """Loss and speed of a training, whatever its loss is of."""
-    metrics = record["metrics"]
-    speed = float(metrics["train/tokens_per_second"])
-    if is_narrow:
-        said = f"{speed / 1000:,.0f}k" if speed >= 10_000 else f"{speed:,.0f}"
-        return f"loss {float(metrics['train/loss']):.2f}, {said} tok/s"
-    return f"loss {float(metrics['train/loss']):.3f}, {speed:,.0f} tokens/s"

@@ -57,7 +57,7 @@ class Outcome:
             raise ValueError(f"{path} does not hold the end of a run ({error}); remove it") from error
 
     def to_json(self) -> str:
-        values = {each.name: getattr(self, each.name) for each in fields(Outcome)}
+        values = {item.name: getattr(self, item.name) for item in fields(Outcome)}
         return json.dumps(values | {"plan": asdict(self.plan)})
 
     @property

@@ -72,7 +72,7 @@ class RunPlan:
 def new_plan(
     above: RunPlan,
     owner: ProcessIdentity,
-    params: Mapping[str, Any],
+    params: Mapping[str, object],
     tags: Mapping[str, str | None],
     **fields: Any,
 ) -> RunPlan:
@@ -83,12 +83,14 @@ def new_plan(
     return RunPlan(uuid.uuid4().hex, start_ms=now_ms(), owner=owner, params=sent, tags=clean, **shared)
 
 
-def _sendable(params: Mapping[str, Any]) -> dict[str, str]:
+def _sendable(params: Mapping[str, object]) -> dict[str, str]:
     """Nested settings by dotted name, without credentials, as MLflow takes them."""
     return {mlflow_name(key): redact(str(value))[:PARAM_CHARACTERS] for key, value in flatten(params)}
 
 
-def execution_plan(root: Path, experiment: str, artifacts: str | None, params: Mapping[str, Any]) -> RunPlan:
+def execution_plan(
+    root: Path, experiment: str, artifacts: str | None, params: Mapping[str, object]
+) -> RunPlan:
     """The plan of the execution that this process belongs to: that of the nearest `dvc`, or its own."""
     owner = this_execution()
     id, began_s = f"{owner.host}:{owner.pid}:{owner.started}", owner.started_s

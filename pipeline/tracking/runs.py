@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from pipeline.figures.estimates import Figure
 from pipeline.figures.files import dumped
@@ -35,14 +34,14 @@ class StageInfo:
     root: Path  # the project's folder
     stage: str  # used if DVC does not name the stage (DVC_STAGE)
     stages: Sequence[str]  # all of the pipeline, in the order in which they run
-    params: Mapping[str, Any]  # nested; logged once
+    params: Mapping[str, object]  # nested; logged once
     inputs: Mapping[str, str] = field(default_factory=dict)  # name -> SHA-256
     key: str | None = None  # identity of a training; None: the run is never resumed
     record: str | None = None  # of this stage, and of those that DVC has run: see `lock_file`
     records: Mapping[str, str] = field(default_factory=dict)
     by_force: bool = False  # whether `dvc` was called with --force
     experiment: str = "headstart"
-    settings: Mapping[str, Any] = field(default_factory=dict)  # nested; all, for the execution's run
+    settings: Mapping[str, object] = field(default_factory=dict)  # nested; all, for the execution's run
 
     @property
     def forced(self) -> bool:
@@ -85,7 +84,7 @@ class OpenRun(Outcome):
         plan = self.plan if self.run_id is None else None
         return RecorderConfig(self.uri, self.run_id, path, plan, self.may_send, stores.credentials())
 
-    def close(self, metrics: Mapping[str, Any] | None = None, failure: str = "") -> None:
+    def close(self, metrics: Mapping[str, object] | None = None, failure: str = "") -> None:
         """Send the rest of the run: its curve, final metrics, and its end, with the reason if it failed.
 
         If that fails, keep it and warn: the result of a stage does not depend on what MLflow does.
@@ -249,7 +248,7 @@ def _sigterm_exits() -> Iterator[None]:
 # ------------------------------------------------------------------------------------------- trials
 
 
-def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -> OpenRun:
+def trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, object]) -> OpenRun:
     """A trial's run, which `begin_trial` opens."""
     trial = _trial_run(stage, name, key, params)
     trial.has_begun = False
@@ -268,7 +267,7 @@ def begin_trial(stage: StageRun, trial: OpenRun) -> None:
         keep(trial.root, trial)
 
 
-def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Mapping[str, Any]) -> None:
+def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Mapping[str, object]) -> None:
     """Close the run of a trial that finished after its stage had been killed."""
     trial = _trial_run(stage, name, key, {})
     with best_effort(stage, f"the run of {name} stays as it is"), stage.breaker.attempt():
@@ -282,7 +281,7 @@ def settle_trial(stage: StageRun, name: str, key: str, curve: Path, metrics: Map
             trial.close(metrics)
 
 
-def _trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) -> OpenRun:
+def _trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, object]) -> OpenRun:
     tags = {"headstart.sweep": mlflow_name(stage.info.name), "headstart.key": key}
     same = {"headstart.key": key, "headstart.kind": "trial"}
     plan = plans.new_plan(stage.plan, stage.plan.owner, params, tags, kind="trial", name=name, same=same)
@@ -291,7 +290,7 @@ def _trial_run(stage: StageRun, name: str, key: str, params: Mapping[str, Any]) 
     return trial
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
     """The numbers among nested figures, under dotted names; of an estimate `error`, `error.low`, ..."""
     numbers = {
         key: float(value)
