@@ -15,7 +15,8 @@ from pipeline.figures.classifiers import EvaluateFigures
 from pipeline.figures.corpora import PrepareFigures, TextSize
 from pipeline.figures.files import F, parsed_if_run
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures
-from pipeline.report.figures import Labelled, name_of
+from pipeline.report.figures import Labelled
+from pipeline.report.wording import name_of
 
 _DEVIATIONS = 2.0  # of the difference of two means over seeds
 

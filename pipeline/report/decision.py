@@ -15,10 +15,10 @@ from enum import StrEnum
 from pipeline.figures.classifiers import CandidateFigures
 from pipeline.figures.estimates import Difference
 from pipeline.figures.label_curve import LabelsNeeded
-from pipeline.report.figures import Figures, milliseconds, spent_on, with_teachers
+from pipeline.report import costs
+from pipeline.report.figures import Figures
 from pipeline.settings.arm import TFIDF, Arm, Use
 
-_LANGUAGE_MODELS = ("pretrain_lm", "finetune_lm")
 _ENOUGH = 100  # documents to judge by; with fewer, an error moves by more than a point with each
 
 
@@ -178,23 +178,23 @@ def decide(figures: Figures) -> Verdict:
 
 def price(figures: Figures) -> Price:
     return Price(
-        core_minutes=training_minutes(figures),
-        milliseconds=milliseconds(figures, figures.evaluate.ships) if figures.has_labels else None,
+        core_minutes=_training_minutes(figures),
+        milliseconds=costs.milliseconds(figures, figures.evaluate.ships) if figures.has_labels else None,
     )
 
 
-def training_minutes(figures: Figures) -> dict[str, float]:
+def _training_minutes(figures: Figures) -> dict[str, float]:
     """Core minutes of each head start's language models."""
     return {name: _minutes(figures, [name]) for name in figures.head_starts}
 
 
-def core_minutes(figures: Figures, head_starts: Sequence[str]) -> float | None:
+def _core_minutes(figures: Figures, head_starts: Sequence[str]) -> float | None:
     """Core minutes of their language models; None if there are none."""
     return _minutes(figures, head_starts) if head_starts else None
 
 
 def _minutes(figures: Figures, head_starts: Sequence[str]) -> float:
-    return spent_on(figures, with_teachers(figures, head_starts, _LANGUAGE_MODELS)).core_seconds / 60
+    return costs.of_language_models(figures, head_starts).core_seconds / 60
 
 
 # ------------------------------------------------------------------------------- which ones pay off
@@ -229,7 +229,7 @@ def _on_label_curve(figures: Figures, name: str) -> list[Outcome]:
 
 def _cheaper(figures: Figures, name: str) -> list[str]:
     """The head starts that took less core time to train."""
-    spent = training_minutes(figures)
+    spent = _training_minutes(figures)
     return [other for other in spent if spent[other] < spent[name]]
 
 
@@ -287,7 +287,7 @@ def _at_counts(figures: Figures) -> Iterable[AtCount]:
             None if rival is None else best(rival, count),
             None if rival is None else curve.difference(arm, rival, count),
             None if rival is None else curve.needed(rival, arm, count),
-            core_minutes(figures, names),
+            _core_minutes(figures, names),
         )
 
 
@@ -388,7 +388,7 @@ def _beside_tfidf(figures: Figures) -> Iterable[AtCount]:
         theirs=_candidate(figures, TFIDF),
         above=found.candidates[arm].tfidf_above,
         needed=None,
-        core_minutes=core_minutes(figures, found.candidates[arm].head_starts),
+        core_minutes=_core_minutes(figures, found.candidates[arm].head_starts),
     )
 
 

@@ -8,26 +8,22 @@ from dataclasses import dataclass
 from pipeline.figures.classifiers import Rival
 from pipeline.figures.cost import Spent
 from pipeline.report.decision import decide
-from pipeline.report.figures import TRAININGS, Figures, name_of
+from pipeline.report.figures import TRAININGS, Figures
 from pipeline.report.section import Opening, table
 from pipeline.report.verdict import at_a_glance, without_labels, worded
+from pipeline.report.wording import name_of
 from pipeline.settings.arm import TFIDF, Arm
 
 
 def opening(figures: Figures) -> Opening:
-    if not figures.has_labels:
-        answer, *following = without_labels(figures)
-        return Opening(
-            answer, tuple(following), table([]), tuple(remarks(figures)), tuple(_coverage(figures))
-        )
-    decided = decide(figures)
-    answer, *following = worded(decided)
+    decided = decide(figures) if figures.has_labels else None
+    answer, *following = without_labels(figures) if decided is None else worded(decided)
     return Opening(
         answer=answer,
         following=tuple(following),
-        at_a_glance=table(at_a_glance(decided)),
+        at_a_glance=table([] if decided is None else at_a_glance(decided)),
         remarks=tuple(remarks(figures)),
-        key_figures=tuple(key_figures(figures)),
+        key_figures=tuple(_coverage(figures) if decided is None else key_figures(figures)),
     )
 
 

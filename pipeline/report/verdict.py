@@ -18,8 +18,8 @@ from pipeline.report.decision import (
     Worth,
     price,
 )
-from pipeline.report.figures import Figures, name_of
-from pipeline.report.wording import listed
+from pipeline.report.figures import Figures
+from pipeline.report.wording import cell, listed, name_of
 from pipeline.settings.arm import BLEND, TFIDF, Arm
 
 _ANSWERS: Mapping[Worth, str] = {
@@ -76,7 +76,7 @@ def at_a_glance(verdict: Verdict) -> list[dict[str, str]]:
             "without": "" if each.theirs is None else f"{_said(each.theirs.arm)}: {each.theirs.error:.1%}",
             "fewer wrong": "" if each.above is None else _points(each.above),
             "labels without, for the same": "" if each.needed is None else _roughly(each.needed),
-            "core minutes of head starts": "" if each.core_minutes is None else f"{each.core_minutes:.1f}",
+            "core minutes of head starts": cell(each.core_minutes, ".1f"),
         }
         for each in verdict.at_a_glance
     ]

@@ -9,21 +9,13 @@ from functools import partial
 from typing import Any
 
 from pipeline.figures.classifiers import CandidateFigures
-from pipeline.figures.cost import Spent
 from pipeline.figures.predictions import CalibrationBin
+from pipeline.report import costs
 from pipeline.report.charts import PALETTE, data, sized
-from pipeline.report.figures import (
-    FROZEN,
-    TRAININGS,
-    Figures,
-    head_starts_of,
-    milliseconds,
-    spent_on,
-    with_teachers,
-)
+from pipeline.report.figures import Figures
 from pipeline.report.section import Chart, Heading, Paragraph, Section, paragraphs, table
 from pipeline.report.wording import LEARNED_NOTHING, candidate_name, cost_cells, listed, shown_label
-from pipeline.settings.arm import TFIDF, Arm, Use
+from pipeline.settings.arm import Arm, Use
 
 _WORTH_SAYING = 0.01  # of the documents
 
@@ -110,27 +102,9 @@ def _candidate(figures: Figures, found: CandidateFigures) -> dict[str, str]:
         "error (interval)": f"{found.scores.error:.1%}",
         "on validation": f"{found.validation.error:.1%}",
         **found.scores.beside_error,
-        "ms a document": f"{milliseconds(figures, found):.2f}",
-        **cost_cells(_spent(figures, found.parts)),
+        "ms a document": f"{costs.milliseconds(figures, found):.2f}",
+        **cost_cells(costs.of_candidate(figures, found)),
     }
-
-
-def _spent(figures: Figures, parts: Iterable[Arm]) -> Spent:
-    """The cost_cells of all that the parts of a classifier needed, each once."""
-    trainings = {
-        each: None
-        for part in parts
-        for each in with_teachers(figures, head_starts_of(figures, part), _behind(part))
-    }
-    fitted = [figures.evaluate.candidates[part].cost for part in parts]
-    return spent_on(figures, trainings) + Spent.total(cost for cost in fitted if cost is not None)
-
-
-def _behind(part: Arm) -> Sequence[str]:
-    """The stages behind a single candidate: TF-IDF, a probe, or a head start's own classifier."""
-    if part == TFIDF:
-        return ()
-    return FROZEN if part.use.is_frozen else TRAININGS
 
 
 def classes(figures: Figures) -> list[dict[str, str]]:

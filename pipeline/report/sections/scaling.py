@@ -10,8 +10,8 @@ from typing import Any
 from pipeline.evaluation.scaling_law import EXPONENTS, Law
 from pipeline.figures.estimates import Estimate, Interval
 from pipeline.figures.scaling import BestUse, Check, Device, IsoflopPoint, ScalingFigures
-from pipeline.report.charts import colour, data, shape, sized
-from pipeline.report.figures import Figures, Row
+from pipeline.report.charts import Row, colour, data, shape, sized
+from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Chart, Code, Extra, Heading, Note, Section, paragraphs, table
 
 _REPEATED = 4.0  # passes over a text that are nearly as good as fresh text: Muennighoff et al. 2023

@@ -9,9 +9,9 @@ from typing import Any
 from pipeline.figures.classifiers import Threshold
 from pipeline.figures.predictions import RiskPoint
 from pipeline.report.charts import colour, data, sized
-from pipeline.report.figures import Figures, name_of
+from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Chart, Code, Heading, Note, Paragraph, Section, paragraphs, table
-from pipeline.report.wording import shown_label
+from pipeline.report.wording import cell, name_of, shown_label
 
 
 def section(figures: Figures) -> Section:
@@ -96,8 +96,8 @@ def selective(figures: Figures) -> list[dict[str, str]]:
             "confidence, at least": "none is known"
             if each.least_confidence is None
             else f"{each.least_confidence:.3f}",
-            "labelled": "" if each.coverage is None else f"{each.coverage:.0%}",
-            "wrong of these (interval)": "" if each.error is None else f"{each.error:.1%}",
+            "labelled": cell(each.coverage, ".0%"),
+            "wrong of these (interval)": cell(each.error, ".1%"),
         }
         for each in figures.evaluate.trust.selective
     ]
