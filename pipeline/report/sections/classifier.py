@@ -81,29 +81,29 @@ def _calibration(figures: Figures) -> Chart:
 
 def classifiers(figures: Figures) -> list[dict[str, str]]:
     """All candidates, the one that ships first, and the majority class, with the cost of their training."""
-    found = figures.evaluate
-    arms = sorted(found.candidates, key=lambda arm: arm != found.shipped)
+    evaluated = figures.evaluate
+    arms = sorted(evaluated.candidates, key=lambda arm: arm != evaluated.shipped)
     rows = [
         {
-            "": f"{candidate_name(arm)} (ships)" if arm == found.shipped else candidate_name(arm),
-            **_candidate(figures, found.candidates[arm]),
+            "": f"{candidate_name(arm)} (ships)" if arm == evaluated.shipped else candidate_name(arm),
+            **_candidate(figures, evaluated.candidates[arm]),
         }
         for arm in arms
     ]
     majority = {
         "": "majority class",
-        "error (interval)": f"{found.baselines.majority_class.error:.1%}",
+        "error (interval)": f"{evaluated.baselines.majority_class.error:.1%}",
     }
     return [*rows, {column: majority.get(column, "") for column in rows[0]}]
 
 
-def _candidate(figures: Figures, found: CandidateFigures) -> dict[str, str]:
+def _candidate(figures: Figures, candidate: CandidateFigures) -> dict[str, str]:
     return {
-        "error (interval)": f"{found.scores.error:.1%}",
-        "on validation": f"{found.validation.error:.1%}",
-        **found.scores.beside_error,
-        "ms a document": f"{costs.milliseconds(figures, found):.2f}",
-        **cost_cells(costs.of_candidate(figures, found)),
+        "error (interval)": f"{candidate.scores.error:.1%}",
+        "on validation": f"{candidate.validation.error:.1%}",
+        **candidate.scores.beside_error,
+        "ms a document": f"{costs.milliseconds(figures, candidate):.2f}",
+        **cost_cells(costs.of_candidate(figures, candidate)),
     }
 
 
@@ -205,11 +205,11 @@ def mixes(figures: Figures) -> list[str]:
 
 def features_beside(figures: Figures, classifiers: Iterable[str]) -> list[str]:
     """Name those of these classifiers that read features of another head start."""
-    found = {name: figures.classifiers.get(name) for name in classifiers}
+    by_name = {name: figures.classifiers.get(name) for name in classifiers}
     return [
         f"The classifier of {name} also reads the frozen features of {each.beside}, which stay as they are "
         "where words are said to have moved its answer."
-        for name, each in found.items()
+        for name, each in by_name.items()
         if each is not None and each.beside is not None
     ]
 

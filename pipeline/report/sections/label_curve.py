@@ -354,20 +354,20 @@ def bands(figures: Figures) -> str:
 
 def asked(figures: Figures) -> list[str]:
     """Tell what the arms that train nothing were asked, and what could not be asked; empty without any."""
-    rows, found = asked_rows(figures), figures.curve.in_context
-    if not rows and not found.left_out:
+    rows, in_context = asked_rows(figures), figures.curve.in_context
+    if not rows and not in_context.left_out:
         return []
     said = [
         "A language model was asked, and nothing trained: how likely it finds the words of each class behind "
         "a text, in the template zero_shot.template. Before the text it was shown labelled examples, as many "
-        f"as the number of labels says. Always answering the largest class gets {found.majority_error:.1%} "
-        "wrong."
+        "as the number of labels says. Always answering the largest class gets "
+        f"{in_context.majority_error:.1%} wrong."
     ]
-    if rows and all(row.point is None or row.point.error.high >= found.majority_error for row in rows):
+    if rows and all(row.point is None or row.point.error.high >= in_context.majority_error for row in rows):
         said.append("None of them is clearly better than that.")
     return said + [
         f"{name_of(arm)} was not shown {count:,} examples: {reason}."
-        for arm, reasons in found.left_out.items()
+        for arm, reasons in in_context.left_out.items()
         for count, reason in reasons.items()
     ]
 

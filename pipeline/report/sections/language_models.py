@@ -68,7 +68,7 @@ def curves(figures: Figures) -> dict[str, list[MeasuredStep]]:
 
 def _measured(figures: Figures) -> list[list[dict[str, str]]]:
     """A table for each kind of measures: those of different objectives do not compare."""
-    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    tables: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for name, trained in figures.trained.items():
         general, target = trained.pretrain_lm, trained.finetune_lm
         for what, measured in (
@@ -77,8 +77,8 @@ def _measured(figures: Figures) -> list[list[dict[str, str]]]:
             ("target text, fine-tuned", _by_measure(target, target.after)),
         ):
             if measured:  # else it is a text that the objective cannot be judged on
-                found.setdefault(tuple(measured), []).append({"": f"{name}: {what}"} | measured)
-    return list(found.values())
+                tables.setdefault(tuple(measured), []).append({"": f"{name}: {what}"} | measured)
+    return list(tables.values())
 
 
 def _by_measure(training: LanguageModelFigures, values: Mapping[str, float]) -> dict[str, str]:

@@ -76,12 +76,12 @@ def _cheapest(figures: Figures) -> list[dict[str, str]]:
     ]
 
 
-def _drawn(found: Sequence[PriceRow]) -> Any:
+def _drawn(drawn: Sequence[PriceRow]) -> Any:
     """Error against core minutes, one point an arm and number of labels, with their frontier."""
     import altair as alt
 
     rows = [{"arm": row.name} | {name: getattr(row, name) for name in ("labels", "error", "core_minutes")}
-            for row in found]  # fmt: skip
+            for row in drawn]  # fmt: skip
     x = alt.X("core_minutes:Q", scale=alt.Scale(type="log"), title="core minutes (logarithmic)")
     y = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     measured = sorted({row["labels"] for row in rows})
@@ -104,6 +104,6 @@ def _drawn(found: Sequence[PriceRow]) -> Any:
             tooltip=tips,
         )
     )
-    frontier = alt.Chart(data([row for row, price in zip(rows, found, strict=True) if price.is_cheapest]))
+    frontier = alt.Chart(data([row for row, price in zip(rows, drawn, strict=True) if price.is_cheapest]))
     line = frontier.mark_line(color="#888888", strokeDash=[4, 4], interpolate="step-after").encode(x=x, y=y)
     return sized(alt.layer(line, points), height=320)

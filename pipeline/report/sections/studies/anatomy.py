@@ -21,19 +21,19 @@ class AnatomyStudy(Study):
 
 
 def blocks(study: AnatomyStudy) -> list[Block]:
-    name, found = f"anatomy-{study.headstart}", study.measured
+    name, measured = f"anatomy-{study.headstart}", study.measured
     measures = Chart(
         name,
-        partial(_drawn, found.layers),
-        f"{study.headstart}: the features of {found.num_words:,} words in up to 30 contexts each, and of "
-        f"{found.num_sentences:,} sentences, by layer, with two standard errors on either side. The less "
+        partial(_drawn, measured.layers),
+        f"{study.headstart}: the features of {measured.num_words:,} words in up to 30 contexts each, and of "
+        f"{measured.num_sentences:,} sentences, by layer, with two standard errors on either side. The less "
         "a word is like itself in two contexts, and the less of its features one direction explains, the "
         "more of the context is in them. Where random words are alike, all features point one way.",
-        numbers=table([_row(layer) for layer in found.layers]),
+        numbers=table([_row(layer) for layer in measured.layers]),
     )
     examples = (
         block
-        for number, example in enumerate(found.examples, start=1)
+        for number, example in enumerate(measured.examples, start=1)
         for block in (
             Chart(f"{name}-{number}", partial(_contexts_drawn, example.points), _contexts_said(example)),
             table(_contexts(example.points), prose=("before", "after")),
