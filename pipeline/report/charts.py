@@ -92,12 +92,10 @@ def dots(
     def axis(field: str) -> Any:
         return alt.X(f"{field}:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(format=form))
 
-    layers = [
-        base.transform_filter("isValid(datum.low)")
-        .mark_rule(strokeWidth=2)
-        .encode(x=axis("low"), x2="high:Q"),
-        base.mark_point(filled=True, size=60, opacity=1).encode(x=axis("value")),
-    ]
+    layers = [base.mark_point(filled=True, size=60, opacity=1).encode(x=axis("value"))]
+    if any("low" in row for row in rows):  # else the browser warns of an axis without an extent
+        bars = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2)
+        layers.insert(0, bars.encode(x=axis("low"), x2="high:Q"))
     if zero:
         line = alt.Chart(data([{"zero": 0}])).mark_rule(strokeDash=[4, 4], color="#888888")
         layers.insert(0, line.encode(x="zero:Q"))
