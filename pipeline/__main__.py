@@ -155,7 +155,7 @@ def recipes(
 
     check_runs_own_code(Path.cwd())
     if studies is not None:
-        from pipeline.report.studies import make_folder
+        from pipeline.report.study_files import make_folder
 
         make_folder(studies)
     project = Project.load(params)

@@ -56,10 +56,16 @@ class AnyFigures(Figure):
 
 
 def scores(error: float) -> Scores:
-    return Scores(
-        accuracy=estimate(1 - error), error=estimate(error), macro_f1=estimate(1 - error),
-        log_loss=estimate(0.4), calibration_error=0.05,
-    )  # fmt: skip
+    """Scores of an error; a score that no test looks at is 0.4."""
+    others = {
+        name: estimate(0.4) if field.annotation is Estimate else 0.4
+        for name, field in Scores.model_fields.items()
+    }
+    known: dict[str, Any] = {
+        "accuracy": estimate(1 - error), "error": estimate(error), "macro_f1": estimate(1 - error),
+        "calibration_error": 0.05,
+    }  # fmt: skip
+    return Scores(**others | known)
 
 
 def validation(error: float, above: Difference | None = None) -> Validation:
@@ -115,7 +121,8 @@ def evaluated(candidates: Mapping[str, CandidateFigures], shipped: str, **others
 
 
 def point(error: float, by: float = 0.01, *, num_seeds: int = 1, std: float | None = None) -> CurvePoint:
-    return CurvePoint(error=estimate(error, by), std_over_seeds=std, num_seeds=num_seeds)
+    known = {"error": estimate(error, by), "std_over_seeds": std, "num_seeds": num_seeds}
+    return CurvePoint(**dict.fromkeys(CurvePoint.model_fields, 0.4) | known)
 
 
 def above(value: float, by: float = 0.01) -> PointDifference:

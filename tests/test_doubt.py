@@ -12,7 +12,7 @@ import pytest
 from pipeline.evaluation.doubtful_labels import doubts, flipped
 from pipeline.execution import doubt as doubting
 from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulTrial
-from pipeline.report.studies import read_studies
+from pipeline.report.study_files import read_studies
 
 
 def by_the_paper(probs: np.ndarray, labels: np.ndarray) -> dict[int, int]:

@@ -148,7 +148,7 @@ def test_the_report_reads_what_the_stage_reports_and_writes(tmp_path, monkeypatc
     from types import SimpleNamespace
 
     from pipeline.figures.files import read_figures, write_figures
-    from pipeline.report import figures as report
+    from pipeline.report import figure_files as report
     from pipeline.stages import evaluate
     from pipeline.stages._candidates import Candidate, Labelled
 

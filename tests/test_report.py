@@ -43,9 +43,9 @@ from pipeline.figures.scaling import (
 )
 from pipeline.figures.studies import Anatomy, Example, LayerAnatomy, LayerProbe, Point
 from pipeline.figures.sweeps import Ablation, AblationFigures, BestTrial, NoTrials, SearchFigures, SearchTrial
-from pipeline.figures.trainings import Coverage, Measure, Mix
+from pipeline.figures.trainings import Coverage, CurveStep, Measure, Mix
+from pipeline.report import figure_files, markdown, opening
 from pipeline.report import figures as data
-from pipeline.report import markdown, opening
 from pipeline.report import page as html_page
 from pipeline.report.contents import compose
 from pipeline.report.decision import decide
@@ -159,10 +159,10 @@ def javascript_bundled_once() -> Iterator[None]:
 
 @pytest.fixture
 def figures() -> Figures:
-    curve: list[dict[str, Any]] = [
-        {"step": 0.0, "train_loss": None, "validation_bits_per_byte": 5.0, "lr_group_0": None},
-        {"step": 20.0, "train_loss": 5.0, "validation_bits_per_byte": None, "lr_group_0": 0.01},
-        {"step": 40.0, "train_loss": 4.0, "validation_bits_per_byte": 2.0, "lr_group_0": 0.001},
+    curve = [
+        CurveStep(step=0, train_loss=None, validation={"bits_per_byte": 5.0}, rates={}),
+        CurveStep(step=20, train_loss=5.0, validation={}, rates={0: 0.01}),
+        CurveStep(step=40, train_loss=4.0, validation={"bits_per_byte": 2.0}, rates={0: 0.001}),
     ]
     trained = head_start(
         pretrain_lm=language_model(cost=COST.model_copy(update={"seconds": 120.0})),
@@ -212,7 +212,7 @@ def figures() -> Figures:
         encoded={"pieces": dict.fromkeys(data.CORPORA, VOCABULARY)},
         leaks=found_leaks,
         labelled=Labelled(evaluation, label_curve),
-        curves={f"{stage}-ulmfit": curve for stage in data.TRAININGS},
+        curves={(stage, "ulmfit"): curve for stage in data.TRAININGS},
         confusion=[Prediction(actual=EVIL, predicted=EVIL), Prediction(actual=EVIL, predicted="b"),
                    Prediction(actual="b", predicted="b")],
         calibration=[CalibrationBin(confidence=0.8, accuracy=0.7, num_documents=50)],
@@ -296,16 +296,16 @@ def both_with_figures(figures: Figures) -> Figures:
     vectors = HeadStart("words", lm, lm, features(cost=cost), classifier(cost=cost))
     words = VOCABULARY.vocabulary.model_copy(update={"bytes_per_token": 5.0})
     encoded = EncodeFigures(splits={}, vocabulary=words)
-    curve: list[dict[str, Any]] = [
-        {"step": 0.0, "train_loss": None, "validation_loss": 4.5, "lr_group_0": None},
-        {"step": 20.0, "train_loss": 4.0, "validation_loss": 3.25, "lr_group_0": 0.01},
+    curve = [
+        CurveStep(step=0, train_loss=None, validation={"loss": 4.5}, rates={}),
+        CurveStep(step=20, train_loss=4.0, validation={"loss": 3.25}, rates={0: 0.01}),
     ]
     candidates = figures.evaluate.candidates | {Arm("vectors"): candidate(0.12, {"vectors": 1.0})}
     return dataclasses.replace(
         with_evaluate(figures, candidates=candidates),
         trained={**figures.trained, "vectors": vectors},
         encoded={**figures.encoded, "words": dict.fromkeys(data.CORPORA, encoded)},
-        curves={**figures.curves, **{f"{stage}-vectors": curve for stage in data.TRAININGS}},
+        curves={**figures.curves, **{(stage, "vectors"): curve for stage in data.TRAININGS}},
     )
 
 
@@ -313,12 +313,12 @@ def test_a_head_start_without_bits_per_byte_is_shown_by_its_own_measure(figures)
     both = both_with_figures(figures)
     charts = language_models_section.curves(both)
     assert list(charts) == ["bits per byte", "loss of a pair"]
-    values = [(row["stage"], row["text"], row["value"]) for row in charts["loss of a pair"]]
+    values = [(row.stage, row.text, row.value) for row in charts["loss of a pair"]]
     one = [("validation", 4.5), ("training", 4.0), ("validation", 3.25)]
     assert values == [
         (f"vectors, {stage}", *each) for stage in ("pretrain_lm", "finetune_lm") for each in one
     ]
-    assert {row["stage"].partition(",")[0] for row in charts["bits per byte"]} == {"ulmfit"}
+    assert {row.stage.partition(",")[0] for row in charts["bits per byte"]} == {"ulmfit"}
     text = summary(both)
     assert "| vectors: target text, fine-tuned | 3.250 |\n" in text
     assert "| ulmfit: target text, fine-tuned | 2.000 | 4.600 | 100.0 | 900 |\n" in text
@@ -581,7 +581,7 @@ def test_what_a_blend_would_be_without_a_head_start_is_said(figures):
 
 def test_without_labels_the_report_shows_the_language_models(figures):
     trained = {"ulmfit": head_start(read_features=None, finetune_classifier=None)}
-    curves = {**figures.curves, "finetune_classifier-ulmfit": []}
+    curves = {**figures.curves, ("finetune_classifier", "ulmfit"): []}
     figures = dataclasses.replace(
         figures, labelled=None, trained=trained, curves=curves, confusion=[], errors=[]
     )
@@ -827,8 +827,8 @@ def written(figures: Figures, folder: Path) -> tuple[Path, Path, Path]:
     }  # fmt: skip
     for name, found in stages.items():
         write_figures(metrics / f"{name}.json", found)
-    for name in figures.curves:
-        (curves / f"{name}.csv").write_text("step\n1\n", encoding="utf-8")
+    for stage, name in figures.curves:
+        (curves / f"{stage}-{name}.csv").write_text("step\n1\n", encoding="utf-8")
     for name, text in (
         ("confusion.csv", "actual,predicted\n"), ("calibration.csv", "confidence\n"),
         ("risk_coverage.csv", "coverage\n"), ("errors.json", "[]"), ("attention.json", "{}"),
@@ -839,19 +839,19 @@ def written(figures: Figures, folder: Path) -> tuple[Path, Path, Path]:
 
 def test_figures_are_read_as_they_were_written(figures, tmp_path):
     folders = written(figures, tmp_path)
-    found = data.read(*folders, {"ulmfit": "pieces"})
+    found = figure_files.read_all(*folders, {"ulmfit": "pieces"})
     for name in ("labelled", "trained", "prepared", "encoded", "leaks"):
         assert getattr(found, name) == getattr(figures, name)
 
 
 def test_a_search_or_an_ablation_without_trials_counts_as_absent(figures, tmp_path):
     folders = written(figures, tmp_path)
-    found = data.read(*folders, {"ulmfit": "pieces"})
+    found = figure_files.read_all(*folders, {"ulmfit": "pieces"})
     assert found.search is found.ablations is found.distilled is found.scaling is None
     searched = with_search(figures).search
     assert searched is not None
     write_figures(folders[0] / "tune.json", searched)
-    assert data.read(*folders, {"ulmfit": "pieces"}).search == searched
+    assert figure_files.read_all(*folders, {"ulmfit": "pieces"}).search == searched
 
 
 @pytest.mark.parametrize(
@@ -872,7 +872,7 @@ def test_figures_of_another_format_are_refused_with_what_to_do(figures, tmp_path
     change(content)
     file.write_text(json.dumps(content), encoding="utf-8")
     with pytest.raises(ValueError, match=rf"{said}.*run `dvc repro`"):
-        data.read(*folders, {"ulmfit": "pieces"})
+        figure_files.read_all(*folders, {"ulmfit": "pieces"})
 
 
 @pytest.mark.parametrize(
@@ -958,8 +958,8 @@ def test_classifiers_that_began_anew_or_never_took_off_are_named_below_their_tab
 def test_training_loss_is_drawn_in_the_unit_of_the_evaluations(figures):
     (charts,) = language_models_section.curves(figures).items()
     assert charts[0] == "bits per byte"
-    rows = [row for row in charts[1] if row["text"] == "training"]
-    assert rows[0]["value"] == pytest.approx(5 / 0.693147 / 4, rel=1e-5)
+    rows = [row for row in charts[1] if row.text == "training"]
+    assert rows[0].value == pytest.approx(5 / 0.693147 / 4, rel=1e-5)
 
 
 def test_markdown_holds_the_figures_and_the_holes(figures):

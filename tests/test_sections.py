@@ -34,7 +34,7 @@ from pipeline.report.section import (
 from pipeline.report.sections import studies
 from pipeline.report.sections.studies.exported_forms import Forms
 from pipeline.report.sections.studies.layers import Layers
-from pipeline.report.studies import Written, read_studies, write_study
+from pipeline.report.study_files import SavedStudy, read_studies, write_study
 from pipeline.report.terminal import show
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -161,7 +161,7 @@ def test_the_charts_that_are_kept_as_pictures_are_those_that_are_named():
 def test_every_file_of_a_section_is_in_the_contents():
     files = [each for each in pkgutil.iter_modules(sections.__path__) if not each.ispkg]
     named = [each.name for each in files if not each.name.startswith("_")]
-    of_studies = {each.compose for each in studies.all_sections()}
+    of_studies = {each.section for each in studies.all_sections()}
     composers = {importlib.import_module(f"{sections.__name__}.{name}").section for name in named}
     assert composers - {importlib.import_module(f"{sections.__name__}.runs").section} | of_studies == {
         *contents.OF_LABELS,
@@ -202,7 +202,7 @@ def test_a_study_is_read_as_it_was_written(tmp_path):
     study = Forms(headstart="ul-mfit", stage="finetune_classifier", key="abc", num_judged=1, rows=[])
     folder = tmp_path / "new" / "studies"
     written = write_study(folder, study)
-    assert written == Written(study, folder / "onnx-ul-mfit.json")
+    assert written == SavedStudy(study, folder / "onnx-ul-mfit.json")
     assert read_studies(folder, [Forms, Layers]) == [study]
     assert read_studies(folder, [Layers]) == []
     (tmp_path / "taken").touch()

@@ -137,7 +137,8 @@ def test_a_stage_run_is_a_child_with_tags_and_params(root, client, monkeypatch):
     monkeypatch.setenv("DVC_STAGE", "dvc.yaml:prepare@general")
     params = {"a": {"b": 1, "c": "x" * 9000}, **{f"k{n}": n for n in range(120)}}
     with stage_run(StageInfo(root, "ignored", STAGES, params, {"text": "abc"}, key="K")) as run:
-        tracking.log_metrics(run, AnyFigures(valid={"loss": 1.5, "name": "x", "ok": True}, n=3))
+        valid = {"loss": 1.5, "name": "x", "ok": True}
+        tracking.log_metrics(run, AnyFigures(valid=valid, n=3, candidates={"ulmfit/probe": {"error": 0.2}}))
         assert client.get_run(run.parent_id).info.status == "RUNNING"
     data = client.get_run(run.run_id).data
     assert data.tags["mlflow.parentRunId"] == run.parent_id
@@ -147,7 +148,7 @@ def test_a_stage_run_is_a_child_with_tags_and_params(root, client, monkeypatch):
     assert data.params["a.b"] == "1"
     assert len(data.params) == 122
     assert len(data.params["a.c"]) == 6000
-    assert data.metrics == {"valid.loss": 1.5, "n": 3.0}
+    assert data.metrics == {"valid.loss": 1.5, "n": 3.0, "candidates.ulmfit probe.error": 0.2}
     parent = client.get_run(run.parent_id)
     assert parent.data.tags["headstart.stage.prepare:general"] == run.run_id
     assert run.run_id in parent.data.tags["mlflow.note.content"]

@@ -16,13 +16,13 @@ from pipeline.corpus.tokens import open_shard
 from pipeline.execution.lr_find import stage_arguments
 from pipeline.execution.opened_head_start import OpenedHeadStart, open_head_start
 from pipeline.report.sections.studies.alignments import Alignment, Translation
-from pipeline.report.studies import Written, make_ready, write_study
+from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
 _MOST_TOKENS = 60  # of a translation
 _LEAST_SHOWN, _MOST_SHOWN = 6, 16  # tokens of a source that is chosen to be shown
 
 
-def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Written[Alignment]:
+def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> SavedStudy[Alignment]:
     """Translate texts; or some of the validation text, for the page, and write the alignments into `out`.
 
     Raises ValueError for an unknown head start, one that is no translator, for missing inputs, and if `out`
@@ -39,7 +39,7 @@ def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> Wr
         raise ValueError("--text is empty; give some words to translate")
     pairs = [_of_text(opened, text) for text in texts] or _of_validation(opened, headstart, num_pairs)
     study = Alignment(headstart=headstart, stage=opened.card.stage, key=opened.card.key, pairs=pairs)
-    return Written(study, None) if texts else write_study(out, study)
+    return SavedStudy(study, None) if texts else write_study(out, study)
 
 
 def _of_text(opened: OpenedHeadStart, text: str) -> Translation:

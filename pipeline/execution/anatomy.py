@@ -12,14 +12,14 @@ from pipeline.evaluation.anatomy import anatomy
 from pipeline.evaluation.occurrences import documents_with
 from pipeline.execution.opened_head_start import Which, open_head_start
 from pipeline.report.sections.studies.anatomy import AnatomyStudy
-from pipeline.report.studies import Written, make_ready, write_study
+from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
 _MOST_DOCUMENTS_OF_AN_EXAMPLE = 100
 
 
 def dissect(
     headstart: str, model: Which, words: Sequence[str], num_documents: int, out: Path
-) -> Written[AnatomyStudy]:
+) -> SavedStudy[AnatomyStudy]:
     """Measure the layers of a head start on documents of the target's training text; write into `out`.
 
     Args:

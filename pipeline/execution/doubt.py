@@ -20,7 +20,7 @@ from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.execution.opened_head_start import open_head_start
 from pipeline.files.atomic import atomic_write
 from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulLabel, DoubtfulTrial
-from pipeline.report.studies import Written, make_ready, write_study
+from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
 _DOCUMENTS = Path("data/documents/target")
 _SHOWN, _SHOWN_CHARACTERS = 20, 400  # of the list, on the page
@@ -28,7 +28,7 @@ _SHOWN, _SHOWN_CHARACTERS = 20, 400  # of the list, on the page
 
 @dataclass(frozen=True)
 class Doubted:
-    written: Written[Doubtful] | Written[DoubtfulTrial]
+    written: SavedStudy[Doubtful] | SavedStudy[DoubtfulTrial]
     file: Path | None  # the CSV; None after a trial with flipped labels
 
 

@@ -18,7 +18,7 @@ from pipeline.inference.onnx_network import load_onnx
 from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.project.project import Project
 from pipeline.report.sections.studies.exported_forms import Form, Forms, Int8Forms
-from pipeline.report.studies import Written, make_ready, write_study
+from pipeline.report.study_files import SavedStudy, make_ready, write_study
 from pipeline.training.cards import form_of
 from pipeline.training.classifier import chosen_documents, predict_logits
 from pipeline.training.precision import dtype_of
@@ -31,7 +31,7 @@ _SECONDS = 3.0  # of each measurement of speed, at least
 
 @dataclass(frozen=True)
 class Exported:
-    written: Written[Forms]
+    written: SavedStudy[Forms]
     difference: float  # of probabilities, of made-up documents
 
 

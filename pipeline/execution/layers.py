@@ -12,12 +12,12 @@ from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard
 from pipeline.evaluation.layers import LabelledDocuments, compare_layers
 from pipeline.execution.opened_head_start import Which, open_head_start
 from pipeline.report.sections.studies.layers import Layers
-from pipeline.report.studies import Written, make_ready, write_study
+from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
 _MOST_JUDGED = 2_000  # validation documents
 
 
-def compare(headstart: str, model: Which, num_labels: int, out: Path) -> Written[Layers]:
+def compare(headstart: str, model: Which, num_labels: int, out: Path) -> SavedStudy[Layers]:
     """Compare the layers of a head start on validation documents; write the table into the folder `out`.
 
     Raises ValueError for an unknown head start, missing inputs, too few labels, and if `out` cannot be made.

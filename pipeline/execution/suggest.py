@@ -25,7 +25,7 @@ from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import Params
 from pipeline.report.sections.studies.choosing import ChoosingStudy
-from pipeline.report.studies import Written, make_ready, write_study
+from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
 _DOCUMENTS = Path("data/documents/target")
 _LABELLED_SPLITS = ("train", "validation", "test")
@@ -139,7 +139,7 @@ def _write(
 
 def try_ways(
     headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path
-) -> Written[ChoosingStudy]:
+) -> SavedStudy[ChoosingStudy]:
     """Try all strategies on the labelled training documents, beside random choice; write a study into `out`.
 
     Raises ValueError where the counts do not rise, or are more than there are labels, and if `out` cannot be

@@ -87,3 +87,12 @@ class FeatureFigures(Figure):
     num_features: int
     milliseconds_per_document: float
     cost: Spent
+
+
+class CurveStep(Figure):
+    """What a training recorded at an optimizer step."""
+
+    step: int
+    train_loss: float | None  # of the batch, nats
+    validation: dict[str, float]  # by measure
+    rates: dict[int, float]  # learning rates as used, by layer group; 0 is the lowest

@@ -15,7 +15,8 @@ from pipeline.figures.classifiers import EvaluateFigures
 from pipeline.figures.corpora import PrepareFigures, TextSize
 from pipeline.figures.files import F, parsed_if_run
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures
-from pipeline.report.figures import Labelled, name_of
+from pipeline.report.figures import Labelled
+from pipeline.report.wording import name_of
 
 _DEVIATIONS = 2.0  # of the difference of two means over seeds
 
@@ -87,20 +88,20 @@ def _curves(now: LabelCurveFigures, before: LabelCurveFigures, what: str) -> lis
     difference, from the standard deviations over seeds of both.
     """
     ours_of, theirs_of = (each.curve | each.in_context.curve for each in (now, before))
-    found = [
+    common = [
         (arm, count, point, theirs_of[arm][count])
         for arm, row in ours_of.items()
         for count, point in row.items()
         if count in theirs_of.get(arm, {})
     ]
-    if not found:
+    if not common:
         return [f"no point of the label curve is also in {what}"]
-    equal = sum(ours.error.value == theirs.error.value for _, _, ours, theirs in found)
-    if equal == len(found):
-        return [f"all {len(found)} points of the label curve are equal to those of {what}"]
-    outside = [each for each in found if not _is_within(*each[2:])]
+    equal = sum(ours.error.value == theirs.error.value for _, _, ours, theirs in common)
+    if equal == len(common):
+        return [f"all {len(common)} points of the label curve are equal to those of {what}"]
+    outside = [each for each in common if not _is_within(*each[2:])]
     lines = [
-        f"{len(found) - len(outside)} of {len(found)} points of the label curve are within the spread over "
+        f"{len(common) - len(outside)} of {len(common)} points of the label curve are within the spread over "
         f"seeds of {what}, {equal} of them equal"
     ]
     return lines + [

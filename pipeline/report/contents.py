@@ -41,7 +41,7 @@ OF_LABELS: tuple[Composer, ...] = (
 )
 OF_ALL: tuple[Composer, ...] = (
     language_models.section,
-    *(study.compose for study in studies.all_sections()),
+    *(study.section for study in studies.all_sections()),
     learning_rates.section,
     search.section,
     ablations.section,

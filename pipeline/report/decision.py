@@ -15,10 +15,10 @@ from enum import StrEnum
 from pipeline.figures.classifiers import CandidateFigures
 from pipeline.figures.estimates import Difference
 from pipeline.figures.label_curve import LabelsNeeded
-from pipeline.report.figures import Figures, milliseconds, spent_on, with_teachers
+from pipeline.report import costs
+from pipeline.report.figures import Figures
 from pipeline.settings.arm import TFIDF, Arm, Use
 
-_LANGUAGE_MODELS = ("pretrain_lm", "finetune_lm")
 _ENOUGH = 100  # documents to judge by; with fewer, an error moves by more than a point with each
 
 
@@ -178,23 +178,23 @@ def decide(figures: Figures) -> Verdict:
 
 def price(figures: Figures) -> Price:
     return Price(
-        core_minutes=training_minutes(figures),
-        milliseconds=milliseconds(figures, figures.evaluate.ships) if figures.has_labels else None,
+        core_minutes=_training_minutes(figures),
+        milliseconds=costs.milliseconds(figures, figures.evaluate.ships) if figures.has_labels else None,
     )
 
 
-def training_minutes(figures: Figures) -> dict[str, float]:
+def _training_minutes(figures: Figures) -> dict[str, float]:
     """Core minutes of each head start's language models."""
     return {name: _minutes(figures, [name]) for name in figures.head_starts}
 
 
-def core_minutes(figures: Figures, head_starts: Sequence[str]) -> float | None:
+def _core_minutes(figures: Figures, head_starts: Sequence[str]) -> float | None:
     """Core minutes of their language models; None if there are none."""
     return _minutes(figures, head_starts) if head_starts else None
 
 
 def _minutes(figures: Figures, head_starts: Sequence[str]) -> float:
-    return spent_on(figures, with_teachers(figures, head_starts, _LANGUAGE_MODELS)).core_seconds / 60
+    return costs.of_language_models(figures, head_starts).core_seconds / 60
 
 
 # ------------------------------------------------------------------------------- which ones pay off
@@ -219,17 +219,17 @@ def _on_label_curve(figures: Figures, name: str) -> list[Outcome]:
     if not rivals:
         return []
     cheaper = [_best_arms(figures, _uses(figures, other)) for other in _cheaper(figures, name)]
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for count, arm in _best_arms(figures, _uses(figures, name)).items():
         others = [each[count] for each in cheaper if count in each]
         is_beaten = any(_between(figures, arm, other, count) is Outcome.MORE for other in others)
-        found.append(Outcome.MORE if is_beaten else _against_all(figures, arm, rivals, count))
-    return found
+        outcomes.append(Outcome.MORE if is_beaten else _against_all(figures, arm, rivals, count))
+    return outcomes
 
 
 def _cheaper(figures: Figures, name: str) -> list[str]:
     """The head starts that took less core time to train."""
-    spent = training_minutes(figures)
+    spent = _training_minutes(figures)
     return [other for other in spent if spent[other] < spent[name]]
 
 
@@ -287,7 +287,7 @@ def _at_counts(figures: Figures) -> Iterable[AtCount]:
             None if rival is None else best(rival, count),
             None if rival is None else curve.difference(arm, rival, count),
             None if rival is None else curve.needed(rival, arm, count),
-            core_minutes(figures, names),
+            _core_minutes(figures, names),
         )
 
 
@@ -330,24 +330,24 @@ def _parts_beside(figures: Figures, worth: Mapping[str, Worth]) -> dict[str, Wor
     names = figures.evaluate.ships.head_starts
     if not any(worth[name].is_alone for name in names if name in worth):
         return {}
-    found: dict[str, Worth] = {}
+    parts: dict[str, Worth] = {}
     for name in names:
         without = figures.evaluate.blend_without.get(name)
         helps = without is not None and without.above.is_clearly_more
         if helps and worth.get(name) in (Worth.NEVER, Worth.UNCLEAR):
-            found[name] = Worth.IN_BLEND
+            parts[name] = Worth.IN_BLEND
         elif worth.get(name) is Worth.NEVER:
-            found[name] = Worth.NOT_ALONE
-    return found
+            parts[name] = Worth.NOT_ALONE
+    return parts
 
 
 # --------------------------------------------------------------------- what ships, and what of it
 
 
 def _shipping(figures: Figures, worth: Mapping[str, Worth]) -> Shipping:
-    found = figures.evaluate
-    names = found.ships.head_starts
-    if found.forced:
+    evaluated = figures.evaluate
+    names = evaluated.ships.head_starts
+    if evaluated.forced:
         advice = Advice.FORCED
     elif _is_useless(figures):
         advice = Advice.USE_NONE
@@ -355,49 +355,48 @@ def _shipping(figures: Figures, worth: Mapping[str, Worth]) -> Shipping:
         advice = Advice.SHIP_ANYWAY
     else:
         advice = Advice.SHIP
-    return Shipping(_candidate(figures, found.shipped), advice)
+    return Shipping(_candidate(figures, evaluated.shipped), advice)
 
 
 def _candidate(figures: Figures, arm: Arm) -> Best:
-    found = figures.evaluate.candidates[arm]
-    return Best(
-        arm, found.scores.error.value, tuple(sorted(found.parts, key=lambda part: -found.parts[part]))
-    )
+    candidate = figures.evaluate.candidates[arm]
+    largest_first = sorted(candidate.parts, key=lambda part: -candidate.parts[part])
+    return Best(arm, candidate.scores.error.value, tuple(largest_first))
 
 
 def _with_all_labels(figures: Figures) -> AllLabels:
-    found = figures.evaluate
-    ours = _best_with_head_start(figures) if found.shipped == TFIDF else found.shipped
+    evaluated = figures.evaluate
+    ours = _best_with_head_start(figures) if evaluated.shipped == TFIDF else evaluated.shipped
     return AllLabels(
-        ships=_candidate(figures, found.shipped),
+        ships=_candidate(figures, evaluated.shipped),
         ours=None if ours is None else _candidate(figures, ours),
-        tfidf=None if found.tfidf is None else found.tfidf.scores.error.value,
-        above=None if ours is None else found.candidates[ours].tfidf_above,
+        tfidf=None if evaluated.tfidf is None else evaluated.tfidf.scores.error.value,
+        above=None if ours is None else evaluated.candidates[ours].tfidf_above,
     )
 
 
 def _beside_tfidf(figures: Figures) -> Iterable[AtCount]:
     """With all labels: the best with a head start, and TF-IDF; nothing if either was not tried."""
-    found = figures.evaluate
-    arm = _best_with_head_start(figures) or found.shipped
-    if found.tfidf is None or arm == TFIDF or found.candidates[arm].tfidf_above is None:
+    evaluated = figures.evaluate
+    arm = _best_with_head_start(figures) or evaluated.shipped
+    if evaluated.tfidf is None or arm == TFIDF or evaluated.candidates[arm].tfidf_above is None:
         return
     yield AtCount(
         labels=None,
         ours=_candidate(figures, arm),
         theirs=_candidate(figures, TFIDF),
-        above=found.candidates[arm].tfidf_above,
+        above=evaluated.candidates[arm].tfidf_above,
         needed=None,
-        core_minutes=core_minutes(figures, found.candidates[arm].head_starts),
+        core_minutes=_core_minutes(figures, evaluated.candidates[arm].head_starts),
     )
 
 
 def _best_with_head_start(figures: Figures) -> Arm | None:
     """The shipped candidate if it has a head start, else the best on validation documents that has."""
-    found = figures.evaluate
-    if found.ships.head_starts:
-        return found.shipped
-    rest = {arm: each for arm, each in found.candidates.items() if each.head_starts}
+    evaluated = figures.evaluate
+    if evaluated.ships.head_starts:
+        return evaluated.shipped
+    rest = {arm: each for arm, each in evaluated.candidates.items() if each.head_starts}
     return min(rest, key=lambda arm: _validation_error(rest[arm]), default=None)
 
 
@@ -406,10 +405,10 @@ def _validation_error(candidate: CandidateFigures) -> float:
 
 
 def _caveats(figures: Figures) -> Caveats:
-    found = figures.evaluate
-    sizes = {"test": found.num_documents, "validation": found.num_validation_documents}
+    evaluated = figures.evaluate
+    sizes = {"test": evaluated.num_documents, "validation": evaluated.num_validation_documents}
     return Caveats(
-        majority_error=found.baselines.majority_class.error if _is_useless(figures) else None,
+        majority_error=evaluated.baselines.majority_class.error if _is_useless(figures) else None,
         few_documents={split: size for split, size in sizes.items() if size < _ENOUGH},
         went_wrong=tuple(figures.curve.worse_than_fewer),
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pipeline.evaluation.drift import MeasureShift
-from pipeline.report.charts import PALETTE, colour, data, legend
-from pipeline.report.figures import Row
+from pipeline.report.charts import PALETTE, Row, colour, data, legend
+from pipeline.report.wording import cell
 
 # The panels of the picture have these titles.
 _TITLES = {
@@ -23,8 +23,8 @@ def moved(measures: Iterable[MeasureShift]) -> list[dict[str, str]]:
     return [
         {
             "measure": each.measure,
-            "median, or share, before": "" if each.before is None else _median(each.measure, each.before),
-            "now": "" if each.now is None else _median(each.measure, each.now),
+            "median, or share, before": _median(each.measure, each.before),
+            "now": _median(each.measure, each.now),
             "difference": f"{each.difference:.2f}",
             "p-value, corrected": f"{each.p_value:.2g}",
             "moved": "yes" if each.moved else "no",
@@ -33,8 +33,8 @@ def moved(measures: Iterable[MeasureShift]) -> list[dict[str, str]]:
     ]
 
 
-def _median(measure: str, value: float) -> str:
-    return f"{value:,.4g}" if measure in ("length", "distance") else f"{value:.1%}"
+def _median(measure: str, value: float | None) -> str:
+    return cell(value, ",.4g" if measure in ("length", "distance") else ".1%")
 
 
 def drift(
@@ -46,7 +46,7 @@ def drift(
     """
     import altair as alt
 
-    texts = list(dict.fromkeys(row["text"] for row in differences))
+    texts = list(dict.fromkeys(str(row["text"]) for row in differences))
     scale = alt.Scale(domain=texts, **({"scheme": "viridis"} if len(texts) > 6 else {"range": PALETTE}))
     legend = alt.Legend(title=f"grey: {reference}", orient="bottom", columns=3, labelLimit=300, symbolLimit=0)
     colour = alt.Color("text:N", scale=scale, sort=None, legend=None)
@@ -62,11 +62,12 @@ def drift(
         ).properties(width=380)
 
     panels = [
-        both([row for row in rows if row["measure"] == measure], _TITLES[measure], "mark_line", 1.5,
+        both([row for row in rows if row["measure"] == measure], title, "mark_line", 1.5,
              interpolate="step-after")
         .encode(x=alt.X("value:Q", title=None), y=alt.Y("share:Q", title="documents", axis=in_percent))
         .properties(height=170)
-        for measure in dict.fromkeys(row["measure"] for row in rows)
+        for measure, title in _TITLES.items()
+        if any(row["measure"] == measure for row in rows)
     ]  # fmt: skip
     labels = both(label_shares, "labels", "mark_point", 60, filled=True).encode(
         x=alt.X("share:Q", title="documents", axis=in_percent), y=alt.Y("labels:N", title=None)

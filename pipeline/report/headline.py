@@ -10,23 +10,23 @@ Headline = dict[str, str | int | float]
 
 def headline_figures(figures: Figures) -> Headline:
     """A dozen figures: errors, the measure of each language model, the best arms with few labels, minutes."""
-    found = _of_labels(figures) if figures.has_labels else {}
+    headline = _of_labels(figures) if figures.has_labels else {}
     for name, trained in figures.trained.items():
         target = trained.finetune_lm
         if target.main_measure is not None:
             measure = target.main_measure.name
-            found[f"{name}_{measure}"] = _rounded(target.after[measure])
+            headline[f"{name}_{measure}"] = _rounded(target.after[measure])
         if figures.has_labels:
             seconds = sum(trained.costs[stage].seconds for stage in TRAININGS)
-            found[f"{name}_minutes"] = round(seconds / 60, 1)
-    return found
+            headline[f"{name}_minutes"] = round(seconds / 60, 1)
+    return headline
 
 
 def _of_labels(figures: Figures) -> Headline:
-    found = figures.evaluate
-    error, tfidf = found.scores.error, found.baselines.tfidf
+    evaluated = figures.evaluate
+    error, tfidf = evaluated.scores.error, evaluated.baselines.tfidf
     headline: Headline = {
-        "ships": str(found.shipped),
+        "ships": str(evaluated.shipped),
         "test_error": _rounded(error.value),  # DVC takes a key `error` for a failure of its own
         "test_error_low": _rounded(error.low),
         "test_error_high": _rounded(error.high),

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 
 from pipeline.evaluation.settings import Card
 from pipeline.figures.classifiers import Scores
-from pipeline.report.figures import Figures, name_of
+from pipeline.report.figures import Figures
 from pipeline.report.markdown import document
 from pipeline.report.provenance import Provenance
 from pipeline.report.section import Block, Bullets, Code, Paragraph, Text, paragraphs, table
 from pipeline.report.sections import classifier, corpora, leakage, runs, trust
+from pipeline.report.wording import name_of
 from pipeline.settings.arm import TFIDF
 
 _MIX_UPS = 5  # kinds of mistakes that are shown, the most frequent ones

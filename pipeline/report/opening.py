@@ -8,26 +8,22 @@ from dataclasses import dataclass
 from pipeline.figures.classifiers import Rival
 from pipeline.figures.cost import Spent
 from pipeline.report.decision import decide
-from pipeline.report.figures import TRAININGS, Figures, name_of
+from pipeline.report.figures import TRAININGS, Figures
 from pipeline.report.section import Opening, table
 from pipeline.report.verdict import at_a_glance, without_labels, worded
+from pipeline.report.wording import name_of
 from pipeline.settings.arm import TFIDF, Arm
 
 
 def opening(figures: Figures) -> Opening:
-    if not figures.has_labels:
-        answer, *following = without_labels(figures)
-        return Opening(
-            answer, tuple(following), table([]), tuple(remarks(figures)), tuple(_coverage(figures))
-        )
-    decided = decide(figures)
-    answer, *following = worded(decided)
+    decided = decide(figures) if figures.has_labels else None
+    answer, *following = without_labels(figures) if decided is None else worded(decided)
     return Opening(
         answer=answer,
         following=tuple(following),
-        at_a_glance=table(at_a_glance(decided)),
+        at_a_glance=table([] if decided is None else at_a_glance(decided)),
         remarks=tuple(remarks(figures)),
-        key_figures=tuple(key_figures(figures)),
+        key_figures=tuple(_coverage(figures) if decided is None else key_figures(figures)),
     )
 
 
@@ -44,13 +40,13 @@ def key_figures(figures: Figures) -> list[str]:
 
 
 def _error(figures: Figures) -> str:
-    found = figures.evaluate
+    evaluated = figures.evaluate
     said = (
-        f"The classifier that ships, {name_of(found.shipped)}, gets {found.scores.error.value:.1%} of "
-        f"{found.num_documents:,} held-out documents wrong ({found.scores.error.interval:.1%})."
+        f"The classifier that ships, {name_of(evaluated.shipped)}, gets {evaluated.scores.error.value:.1%} "
+        f"of {evaluated.num_documents:,} held-out documents wrong ({evaluated.scores.error.interval:.1%})."
     )
-    tfidf = found.baselines.tfidf
-    if tfidf is None or found.shipped == TFIDF:
+    tfidf = evaluated.baselines.tfidf
+    if tfidf is None or evaluated.shipped == TFIDF:
         return said
     is_better = tfidf.above.value >= 0
     by = (tfidf.above if is_better else -tfidf.above).points
@@ -79,30 +75,30 @@ class Choice:
 
 
 def choice(figures: Figures) -> Choice:
-    found = figures.evaluate
-    errors = {arm: each.validation.error for arm, each in found.candidates.items()}
+    evaluated = figures.evaluate
+    errors = {arm: each.validation.error for arm, each in evaluated.candidates.items()}
     close = {
         arm: errors[arm]
-        for arm, each in found.candidates.items()
-        if arm != found.shipped and not each.validation.above.is_clearly_more
+        for arm, each in evaluated.candidates.items()
+        if arm != evaluated.shipped and not each.validation.above.is_clearly_more
     }
-    error = errors[found.shipped]
-    return Choice(found.shipped, found.forced, error, error == min(errors.values()), close)
+    error = errors[evaluated.shipped]
+    return Choice(evaluated.shipped, evaluated.forced, error, error == min(errors.values()), close)
 
 
 def _choice(figures: Figures) -> str:
     """What ships, why, and how sure the choice is."""
-    found, ships = choice(figures), name_of(figures.evaluate.shipped)
-    if found.forced:
+    chosen, ships = choice(figures), name_of(figures.evaluate.shipped)
+    if chosen.forced:
         return f"What ships, {ships}, is named by evaluate.ship."
-    which = "the lowest error of all candidates, " if found.is_lowest else "an error of "
+    which = "the lowest error of all candidates, " if chosen.is_lowest else "an error of "
     said = (
-        f"What ships, {ships}, has {which}{found.error:.1%}, on "
+        f"What ships, {ships}, has {which}{chosen.error:.1%}, on "
         f"{figures.evaluate.num_validation_documents:,} validation documents"
     )
-    if not found.close:
+    if not chosen.close:
         return f"{said}, clearly below all {len(figures.evaluate.candidates) - 1} others."
-    close = ", ".join(f"{name_of(arm)} ({error:.1%})" for arm, error in found.close.items())
+    close = ", ".join(f"{name_of(arm)} ({error:.1%})" for arm, error in chosen.close.items())
     return (
         f"{said}. It has the lowest log loss among the candidates that are not clearly worse than the best; "
         f"the others are {close}."
@@ -141,11 +137,11 @@ def _leaks(figures: Figures) -> list[str]:
 
 def _coverage(figures: Figures) -> list[str]:
     """How much of the target text imported vectors know."""
-    found = {name: each.finetune_lm.coverage for name, each in figures.trained.items()}
+    coverages = {name: each.finetune_lm.coverage for name, each in figures.trained.items()}
     return [
         f"{name} was imported: {each.share_of_words:.1%} of the vocabulary and "
         f"{each.share_of_running_words:.1%} of the running words of the target text have a vector."
-        for name, each in found.items()
+        for name, each in coverages.items()
         if each is not None
     ]
 
@@ -168,8 +164,8 @@ def _cost(figures: Figures) -> list[str]:
 def remarks(figures: Figures) -> list[str]:
     """What to know of the labelled data; empty if there is nothing."""
     target = figures.prepared["target"]
-    found = list(target.remarks)
+    facts = list(target.remarks)
     rows = [f"{count:,} ({reason.replace('_', ' ')})" for reason, count in target.skipped.items() if count]
     if rows and target.num_classes:
-        found.append(f"rows left out: {', '.join(rows)}")
-    return [f"About the data: {'; '.join(found)}."] if found else []
+        facts.append(f"rows left out: {', '.join(rows)}")
+    return [f"About the data: {'; '.join(facts)}."] if facts else []

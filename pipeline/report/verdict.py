@@ -18,8 +18,8 @@ from pipeline.report.decision import (
     Worth,
     price,
 )
-from pipeline.report.figures import Figures, name_of
-from pipeline.report.wording import listed
+from pipeline.report.figures import Figures
+from pipeline.report.wording import cell, listed, name_of
 from pipeline.settings.arm import BLEND, TFIDF, Arm
 
 _ANSWERS: Mapping[Worth, str] = {
@@ -76,7 +76,7 @@ def at_a_glance(verdict: Verdict) -> list[dict[str, str]]:
             "without": "" if each.theirs is None else f"{_said(each.theirs.arm)}: {each.theirs.error:.1%}",
             "fewer wrong": "" if each.above is None else _points(each.above),
             "labels without, for the same": "" if each.needed is None else _roughly(each.needed),
-            "core minutes of head starts": "" if each.core_minutes is None else f"{each.core_minutes:.1f}",
+            "core minutes of head starts": cell(each.core_minutes, ".1f"),
         }
         for each in verdict.at_a_glance
     ]
@@ -92,16 +92,16 @@ def _points(above: Difference) -> str:
 
 
 def _answer(worth: Mapping[str, Worth]) -> str:
-    found: dict[Worth, list[str]] = {}
+    by_worth: dict[Worth, list[str]] = {}
     for name, each in worth.items():
-        found.setdefault(each, []).append(name)
+        by_worth.setdefault(each, []).append(name)
     clauses: list[str] = []
-    for each in sorted(found, key=lambda worth: worth.rank):
-        said = _SAID[each][len(found[each]) > 1]
+    for each in sorted(by_worth, key=lambda worth: worth.rank):
+        said = _SAID[each][len(by_worth[each]) > 1]
         if each is Worth.NEVER and clauses and "off" in clauses[0]:
             said = said.removesuffix(" pay off")
-        clauses.append(f"{listed(found[each])} {said}")
-    return f"{_ANSWERS[min(found, key=lambda worth: worth.rank)]}: {', and '.join(clauses)}"
+        clauses.append(f"{listed(by_worth[each])} {said}")
+    return f"{_ANSWERS[min(by_worth, key=lambda worth: worth.rank)]}: {', and '.join(clauses)}"
 
 
 def _shipping(shipping: Shipping) -> str:
@@ -136,22 +136,22 @@ def _said(arm: Arm) -> str:
 
 def _few_labels(verdict: Verdict) -> list[str]:
     """The best arms with and without a head start, at the fewest labels that have one."""
-    found = verdict.fewest
-    if found is None:
+    fewest = verdict.fewest
+    if fewest is None:
         failed = "All trainings of the label curve that begin with a head start failed."
         return [failed] if verdict.all_arms_failed else []
-    said = f"With {found.labels:,} labels, {_said(found.ours.arm)} gets {found.ours.error:.1%} wrong"
-    if found.theirs is None:
+    said = f"With {fewest.labels:,} labels, {_said(fewest.ours.arm)} gets {fewest.ours.error:.1%} wrong"
+    if fewest.theirs is None:
         return [
             f"{said}; doing without a head start {'failed' if verdict.rivals_tried else 'was not tried'}."
         ]
-    said += f" and {_said(found.theirs.arm)} {found.theirs.error:.1%}"
-    if found.outcome is Outcome.UNCLEAR:
+    said += f" and {_said(fewest.theirs.arm)} {fewest.theirs.error:.1%}"
+    if fewest.outcome is Outcome.UNCLEAR:
         said += ", no clear difference"
-    elif found.outcome is Outcome.FEWER and found.theirs.arm == TFIDF and found.needed is not None:
-        said += f"; TF-IDF takes {_roughly(found.needed)} labels to get there"
-    if found.core_minutes is not None:
-        said += f", for {found.core_minutes:.1f} core minutes of training"
+    elif fewest.outcome is Outcome.FEWER and fewest.theirs.arm == TFIDF and fewest.needed is not None:
+        said += f"; TF-IDF takes {_roughly(fewest.needed)} labels to get there"
+    if fewest.core_minutes is not None:
+        said += f", for {fewest.core_minutes:.1f} core minutes of training"
     return [f"{said}; trainings that failed are left out." if verdict.some_points_failed else f"{said}."]
 
 
@@ -161,37 +161,37 @@ def _roughly(needed: LabelsNeeded) -> str:
     return str(number) if number.bound else f"about {float(format(number.labels, '.2g')):,.0f}"
 
 
-def _all_labels(found: AllLabels) -> str:
+def _all_labels(every: AllLabels) -> str:
     """The sentence on what ships and TF-IDF; if these are the same, on the best with a head start."""
-    ships = f"{found.ships.error:.1%} wrong"
-    if found.tfidf is None:
+    ships = f"{every.ships.error:.1%} wrong"
+    if every.tfidf is None:
         return f"With all labels, what ships gets {ships}; TF-IDF was not tried."
-    if found.ours is None:
+    if every.ours is None:
         return f"With all labels, TF-IDF gets {ships}."
-    if found.ships.arm == TFIDF:
-        said = f"TF-IDF gets {ships}, and {_classifier(found.ours)} gets {found.ours.error:.1%} wrong"
+    if every.ships.arm == TFIDF:
+        said = f"TF-IDF gets {ships}, and {_classifier(every.ours)} gets {every.ours.error:.1%} wrong"
     else:
-        said = f"what ships gets {ships} and TF-IDF {found.tfidf:.1%}"
-    unclear = ", no clear difference" if found.outcome is Outcome.UNCLEAR else ""
+        said = f"what ships gets {ships} and TF-IDF {every.tfidf:.1%}"
+    unclear = ", no clear difference" if every.outcome is Outcome.UNCLEAR else ""
     return f"With all labels, {said}{unclear}."
 
 
-def _caveats(found: Caveats) -> list[str]:
+def _caveats(caveats: Caveats) -> list[str]:
     """Sentences on a classifier that is of no use, on too few documents, and on points that went wrong."""
     said = []
-    if found.majority_error is not None:
+    if caveats.majority_error is not None:
         said.append(
             "It is not clearly better than always answering the largest class, which gets "
-            f"{found.majority_error:.1%} wrong."
+            f"{caveats.majority_error:.1%} wrong."
         )
-    if found.few_documents:
-        few = listed([f"{size:,} {split}" for split, size in found.few_documents.items()])
+    if caveats.few_documents:
+        few = listed([f"{size:,} {split}" for split, size in caveats.few_documents.items()])
         said.append(
             f"There are only {few} documents, too few to tell classifiers apart: label more, or trust no "
             "difference."
         )
-    if found.went_wrong:
-        names = listed([name_of(arm) for arm in found.went_wrong])
+    if caveats.went_wrong:
+        names = listed([name_of(arm) for arm in caveats.went_wrong])
         said.append(f"Trainings of {names} went wrong: see the label curve.")
     return said
 

@@ -5,10 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pipeline.figures.cost import Spent
-from pipeline.report.figures import name_of
-from pipeline.settings.arm import BLEND, Arm
+from pipeline.figures.estimates import Interval
+from pipeline.settings.arm import BLEND, TFIDF, Arm, Use
 
 LEARNED_NOTHING = "were no better than the class frequencies"
+_USES = {
+    Use.SCRATCH: "from scratch",
+    Use.PROBE: "frozen features",
+    Use.WITH_TFIDF: "frozen features and TF-IDF",
+    Use.PROBE_CHOSEN: "frozen features, labels chosen",
+    Use.WITH_TFIDF_CHOSEN: "frozen features and TF-IDF, labels chosen",
+    Use.GENERAL_LM: "general language model only",
+    Use.TARGET_LM_ALONE: "target language model only",
+    Use.IN_CONTEXT: "asked, not trained",
+}
+
+
+def name_of(arm: Arm) -> str:
+    """An arm of the label curve, as the report names it."""
+    if arm == TFIDF:
+        return "TF-IDF + logistic regression"
+    use = _USES.get(arm.use)
+    return str(arm) if arm.source is None or use is None else f"{arm.source} ({use})"
+
+
+def candidate_name(arm: Arm) -> str:
+    return "blend of them" if arm == BLEND else name_of(arm)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -32,8 +54,9 @@ def shown_label(name: str) -> str:
     return repr(name) if name != name.strip(" \t") else name
 
 
-def candidate_name(arm: Arm) -> str:
-    return "blend of them" if arm == BLEND else name_of(arm)
+def cell(value: float | Interval | None, form: str) -> str:
+    """A number, or an estimate, for a table; empty if there is none."""
+    return "" if value is None else format(value, form)
 
 
 def cost_cells(spent: Spent) -> dict[str, str]:

@@ -10,13 +10,13 @@ from pipeline.files.atomic import atomic_folder, atomic_write_text
 from pipeline.project.project import Project
 from pipeline.report import markdown
 from pipeline.report.contents import compose
-from pipeline.report.figures import read
+from pipeline.report.figure_files import read_all
 from pipeline.report.headline import headline_figures
 from pipeline.report.model_card import model_card
 from pipeline.report.page import page
 from pipeline.report.provenance import Provenance
 from pipeline.report.sections.studies import all_sections
-from pipeline.report.studies import read_studies
+from pipeline.report.study_files import read_studies
 
 _PICTURE_WIDTH = 560
 
@@ -45,7 +45,7 @@ def run(
     tokenizers = {name: params.headstarts[name].tokenizer for name in params.run.headstarts}
     kinds = [kind for section in all_sections() for kind in section.kinds]
     known = read_studies(studies, kinds)
-    found = read(figures, curves, evaluation, tokenizers, known, params.corpus.names)
+    found = read_all(figures, curves, evaluation, tokenizers, known, params.corpus.names)
     report = compose(found, provenance)
     drawn = report.pictures()
     with atomic_folder(pictures) as folder:

@@ -21,59 +21,59 @@ def result_line(stage: str, figures: Figure, seconds: float) -> str:
     return f"{stage}: {said} ({took})"
 
 
-def warnings_of(found: Figure) -> Sequence[str]:
+def warnings_of(figures: Figure) -> Sequence[str]:
     """What a person should know before using the model that a stage made."""
-    return found.warnings if isinstance(found, EvaluateFigures | LanguageModelFigures) else ()
+    return figures.warnings if isinstance(figures, EvaluateFigures | LanguageModelFigures) else ()
 
 
-def said_of(found: Figure) -> str:
+def said_of(figures: Figure) -> str:
     """The result in a few words; none for a stage that has but work to show."""
-    match found:
+    match figures:
         case EvaluateFigures():
-            return f"ships {found.shipped}, {found.scores.error.value:.1%} of test documents wrong"
+            return f"ships {figures.shipped}, {figures.scores.error.value:.1%} of test documents wrong"
         case ScalingFigures():
-            return f"a law of {len(found.runs)} runs{_checked(found)}"
+            return f"a law of {len(figures.runs)} runs{_checked(figures)}"
         case LanguageModelFigures():
-            return _language_model(found)
+            return _language_model(figures)
         case LabelCurveFigures():
-            counts = ", ".join(f"{count:,}" for count in found.labels)
-            return f"{len(found.curve)} arms with {counts} labels"
+            counts = ", ".join(f"{count:,}" for count in figures.labels)
+            return f"{len(figures.curve)} arms with {counts} labels"
         case ClassifierFigures(validation_accuracy=float(accuracy)):
             return f"{1 - accuracy:.1%} of validation documents wrong"
         case LeakFigures():
-            return f"{found.num_leaked:,} test documents are also in training text"
+            return f"{figures.num_leaked:,} test documents are also in training text"
         case FeatureFigures():
-            return f"{found.num_documents:,} documents"
+            return f"{figures.num_documents:,} documents"
         case TokenizerFigures():
-            return f"{found.vocab_size:,} pieces"
+            return f"{figures.vocab_size:,} pieces"
         case NoTrials():
             return "switched off"
         case SearchFigures() | DistilFigures():
-            return f"{found.num_trials:,} trials"
+            return f"{figures.num_trials:,} trials"
         case ReportFigures():
-            return f"a page and {found.num_pictures} pictures"
+            return f"a page and {figures.num_pictures} pictures"
         case PrepareFigures() | EncodeFigures():
-            return _documents(found)
+            return _documents(figures)
     return ""
 
 
-def _checked(found: ScalingFigures) -> str:
-    check = found.check
+def _checked(scaling: ScalingFigures) -> str:
+    check = scaling.check
     if check is None or check.run.failure:
         return ""
     return f", {check.expected.value:.3f} bits per byte predicted and {check.run.loss:.3f} made"
 
 
-def _language_model(found: LanguageModelFigures) -> str:
-    measure = found.main_measure
+def _language_model(figures: LanguageModelFigures) -> str:
+    measure = figures.main_measure
     if measure is None:
         return ""
-    values = (when[measure.name] for when in (found.before, found.after))
+    values = (when[measure.name] for when in (figures.before, figures.after))
     return f"{measure.title} {' -> '.join(format(value, f',.{measure.digits}f') for value in values)}"
 
 
-def _documents(found: PrepareFigures | EncodeFigures) -> str:
-    sizes = ", ".join(f"{split} {size.num_documents:,}" for split, size in found.splits.items())
-    skipped = found.skipped.items() if isinstance(found, PrepareFigures) else ()
+def _documents(figures: PrepareFigures | EncodeFigures) -> str:
+    sizes = ", ".join(f"{split} {size.num_documents:,}" for split, size in figures.splits.items())
+    skipped = figures.skipped.items() if isinstance(figures, PrepareFigures) else ()
     rows = ", ".join(f"{count:,} {why.replace('_', ' ')}" for why, count in skipped if count)
     return f"{sizes} documents" + (f"; rows left out: {rows}" if rows else "")

@@ -302,4 +302,5 @@ def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
         stem = key.removesuffix(".value")
         return stem if f"{stem}.low" in numbers else key
 
-    return {mlflow_name(name(key)): value for key, value in numbers.items()}
+    # The MLflow UI makes a section of charts out of what stands before a slash, as in `ulmfit/probe`.
+    return {mlflow_name(name(key).replace("/", " ")): value for key, value in numbers.items()}

@@ -9,21 +9,13 @@ from functools import partial
 from typing import Any
 
 from pipeline.figures.classifiers import CandidateFigures
-from pipeline.figures.cost import Spent
 from pipeline.figures.predictions import CalibrationBin
+from pipeline.report import costs
 from pipeline.report.charts import PALETTE, data, sized
-from pipeline.report.figures import (
-    FROZEN,
-    TRAININGS,
-    Figures,
-    head_starts_of,
-    milliseconds,
-    spent_on,
-    with_teachers,
-)
+from pipeline.report.figures import Figures
 from pipeline.report.section import Chart, Heading, Paragraph, Section, paragraphs, table
 from pipeline.report.wording import LEARNED_NOTHING, candidate_name, cost_cells, listed, shown_label
-from pipeline.settings.arm import TFIDF, Arm, Use
+from pipeline.settings.arm import Arm, Use
 
 _WORTH_SAYING = 0.01  # of the documents
 
@@ -89,48 +81,30 @@ def _calibration(figures: Figures) -> Chart:
 
 def classifiers(figures: Figures) -> list[dict[str, str]]:
     """All candidates, the one that ships first, and the majority class, with the cost of their training."""
-    found = figures.evaluate
-    arms = sorted(found.candidates, key=lambda arm: arm != found.shipped)
+    evaluated = figures.evaluate
+    arms = sorted(evaluated.candidates, key=lambda arm: arm != evaluated.shipped)
     rows = [
         {
-            "": f"{candidate_name(arm)} (ships)" if arm == found.shipped else candidate_name(arm),
-            **_candidate(figures, found.candidates[arm]),
+            "": f"{candidate_name(arm)} (ships)" if arm == evaluated.shipped else candidate_name(arm),
+            **_candidate(figures, evaluated.candidates[arm]),
         }
         for arm in arms
     ]
     majority = {
         "": "majority class",
-        "error (interval)": f"{found.baselines.majority_class.error:.1%}",
+        "error (interval)": f"{evaluated.baselines.majority_class.error:.1%}",
     }
     return [*rows, {column: majority.get(column, "") for column in rows[0]}]
 
 
-def _candidate(figures: Figures, found: CandidateFigures) -> dict[str, str]:
+def _candidate(figures: Figures, candidate: CandidateFigures) -> dict[str, str]:
     return {
-        "error (interval)": f"{found.scores.error:.1%}",
-        "on validation": f"{found.validation.error:.1%}",
-        **found.scores.beside_error,
-        "ms a document": f"{milliseconds(figures, found):.2f}",
-        **cost_cells(_spent(figures, found.parts)),
+        "error (interval)": f"{candidate.scores.error:.1%}",
+        "on validation": f"{candidate.validation.error:.1%}",
+        **candidate.scores.beside_error,
+        "ms a document": f"{costs.milliseconds(figures, candidate):.2f}",
+        **cost_cells(costs.of_candidate(figures, candidate)),
     }
-
-
-def _spent(figures: Figures, parts: Iterable[Arm]) -> Spent:
-    """The cost_cells of all that the parts of a classifier needed, each once."""
-    trainings = {
-        each: None
-        for part in parts
-        for each in with_teachers(figures, head_starts_of(figures, part), _behind(part))
-    }
-    fitted = [figures.evaluate.candidates[part].cost for part in parts]
-    return spent_on(figures, trainings) + Spent.total(cost for cost in fitted if cost is not None)
-
-
-def _behind(part: Arm) -> Sequence[str]:
-    """The stages behind a single candidate: TF-IDF, a probe, or a head start's own classifier."""
-    if part == TFIDF:
-        return ()
-    return FROZEN if part.use.is_frozen else TRAININGS
 
 
 def classes(figures: Figures) -> list[dict[str, str]]:
@@ -231,11 +205,11 @@ def mixes(figures: Figures) -> list[str]:
 
 def features_beside(figures: Figures, classifiers: Iterable[str]) -> list[str]:
     """Name those of these classifiers that read features of another head start."""
-    found = {name: figures.classifiers.get(name) for name in classifiers}
+    by_name = {name: figures.classifiers.get(name) for name in classifiers}
     return [
         f"The classifier of {name} also reads the frozen features of {each.beside}, which stay as they are "
         "where words are said to have moved its answer."
-        for name, each in found.items()
+        for name, each in by_name.items()
         if each is not None and each.beside is not None
     ]
 

@@ -33,13 +33,13 @@ def _left_out(figures: Figures) -> str:
     """The rows that `prepare` left out and repaired, and what it remarked."""
 
     def rows(by_corpus: Mapping[str, Mapping[str, int]]) -> str:
-        found = [
+        counts = [
             f"{corpus}: {count:,} ({reason.replace('_', ' ')})"
             for corpus, by_reason in by_corpus.items()
             for reason, count in by_reason.items()
             if count
         ]
-        return "; ".join(found) or "nothing"
+        return "; ".join(counts) or "nothing"
 
     prepared = figures.prepared
     skipped = rows({corpus: each.skipped for corpus, each in prepared.items()})

@@ -11,34 +11,36 @@ from pipeline.settings.arm import Arm
 
 
 def section(figures: Figures) -> Section | None:
-    if (found := figures.distilled) is None:
+    if (distilled := figures.distilled) is None:
         return None
-    blocks = (Paragraph(_said(found)), table(_compared(figures, found)))
+    blocks = (Paragraph(_said(distilled)), table(_compared(figures, distilled)))
     return Section("distilled", "Distilled", blocks, in_summary=True)
 
 
-def _said(found: DistilFigures) -> str:
+def _said(distilled: DistilFigures) -> str:
     """Tell how much a student keeps of the classifier that ships, and how much it saves."""
-    teacher, student = found.teacher, found.distilled
+    teacher, student = distilled.teacher, distilled.distilled
     faster = student.documents_per_second / teacher.documents_per_second
     kept = student.scores.accuracy.value / teacher.scores.accuracy.value
     return (
-        f"The classifier of {found.student} learned from what ships on {found.num_taught:,} documents, "
-        f"{found.num_labels:,} of them labelled. It keeps {kept:.1%} of its accuracy and agrees with it on "
-        f"{found.agreement:.1%} of {found.num_documents:,} test documents. On the machine of the run it "
-        f"labels {faster:,.1f} times as many a second. Its files, in data/distilled, take "
-        f"{student.num_bytes / 1e6:,.1f} MB instead of {teacher.num_bytes / 1e6:,.1f}."
+        f"The classifier of {distilled.student} learned from what ships on {distilled.num_taught:,} "
+        f"documents, {distilled.num_labels:,} of them labelled. It keeps {kept:.1%} of its accuracy and "
+        f"agrees with it on {distilled.agreement:.1%} of {distilled.num_documents:,} test documents. On the "
+        f"machine of the run it labels {faster:,.1f} times as many a second. Its files, in data/distilled, "
+        f"take {student.num_bytes / 1e6:,.1f} MB instead of {teacher.num_bytes / 1e6:,.1f}."
     )
 
 
-def _compared(figures: Figures, found: DistilFigures) -> list[dict[str, str]]:
+def _compared(figures: Figures, distilled: DistilFigures) -> list[dict[str, str]]:
     """Compare what ships with its student, and with the same head start without a teacher."""
     evaluated = figures.evaluate
-    untaught = evaluated.candidates[Arm(found.student)].scores
+    untaught = evaluated.candidates[Arm(distilled.student)].scores
     return [
-        _measured(f"{candidate_name(evaluated.shipped)} (ships)", found.teacher.scores, found.teacher),
-        _measured(f"{found.student}, taught by it", found.distilled.scores, found.distilled),
-        _measured(f"{found.student}, without it", untaught),
+        _measured(
+            f"{candidate_name(evaluated.shipped)} (ships)", distilled.teacher.scores, distilled.teacher
+        ),
+        _measured(f"{distilled.student}, taught by it", distilled.distilled.scores, distilled.distilled),
+        _measured(f"{distilled.student}, without it", untaught),
     ]
 
 

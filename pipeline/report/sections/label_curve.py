@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pipeline.figures.label_curve import ByArm, ByCount, LabelsNeeded
-from pipeline.report.charts import colour, data, shape, sized
-from pipeline.report.figures import Figures, PointRow, Row, name_of
+from pipeline.figures.label_curve import ByArm, ByCount, CurvePoint, LabelsNeeded
+from pipeline.report.charts import Dot, Row, colour, data, dots, shape, sized
+from pipeline.report.figures import Figures
 from pipeline.report.section import (
     Block,
     Bullets,
@@ -23,10 +23,33 @@ from pipeline.report.section import (
     paragraphs,
     table,
 )
-from pipeline.report.wording import LEARNED_NOTHING, cost_cells, counted, listed, sentence
+from pipeline.report.wording import (
+    LEARNED_NOTHING,
+    cell,
+    cost_cells,
+    counted,
+    listed,
+    name_of,
+    sentence,
+)
 from pipeline.settings.arm import Arm
 
 _SAME = "-"  # an arm beside itself
+_COLUMNS = {"std_over_seeds": ("spread over seeds", ".1%")}  # of scores beside the error: title and form
+
+
+@dataclass(frozen=True)
+class PointRow:
+    """A point of the label curve, to show or to draw."""
+
+    arm: Arm
+    labels: int
+    point: CurvePoint | None  # None if all seeds failed
+    went_wrong: bool = False
+
+    @property
+    def name(self) -> str:
+        return name_of(self.arm)
 
 
 def section(figures: Figures) -> Section:
@@ -331,20 +354,20 @@ def bands(figures: Figures) -> str:
 
 def asked(figures: Figures) -> list[str]:
     """Tell what the arms that train nothing were asked, and what could not be asked; empty without any."""
-    rows, found = asked_rows(figures), figures.curve.in_context
-    if not rows and not found.left_out:
+    rows, in_context = asked_rows(figures), figures.curve.in_context
+    if not rows and not in_context.left_out:
         return []
     said = [
         "A language model was asked, and nothing trained: how likely it finds the words of each class behind "
         "a text, in the template zero_shot.template. Before the text it was shown labelled examples, as many "
-        f"as the number of labels says. Always answering the largest class gets {found.majority_error:.1%} "
-        "wrong."
+        "as the number of labels says. Always answering the largest class gets "
+        f"{in_context.majority_error:.1%} wrong."
     ]
-    if rows and all(row.point is None or row.point.error.high >= found.majority_error for row in rows):
+    if rows and all(row.point is None or row.point.error.high >= in_context.majority_error for row in rows):
         said.append("None of them is clearly better than that.")
     return said + [
         f"{name_of(arm)} was not shown {count:,} examples: {reason}."
-        for arm, reasons in found.left_out.items()
+        for arm, reasons in in_context.left_out.items()
         for count, reason in reasons.items()
     ]
 
@@ -385,13 +408,21 @@ def points(rows: Iterable[PointRow]) -> list[dict[str, str]]:
             "arm": row.name,
             "labels": f"{row.labels:,}",
             "error (interval)": shown(row),
-            "spread over seeds": ""
-            if row.point is None or row.point.std_over_seeds is None
-            else f"{row.point.std_over_seeds:.1%}",
+            **_scores(row.point),
             "seeds": str(0 if row.point is None else row.point.num_seeds),
         }
         for row in rows
     ]
+
+
+def _scores(point: CurvePoint | None) -> dict[str, str]:
+    """All scores of a point but its error; one without a title in `_COLUMNS` under its own name."""
+    names = [name for name in CurvePoint.model_fields if name not in ("error", "num_seeds")]
+    shown_as = {name: _COLUMNS.get(name, (name.replace("_", " "), ".3f")) for name in names}
+    return {
+        title: cell(None if point is None else getattr(point, name), form)
+        for name, (title, form) in shown_as.items()
+    }
 
 
 def labels_needed(figures: Figures, count: int) -> list[dict[str, str]]:
@@ -444,13 +475,22 @@ def _labels_to_match(figures: Figures, arm: Arm, count: int) -> dict[Arm, Labels
 
 
 def drawn(points: Sequence[PointRow], confidence: float) -> Any:
+    """Error by number of labels, a line an arm; with one number of labels, the arms below one another."""
     import altair as alt
 
-    rows = [_drawn_point(each) for each in points]
-    counts = sorted({each.labels for each in points})
+    counts = sorted({row.labels for row in points})
+    if len(counts) == 1:
+        arms_below = [
+            Dot(row.name, None, None)
+            if row.point is None
+            else Dot(row.name, row.point.error.value, row.point.error.interval)
+            for row in points
+        ]
+        return dots(arms_below, "arm", f"test error with {counts[0]:,} labels", ".1%", by_colour=True)
+    rows = [_drawn_point(row) for row in points]
     measured = alt.Axis(values=counts, format=",d", labelOverlap="greedy")
     scale = alt.Scale(type="log" if all(counts) else "symlog", nice=False, padding=20)  # no logarithm of 0
-    arms = list(dict.fromkeys(row["arm"] for row in rows))
+    arms = list(dict.fromkeys(row.name for row in points))
     base = alt.Chart(data(rows)).encode(
         x=alt.X("labels:Q", scale=scale, axis=measured, title="labels (logarithmic)"),
         color=colour("arm:N", "", arms),
@@ -468,14 +508,12 @@ def drawn(points: Sequence[PointRow], confidence: float) -> Any:
         base.transform_filter("datum.went_wrong")
         .mark_point(shape="cross", angle=45, size=140, filled=True, opacity=1)
         .encode(y=error, tooltip=[*tips, alt.Tooltip("went_wrong:N", title="went wrong")])
-    ][: any(row["went_wrong"] for row in rows)]
+    ][: any(row.went_wrong for row in points)]
     band = sound.mark_area(opacity=0.18).encode(y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q")
     line = sound.mark_line().encode(y=error)
     marks = sound.mark_point(filled=True, size=60, opacity=1).encode(
         y=error, shape=shape("arm:N", arms), tooltip=tips
     )
-    if len(counts) == 1:
-        return _arms_at_one_number(rows)
     if len(counts) < 3:  # two points are no curve
         ends = base.mark_rule(opacity=0.6).encode(
             y=alt.Y("error_low:Q", title="test error"), y2="error_high:Q"
@@ -494,17 +532,3 @@ def _drawn_point(row: PointRow) -> Row:
         "error_high": error and error.high,
         "went_wrong": row.went_wrong,
     }
-
-
-def _arms_at_one_number(rows: Sequence[Row]) -> Any:
-    """A line an arm, as their intervals would lie on one another."""
-    import altair as alt
-
-    base = alt.Chart(data(rows)).encode(
-        y=alt.Y("arm:N", sort=None, title=None, axis=alt.Axis(labelLimit=300)), color=colour("arm:N", "")
-    )
-    scale = alt.Scale(zero=False)
-    title = f"test error with {rows[0]['labels']:,} labels"
-    x = alt.X("error:Q", title=title, axis=alt.Axis(format="%"), scale=scale)
-    ends = base.mark_rule(strokeWidth=2).encode(x=alt.X("error_low:Q", title=title), x2="error_high:Q")
-    return sized(alt.layer(ends, base.mark_point(filled=True, size=60, opacity=1).encode(x=x)))

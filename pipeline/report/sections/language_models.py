@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.figures.trainings import LanguageModelFigures
 from pipeline.report.charts import colour, data, sized
-from pipeline.report.figures import CORPORA, Figures, Row
+from pipeline.report.figures import CORPORA, Figures
 from pipeline.report.section import Chart, Paragraph, Section, paragraphs, table
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """A measure of a language model at an optimizer step of its training."""
+
+    stage: str  # with its head start
+    text: Literal["training", "validation"]
+    step: int
+    value: float
 
 
 def section(figures: Figures) -> Section:
@@ -30,34 +41,34 @@ def section(figures: Figures) -> Section:
     return Section("models", "Language models", blocks, in_summary=True)
 
 
-def curves(figures: Figures) -> dict[str, list[Row]]:
+def curves(figures: Figures) -> dict[str, list[MeasuredStep]]:
     """A measure's title -> its values by optimizer step, of the head starts that are judged by it.
 
     Bits per byte are known of the training batches, too.
     """
-    charts: dict[str, list[Row]] = {}
+    charts: dict[str, list[MeasuredStep]] = {}
     for name, trained in figures.trained.items():
         corpora = zip(trained.language_models.items(), CORPORA, strict=True)
         for (stage, training), corpus in corpora:
             measure = training.main_measure
             if measure is None:  # a text that its objective cannot be judged on
                 continue
-            rows = charts.setdefault(measure.title, [])
+            measured = charts.setdefault(measure.title, [])
             bytes_per_token = figures.encoded[trained.tokenizer][corpus].vocabulary.bytes_per_token
             scale = {"bits_per_byte": 1 / math.log(2) / bytes_per_token, "loss": 1.0}.get(measure.name)
-            for row in figures.curves[f"{stage}-{name}"]:
-                where = {"stage": f"{name}, {stage}", "step": row["step"]}
-                if row.get("train_loss") is not None and scale is not None:
-                    rows.append(where | {"text": "training", "value": row["train_loss"] * scale})
-                value = row.get(f"validation_{measure.name}")
-                if value is not None:
-                    rows.append(where | {"text": "validation", "value": value})
+            title = f"{name}, {stage}"
+            for step in figures.curves[stage, name]:
+                if step.train_loss is not None and scale is not None:
+                    measured.append(MeasuredStep(title, "training", step.step, step.train_loss * scale))
+                if measure.name in step.validation:
+                    value = step.validation[measure.name]
+                    measured.append(MeasuredStep(title, "validation", step.step, value))
     return charts
 
 
 def _measured(figures: Figures) -> list[list[dict[str, str]]]:
     """A table for each kind of measures: those of different objectives do not compare."""
-    found: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    tables: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for name, trained in figures.trained.items():
         general, target = trained.pretrain_lm, trained.finetune_lm
         for what, measured in (
@@ -66,8 +77,8 @@ def _measured(figures: Figures) -> list[list[dict[str, str]]]:
             ("target text, fine-tuned", _by_measure(target, target.after)),
         ):
             if measured:  # else it is a text that the objective cannot be judged on
-                found.setdefault(tuple(measured), []).append({"": f"{name}: {what}"} | measured)
-    return list(found.values())
+                tables.setdefault(tuple(measured), []).append({"": f"{name}: {what}"} | measured)
+    return list(tables.values())
 
 
 def _by_measure(training: LanguageModelFigures, values: Mapping[str, float]) -> dict[str, str]:
@@ -85,10 +96,10 @@ def _taught(figures: Figures) -> list[str]:
     ]
 
 
-def _drawn(rows: Sequence[Row], title: str) -> Any:
+def _drawn(measured: Sequence[MeasuredStep], title: str) -> Any:
     import altair as alt
 
-    base = alt.Chart(data(rows)).encode(
+    base = alt.Chart(data([asdict(each) for each in measured])).encode(
         x=alt.X("step:Q", title="optimizer step of the stage"),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=False)),
         color=colour("stage:N", ""),

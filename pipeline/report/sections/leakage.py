@@ -27,15 +27,15 @@ def paragraph(figures: Figures) -> Paragraph:
 
 def said(figures: Figures) -> str:
     """One paragraph."""
-    found = figures.leaks
-    if not found.num_leaked:
-        return f"None of {found.num_test_documents:,}."
+    leaks = figures.leaks
+    if not leaks.num_leaked:
+        return f"None of {leaks.num_test_documents:,}."
     where = ", ".join(
-        f"{name} {each.num_leaked:,}" for name, each in found.sources.items() if each.num_leaked
+        f"{name} {each.num_leaked:,}" for name, each in leaks.sources.items() if each.num_leaked
     )
     said = (
-        f"{found.num_leaked:,} of {found.num_test_documents:,} ({found.share:.1%}), "
-        f"{found.num_exact:,} word for word, {found.num_near:,} nearly ({where})."
+        f"{leaks.num_leaked:,} of {leaks.num_test_documents:,} ({leaks.share:.1%}), "
+        f"{leaks.num_exact:,} word for word, {leaks.num_near:,} nearly ({where})."
     )
     if not figures.has_labels:  # there is no error to judge
         return said

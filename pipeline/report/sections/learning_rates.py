@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from pipeline.report.charts import colour, data, sized
-from pipeline.report.figures import TRAININGS, Figures, Row
+from pipeline.report.charts import Row, colour, data, sized
+from pipeline.report.figures import TRAININGS, Figures
 from pipeline.report.section import Chart, Section
 
 
@@ -29,10 +29,9 @@ def section(figures: Figures) -> Section:
 def _rates(figures: Figures, stage: str, head_start: str) -> list[Row]:
     """Learning rate of each layer group by step, as used."""
     return [
-        {"step": row["step"], "group": f"group {name.removeprefix('lr_group_')}", "rate": value}
-        for row in figures.curves[f"{stage}-{head_start}"]
-        for name, value in row.items()
-        if name.startswith("lr_group_") and value is not None
+        {"step": step.step, "group": f"group {group}", "rate": rate}
+        for step in figures.curves[stage, head_start]
+        for group, rate in step.rates.items()
     ]
 
 

@@ -8,15 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from pipeline.report import costs
 from pipeline.report.charts import colour, data, shape, sized
-from pipeline.report.figures import FROZEN, Figures, name_of, spent_on, with_teachers
+from pipeline.report.figures import Figures
 from pipeline.report.section import Chart, Heading, Section, table
-from pipeline.settings.arm import Arm, Use
-
-_STAGES_BEHIND = {  # the stages of a head start before an arm's own training; none for those left out
-    Use.NETWORK: ("pretrain_lm", "finetune_lm"),
-    Use.GENERAL_LM: ("pretrain_lm",),
-}
+from pipeline.report.wording import name_of
+from pipeline.settings.arm import Arm
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ def prices(figures: Figures) -> list[PriceRow]:
     rows = [
         PriceRow(arm, count, point.error.value, (before + curve.core_seconds[arm][count]) / 60)
         for arm, by_count in curve.curve.items()
-        for before in [_core_seconds_before(figures, arm)]
+        for before in [costs.before_training(figures, arm).core_seconds]
         for count, point in by_count.items()
     ]
     cheapest, lowest = set(), math.inf
@@ -63,14 +60,6 @@ def prices(figures: Figures) -> list[PriceRow]:
             cheapest.add((row.arm, row.labels))
             lowest = row.error
     return [replace(row, is_cheapest=(row.arm, row.labels) in cheapest) for row in rows]
-
-
-def _core_seconds_before(figures: Figures, arm: Arm) -> float:
-    """Core time of the language models and features that an arm starts from."""
-    needed = FROZEN if arm.use.is_frozen else _STAGES_BEHIND.get(arm.use, ())
-    trainings = with_teachers(figures, figures.curve.head_starts[arm], needed)
-    trainings += with_teachers(figures, figures.curve.beside.get(arm, []), FROZEN)
-    return spent_on(figures, dict.fromkeys(trainings)).core_seconds
 
 
 def _cheapest(figures: Figures) -> list[dict[str, str]]:
@@ -87,12 +76,12 @@ def _cheapest(figures: Figures) -> list[dict[str, str]]:
     ]
 
 
-def _drawn(found: Sequence[PriceRow]) -> Any:
+def _drawn(drawn: Sequence[PriceRow]) -> Any:
     """Error against core minutes, one point an arm and number of labels, with their frontier."""
     import altair as alt
 
     rows = [{"arm": row.name} | {name: getattr(row, name) for name in ("labels", "error", "core_minutes")}
-            for row in found]  # fmt: skip
+            for row in drawn]  # fmt: skip
     x = alt.X("core_minutes:Q", scale=alt.Scale(type="log"), title="core minutes (logarithmic)")
     y = alt.Y("error:Q", title="test error", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False))
     measured = sorted({row["labels"] for row in rows})
@@ -115,6 +104,6 @@ def _drawn(found: Sequence[PriceRow]) -> Any:
             tooltip=tips,
         )
     )
-    frontier = alt.Chart(data([row for row, price in zip(rows, found, strict=True) if price.is_cheapest]))
+    frontier = alt.Chart(data([row for row, price in zip(rows, drawn, strict=True) if price.is_cheapest]))
     line = frontier.mark_line(color="#888888", strokeDash=[4, 4], interpolate="step-after").encode(x=x, y=y)
     return sized(alt.layer(line, points), height=320)

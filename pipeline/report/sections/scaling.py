@@ -10,8 +10,8 @@ from typing import Any
 from pipeline.evaluation.scaling_law import EXPONENTS, Law
 from pipeline.figures.estimates import Estimate, Interval
 from pipeline.figures.scaling import BestUse, Check, Device, IsoflopPoint, ScalingFigures
-from pipeline.report.charts import colour, data, shape, sized
-from pipeline.report.figures import Figures, Row
+from pipeline.report.charts import Row, colour, data, shape, sized
+from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Chart, Code, Extra, Heading, Note, Section, paragraphs, table
 
 _REPEATED = 4.0  # passes over a text that are nearly as good as fresh text: Muennighoff et al. 2023
@@ -44,29 +44,29 @@ class Answer:
 
 
 def section(figures: Figures) -> Section | None:
-    if (found := figures.scaling) is None:
+    if (scaling := figures.scaling) is None:
         return None
     blocks = [
-        *paragraphs(_sentences(found)),
+        *paragraphs(_sentences(scaling)),
         Chart(
             "scaling-runs",
-            partial(_loss_by_size, found),
+            partial(_loss_by_size, scaling),
             "Each point is a run; the lines are the law, by number of tokens.",
         ),
         Chart(
             "scaling-isoflop",
-            partial(_isoflop, found.isoflop),
+            partial(_isoflop, scaling.isoflop),
             "Equal compute spent on other sizes, by the law: small networks read more text. The points are "
             "the best sizes, with their intervals. The top line is of the smallest run, the bottom one of "
             "four times the largest.",
             picture="scaling",
         ),
         Heading("The law"),
-        table(_law(found)),
+        table(_law(scaling)),
         Heading("What to spend a budget on"),
-        table(_budgets(found)),
+        table(_budgets(scaling)),
         Note(("At the speed measured here. For other budgets: ", Code("headstart plan"), ".")),
-        Extra("The runs", (table(_runs(found)),), folded=False),
+        Extra("The runs", (table(_runs(scaling)),), folded=False),
     ]
     return Section("scaling", "What more compute would buy", tuple(blocks), in_summary=True)
 
@@ -77,20 +77,20 @@ def plan(answer: Answer, price: float | None) -> list[Block]:
     return [table(_choices(answer.choices), strong=best), *paragraphs(planned(answer, price))]
 
 
-def _sentences(found: ScalingFigures) -> list[str]:
+def _sentences(scaling: ScalingFigures) -> list[str]:
     """Sentences on the law, on where it ends, and on how its check ended."""
-    law, done = found.law, found.finished
+    law, done = scaling.law, scaling.finished
     sizes = _least_and_most([run.parameters for run in done])
     tokens = _least_and_most([run.tokens for run in done])
-    passes = max(run.tokens for run in done) / found.corpus_tokens
+    passes = max(run.tokens for run in done) / scaling.corpus_tokens
     said = [
-        f"{found.headstart}, {len(done)} runs of {sizes} parameters that multiply each token, on {tokens} "
+        f"{scaling.headstart}, {len(done)} runs of {sizes} parameters that multiply each token, on {tokens} "
         "tokens of the general text. L(N, D) = E + A/N^alpha + B/D^beta in bits per byte, fitted by the "
-        f"Huber loss of its logarithm, with {found.confidence:.0%} intervals by bootstrap over residuals. "
-        f"More compute C is best spent so that the size grows as C^{found.size_share:.2f}; Hoffmann et al. "
+        f"Huber loss of its logarithm, with {scaling.confidence:.0%} intervals by bootstrap over residuals. "
+        f"More compute C is best spent so that the size grows as C^{scaling.size_share:.2f}; Hoffmann et al. "
         "found 0.46 to 0.50 for networks of 70 million to 16 billion parameters."
     ]
-    if not _has_floor(found):
+    if not _has_floor(scaling):
         said.append(
             "The best fit has no floor E, the loss of an endless network with endless text, so these runs do "
             "not tell where losses end. Far beyond them the law promises the lowest losses that they allow; "
@@ -112,27 +112,27 @@ def _sentences(found: ScalingFigures) -> list[str]:
             "these runs do not tell how the loss falls with it. Add sizes, tokens or seeds."
         )
     said += [
-        f"Failed: {run.size}, {run.tokens:,} tokens, seed {run.seed}: {run.failure}" for run in found.failed
+        f"Failed: {run.size}, {run.tokens:,} tokens, seed {run.seed}: {run.failure}" for run in scaling.failed
     ]
-    if found.check is not None:
-        said.append(_check(found.check, found.confidence))
+    if scaling.check is not None:
+        said.append(_check(scaling.check, scaling.confidence))
     return said
 
 
-def _check(found: Check, confidence: float) -> str:
-    run = found.run
+def _check(check: Check, confidence: float) -> str:
+    run = check.run
     predicted = (
-        f"A run with {found.times_the_compute:.1f} times the compute of the largest one above "
+        f"A run with {check.times_the_compute:.1f} times the compute of the largest one above "
         f"({_number(run.parameters)} parameters, {_number(run.tokens)} tokens): the law predicted "
-        f"{found.expected.value:.3f} bits per byte ({found.expected.interval:.3f})"
+        f"{check.expected.value:.3f} bits per byte ({check.expected.interval:.3f})"
     )
     if run.failure:
         return f"{predicted}; it failed: {run.failure}"
-    where = "inside" if found.holds else "outside"
+    where = "inside" if check.holds else "outside"
     return f"{predicted}; it finished at {run.loss:.3f}, {where} the interval of {confidence:.0%}."
 
 
-def _runs(found: ScalingFigures) -> list[dict[str, str]]:
+def _runs(scaling: ScalingFigures) -> list[dict[str, str]]:
     return [
         {
             "size": run.size,
@@ -144,32 +144,32 @@ def _runs(found: ScalingFigures) -> list[dict[str, str]]:
             "core minutes": "" if run.cost is None else f"{run.cost.core_seconds / 60:.1f}",
             "GPU minutes": "" if run.cost is None else f"{run.cost.gpu_seconds / 60:.1f}",
         }
-        for run in found.finished
+        for run in scaling.finished
     ]
 
 
-def _law(found: ScalingFigures) -> list[dict[str, str]]:
-    unknown = [] if _has_floor(found) else ["E"]
+def _law(scaling: ScalingFigures) -> list[dict[str, str]]:
+    unknown = [] if _has_floor(scaling) else ["E"]
     return [
         {
             "constant": name,
-            "value": "none found" if name in unknown else f"{found.law[name].value:.3g}",
-            "interval": f"up to {found.law[name].high:.3g}"
+            "value": "none found" if name in unknown else f"{scaling.law[name].value:.3g}",
+            "interval": f"up to {scaling.law[name].high:.3g}"
             if name in unknown
-            else f"{found.law[name].interval:.3g}",
+            else f"{scaling.law[name].interval:.3g}",
         }
         for name in ("E", "A", "B", "alpha", "beta")
     ]
 
 
-def _has_floor(found: ScalingFigures) -> bool:
-    law = Law(**{name: each.value for name, each in found.law.items()})
-    return law.has_floor(min(run.loss for run in found.finished))
+def _has_floor(scaling: ScalingFigures) -> bool:
+    law = Law(**{name: each.value for name, each in scaling.law.items()})
+    return law.has_floor(min(run.loss for run in scaling.finished))
 
 
-def _budgets(found: ScalingFigures) -> list[dict[str, str]]:
+def _budgets(scaling: ScalingFigures) -> list[dict[str, str]]:
     """A table of the best size and tokens for hours of the device that the runs used."""
-    device = "GPU" if found.device == "gpu" else "core"
+    device = "GPU" if scaling.device == "gpu" else "core"
     return [
         {
             f"{device} hours": f"{each.hours:,}",
@@ -179,14 +179,14 @@ def _budgets(found: ScalingFigures) -> list[dict[str, str]]:
             "tokens, interval": each.best.tokens.interval.said(_number),
             "bits per byte": f"{each.best.bits_per_byte.value:.3f}",
             "bits per byte, interval": f"{each.best.bits_per_byte.interval:.3f}",
-            "passes over the text": f"{each.best.tokens.value / found.corpus_tokens:.1f}",
+            "passes over the text": f"{each.best.tokens.value / scaling.corpus_tokens:.1f}",
             "times the compute measured": _number(each.best.times_the_compute),
         }
-        for each in found.budgets
+        for each in scaling.budgets
     ]
 
 
-def _choices(found: Sequence[Choice]) -> list[dict[str, str]]:
+def _choices(choices: Sequence[Choice]) -> list[dict[str, str]]:
     return [
         {
             "size": "best" if each.times_the_best == 1 else f"{each.times_the_best:g} times it",
@@ -195,26 +195,26 @@ def _choices(found: Sequence[Choice]) -> list[dict[str, str]]:
             "bits per byte": f"{each.bits_per_byte.value:.3f}",
             "interval": f"{each.bits_per_byte.interval:.3f}",
         }
-        for each in found
+        for each in choices
     ]
 
 
-def planned(found: Answer, price: float | None = None) -> list[str]:
+def planned(answer: Answer, price: float | None = None) -> list[str]:
     """Sentences on the best use of a budget, on its cost, and on how far it is from what was measured.
 
     `price`: of an hour of one device.
     """
-    best, device = found.best, "GPU" if found.device == "gpu" else "core"
-    passes = best.tokens.value / found.corpus_tokens
+    best, device = answer.best, "GPU" if answer.device == "gpu" else "core"
+    passes = best.tokens.value / answer.corpus_tokens
     said = [
-        f"{found.headstart}, {_number(found.device_hours)} {device} hours at "
-        f"{_number(found.flop_per_second)} FLOP a second each: {_number(best.parameters.value)} parameters "
+        f"{answer.headstart}, {_number(answer.device_hours)} {device} hours at "
+        f"{_number(answer.flop_per_second)} FLOP a second each: {_number(best.parameters.value)} parameters "
         f"({best.parameters.interval.said(_number)}) on {_number(best.tokens.value)} tokens "
         f"({best.tokens.interval.said(_number)}), for {best.bits_per_byte.value:.3f} bits per byte "
-        f"({best.bits_per_byte.interval:.3f}); intervals of {found.confidence:.0%}; several devices are "
+        f"({best.bits_per_byte.interval:.3f}); intervals of {answer.confidence:.0%}; several devices are "
         "taken to be as fast as one times their number",
-        *([] if price is None else [f"it costs {found.device_hours * price:,.2f}"]),
-        f"the general text has {_number(found.corpus_tokens)} tokens, read {_number(passes)} times"
+        *([] if price is None else [f"it costs {answer.device_hours * price:,.2f}"]),
+        f"the general text has {_number(answer.corpus_tokens)} tokens, read {_number(passes)} times"
         + (
             f"; beyond about {_REPEATED:g} passes a text teaches less than the law says: bring more text"
             if passes > _REPEATED
@@ -227,7 +227,7 @@ def planned(found: Answer, price: float | None = None) -> list[str]:
             "was fitted to"
             + ("; so far beyond it, it is a guess" if best.times_the_compute > _FAR_BEYOND else "")
         )
-        if not found.has_floor:
+        if not answer.has_floor:
             said.append(
                 "the runs do not tell where losses end (the fit has no floor E), so the expectation is the "
                 f"lowest that they allow; {best.bits_per_byte.high:.3f} is the cautious answer"
@@ -247,12 +247,12 @@ def _number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _loss_by_size(found: ScalingFigures) -> Any:
+def _loss_by_size(scaling: ScalingFigures) -> Any:
     """Bits per byte against size, coloured by the number of tokens: points as measured, lines by the law."""
     import altair as alt
 
-    rows = [run.model_dump(exclude={"cost"}) for run in found.finished]
-    tokens = [f"{number:,}" for number in sorted({run.tokens for run in found.finished})]
+    rows = [run.model_dump(exclude={"cost"}) for run in scaling.finished]
+    tokens = [f"{number:,}" for number in sorted({run.tokens for run in scaling.finished})]
 
     def drawn(some: Sequence[Row]) -> Any:
         named = [{**row, "number": f"{row['tokens']:,}"} for row in some]
@@ -265,7 +265,7 @@ def _loss_by_size(found: ScalingFigures) -> Any:
     points = drawn(rows).mark_point(filled=True, size=60, opacity=1)
     points = points.encode(shape=shape("number:N", tokens), tooltip=tips)
     return sized(
-        alt.layer(drawn([each.model_dump() for each in found.fitted]).mark_line(opacity=0.7), points)
+        alt.layer(drawn([each.model_dump() for each in scaling.fitted]).mark_line(opacity=0.7), points)
     )
 
 

@@ -55,43 +55,43 @@ def _charts(search: SearchFigures) -> list[Block]:
     ]
 
 
-def _said(found: SearchFigures) -> str:
-    states = ", ".join(f"{count} {state}" for state, count in found.states.items() if count)
-    what = found.stage + ("" if found.labels is None else f" with {found.labels:,} labels")
+def _said(search: SearchFigures) -> str:
+    states = ", ".join(f"{count} {state}" for state, count in search.states.items() if count)
+    what = search.stage + ("" if search.labels is None else f" with {search.labels:,} labels")
     return (
-        f"{found.num_trials} trials of {what} ({states}). The best, trial {found.best.trial}: "
-        f"{found.measure} {found.best.value:.4f}, on validation text."
+        f"{search.num_trials} trials of {what} ({states}). The best, trial {search.best.trial}: "
+        f"{search.measure} {search.best.value:.4f}, on validation text."
     )
 
 
-def _best_settings(found: SearchFigures) -> list[dict[str, str]]:
+def _best_settings(search: SearchFigures) -> list[dict[str, str]]:
     """The search's best settings, the most important first."""
-    settings, importance = found.best.settings, found.importance
+    settings, importance = search.best.settings, search.importance
     return [
         {
             "setting": key,
             "best": f"{value:.4g}" if isinstance(value := settings[key], float) else str(value),
             "importance": f"{importance[key]:.0%}" if key in importance else "",
         }
-        for key in _by_importance(found)
+        for key in _by_importance(search)
     ]
 
 
-def _by_importance(found: SearchFigures) -> list[str]:
+def _by_importance(search: SearchFigures) -> list[str]:
     """The settings that the search tried, the most important first."""
-    return sorted(found.best.settings, key=lambda key: -found.importance.get(key, 0.0))
+    return sorted(search.best.settings, key=lambda key: -search.importance.get(key, 0.0))
 
 
-def _setting(found: SearchFigures, key: str) -> Any:
+def _setting(search: SearchFigures, key: str) -> Any:
     """One setting of a search against its measure, a point a trial."""
     import altair as alt
 
-    trials = found.judged
+    trials = search.judged
     rows = [
         {key: each.settings[key], "trial": each.trial, "value": each.value, "state": each.state}
         for each in trials
     ]
-    scale = alt.Scale(type="log") if key in found.logarithmic else alt.Scale(zero=False)
+    scale = alt.Scale(type="log") if key in search.logarithmic else alt.Scale(zero=False)
     number = all(isinstance(each.settings[key], int | float) for each in trials)
     x = alt.X(f"{_field(key)}:{'Q' if number else 'N'}", title=key, scale=scale if number else alt.Undefined)
     return sized(
@@ -99,7 +99,7 @@ def _setting(found: SearchFigures, key: str) -> Any:
         .mark_point(filled=True, size=60, opacity=0.8)
         .encode(
             x=x,
-            y=alt.Y("value:Q", title=found.measure, scale=alt.Scale(zero=False)),
+            y=alt.Y("value:Q", title=search.measure, scale=alt.Scale(zero=False)),
             color=colour("state:N", ""),
             tooltip=["trial:Q", alt.Tooltip("value:Q", format=".4f"), "state:N"],
         ),
@@ -107,21 +107,21 @@ def _setting(found: SearchFigures, key: str) -> Any:
     )
 
 
-def _parallel_coordinates(found: SearchFigures, keys: Sequence[str]) -> Any:
+def _parallel_coordinates(search: SearchFigures, keys: Sequence[str]) -> Any:
     """Every trial as a line through its settings, each on its own scale from the lowest to the highest."""
     import altair as alt
 
-    columns = {key: [each.settings[key] for each in found.judged] for key in keys}
-    columns[found.measure] = [each.value for each in found.judged]
+    columns = {key: [each.settings[key] for each in search.judged] for key in keys}
+    columns[search.measure] = [each.value for each in search.judged]
     points = [
         {
             "trial": each.trial,
             "axis": _without_section(axis),
-            "height": _relative(column[place], column, axis in found.logarithmic),
+            "height": _relative(column[place], column, axis in search.logarithmic),
             "shown": column[place],
             "value": each.value,
         }
-        for place, each in enumerate(found.judged)
+        for place, each in enumerate(search.judged)
         for axis, column in columns.items()
     ]
     return sized(
@@ -136,7 +136,7 @@ def _parallel_coordinates(found: SearchFigures, keys: Sequence[str]) -> Any:
             ),
             y=alt.Y("height:Q", title="lowest to highest", axis=alt.Axis(labels=False, ticks=False)),
             detail="trial:Q",
-            color=alt.Color("value:Q", title=found.measure, scale=alt.Scale(scheme="viridis", reverse=True)),
+            color=alt.Color("value:Q", title=search.measure, scale=alt.Scale(scheme="viridis", reverse=True)),
             tooltip=["trial:Q", "axis:N", "shown:N", alt.Tooltip("value:Q", format=".4f")],
         )
     )

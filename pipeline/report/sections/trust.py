@@ -9,9 +9,9 @@ from typing import Any
 from pipeline.figures.classifiers import Threshold
 from pipeline.figures.predictions import RiskPoint
 from pipeline.report.charts import colour, data, sized
-from pipeline.report.figures import Figures, name_of
+from pipeline.report.figures import Figures
 from pipeline.report.section import Block, Chart, Code, Heading, Note, Paragraph, Section, paragraphs, table
-from pipeline.report.wording import shown_label
+from pipeline.report.wording import cell, name_of, shown_label
 
 
 def section(figures: Figures) -> Section:
@@ -57,20 +57,21 @@ def _label_sets() -> list[Block]:
 
 def said(figures: Figures) -> list[str]:
     """Tell what was chosen on validation documents, and how it held on test documents."""
-    found, trust = figures.evaluate, figures.evaluate.trust
+    evaluated, trust = figures.evaluate, figures.evaluate.trust
     errors = {each.most_wrong: each.error for each in trust.selective if each.error is not None}
     sentences = [
         "A classifier that labels only what it is sure of makes fewer mistakes. Each threshold was chosen on "
-        f"{found.num_validation_documents:,} validation documents, so that with a certainty of "
+        f"{evaluated.num_validation_documents:,} validation documents, so that with a certainty of "
         f"{trust.certainty:.0%} no more than the wanted share of what it keeps is wrong, and then checked "
         f"on {trust.num_documents:,} test documents"
-        + ("." if trust.num_documents == found.num_documents else " that were not trained on."),
+        + ("." if trust.num_documents == evaluated.num_documents else " that were not trained on."),
         "No temperature lowered the log loss of validation documents that it was not fitted to, so the "
         "probabilities are shipped as they are."
-        if found.temperature == 1
-        else f"All probabilities are read at a temperature of {found.temperature:.2f}, fitted on validation "
-        f"documents: the log loss on test documents is {found.scores.log_loss.value:.3f} with it and "
-        f"{found.log_loss_without_temperature:.3f} without.",
+        if evaluated.temperature == 1
+        else f"All probabilities are read at a temperature of {evaluated.temperature:.2f}, fitted on "
+        "validation documents: the log loss on test documents is "
+        f"{evaluated.scores.log_loss.value:.3f} with it and "
+        f"{evaluated.log_loss_without_temperature:.3f} without.",
     ]
     return sentences + [
         f"On test documents the threshold for {wanted:.1%} did not hold: {errors[wanted].value:.1%} are "
@@ -96,8 +97,8 @@ def selective(figures: Figures) -> list[dict[str, str]]:
             "confidence, at least": "none is known"
             if each.least_confidence is None
             else f"{each.least_confidence:.3f}",
-            "labelled": "" if each.coverage is None else f"{each.coverage:.0%}",
-            "wrong of these (interval)": "" if each.error is None else f"{each.error:.1%}",
+            "labelled": cell(each.coverage, ".0%"),
+            "wrong of these (interval)": cell(each.error, ".1%"),
         }
         for each in figures.evaluate.trust.selective
     ]

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 from pipeline.figures.estimates import Figure
 from pipeline.figures.studies import Study
 from pipeline.report.charts import Row, data, sized
-from pipeline.report.figures import Figures
-from pipeline.report.section import Block, Chart, Section
-from pipeline.report.sections._studies import StudySection, section_of
+from pipeline.report.section import Block, Chart
+from pipeline.report.sections.studies import StudySection, one_by_one
 
 
 class Translation(Figure):
@@ -25,11 +24,6 @@ class Translation(Figure):
 class Alignment(Study):
     kind: ClassVar[str] = "alignment"
     pairs: list[Translation]
-
-
-def section(figures: Figures) -> Section | None:
-    heading = "Translations, and where the attention looked"
-    return section_of(figures.studies_of(Alignment), "alignments", heading, blocks)
 
 
 def blocks(study: Alignment) -> list[Block]:
@@ -71,7 +65,9 @@ def _drawn(pair: Translation) -> Any:
 
     cells = rows(pair)
     numberless = "slice(datum.label, indexof(datum.label, ' ') + 1)"
-    places = {name: list(dict.fromkeys(cell[name] for cell in cells)) for name in ("source", "translation")}
+    places = {
+        name: list(dict.fromkeys(str(cell[name]) for cell in cells)) for name in ("source", "translation")
+    }
     axis = alt.Axis(labelExpr=numberless, labelAngle=-45)
     chart = (
         alt.Chart(data(cells))
@@ -91,4 +87,6 @@ def _drawn(pair: Translation) -> Any:
     return sized(chart, height=24 * len(places["translation"]))
 
 
-SECTION = StudySection(6, (Alignment,), section)
+SECTION = StudySection(
+    6, "alignments", "Translations, and where the attention looked", (Alignment,), one_by_one(blocks)
+)

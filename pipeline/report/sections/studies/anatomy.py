@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from pipeline.figures.studies import Anatomy, Example, LayerAnatomy, Point, Study
 from pipeline.report.charts import Row, colour, data, shape, sized
-from pipeline.report.figures import Figures
-from pipeline.report.section import Block, Chart, Section, table
-from pipeline.report.sections._studies import StudySection, section_of
+from pipeline.report.section import Block, Chart, table
+from pipeline.report.sections.studies import StudySection, one_by_one
 
 _SHOWN = 4  # sentences of a group
 
@@ -20,24 +20,20 @@ class AnatomyStudy(Study):
     measured: Anatomy
 
 
-def section(figures: Figures) -> Section | None:
-    return section_of(figures.studies_of(AnatomyStudy), "anatomy", "How contextual each layer is", blocks)
-
-
 def blocks(study: AnatomyStudy) -> list[Block]:
-    name, found = f"anatomy-{study.headstart}", study.measured
+    name, measured = f"anatomy-{study.headstart}", study.measured
     measures = Chart(
         name,
-        partial(_drawn, found.layers),
-        f"{study.headstart}: the features of {found.num_words:,} words in up to 30 contexts each, and of "
-        f"{found.num_sentences:,} sentences, by layer, with two standard errors on either side. The less "
+        partial(_drawn, measured.layers),
+        f"{study.headstart}: the features of {measured.num_words:,} words in up to 30 contexts each, and of "
+        f"{measured.num_sentences:,} sentences, by layer, with two standard errors on either side. The less "
         "a word is like itself in two contexts, and the less of its features one direction explains, the "
         "more of the context is in them. Where random words are alike, all features point one way.",
-        numbers=table([_row(layer) for layer in found.layers]),
+        numbers=table([_row(layer) for layer in measured.layers]),
     )
     examples = (
         block
-        for number, example in enumerate(found.examples, start=1)
+        for number, example in enumerate(measured.examples, start=1)
         for block in (
             Chart(f"{name}-{number}", partial(_contexts_drawn, example.points), _contexts_said(example)),
             table(_contexts(example.points), prose=("before", "after")),
@@ -47,23 +43,14 @@ def blocks(study: AnatomyStudy) -> list[Block]:
 
 
 def _row(layer: LayerAnatomy) -> dict[str, str]:
-    """The measures of a layer, above those of random words."""
-
-    def above(value: float, baseline: float, error: float) -> str:
-        return f"{value - baseline:.3f} ± {2 * error:.3f}"
-
-    cosine = layer.cosine_baseline
+    """The measures of a layer, with two standard errors, and the share that they lie above."""
+    random, word, sentence, direction = _measures(layer)
     return {
         "layer": str(layer.layer),
-        "cosine of random words": f"{cosine:.3f}",
-        "of a word in two contexts, above that": above(
-            layer.self_similarity, cosine, layer.self_similarity_error
-        ),
-        "of a word and its sentence, above that": above(
-            layer.sentence_similarity, cosine, layer.sentence_similarity_error
-        ),
+        random.name: f"{random.value:.3f}",
+        **{measure.name: f"{measure.value:.3f} ± {2 * measure.error:.3f}" for measure in (word, sentence)},
         "explained by one direction, of random words": f"{layer.explained_baseline:.3f}",
-        "of one word, above that": above(layer.explained, layer.explained_baseline, layer.explained_error),
+        "of one word, above that": f"{direction.value:.3f} ± {2 * direction.error:.3f}",
     }
 
 
@@ -95,13 +82,18 @@ def _drawn(measured: Sequence[LayerAnatomy]) -> Any:
     import altair as alt
 
     rows = [
-        {"layer": layer.layer, "measure": measure, "value": value, "low": value - 2 * error,
-         "high": value + 2 * error}
+        {
+            "layer": layer.layer,
+            "measure": measure.name,
+            "value": measure.value,
+            "low": measure.value - 2 * measure.error,
+            "high": measure.value + 2 * measure.error,
+        }
         for layer in measured
-        for measure, value, error in _measures(layer)
-    ]  # fmt: skip
+        for measure in _measures(layer)
+    ]
     layers = sorted({layer.layer for layer in measured})
-    measures = [measure for measure, _, _ in _measures(measured[0])]
+    measures = [measure.name for measure in _measures(measured[0])]
     base = alt.Chart(data(rows)).encode(
         x=alt.X("layer:Q", axis=alt.Axis(values=layers, format="d"), title="layer, 0 the lowest",
                 scale=alt.Scale(domain=[layers[0] - 0.2, layers[-1] + 0.2], nice=False)),
@@ -116,17 +108,25 @@ def _drawn(measured: Sequence[LayerAnatomy]) -> Any:
     return sized(alt.layer(base.mark_line(opacity=0.6).encode(y=value), ends, points))
 
 
-def _measures(layer: LayerAnatomy) -> list[tuple[str, float, float]]:
-    """Each measure with its standard error."""
+@dataclass(frozen=True)
+class _Measure:
+    """A measure of a layer, above that of random words, and its standard error."""
+
+    name: str
+    value: float
+    error: float
+
+
+def _measures(layer: LayerAnatomy) -> tuple[_Measure, _Measure, _Measure, _Measure]:
     cosine, share = layer.cosine_baseline, layer.explained_baseline
-    return [
-        ("cosine of random words", cosine, 0.0),
-        ("of a word in two contexts, above that", layer.self_similarity - cosine,
-         layer.self_similarity_error),
-        ("of a word and its sentence, above that", layer.sentence_similarity - cosine,
-         layer.sentence_similarity_error),
-        ("explained by one direction, above chance", layer.explained - share, layer.explained_error),
-    ]  # fmt: skip
+    return (
+        _Measure("cosine of random words", cosine, 0.0),
+        _Measure("of a word in two contexts, above that", layer.self_similarity - cosine,
+                 layer.self_similarity_error),
+        _Measure("of a word and its sentence, above that", layer.sentence_similarity - cosine,
+                 layer.sentence_similarity_error),
+        _Measure("explained by one direction, above chance", layer.explained - share, layer.explained_error),
+    )  # fmt: skip
 
 
 def _contexts_drawn(points: Sequence[Point]) -> Any:
@@ -142,7 +142,7 @@ def _contexts_drawn(points: Sequence[Point]) -> Any:
         }
         for point in points
     ]
-    groups = sorted({row["group"] for row in rows})
+    groups = [f"group {group + 1}" for group in sorted({point.group for point in points})]
     without_ticks = alt.Axis(labels=False, ticks=False, grid=False)
     chart = (
         alt.Chart(data(rows))
@@ -158,4 +158,4 @@ def _contexts_drawn(points: Sequence[Point]) -> Any:
     return sized(chart)
 
 
-SECTION = StudySection(5, (AnatomyStudy,), section)
+SECTION = StudySection(5, "anatomy", "How contextual each layer is", (AnatomyStudy,), one_by_one(blocks))

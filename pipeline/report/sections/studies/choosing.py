@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from pipeline.figures.studies import Choosing, Study
-from pipeline.report.figures import Figures
-from pipeline.report.section import Block, Paragraph, Section, table
-from pipeline.report.sections._studies import StudySection, section_of
+from pipeline.report.section import Block, Paragraph, table
+from pipeline.report.sections.studies import StudySection, one_by_one
 from pipeline.report.wording import listed
 
 
@@ -18,10 +17,6 @@ class ChoosingStudy(Study):
     num_documents: int
     num_judged: int
     tried: Choosing
-
-
-def section(figures: Figures) -> Section | None:
-    return section_of(figures.studies_of(ChoosingStudy), "choosing", "Which documents to label", blocks)
 
 
 def blocks(study: ChoosingStudy) -> list[Block]:
@@ -70,4 +65,4 @@ def rows(tried: Choosing) -> list[dict[str, str]]:
     return made
 
 
-SECTION = StudySection(3, (ChoosingStudy,), section)
+SECTION = StudySection(3, "choosing", "Which documents to label", (ChoosingStudy,), one_by_one(blocks))

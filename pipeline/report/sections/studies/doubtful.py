@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from pipeline.figures.estimates import Figure
 from pipeline.figures.studies import Study
-from pipeline.report.figures import Figures
-from pipeline.report.section import Block, Extra, Paragraph, Section, table
-from pipeline.report.sections._studies import StudySection, section_of
+from pipeline.report.section import Block, Extra, Paragraph, table
+from pipeline.report.sections.studies import StudySection
 from pipeline.report.wording import shown_label
 
 
@@ -43,13 +42,11 @@ class DoubtfulTrial(Doubts):
     recall: float
 
 
-def section(figures: Figures) -> Section | None:
-    trials = figures.studies_of(DoubtfulTrial)
-
-    def blocks(study: Doubtful) -> list[Block]:
-        return [in_short(study, trials), *_listed(study)]
-
-    return section_of(figures.studies_of(Doubtful), "doubtful", "Labels that look wrong", blocks)
+def _of_all(studies: Sequence[Doubts]) -> list[Block]:
+    """Each study with its trials."""
+    trials = [study for study in studies if isinstance(study, DoubtfulTrial)]
+    shown = [study for study in studies if isinstance(study, Doubtful)]
+    return [block for study in shown for block in (in_short(study, trials), *_listed(study))]
 
 
 def in_short(study: Doubts, trials: Sequence[DoubtfulTrial] = ()) -> Paragraph:
@@ -77,4 +74,4 @@ def _listed(study: Doubtful) -> list[Block]:
     return [Extra("The most doubtful", (table(labels, prose=["text"]),))] if labels else []
 
 
-SECTION = StudySection(4, (Doubtful, DoubtfulTrial), section)
+SECTION = StudySection(4, "doubtful", "Labels that look wrong", (Doubtful, DoubtfulTrial), _of_all)

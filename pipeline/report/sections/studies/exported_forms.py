@@ -6,9 +6,8 @@ from typing import ClassVar
 
 from pipeline.figures.estimates import Figure
 from pipeline.figures.studies import Study
-from pipeline.report.figures import Figures
-from pipeline.report.section import Block, Paragraph, Section, table
-from pipeline.report.sections._studies import StudySection, section_of
+from pipeline.report.section import Block, Paragraph, table
+from pipeline.report.sections.studies import StudySection, one_by_one
 
 
 class Form(Figure):
@@ -34,10 +33,6 @@ class Int8Forms(Forms):
     kind: ClassVar[str] = "onnx_int8"
 
 
-def section(figures: Figures) -> Section | None:
-    return section_of(figures.studies_of(Forms), "forms", "Exported forms", blocks)
-
-
 def blocks(study: Forms) -> list[Block]:
     rows = [
         {
@@ -53,4 +48,4 @@ def blocks(study: Forms) -> list[Block]:
     return [Paragraph(f"{study.headstart}, on {study.num_judged:,} test documents:"), table(rows)]
 
 
-SECTION = StudySection(2, (Forms, Int8Forms), section)
+SECTION = StudySection(2, "forms", "Exported forms", (Forms, Int8Forms), one_by_one(blocks))

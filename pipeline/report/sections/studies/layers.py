@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar
 
+from pipeline.figures.estimates import Interval
 from pipeline.figures.studies import LayerProbe, Study
-from pipeline.report.charts import PALETTE, data, sized
-from pipeline.report.figures import Figures
-from pipeline.report.section import Block, Chart, Section, paragraphs, table
-from pipeline.report.sections._studies import StudySection, section_of
+from pipeline.report.charts import Dot, dots
+from pipeline.report.section import Block, Chart, paragraphs, table
+from pipeline.report.sections.studies import StudySection, one_by_one
 
 
 class Layers(Study):
@@ -28,10 +28,6 @@ class Layers(Study):
     @property
     def best(self) -> LayerProbe:
         return min(self.probes, key=lambda row: row.error)
-
-
-def section(figures: Figures) -> Section | None:
-    return section_of(figures.studies_of(Layers), "layers", "Which layers serve a probe", blocks)
 
 
 def blocks(study: Layers) -> list[Block]:
@@ -78,30 +74,12 @@ def _advice(study: Layers) -> list[str]:
 
 
 def _drawn(study: Layers) -> Any:
-    """Error of a probe by the layers that it reads, with two standard errors on either side."""
-    import altair as alt
-
-    drawn = [
-        {
-            "layers": row.name,
-            "error": row.error,
-            "low": row.error - 2 * row.standard_error,
-            "high": row.error + 2 * row.standard_error,
-        }
+    probes = [
+        Dot(row.name, row.error, Interval(low=row.error - 2 * row.standard_error,
+                                          high=row.error + 2 * row.standard_error))
         for row in study.rows
-    ]
-    base = alt.Chart(data(drawn)).encode(
-        y=alt.Y("layers:N", sort=None, title=None, axis=alt.Axis(labelLimit=240)),
-        tooltip=["layers:N", alt.Tooltip("error:Q", format=".1%")],
-    )
-    scale, title = alt.Scale(zero=False), f"error on {study.num_judged:,} validation documents"
-    ends = base.mark_rule(strokeWidth=2, color=PALETTE[0]).encode(
-        x=alt.X("low:Q", scale=scale, title=title, axis=alt.Axis(format="%")), x2="high:Q"
-    )
-    points = base.mark_point(filled=True, size=60, opacity=1, color=PALETTE[0]).encode(
-        x=alt.X("error:Q", scale=scale, title=title)
-    )
-    return sized(alt.layer(ends, points), height=26 * len(study.rows))
+    ]  # fmt: skip
+    return dots(probes, "layers", f"error on {study.num_judged:,} validation documents", ".1%")
 
 
-SECTION = StudySection(1, (Layers,), section)
+SECTION = StudySection(1, "layers", "Which layers serve a probe", (Layers,), one_by_one(blocks))

@@ -23,7 +23,7 @@ _README = (
 
 
 @dataclass(frozen=True)
-class Written(Generic[S]):
+class SavedStudy(Generic[S]):
     """A study, and the file that holds it; None if it is not for the page."""
 
     study: S
@@ -47,12 +47,12 @@ def make_ready(folder: Path) -> None:
         ) from error
 
 
-def write_study(folder: Path, study: S) -> Written[S]:
+def write_study(folder: Path, study: S) -> SavedStudy[S]:
     """Write what a command measured. Raises ValueError if the folder cannot be made."""
     make_ready(folder)
     file = folder / f"{study.kind}-{study.headstart}.json"
     write_figures(file, study)
-    return Written(study, file)
+    return SavedStudy(study, file)
 
 
 def read_studies(folder: Path, kinds: Iterable[type[Study]]) -> list[Study]:
