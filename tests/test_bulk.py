@@ -16,7 +16,6 @@ import polars.selectors as cs
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.corpus import sources
 from pipeline.inference import bulk
 from pipeline.inference.bulk import Request, label_files, label_to_lines
 from pipeline.inference.occlusion import MAX_PIECES, words_that_moved
@@ -125,7 +124,7 @@ def test_memory_holds_a_part_or_less_where_texts_are_long(
 ):
     label_files(request_of, tmp_path / "whole.parquet", predictor)
     monkeypatch.setattr(bulk, "PIECE_BYTES", num_bytes)
-    monkeypatch.setattr(sources, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr("pipeline.corpus.source.BATCH_ROWS", batch_rows)
     counting = Counting(predictor)
     label_files(request_of, tmp_path / "out.parquet", counting)  # type: ignore[arg-type]
     sizes = [len(documents) for documents in counting.read]

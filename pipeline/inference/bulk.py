@@ -23,8 +23,9 @@ from typing import Any, Literal
 import numpy as np
 import polars as pl
 
+from pipeline.corpus.file_source import Files
+from pipeline.corpus.scanned_files import is_remote
 from pipeline.corpus.settings import FilesSource
-from pipeline.corpus.sources import Files, is_remote
 from pipeline.files.atomic import atomic_write, atomic_write_text, clear_leftovers
 from pipeline.inference.occlusion import words_that_moved
 from pipeline.inference.predict import Predictor, escaped, in_batches
