@@ -38,7 +38,8 @@ def write(texts: list[str], file: Path) -> None:
 
 def speeds(model: Path, texts: list[str], scratch: Path, rounds: int) -> dict[str, Any]:
     """Documents a second in each round, and those of files as a share of those in memory."""
-    from pipeline.inference.bulk import Request, label_files
+    from pipeline.inference.bulk import label_files
+    from pipeline.inference.bulk_input import Request
     from pipeline.inference.predict import Predictor, in_batches
 
     predictor = Predictor.load(model)

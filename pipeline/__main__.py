@@ -707,7 +707,7 @@ def predict(
         if text or file or label_only:
             raise ValueError("with --input, give neither texts nor --file nor --label-only")
         from pipeline.execution.label_in_bulk import label_in_bulk
-        from pipeline.inference.bulk import Request
+        from pipeline.inference.bulk_input import Request
 
         columns = tuple(text_column or ["text"])
         kept = tuple(keep or [])
@@ -720,7 +720,7 @@ def predict(
         raise ValueError("--summary goes with --input")
     if label_only and label_sets is not None:
         raise ValueError("--label-only prints no sets of labels; leave one of the two out")
-    from pipeline.inference.predict import Form, predict_lines
+    from pipeline.inference.predicted_lines import Form, predict_lines
 
     form: Form = "labels" if label_only else "json_with_text" if with_text else "json"
     for line in predict_lines(text or [], file, models, precision, form, guarantees):

@@ -16,12 +16,12 @@ import polars.selectors as cs
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.corpus import sources
-from pipeline.inference import bulk
-from pipeline.inference.bulk import Request, label_files, label_to_lines
-from pipeline.inference.occlusion import MAX_PIECES, words_that_moved
+from pipeline.inference import bulk_input, bulk_output
+from pipeline.inference.bulk import label_files, label_to_lines
+from pipeline.inference.bulk_input import Request
 from pipeline.inference.predict import Predictor
 from pipeline.inference.thresholds import Guarantees, Thresholds
+from pipeline.inference.word_effects import MAX_PIECES, words_that_moved
 from tests.test_predict import export
 
 TEXTS = ["a b c", "b", None, "d e f g", " ", "a a a", "h", "j k", "l m n o p", "q r", "s", "t a"]
@@ -39,7 +39,7 @@ def predictor(model) -> Predictor:
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(bulk, "PART_ROWS", 5)
+    monkeypatch.setattr(bulk_input, "PART_ROWS", 5)
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ def test_memory_holds_a_part_or_less_where_texts_are_long(
     tmp_path, request_of, predictor, monkeypatch, batch_rows, num_bytes
 ):
     label_files(request_of, tmp_path / "whole.parquet", predictor)
-    monkeypatch.setattr(bulk, "PIECE_BYTES", num_bytes)
-    monkeypatch.setattr(sources, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(bulk_input, "PIECE_BYTES", num_bytes)
+    monkeypatch.setattr("pipeline.corpus.source.BATCH_ROWS", batch_rows)
     counting = Counting(predictor)
     label_files(request_of, tmp_path / "out.parquet", counting)  # type: ignore[arg-type]
     sizes = [len(documents) for documents in counting.read]
@@ -147,7 +147,7 @@ def test_a_run_that_was_stopped_while_it_joined_the_parts_only_joins_them(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bulk, "join_parts", dies)
+        patch.setattr(bulk_output, "join_parts", dies)
         with pytest.raises(KeyboardInterrupt):
             label_files(request_of, tmp_path / "out.parquet", predictor)
     resumed = Counting(predictor)

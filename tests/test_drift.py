@@ -22,11 +22,13 @@ from pipeline.evaluation.blend import Share
 from pipeline.evaluation.drift import LABELS, WITHOUT_WORDS, Sample, _counts_differ, compare, holm
 from pipeline.evaluation.feature_space import fit_space
 from pipeline.evaluation.words import lengths_and_unknown, vocabulary
-from pipeline.inference import bulk, reference_sample
+from pipeline.inference import bulk_input, bulk_output, reference_sample
 from pipeline.inference import summary as summaries
-from pipeline.inference.bulk import Request, label_files
-from pipeline.inference.predict import Predictor
-from pipeline.inference.service import MEASURED, Asked, answers
+from pipeline.inference.answer import Answer
+from pipeline.inference.bulk import label_files
+from pipeline.inference.bulk_input import Request
+from pipeline.inference.predict import Prediction, Predictor
+from pipeline.inference.service import LabelRequest, answers
 from pipeline.inference.service_summary import ServiceSummary
 from pipeline.inference.summary import MEASURES, Summary, may_be_sampled, read_summary, write_summary
 from tests.test_predict import copied, export
@@ -176,6 +178,7 @@ def test_what_is_no_summary_is_named(tmp_path, content):
 
 
 # ----------------------------------------------------------------------- what predict and serve see
+NO = Answer(Prediction("no", {}))
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +214,7 @@ def predictor(model) -> Predictor:
 def rows_of(predictor: Predictor, texts: Iterable[str | None]) -> list[tuple[float, ...]]:
     with_words = [text for text in texts if text and text.strip()]
     probs = predictor.probabilities(with_words)
-    return sorted(tuple(row) for row in predictor.measures(with_words, probs, predictor.known).tolist())
+    return sorted(tuple(row) for row in predictor.measures(with_words, probs, predictor.reference).tolist())
 
 
 def test_the_reference_is_read_as_it_was_written(model):
@@ -224,7 +227,7 @@ def test_the_reference_is_read_as_it_was_written(model):
 
 def test_measures_of_a_document(predictor):
     probs = predictor.probabilities(["t a zebra"])
-    (row,) = predictor.measures(["t a zebra"], probs, predictor.known)
+    (row,) = predictor.measures(["t a zebra"], probs, predictor.reference)
     assert row[:3].tolist() == [3, pytest.approx(1 / 3), probs.max()]
     assert row[3] > 0
 
@@ -233,14 +236,14 @@ def test_measures_of_a_document(predictor):
 def test_files_are_summarised_and_a_run_that_was_stopped_sees_them_all(
     tmp_path, model, predictor, monkeypatch, stopped_at
 ):
-    monkeypatch.setattr(bulk, "PART_ROWS", 5)
+    monkeypatch.setattr(bulk_input, "PART_ROWS", 5)
     pl.DataFrame({"text": TEXTS}).write_parquet(tmp_path / "in.parquet")
     request = Request(
         [str(tmp_path / "in.parquet")], ("text",), (model,), precision="fp32", summary=tmp_path / "seen.json"
     )
     if stopped_at is not None:
         with monkeypatch.context() as patch:
-            patch.setattr(bulk, "join_parts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            patch.setattr(bulk_output, "join_parts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 label_files(request, tmp_path / "out.csv", predictor)
     tally = label_files(request, tmp_path / "out.csv", predictor)
@@ -298,18 +301,18 @@ def test_a_service_counts_its_documents_and_writes_by_date(tmp_path, predictor, 
     monkeypatch.setattr(time, "strftime", lambda form, *at: genuine(form, now[0]))
     summary = ServiceSummary(str(tmp_path / "seen-%m-%d.json"), "x")
     documents = [[text or ""] for text in TEXTS]
-    (found,) = answers(predictor, [Asked(documents, draws=summary.draws(len(documents)))])
+    (found,) = answers(predictor, [LabelRequest(documents, draws=summary.draws(len(documents)))])
     summary.add(found)
-    assert not any(MEASURED in each for each in found)
+    assert {name for answer in found for name in answer.to_json()} == {"label", "probabilities"}
     now.pop(0)
     assert summary.draws(1)[0] is not None
-    summary.add([{"label": "no"}])
+    summary.add([NO])
     summary.write()
     first, second = (read_summary(tmp_path / f"seen-11-{day}.json") for day in (26, 27))
     np.testing.assert_allclose(sorted(row[1:] for row in first.rows), rows_of(predictor, TEXTS), rtol=1e-4)
     assert (first.num_documents, first.num_without_words, second.num_documents) == (12, 2, 1)
     again = ServiceSummary(str(tmp_path / "seen-%m-%d.json"), "x")
-    again.add([{"label": "no"}])
+    again.add([NO])
     again.write()
     assert read_summary(tmp_path / "seen-11-27.json").labels == {"no": 2}
     with pytest.raises(ValueError, match=r"seen-11-27\.json is the summary of another classifier"):
@@ -323,7 +326,7 @@ def test_what_the_file_of_the_next_day_is_hinders_no_request(tmp_path, monkeypat
     (tmp_path / "seen-27.json").write_text("{}", encoding="utf-8")
     now.pop(0)
     summary.draws(1)
-    summary.add([{"label": "no"}])
+    summary.add([NO])
     summary.draws(1)  # it turns over once
     summary.write()
     assert "is no summary" in caplog.text
@@ -343,7 +346,7 @@ def test_a_summary_that_cannot_be_written_fails_no_request(tmp_path, monkeypatch
     summary = ServiceSummary(str(tmp_path / "seen.json"), "x")
     monkeypatch.setattr("pipeline.inference.service_summary._WRITTEN_EVERY", 0.0)
     monkeypatch.setattr("pipeline.inference.service_summary.write_summary", full)
-    summary.add([{"label": "no"}])
+    summary.add([NO])
     assert "No space left" in caplog.text
 
 
@@ -440,7 +443,7 @@ def test_a_classifier_that_does_not_ship_is_told_of_its_documents(tmp_path, monk
     assert predictor.judged is not None
     probs = predictor.probabilities(["g h", "k l m"])
     np.testing.assert_allclose(predictor.judged.at_label_N, probs[[0, 1], [1, 0]], rtol=1e-5)
-    assert predictor.known.words == vocabulary(["a b c d e f zebra owl"])
-    assert predictor.known.space is not None
-    assert sorted(predictor.known.sample.measures["length"]) == [2, 3]
-    assert sum(predictor.known.sample.labels.values()) == 2
+    assert predictor.reference.words == vocabulary(["a b c d e f zebra owl"])
+    assert predictor.reference.space is not None
+    assert sorted(predictor.reference.sample.measures["length"]) == [2, 3]
+    assert sum(predictor.reference.sample.labels.values()) == 2

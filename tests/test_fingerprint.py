@@ -182,7 +182,7 @@ def test_a_swapped_operand_trains_again(source, params):
 
 
 def test_readers_of_sources_make_documents_and_no_later_stage(source, params):
-    for file in ("textfiles.py", "pydocs.py", "sources.py", "normalise.py"):
+    for file in ("textfiles.py", "pydocs.py", "file_source.py", "normalise.py"):
         path = f"pipeline/corpus/{file}"
         changed = (
             changed_by(source, params, path, "\nfrom pathlib", "\nANOTHER = 1\nfrom pathlib")

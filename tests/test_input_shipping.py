@@ -90,7 +90,7 @@ def test_a_folder_is_published_once_and_fetched_once(storage, job, monkeypatch):
     publish(storage, job).fetched(job)
     place = open_storage(storage)
     monkeypatch.setattr(type(place), "publishing", None)
-    monkeypatch.setattr(type(place), "opened", None)
+    monkeypatch.setattr(type(place), "reading", None)
     assert publish(storage, job).fetched(job).make() == "1 2 3"
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pipeline.inference.service import Asked, RefusedError
+from pipeline.inference.service import LabelRequest, RefusedError
 
 pytest.importorskip("grpc_reflection", reason="Ray Serve is not installed whole (make test installs it)")
 from pipeline.distributed import replicas
 from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.replicas import Labeller, Replicas
 
-Batch = list[Asked]
+Batch = list[LabelRequest]
 
 
 def labeller_of(answer: Callable[[Batch], Awaitable[Any]], most_waiting: int = 1_000) -> Labeller:
@@ -25,11 +25,11 @@ def labeller_of(answer: Callable[[Batch], Awaitable[Any]], most_waiting: int = 1
     return Labeller(handle, Replicas([Path()], 1, 1, most_waiting, "fp32"), Cluster())
 
 
-def asked(number: int) -> Asked:
-    return Asked([[f"text {number}"]])
+def asked(number: int) -> LabelRequest:
+    return LabelRequest([[f"text {number}"]])
 
 
-def own_answer(each: Asked) -> list[dict[str, Any]]:
+def own_answer(each: LabelRequest) -> list[dict[str, Any]]:
     return [{"label": each.texts[0][0]}]
 
 

@@ -20,7 +20,8 @@ from pipeline.distributed.launch import fit
 from pipeline.distributed.ray_data import spread
 from pipeline.distributed.session import Session
 from pipeline.execution.label_on_ray import label_on_ray
-from pipeline.inference.bulk import Request, label_files
+from pipeline.inference.bulk import label_files
+from pipeline.inference.bulk_input import Request
 from pipeline.inference.predict import Predictor
 from pipeline.inference.summary import read_summary
 from pipeline.stages._trials import ModelPoint

@@ -33,6 +33,7 @@ from pipeline.evaluation.settings import Probe
 from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.inference import predict
+from pipeline.inference.predicted_lines import predict_lines
 from pipeline.training import precision
 from pipeline.training.cards import HeadCard, ModelCard, build_classifier, build_encoder, form_of
 from pipeline.training.classifier import predict_logits
@@ -314,9 +315,7 @@ def test_input_is_read_ahead_within_bounds_and_each_line_answered_once(model, mo
     lines = ["ab"] * 9 + ["c" * 100] + ["d" * 20] * 3
     file = tmp_path / "texts.txt"
     file.write_text("".join(f"{line}\n" for line in lines))
-    answers = [
-        json.loads(line) for line in predict.predict_lines([], file, [model], "fp32", "json_with_text")
-    ]
+    answers = [json.loads(line) for line in predict_lines([], file, [model], "fp32", "json_with_text")]
     assert [answer["text"] for answer in answers] == lines
     assert sizes == [(4, 8), (4, 8), (2, 102), (2, 40), (1, 20)]
 
@@ -335,7 +334,7 @@ def test_both_precisions_say_nearly_the_same(model, monkeypatch):
 
 def _answers(model, file, content):
     file.write_bytes(content)
-    lines = predict.predict_lines([], file, [model], "fp32", "json_with_text")
+    lines = predict_lines([], file, [model], "fp32", "json_with_text")
     return [json.loads(line)["text"] for line in lines]
 
 
@@ -365,11 +364,11 @@ def test_a_line_that_is_no_utf8_is_named_by_its_number(model, tmp_path):
 def test_a_folder_or_nothing_as_a_file_is_refused(model, tmp_path):
     for file in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(ValueError, match=f"{file.name}: cannot be read: (Is a directory|No such file)"):
-            list(predict.predict_lines([], file, [model], "fp32"))
+            list(predict_lines([], file, [model], "fp32"))
 
 
 def test_an_argument_that_is_no_utf8_is_answered_in_utf8(model):
-    (answer,) = predict.predict_lines(["a\udcffb"], None, [model], "fp32", "json_with_text")
+    (answer,) = predict_lines(["a\udcffb"], None, [model], "fp32", "json_with_text")
     assert json.loads(answer.encode())["text"] == "a?b"
 
 
@@ -414,23 +413,23 @@ print("torch._dynamo" in sys.modules)
 
 def test_a_line_is_one_line_and_moves_no_cursor_whatever_the_text(model):
     texts = ["a\x1b[2J", "b\x9b31mred\x7f", "c\u2028d\u2029e\x85f"]
-    lines = list(predict.predict_lines(texts, None, [model], "fp32", "json_with_text"))
+    lines = list(predict_lines(texts, None, [model], "fp32", "json_with_text"))
     assert [json.loads(line)["text"] for line in lines] == texts
     assert all(line.isprintable() and len(line.splitlines()) == 1 for line in lines)
 
 
 def test_a_text_without_words_gets_no_label_and_no_text_is_repeated_unless_asked(model):
-    known, empty = map(json.loads, predict.predict_lines(["a b", " \t"], None, [model], "fp32"))
+    known, empty = map(json.loads, predict_lines(["a b", " \t"], None, [model], "fp32"))
     assert known.keys() == {"label", "probabilities"}
     assert known["label"] in known["probabilities"]
     assert empty == {"label": None, "probabilities": None}
-    only = list(predict.predict_lines(["a b", ""], None, [model], "fp32", "labels"))
+    only = list(predict_lines(["a b", ""], None, [model], "fp32", "labels"))
     assert only == [known["label"], ""]
 
 
 def test_without_a_classifier_the_message_says_what_to_do(tmp_path):
     with pytest.raises(ValueError, match="no classifier is there; run `dvc repro` in a headstart project"):
-        list(predict.predict_lines(["a"], None, [tmp_path / "classifier"], "fp32"))
+        list(predict_lines(["a"], None, [tmp_path / "classifier"], "fp32"))
 
 
 # ----------------------------------------------------------------------------------- several texts
@@ -458,7 +457,7 @@ def test_the_best_of_several_answers_is_the_label(tmp_path):
 
 def test_pairs_are_given_with_a_tab_between_them(tmp_path):
     folder = export(tmp_path / "pairs", pair_order="given")
-    said = list(predict.predict_lines(["a b\tc", "a\t ", "b\ta"], None, [folder], "fp32"))
+    said = list(predict_lines(["a b\tc", "a\t ", "b\ta"], None, [folder], "fp32"))
     labels = [json.loads(line)["label"] for line in said]
     assert labels[1] is None
     assert None not in (labels[0], labels[2])
@@ -466,7 +465,7 @@ def test_pairs_are_given_with_a_tab_between_them(tmp_path):
         with pytest.raises(
             ValueError, match=r"document 1 has . texts?, but the classifier reads 2 of each, with a tab"
         ):
-            list(predict.predict_lines(texts, None, [folder], "fp32"))
+            list(predict_lines(texts, None, [folder], "fp32"))
 
 
 def test_classifiers_of_pairs_and_of_single_texts_are_not_averaged(tmp_path, model):

@@ -25,7 +25,7 @@ from pipeline.machine.process_identity import ProcessIdentity
 from pipeline.project import stages
 from pipeline.retention import gc, stored_runs
 from pipeline.retention.references import References, _metrics, references
-from pipeline.retention.stored_runs import DAY_S, StoredRun, Wanted, judge
+from pipeline.retention.stored_runs import DAY_S, KeepRules, StoredRun, judge
 from pipeline.storage.address import join, open_storage
 from pipeline.storage.interface import Storage, StoredFile
 from pipeline.storage.lease import Holder, acquire, holder_of
@@ -65,9 +65,9 @@ def found_in(storage: Storage) -> dict[str, StoredRun]:
     return {run.key: run for run in stored_runs.stored_runs(storage)}
 
 
-def judged(storage: Storage, wanted: Wanted, days_later: float = 100.0) -> dict[str, str]:
+def judged(storage: Storage, rules: KeepRules, days_later: float = 100.0) -> dict[str, str]:
     """The reason to keep each run, by key."""
-    runs = judge(stored_runs.stored_runs(storage), wanted, time.time() + days_later * DAY_S)
+    runs = judge(stored_runs.stored_runs(storage), rules, time.time() + days_later * DAY_S)
     return {run.key: run.reason for run in runs}
 
 
@@ -111,9 +111,9 @@ def run_of(number: int = 0, days_old: float = 30.0, **more: Any) -> StoredRun:
     return StoredRun(**(values | more))
 
 
-def wanted_of(**more: Any) -> Wanted:
+def rules_of(**more: Any) -> KeepRules:
     values: dict[str, Any] = {"references": References(), "aliases": {}, "user": "me"}
-    return Wanted(**(values | more))
+    return KeepRules(**(values | more))
 
 
 HERE = ProcessIdentity.this()
@@ -125,33 +125,33 @@ def held_by(process: ProcessIdentity, beat_days_ago: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("run", "wanted", "reason"),
+    ("run", "rules", "reason"),
     [
-        (run_of(), wanted_of(), ""),
-        (run_of(is_unfinished=True), wanted_of(), ""),
-        (run_of(days_old=13), wanted_of(), "written in the last 14 days"),
-        (run_of(days_old=13), wanted_of(older_than_days=12), ""),
-        (run_of(days_old=0), wanted_of(older_than_days=0), ""),
-        (run_of(), wanted_of(references=References(frozenset({KEYS[0]}))), "a revision refers to it"),
-        (run_of(), wanted_of(references=References(frozenset({KEYS[1]}))), ""),
-        (run_of(), wanted_of(aliases={KEYS[0]: "models:/m@current"}), "models:/m@current is made from it"),
-        (run_of(), wanted_of(unsent=f'"curves": ["/a/{KEYS[0]}/curve.jsonl"]'), "MLflow has not received"),
-        (run_of(), wanted_of(user="you"), "me's"),
-        (run_of(user=None), wanted_of(), ""),
-        (run_of(**held_by(HERE, 30)), wanted_of(), "held by process"),
-        (run_of(**held_by(ELSEWHERE, 0.5)), wanted_of(older_than_days=0), "held by process 7 of me on far"),
-        (run_of(**held_by(ELSEWHERE, 10)), wanted_of(), "held by process 7"),
-        (run_of(**held_by(ELSEWHERE, 20)), wanted_of(), ""),
+        (run_of(), rules_of(), ""),
+        (run_of(is_unfinished=True), rules_of(), ""),
+        (run_of(days_old=13), rules_of(), "written in the last 14 days"),
+        (run_of(days_old=13), rules_of(older_than_days=12), ""),
+        (run_of(days_old=0), rules_of(older_than_days=0), ""),
+        (run_of(), rules_of(references=References(frozenset({KEYS[0]}))), "a revision refers to it"),
+        (run_of(), rules_of(references=References(frozenset({KEYS[1]}))), ""),
+        (run_of(), rules_of(aliases={KEYS[0]: "models:/m@current"}), "models:/m@current is made from it"),
+        (run_of(), rules_of(unsent=f'"curves": ["/a/{KEYS[0]}/curve.jsonl"]'), "MLflow has not received"),
+        (run_of(), rules_of(user="you"), "me's"),
+        (run_of(user=None), rules_of(), ""),
+        (run_of(**held_by(HERE, 30)), rules_of(), "held by process"),
+        (run_of(**held_by(ELSEWHERE, 0.5)), rules_of(older_than_days=0), "held by process 7 of me on far"),
+        (run_of(**held_by(ELSEWHERE, 10)), rules_of(), "held by process 7"),
+        (run_of(**held_by(ELSEWHERE, 20)), rules_of(), ""),
         # Results older than what cannot be read are kept; an unfinished run is no result.
-        (run_of(), wanted_of(references=References(unknown_until=NOW)), "a revision that cannot be read"),
-        (run_of(), wanted_of(references=References(unknown_until=NOW - 31 * DAY_S)), ""),
-        (run_of(is_unfinished=True), wanted_of(references=References(unknown_until=NOW)), ""),
-        (run_of(), wanted_of(aliases=None), "MLflow does not say"),
-        (run_of(is_unfinished=True), wanted_of(aliases=None), ""),
+        (run_of(), rules_of(references=References(unknown_until=NOW)), "a revision that cannot be read"),
+        (run_of(), rules_of(references=References(unknown_until=NOW - 31 * DAY_S)), ""),
+        (run_of(is_unfinished=True), rules_of(references=References(unknown_until=NOW)), ""),
+        (run_of(), rules_of(aliases=None), "MLflow does not say"),
+        (run_of(is_unfinished=True), rules_of(aliases=None), ""),
     ],
 )  # fmt: skip
-def test_the_reason_to_keep_a_run(run, wanted, reason):
-    (judged_run,) = judge([run], wanted, NOW)
+def test_the_reason_to_keep_a_run(run, rules, reason):
+    (judged_run,) = judge([run], rules, NOW)
     assert judged_run.reason.startswith(reason)
     assert judged_run.goes == (not reason)
 
@@ -159,8 +159,8 @@ def test_the_reason_to_keep_a_run(run, wanted, reason):
 def test_trials_stay_with_a_kept_sweep_and_go_with_the_last_one():
     runs = [run_of(0, trials=frozenset({KEYS[2], KEYS[3]})), run_of(1, trials=frozenset({KEYS[3], KEYS[4]})),
             run_of(2), run_of(3), run_of(4)]  # fmt: skip
-    wanted = wanted_of(references=References(frozenset({KEYS[0]})))
-    reasons = [run.reason for run in judge(runs, wanted, NOW)]
+    rules = rules_of(references=References(frozenset({KEYS[0]})))
+    reasons = [run.reason for run in judge(runs, rules, NOW)]
     assert reasons == ["a revision refers to it", "", f"a trial of {KEYS[0]}", f"a trial of {KEYS[0]}", ""]
 
 
@@ -203,7 +203,9 @@ def test_a_held_run_is_kept_with_a_message(storage):
     with subprocess.Popen(words, cwd=ROOT, text=True, stdin=pipe, stdout=pipe) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        assert judged(storage, Wanted(References(), {}, older_than_days=0.0))[KEYS[0]].startswith("held by")
+        assert judged(storage, KeepRules(References(), {}, older_than_days=0.0))[KEYS[0]].startswith(
+            "held by"
+        )
         with pytest.raises(ValueError, match=f"being trained by process {holder.pid}"):
             stored_runs.remove(storage, run)
         holder.kill()
@@ -498,8 +500,8 @@ def test_metrics_that_cannot_be_read_may_refer_to_any_older_result(repository):
     repository.commit(KEYS[1], "finetune_lm-ulmfit", time=3_000_000)
     found = references(repository.folder)
     assert (found.keys, found.unknown_until) == ({KEYS[0], KEYS[1]}, 2_000_000)
-    (remark,) = found.remarks
-    assert "1 metrics files in its revisions cannot be read" in remark
+    (warning,) = found.warnings
+    assert "1 metrics files in its revisions cannot be read" in warning
     (repository.metrics / "ablate.json").write_text("{")  # uncommitted, so its time is now
     assert references(repository.folder).unknown_until == pytest.approx(time.time(), abs=60)
 
@@ -545,8 +547,8 @@ def test_a_shallow_clone_may_refer_to_any_result(repository, tmp_path_factory):
     repository.git("clone", "-q", "--depth", "1", f"file://{repository.folder}", str(shallow))
     found = references(shallow)
     assert (found.keys, found.unknown_until) == ({KEYS[2]}, math.inf)
-    (remark,) = found.remarks
-    assert f"{shallow} is a shallow clone" in remark
+    (warning,) = found.warnings
+    assert f"{shallow} is a shallow clone" in warning
     repository.git("-C", str(shallow), "fetch", "-q", "--unshallow")
     assert references(shallow) == References(frozenset(KEYS[:3]))
 
@@ -562,7 +564,7 @@ def test_if_git_fails_all_results_are_kept(repository, break_it):
         (repository.folder / ".git/objects" / blob[:2] / blob[2:]).unlink()
     found = references(repository.folder)
     assert (found.keys, found.unknown_until) == ({KEYS[1]}, math.inf)
-    assert "git cannot list its revisions" in found.remarks[0]
+    assert "git cannot list its revisions" in found.warnings[0]
 
 
 def test_a_missing_project_is_refused(tmp_path):
@@ -689,7 +691,7 @@ def test_gc_keeps_all_results_if_the_mlflow_of_another_project_does_not_answer(
     params = project.folder / "params.yaml"
     plan = gc.make_plan(project.folder, params, 0.0, projects=[other.folder])
     assert not any(run.goes for run in plan.runs)
-    assert f"{other.folder}: MLflow does not answer (refused); all results are kept" in plan.remarks
+    assert f"{other.folder}: MLflow does not answer (refused); all results are kept" in plan.warnings
 
 
 def test_reading_another_project_creates_nothing_there(tmp_path, monkeypatch):

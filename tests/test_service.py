@@ -20,8 +20,9 @@ import uvicorn
 from pipeline.__main__ import main
 from pipeline.evaluation.trust import Judged
 from pipeline.execution import serve
-from pipeline.inference.predict import Predictor
-from pipeline.inference.service import Asked, Limits, RefusedError, answers, asked_in, check_token
+from pipeline.inference.answer import Answer
+from pipeline.inference.predict import Prediction, Predictor
+from pipeline.inference.service import LabelRequest, Limits, RefusedError, answers, check_token, read_request
 from pipeline.inference.service_app import Front
 from pipeline.inference.service_page import page
 from pipeline.inference.thresholds import Guarantees, thresholds
@@ -42,11 +43,11 @@ def predictor(model) -> Predictor:
 
 
 def test_a_request_is_read():
-    asked = asked_in(b'{"texts": ["a b", "c"], "words": 2}', 1, LIMITS)
+    asked = read_request(b'{"texts": ["a b", "c"], "words": 2}', 1, LIMITS)
     assert (asked.texts, asked.words) == ([["a b"], ["c"]], 2)
-    cautious = asked_in(b'{"texts": ["a"], "most_wrong": 0.05, "label_sets": 0.9}', 1, LIMITS)
+    cautious = read_request(b'{"texts": ["a"], "most_wrong": 0.05, "label_sets": 0.9}', 1, LIMITS)
     assert cautious.guarantees == Guarantees(0.05, 0.9)
-    assert asked_in('{"texts": [["é", "c"]]}'.encode(), 2, LIMITS).words == 0
+    assert read_request('{"texts": [["é", "c"]]}'.encode(), 2, LIMITS).words == 0
 
 
 @pytest.mark.parametrize(
@@ -76,28 +77,28 @@ def test_a_request_is_read():
 )  # fmt: skip
 def test_what_cannot_be_answered_is_refused_with_a_status_and_a_reason(body, status, reason):
     with pytest.raises(RefusedError) as refused:
-        asked_in(body, 1, LIMITS)
+        read_request(body, 1, LIMITS)
     assert refused.value.status == status
     assert reason in refused.value.reason
 
 
 def test_a_refusal_does_not_repeat_what_was_sent():
     with pytest.raises(RefusedError) as refused:
-        asked_in(b'{"texts": [{"secret": "of a customer"}]}', 1, LIMITS)
+        read_request(b'{"texts": [{"secret": "of a customer"}]}', 1, LIMITS)
     assert "customer" not in refused.value.reason
 
 
 def test_a_body_of_mistakes_is_refused_at_the_first_one():
     body = b'{"texts": [' + b"1," * 200 + b"1]}"
     with pytest.raises(RefusedError, match="document 1 is"):
-        asked_in(body, 1, Limits(texts=1_000))
+        read_request(body, 1, Limits(texts=1_000))
 
 
 def test_the_largest_allowed_request_fits_into_a_body():
     limits = Limits(texts=1, characters=100_000)
     body = json.dumps({"texts": ["\U0001f600" * 100_000]}).encode()
     assert len(body) > 1_200_000  # each is escaped as two halves
-    assert asked_in(body, 1, limits).texts == [["\U0001f600" * 100_000]]
+    assert read_request(body, 1, limits).texts == [["\U0001f600" * 100_000]]
 
 
 def test_a_token_is_wanted_if_there_is_one():
@@ -119,8 +120,12 @@ def test_a_token_is_wanted_if_there_is_one():
 
 
 def test_requests_are_answered_together_as_each_alone(predictor):
-    requests = [Asked([["a b c"], [" "]]), Asked([["d e f"]], words=2), Asked([[""]], words=1)]
-    together = answers(predictor, requests)
+    requests = [
+        LabelRequest([["a b c"], [" "]]),
+        LabelRequest([["d e f"]], words=2),
+        LabelRequest([[""]], words=1),
+    ]
+    together = [[answer.to_json() for answer in own] for own in answers(predictor, requests)]
     assert together[0][0]["label"] == predictor.predict(["a b c"])[0].label
     assert together[0][1] == {"label": None, "probabilities": None}
     assert together[2] == [{"label": None, "probabilities": None, "words": []}]
@@ -134,8 +139,8 @@ def test_requests_are_answered_together_as_each_alone(predictor):
     for asked, found in zip(requests, together, strict=True):
         (alone,) = answers(predictor, [asked])
         for one, other in zip(alone, found, strict=True):
-            assert one["label"] == other["label"]
-            assert one["probabilities"] == pytest.approx(other["probabilities"])
+            assert one.label == other["label"]
+            assert one.to_json()["probabilities"] == pytest.approx(other["probabilities"])
 
 
 def test_the_page_asks_for_each_text_and_for_a_token_where_one_is_wanted():
@@ -254,7 +259,7 @@ async def no_measures() -> str:
     return "ray_serve_something 1\n"
 
 
-def front_of(label: Callable[[Asked], Awaitable[Any]], token: str | None = None) -> Front:
+def front_of(label: Callable[[LabelRequest], Awaitable[Any]], token: str | None = None) -> Front:
     return Front(
         label, ["no", "yes"], 1, LIMITS, token, no_measures, is_up, partial(thresholds, judged=JUDGED)
     )
@@ -264,11 +269,9 @@ async def is_up() -> bool:
     return True
 
 
-async def always_yes(asked: Asked) -> list[dict[str, Any]]:
-    return [
-        {"label": "yes" if text else None, "probabilities": {"no": 0.25, "yes": 0.75}}
-        for (text,) in asked.texts
-    ]
+async def always_yes(asked: LabelRequest) -> list[Answer]:
+    yes = Prediction("yes", {"no": 0.25, "yes": 0.75})
+    return [Answer(yes if text else None) for (text,) in asked.texts]
 
 
 def test_answers_refusals_and_measures_come_with_their_status():
@@ -302,7 +305,7 @@ def test_health_tells_whether_anything_can_answer():
 
 
 def test_too_many_are_told_when_to_come_back():
-    async def busy(asked: Asked) -> Any:
+    async def busy(asked: LabelRequest) -> Any:
         raise RefusedError(429, "too many requests wait; try again in a second")
 
     with listening(front_of(busy)) as address:

@@ -57,12 +57,12 @@ def test_a_folder_is_published_whole_and_removed(storage):
         assert storage.names("run/step") == []  # not yet
     assert storage.names("run/step") == ["data", "manifest.json"]
     assert sum(file.num_bytes for file in storage.files("run/step")) == 102
-    with storage.opened("run/step") as folder:
+    with storage.reading("run/step") as folder:
         assert (folder / "data").read_text() == "d" * 100
     storage.remove("run/step")
     storage.remove("run/step")
     assert storage.names("run/step") == []
-    with pytest.raises(FileNotFoundError), storage.opened("run/step"):
+    with pytest.raises(FileNotFoundError), storage.reading("run/step"):
         pass
 
 
@@ -120,7 +120,7 @@ def test_leftovers_of_killed_writers_are_cleared_and_nothing_else(storage, reque
         storage.write("run/step-3/data", b"3")
         storage.clear_leftovers("run")
         assert storage.names("run") == ["step-2"]
-    with storage.opened("run/step-2") as folder:
+    with storage.reading("run/step-2") as folder:
         assert (folder / "data").read_text() == "2"
 
 
@@ -143,7 +143,7 @@ def test_an_object_that_would_leave_the_folder_is_refused(bucket):
 
     name = bucket.removeprefix("s3://").partition("/")[0]
     boto3.client("s3").put_object(Bucket=name, Key="runs/step/..", Body=b"evil")
-    with pytest.raises(ValueError, match="which is no file name"), open_storage(bucket).opened("step"):
+    with pytest.raises(ValueError, match="which is no file name"), open_storage(bucket).reading("step"):
         pass
 
 

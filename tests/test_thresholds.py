@@ -15,8 +15,10 @@ from pipeline.__main__ import main
 from pipeline.artifacts.shipped import read_judged, ship
 from pipeline.evaluation.blend import Share
 from pipeline.evaluation.trust import Judged, label_sets, least_confidence, least_probability
-from pipeline.inference.bulk import Request, label_files, label_to_lines
-from pipeline.inference.predict import Predictor, predict_lines
+from pipeline.inference.bulk import label_files, label_to_lines
+from pipeline.inference.bulk_input import Request
+from pipeline.inference.predict import Predictor
+from pipeline.inference.predicted_lines import predict_lines
 from pipeline.inference.thresholds import CERTAINTY, Guarantees
 from pipeline.training.temperature import tempered
 from tests.test_predict import copied, export

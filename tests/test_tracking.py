@@ -758,9 +758,7 @@ def test_the_registered_model_predicts_from_texts_and_frames(root, client, monke
             labels = [" ".join(document).upper() for document in documents]
             return [types.SimpleNamespace(label=label, probabilities={label: 1.0}) for label in labels]
 
-    fake = types.ModuleType("pipeline.inference.predict")
-    vars(fake)["Predictor"] = Predictor
-    monkeypatch.setitem(sys.modules, "pipeline.inference.predict", fake)
+    monkeypatch.setattr("pipeline.inference.predict.Predictor", Predictor)
     folder = root / "classifier"
     folder.mkdir()
     (folder / "labels.json").write_text("[]")

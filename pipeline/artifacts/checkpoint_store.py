@@ -153,7 +153,7 @@ class CheckpointStore:
         return self.patiently(what, partial(self._load, name), through=(FileNotFoundError,))
 
     def _load(self, name: str) -> Checkpoint:
-        with self._storage.opened(name) as folder:
+        with self._storage.reading(name) as folder:
             try:
                 self._check_format(name, read_state(folder))  # first: a newer format may have other files
                 tensors, state = read_folder(folder)

@@ -70,9 +70,9 @@ def write_links(recipe: Path, folders: Mapping[str, Path], out: Path) -> None:
 
 def read_link(file: Path) -> Link:
     """Raises ValueError if the file is missing or damaged."""
-    found = _read(file)
+    content = _read(file)
     try:
-        return Link(dict(found["paths"]), str(found["sha256"]))
+        return Link(dict(content["paths"]), str(content["sha256"]))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{file}: damaged, it is no link; remove it and run `dvc repro`") from error
 
@@ -84,11 +84,11 @@ def tokens_at(path: Path) -> Path:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{file}: no such file; run `dvc repro` first") from error
     except ValueError as error:
         raise ValueError(f"{file}: damaged ({error}); remove it and run `dvc repro`") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ValueError(f"{file}: damaged, it holds no object; remove it and run `dvc repro`")
-    return found
+    return content

@@ -111,7 +111,7 @@ def ship(
 def write_judged(folder: Path, judged: Judged) -> None:
     """Write into a classifier's folder how it judged validation documents."""
     (folder / _TRUST).mkdir()
-    tensors = {each: torch.from_numpy(getattr(judged, each)) for each in _JUDGED}
+    tensors = {name: torch.from_numpy(getattr(judged, name)) for name in _JUDGED}
     write_folder(folder / _TRUST, tensors, {"kind": "trust"})
 
 
@@ -124,7 +124,7 @@ def read_judged(folder: Path) -> Judged | None:
         return None
     tensors, _ = read_folder(folder / _TRUST)
     try:
-        return Judged(*(tensors[each].numpy() for each in _JUDGED))
+        return Judged(*(tensors[name].numpy() for name in _JUDGED))
     except KeyError as error:
         raise ValueError(
             f"{folder / _TRUST} has no tensor {error}; run the stage `evaluate` again"

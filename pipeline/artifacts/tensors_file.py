@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from torch import Tensor
 
@@ -32,24 +32,30 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path} is no valid safetensors file: {error}") from error
 
 
-def _header(path: Path) -> dict[str, dict[str, Any]]:
+class _Entry(TypedDict):
+    """What the header says of a tensor."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
+def _header(path: Path) -> dict[str, _Entry]:
     """Read the JSON at the beginning, which follows its length in 8 bytes."""
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
-        header: dict[str, dict[str, Any]] = json.loads(
-            file.read(length), object_pairs_hook=_without_duplicates
-        )
+        header: dict[str, _Entry] = json.loads(file.read(length), object_pairs_hook=_without_duplicates)
     return header
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("a name occurs twice in its header")
-    return found
+    return entries
 
 
-def _check(header: dict[str, dict[str, Any]]) -> None:
+def _check(header: dict[str, _Entry]) -> None:
     """Raises ValueError for a header that the library accepts, and `write_folder` never writes."""
     if len(header) > _MAX_TENSORS:
         raise ValueError(f"it has {len(header):,} tensors; the limit is {_MAX_TENSORS:,}")

@@ -1,4 +1,4 @@
-"""Remarks on the labelled documents of a corpus, for a person to read before training on them."""
+"""Warnings about the labelled documents of a corpus, for a person to read before training on them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.corpus.document_files import DocumentsInfo, split_file
+from pipeline.corpus.listing import some
 
 if TYPE_CHECKING:
     import polars as pl
 
 FEW_DOCUMENTS = 10  # of a class
-_SHOWN = 5
 
 
-def remarks_on(folder: Path, info: DocumentsInfo) -> list[str]:
+def quality_warnings(folder: Path, info: DocumentsInfo) -> list[str]:
     """Sentences on labels that look alike, small classes, repeated texts, and texts with several labels."""
     import polars as pl
 
@@ -36,15 +36,15 @@ def alike_labels(names: Sequence[str]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(" ".join(name.casefold().split()), []).append(name)
-    found = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
-    if not found:
+    alike = [" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1]
+    if not alike:
         return []
-    return [f"labels that differ only in case or blanks: {_some(found)}; merge them if they mean the same"]
+    return [f"labels that differ only in case or blanks: {some(alike)}; merge them if they mean the same"]
 
 
 def _small(counts: Mapping[str, int]) -> list[str]:
     small = [f"{name!r} ({count})" for name, count in counts.items() if count < FEW_DOCUMENTS]
-    return [f"classes with fewer than {FEW_DOCUMENTS} documents: {_some(small)}"] if small else []
+    return [f"classes with fewer than {FEW_DOCUMENTS} documents: {some(small)}"] if small else []
 
 
 def _repeated(documents: pl.DataFrame) -> list[str]:
@@ -55,14 +55,9 @@ def _repeated(documents: pl.DataFrame) -> list[str]:
     )
     num_repeated = int((groups["count"] - 1).sum())
     num_torn = int((groups["labels"] > 1).sum())
-    found = []
+    warnings = []
     if num_repeated:
-        found.append(f"{num_repeated:,} documents repeat another one word for word")
+        warnings.append(f"{num_repeated:,} documents repeat another one word for word")
     if num_torn:
-        found.append(f"{num_torn:,} texts occur with several labels")
-    return found
-
-
-def _some(items: Sequence[str]) -> str:
-    more = f" and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""
-    return ", ".join(items[:_SHOWN]) + more
+        warnings.append(f"{num_torn:,} texts occur with several labels")
+    return warnings

@@ -97,14 +97,14 @@ def version_warning(part: Part, folders: Iterable[Path] | None = None) -> str | 
 
 def python_files(folders: Iterable[Path] | None = None) -> dict[str, list[Path]]:
     """The Python files of the listed distributions, in order, by top-level package or module."""
-    found: dict[tuple[str, ...], Path] = {}
+    path_of: dict[tuple[str, ...], Path] = {}  # by the parts of the name in a distribution's list
     for distribution in _listed("general", folders).values():
         for file in (distribution.files if distribution else None) or ():
             if file.suffix == ".py" and _is_read(file.parts):
-                found.setdefault(file.parts, Path(str(file.locate())))
-    packages = {parts[0] for parts in found if len(parts) > 1}
+                path_of.setdefault(file.parts, Path(str(file.locate())))
+    packages = {parts[0] for parts in path_of if len(parts) > 1}
     files: dict[str, list[Path]] = {}
-    for parts, path in sorted(found.items()):
+    for parts, path in sorted(path_of.items()):
         top = path.stem if len(parts) == 1 else parts[0]
         hidden = len(parts) == 1 and top in packages  # Python imports the package of that name
         if not hidden and path.is_file():

@@ -37,24 +37,24 @@ def read_pairs(folders: Sequence[Path], language: str, min_words: int) -> Pairs:
     all but the first of equal pairs. Of a message of several paragraphs each is a pair, if there are as many
     in the translation.
     """
-    found, seen = Pairs(), set[tuple[str, str]]()
+    pairs, distinct = Pairs(), set[tuple[str, str]]()
     for file in _catalogues(folders, language):
         try:
             messages = list(read_catalogue(file))
         except ValueError:
-            found.skipped["unreadable_catalogue"] += 1
+            pairs.skipped["unreadable_catalogue"] += 1
             continue
-        for source, translation in (pair for each in messages for pair in _paragraphs(*each)):
+        for source, translation in (pair for message in messages for pair in _paragraphs(*message)):
             if reason := _unusable(source, translation, min_words):
-                found.skipped[reason] += 1
-            elif (source, translation) in seen:
-                found.skipped["duplicate"] += 1
+                pairs.skipped[reason] += 1
+            elif (source, translation) in distinct:
+                pairs.skipped["duplicate"] += 1
             else:
-                seen.add((source, translation))
-                found.sources.append(source)
-                found.translations.append(translation)
-                found.catalogues[file.stem] += 1
-    return found
+                distinct.add((source, translation))
+                pairs.sources.append(source)
+                pairs.translations.append(translation)
+                pairs.catalogues[file.stem] += 1
+    return pairs
 
 
 def read_catalogue(file: Path) -> Iterator[tuple[str, str]]:
@@ -70,7 +70,7 @@ def read_catalogue(file: Path) -> Iterator[tuple[str, str]]:
             for index in range(count)
         ]
         header = next((text for message, text in texts if not message), b"").decode("ascii", "replace")
-        charset = found[1] if (found := _CHARSET.search(header)) else "utf-8"
+        charset = match[1] if (match := _CHARSET.search(header)) else "utf-8"
         for message, translation in texts:
             if message:
                 source = message.decode(charset).rpartition(_CONTEXT)[2]

@@ -60,10 +60,10 @@ def _file_of(path: Path, key: str) -> Path:
     for names in _IN_A_FOLDER:
         if all((path / name).is_file() for name in names):
             return path / names[0]
-    found = sorted(path.glob(_MODEL))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        held = ", ".join(each.name for each in found)
-        raise ValueError(f"`{key}.file` is the folder {path}, which holds {held}; name one file")
+    models = sorted(path.glob(_MODEL))
+    if len(models) == 1:
+        return models[0]
+    if models:
+        listed = ", ".join(model.name for model in models)
+        raise ValueError(f"`{key}.file` is the folder {path}, which holds {listed}; name one file")
     raise ValueError(f"`{key}.file` is the folder {path}, which has no tokenizer; put {_EXPECTED} there")

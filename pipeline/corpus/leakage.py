@@ -63,8 +63,8 @@ class LeakFinder:
         first = 0
         for part in texts:
             for leak in self._leaks_of(part):
-                known = best.get(leak.test)
-                if known is None or (leak.exact, leak.containment) > (known.exact, known.containment):
+                before = best.get(leak.test)
+                if before is None or (leak.exact, leak.containment) > (before.exact, before.containment):
                     best[leak.test] = Leak(leak.test, first + leak.other, leak.containment, leak.exact)
             first += len(part)
         return [best[index] for index in sorted(best)]

@@ -48,8 +48,8 @@ def pairs_of(shard: Documents, end_id: int) -> np.ndarray:
     first, last = np.searchsorted(ends, starts + 1), np.searchsorted(ends, stops)
     is_pair = last - first == 2
     is_pair[is_pair] = ends[first[is_pair] + 1] == stops[is_pair] - 1
-    found: np.ndarray = np.stack([starts[is_pair], ends[first[is_pair]] + 1, stops[is_pair]], axis=1)
-    return found
+    bounds: np.ndarray = np.stack([starts[is_pair], ends[first[is_pair]] + 1, stops[is_pair]], axis=1)
+    return bounds
 
 
 class PairBatches:

@@ -2,68 +2,58 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from itertools import islice, zip_longest
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from pipeline.corpus.settings import AlignedSource, GettextSource
+from pipeline.corpus.source import Source, row_batches
 
 if TYPE_CHECKING:
     import polars as pl
 
-_BATCH_ROWS = 200
 
-
-class Gettext:
+class Gettext(Source):
     """Messages of installed programs, and what they are in another language."""
 
-    label_names: tuple[str, ...] | None = None
     num_texts = 2
-    splits: tuple[str, ...] = ("train",)
 
     def __init__(self, settings: GettextSource, key: str) -> None:
         from pipeline.corpus.gettext_pairs import read_pairs
 
+        super().__init__()
         folders = [Path(folder) for folder in settings.folders]
         self._pairs = read_pairs(folders, settings.language, settings.min_words)
-        self.skipped, self.repaired = self._pairs.skipped, Counter[str]()
-        self.origins = self._pairs.catalogues
+        self.skipped, self.origins = self._pairs.skipped, self._pairs.catalogues
         if not self._pairs.sources:
             raise ValueError(
                 f"{key}: no catalogue {settings.language}/LC_MESSAGES/*.mo with translations is below "
                 f"{', '.join(settings.folders)}; name another language or folder, or a corpus of your own"
             )
 
-    def label_counts(self, split: str) -> Counter[int]:
-        return Counter()
-
     def rows(self, split: str) -> Iterator[pl.DataFrame]:
-        yield from _frames(zip(self._pairs.sources, self._pairs.translations, strict=True))
+        pairs = zip(self._pairs.sources, self._pairs.translations, strict=True)
+        yield from row_batches(((*pair, None) for pair in pairs), self.num_texts)
 
 
-class Aligned:
+class Aligned(Source):
     """Lines of one file, and their translations in the same lines of another."""
 
-    label_names: tuple[str, ...] | None = None
     num_texts = 2
-    splits: tuple[str, ...] = ("train",)
 
     def __init__(self, settings: AlignedSource, key: str) -> None:
+        super().__init__()
         self._files = list(zip(settings.sources, settings.translations, strict=True))
         self._key = key
-        self.skipped, self.repaired, self.origins = Counter[str](), Counter[str](), Counter[str]()
         for file in [file for pair in self._files for file in pair]:
             if not Path(file).is_file():
                 raise ValueError(f"{key}: there is no file {file}")
 
-    def label_counts(self, split: str) -> Counter[int]:
-        return Counter()
-
     def rows(self, split: str) -> Iterator[pl.DataFrame]:
         for source, translation in self._files:
-            yield from _frames(self._lines(source, translation))
+            lines = self._lines(source, translation)
+            yield from row_batches(((*pair, None) for pair in lines), self.num_texts)
 
     def _lines(self, source: str, translation: str) -> Iterator[tuple[str, str]]:
         """Yield the lines of both files side by side; pairs in which one is empty are left out.
@@ -72,7 +62,7 @@ class Aligned:
         """
         counts = {source: 0, translation: 0}
         try:
-            with _opened(source) as ours, _opened(translation) as theirs:
+            with _open_text(source) as ours, _open_text(translation) as theirs:
                 for one, other in zip_longest(ours, theirs):
                     counts[source] += one is not None
                     counts[translation] += other is not None
@@ -92,16 +82,6 @@ class Aligned:
             raise ValueError(f"{self._key}: {lines}, so they are not aligned; give files of equally many")
 
 
-def _opened(file: str) -> TextIO:
+def _open_text(file: str) -> TextIO:
     """Open a text file whose lines end with line feeds alone, with a byte order mark or without."""
     return open(file, encoding="utf-8-sig", newline="\n")
-
-
-def _frames(pairs: Iterable[tuple[str, str]]) -> Iterator[pl.DataFrame]:
-    import polars as pl
-
-    schema = {"text": pl.String, "text_1": pl.String, "label": pl.Int32}
-    iterator = iter(pairs)
-    while batch := list(islice(iterator, _BATCH_ROWS)):
-        rows = [(source, translation, None) for source, translation in batch]
-        yield pl.DataFrame(rows, schema=schema, orient="row")

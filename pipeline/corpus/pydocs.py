@@ -99,10 +99,10 @@ def extract_target(
             "`corpus.target.source` to files of your own"
         )
     extraction = Extraction(label_names=names)
-    seen: set[str] = set()
+    keys: set[str] = set()
     for name, docstring in _docstrings_below(libraries, every, extraction.skipped):
         text = opening(docstring)
-        if _keep(text, min_words, seen, extraction.skipped):
+        if _keep(text, min_words, keys, extraction.skipped):
             extraction.texts.append(text)
             extraction.labels.append(names.index(name))
     return extraction
@@ -122,9 +122,9 @@ def extract_general(
     standard_library = standard_library or Path(sysconfig.get_paths()["stdlib"])
     extraction = Extraction()
     packages = python_files(site_folders)
-    seen = _target_keys(packages, every)
+    keys = _target_keys(packages, every)
     for document in _general_documents(packages, standard_library, every, extraction.skipped):
-        if _keep(document, min_words, seen, extraction.skipped):
+        if _keep(document, min_words, keys, extraction.skipped):
             extraction.texts.append(document)
     return extraction
 
@@ -151,15 +151,15 @@ def mask(text: str) -> str:
     return _MASKED.sub(MASK, text)
 
 
-def _keep(text: str, min_words: int, seen: set[str], skipped: Counter[str]) -> bool:
+def _keep(text: str, min_words: int, keys: set[str], skipped: Counter[str]) -> bool:
     if len(text.split()) < min_words:
         skipped["too_short"] += 1
         return False
     key = _key(text)
-    if key in seen:
+    if key in keys:
         skipped["duplicate"] += 1
         return False
-    seen.add(key)
+    keys.add(key)
     return True
 
 

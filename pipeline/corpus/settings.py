@@ -5,10 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Annotated, Literal, get_args
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from pipeline.settings.section import Count, CountOrZero, Distinct, Fraction, Positive, Section, Threads
 
@@ -57,25 +54,23 @@ class FilesSource(Section):
     """Columns of answers; the label is the right one's number (from 0) or column; null: there are none."""
 
     @property
-    def further_columns(self) -> list[str]:
-        """The columns of a document's texts behind the first one."""
-        if self.choice_columns is not None:
-            return self.choice_columns
-        return [] if self.text_pair_column is None else [self.text_pair_column]
+    def text_columns(self) -> list[tuple[str, str]]:
+        """The columns of a document's texts, each with the setting that names it."""
+        texts = [("text_column", self.text_column)]
+        if self.text_pair_column is not None:
+            texts.append(("text_pair_column", self.text_pair_column))
+        return texts + [("choice_columns", column) for column in self.choice_columns or ()]
 
     @model_validator(mode="after")
     def _columns_and_names_fit(self) -> FilesSource:
-        kind = "text_pair_column" if self.choice_columns is None else "choice_columns"
-        named: list[tuple[str, str | None]] = [
-            ("text_column", self.text_column),
-            ("label_column", self.label_column),
-            *((kind, column) for column in self.further_columns),
-        ]
-        for (one, column), (other, same) in combinations(named, 2):
-            if column == same:
-                raise ValueError(f"{one} and {other} are both {column!r}")
         if self.choice_columns is not None and self.text_pair_column is not None:
             raise ValueError("choice_columns and text_pair_column are both set; set one to null")
+        first, *further = self.text_columns
+        for (one, column), (other, same) in combinations(
+            [first, ("label_column", self.label_column), *further], 2
+        ):
+            if column == same:
+                raise ValueError(f"{one} and {other} are both {column!r}")
         if self.choice_columns is not None and self.label_column is None:
             raise ValueError("choice_columns are set, but no label_column, which tells the right one")
         if self.choice_columns is not None and len(self.label_names or self.choice_columns) != len(
@@ -173,9 +168,9 @@ class Corpus(Section):
 
 def keys_of_source(kind: str | None) -> frozenset[str]:
     """The settings of a kind of source; none of a kind that there is not."""
-    for each in get_args(Corpus.model_fields["source"].annotation):
-        if get_args(each.model_fields["kind"].annotation) == (kind,):
-            return frozenset(each.model_fields)
+    for source in get_args(Corpus.model_fields["source"].annotation):
+        if get_args(source.model_fields["kind"].annotation) == (kind,):
+            return frozenset(source.model_fields)
     return frozenset()
 
 

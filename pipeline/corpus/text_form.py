@@ -47,7 +47,7 @@ class TextForm:
         if self.num_choices is not None:
             return [self._row(start, [texts[0], answer]) for answer in texts[1:]]
         orders = [texts, texts[::-1]] if self.order == "both" else [texts]
-        return [self._row(start, each) for each in orders]
+        return [self._row(start, ordered) for ordered in orders]
 
     def width(self, document: np.ndarray) -> int:
         """Return the tokens of a document's longest row."""

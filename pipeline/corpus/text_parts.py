@@ -38,5 +38,5 @@ def encoded(
     if num_texts == 1:
         return encode(list(documents))
     texts = [texts_of(document) for document in documents]
-    flat = iter(encode([text for each in texts for text in each]))
-    return [np.concatenate([next(flat), *(next(flat)[1:] for _ in each[1:])]) for each in texts]
+    flat = iter(encode([text for own in texts for text in own]))
+    return [np.concatenate([next(flat), *(next(flat)[1:] for _ in own[1:])]) for own in texts]

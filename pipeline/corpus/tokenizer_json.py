@@ -25,7 +25,7 @@ def read_vocabulary(file: Path) -> list[str]:
             id_of = {str(piece): token for token, (piece, _) in enumerate(vocabulary)}
         else:
             id_of = dict(vocabulary)
-        id_of |= {each["content"]: each["id"] for each in content.get("added_tokens") or ()}
+        id_of |= {added["content"]: added["id"] for added in content.get("added_tokens") or ()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{file}: no tokenizer of the `tokenizers` library ({error!r}); fetch it again"

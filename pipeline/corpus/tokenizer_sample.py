@@ -52,8 +52,8 @@ def draw_sample(corpora: Sequence[Path], sample_mb: float, seed: int) -> Sample:
             num_bytes -= left_out
             lowest_left_out = -negative_key
     texts = [text for _, _, _, text in sorted(drawn, key=itemgetter(1))]
-    total_documents = sum(each.num_documents for each in sizes)
-    return Sample(texts, num_bytes, total_documents, sum(each.num_bytes for each in sizes))
+    total_documents = sum(size.num_documents for size in sizes)
+    return Sample(texts, num_bytes, total_documents, sum(size.num_bytes for size in sizes))
 
 
 def _keyed(corpora: Sequence[Path], seed: int) -> Iterator[tuple[str, int]]:
@@ -66,7 +66,7 @@ def _keyed(corpora: Sequence[Path], seed: int) -> Iterator[tuple[str, int]]:
 
 def _training_splits(folder: Path) -> dict[str, SplitSize]:
     splits = read_documents_info(folder).splits
-    found = {split: splits[split] for split in _SPLITS if split in splits}
-    if not found:
+    sizes = {split: splits[split] for split in _SPLITS if split in splits}
+    if not sizes:
         raise ValueError(f"{folder}: no train split for a tokenizer, only {', '.join(splits)}")
-    return found
+    return sizes

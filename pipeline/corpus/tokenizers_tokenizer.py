@@ -53,8 +53,8 @@ class TokenizersTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[np.ndarray]:
         """As the contract says; the library takes all cores, or as many as `RAYON_NUM_THREADS` says."""
-        encoded = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [self._document(np.array(each.ids, dtype=np.int32)) for each in encoded]
+        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [self._document(np.array(encoding.ids, dtype=np.int32)) for encoding in encodings]
 
     def _document(self, tokens: np.ndarray) -> np.ndarray:
         """Frame a text's tokens. Models that have special pieces as words find them in texts, too."""
@@ -187,11 +187,11 @@ def _text_of(file: Path) -> str:
 
 
 def _settings_beside(file: Path) -> dict[str, Any]:
-    found = file.with_name(_SETTINGS)
-    if not found.exists():
+    settings_file = file.with_name(_SETTINGS)
+    if not settings_file.exists():
         return {}
     try:
-        settings = json.loads(_text_of(found))
+        settings = json.loads(_text_of(settings_file))
     except ValueError as error:
         raise ValueError(f"{_SETTINGS} beside it is damaged ({error}); fetch it again") from error
     if not isinstance(settings, dict):
@@ -220,9 +220,9 @@ def _library() -> ModuleType:
 
 def _special_pieces(tokenizer: Any) -> dict[str, str]:
     """Which piece of its vocabulary has each part; the first name of ours where it has none."""
-    known = tokenizer.get_vocab()
-    found = {
-        part: next((name for name in names if name in known), names[0]) for part, names in _NAMES.items()
+    vocabulary = tokenizer.get_vocab()
+    pieces = {
+        part: next((name for name in names if name in vocabulary), names[0]) for part, names in _NAMES.items()
     }
     unknown = str(getattr(tokenizer.model, "unk_token", ""))
-    return found | {"unk": unknown} if unknown in known else found
+    return pieces | {"unk": unknown} if unknown in vocabulary else pieces

@@ -167,8 +167,8 @@ def read_info(folder: Path) -> TokensInfo:
 def read_word_starts(folder: Path) -> np.ndarray:
     """Read which tokens begin a word, (V,). Raises ValueError if the file is missing or damaged."""
     _verify(folder, [folder / WORD_STARTS_FILE])
-    found: np.ndarray = np.load(folder / WORD_STARTS_FILE, allow_pickle=False)
-    return found
+    word_starts: np.ndarray = np.load(folder / WORD_STARTS_FILE, allow_pickle=False)
+    return word_starts
 
 
 def beginnings_of_words(folder: Path) -> np.ndarray:
@@ -185,8 +185,8 @@ def read_word_parts(folder: Path) -> np.ndarray:
     """
     if (folder / WORD_PARTS_FILE).exists():
         _verify(folder, [folder / WORD_PARTS_FILE])
-        found: np.ndarray = np.load(folder / WORD_PARTS_FILE, allow_pickle=False)
-        return found
+        word_parts: np.ndarray = np.load(folder / WORD_PARTS_FILE, allow_pickle=False)
+        return word_parts
     info = read_info(folder)
     parts = np.where(read_word_starts(folder), WordPart.BEGINS, WordPart.GOES_ON).astype(np.uint8)
     parts[[info.pad_id, info.unk_id, info.bos_id, info.eos_id]] = WordPart.ALONE

@@ -108,8 +108,8 @@ def count_words(texts: Iterable[str], *, lowercase: bool) -> Counter[str]:
     """Count each word of the texts; memory holds a batch of them, and the distinct words."""
     counts: Counter[str] = Counter()
     for batch in _batches(texts):
-        found = _flat(_split(batch, lowercase)).value_counts(name="count")
-        counts.update(dict(found.iter_rows()))
+        of_batch = _flat(_split(batch, lowercase)).value_counts(name="count")
+        counts.update(dict(of_batch.iter_rows()))
     return counts
 
 

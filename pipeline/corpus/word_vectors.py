@@ -54,8 +54,8 @@ def _rows_of_words(words: Sequence[str], vectors: Vectors) -> np.ndarray:
     """Return for each word the row of its vector, or -1."""
     exact = {word: row for row, word in enumerate(vectors.words)}
     lower = {word.lower(): row for row, word in reversed(list(enumerate(vectors.words)))}
-    found = (exact.get(word, lower.get(word.lower(), -1)) for word in words)
-    return np.fromiter(found, np.int64, len(words))
+    rows = (exact.get(word, lower.get(word.lower(), -1)) for word in words)
+    return np.fromiter(rows, np.int64, len(words))
 
 
 def _rows_of_pieces(pieces: Sequence[str], vectors: Vectors) -> np.ndarray:

@@ -24,13 +24,14 @@ from ray.serve.schema import LoggingConfig, ReplicaState
 
 from pipeline.distributed.cluster import Cluster
 from pipeline.files.packed_folder import PackedFolder, pack, unpack
+from pipeline.inference.answer import Answer
 from pipeline.inference.predict import Predictor
-from pipeline.inference.service import Asked, RefusedError, answers
+from pipeline.inference.service import LabelRequest, RefusedError, answers
 from pipeline.settings.section import Precision
 
 log = logging.getLogger(__name__)
 
-Answers = list[dict[str, Any]]
+Answers = list[Answer]
 
 _BATCH_REQUESTS = 64
 _CALLS_OF_A_REPLICA = 2  # a batch that is computed, and the next one
@@ -61,7 +62,7 @@ class Replica:
         self._predictor = loaded(ray.get(packed_models), precision)
         self._computing = asyncio.Lock()
 
-    async def label(self, requests: list[Asked]) -> list[Answers]:
+    async def label(self, requests: list[LabelRequest]) -> list[Answers]:
         # In a thread, so that the replica goes on telling that it lives.
         async with self._computing:
             return await asyncio.to_thread(answers, self._predictor, requests)
@@ -84,10 +85,10 @@ class Labeller:
     def __init__(self, handle: Any, replicas: Replicas, cluster: Cluster) -> None:
         self._handle, self._cluster = handle, cluster
         self._most_waiting, self._free_calls = replicas.most_waiting, _CALLS_OF_A_REPLICA * replicas.count
-        self._waiting: list[tuple[Asked, asyncio.Future[Answers]]] = []
+        self._waiting: list[tuple[LabelRequest, asyncio.Future[Answers]]] = []
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def label(self, asked: Asked) -> Answers:
+    async def label(self, asked: LabelRequest) -> Answers:
         """Answer a request. Raises RefusedError: 429 where too many wait, 503 where it cannot be answered."""
         if len(self._waiting) >= self._most_waiting:
             raise RefusedError(429, "too many requests wait; try again in a second")
@@ -114,7 +115,7 @@ class Labeller:
             self._calls.add(call)  # the loop itself keeps no task
             call.add_done_callback(self._calls.discard)
 
-    async def _answer(self, batch: list[tuple[Asked, asyncio.Future[Answers]]]) -> None:
+    async def _answer(self, batch: list[tuple[LabelRequest, asyncio.Future[Answers]]]) -> None:
         try:
             # Clients whose request is done gave up.
             await self._answer_or_refuse([request for request in batch if not request[1].done()])
@@ -122,7 +123,7 @@ class Labeller:
             self._free_calls += 1
             self._call()
 
-    async def _answer_or_refuse(self, batch: list[tuple[Asked, asyncio.Future[Answers]]]) -> None:
+    async def _answer_or_refuse(self, batch: list[tuple[LabelRequest, asyncio.Future[Answers]]]) -> None:
         """A batch that fails is asked again one by one, so that a request fails for itself alone."""
         try:
             async with asyncio.timeout(_REQUEST_SECONDS):
@@ -144,7 +145,7 @@ class Labeller:
             if not answer.done():
                 answer.set_result(answered)
 
-    async def _ask(self, requests: list[Asked]) -> list[Answers]:
+    async def _ask(self, requests: list[LabelRequest]) -> list[Answers]:
         for _ in range(_ATTEMPTS):
             try:
                 answers: list[Answers] = await self._handle.label.remote(requests)

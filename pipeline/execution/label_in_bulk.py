@@ -7,7 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline.inference.bulk import Request, Tally, label_files, label_to_lines, standard_input
+from pipeline.inference.bulk import label_files, label_to_lines
+from pipeline.inference.bulk_input import Request, standard_input
+from pipeline.inference.bulk_output import Tally
 from pipeline.inference.predict import Predictor
 from pipeline.terminal.progress import tallied
 
@@ -20,7 +22,7 @@ def label_in_bulk(request: Request, output: Path) -> None:
     predictor = Predictor.load(*request.models, precision=request.precision)
     predictor.thresholds(request.guarantees)  # refuses here what each part would
     if request.summary is not None:
-        _ = predictor.known
+        _ = predictor.reference
     if output == Path("-"):
         if request.summary is not None:
             raise ValueError("--summary needs an --output that is a file")
@@ -31,7 +33,7 @@ def label_in_bulk(request: Request, output: Path) -> None:
     address, begun, before = os.environ.get("RAY_ADDRESS"), time.monotonic(), 0
     with tallied("documents") as add, standard_input(request) as read:
 
-        def told(tally: Tally) -> None:
+        def report(tally: Tally) -> None:
             nonlocal before
             add(tally.num_documents - before)
             before = tally.num_documents
@@ -40,9 +42,9 @@ def label_in_bulk(request: Request, output: Path) -> None:
             from pipeline.distributed.cluster import Cluster
             from pipeline.execution.label_on_ray import label_on_ray
 
-            tally = label_on_ray(read, output, Cluster(address), predictor.num_texts, told)
+            tally = label_on_ray(read, output, Cluster(address), predictor.num_texts, report)
         else:
-            tally = label_files(read, output, predictor, told)
+            tally = label_files(read, output, predictor, report)
     print(summary(tally, output, time.monotonic() - begun))
 
 

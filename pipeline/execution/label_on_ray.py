@@ -13,27 +13,21 @@ from pipeline.distributed.cluster import Cluster
 from pipeline.distributed.ray_data import spread
 from pipeline.files.atomic import atomic_write
 from pipeline.files.packed_folder import PackedFolder, pack, unpack
-from pipeline.inference.bulk import (
-    FilePart,
-    Request,
+from pipeline.inference.bulk_answers import answer_rows
+from pipeline.inference.bulk_input import FilePart, Request, all_parts, open_input, pieces_of
+from pipeline.inference.bulk_output import (
     Tally,
-    all_parts,
-    answers_in,
     as_parquet,
     check_output,
-    check_summary,
     claim_parts,
     finish,
-    labelled,
-    new_tally,
-    open_input,
-    pieces_of,
+    read_for_tally,
 )
 from pipeline.inference.predict import Predictor
 
 
 def label_on_ray(
-    request: Request, output: Path, cluster: Cluster, num_texts: int, told: Callable[[Tally], None]
+    request: Request, output: Path, cluster: Cluster, num_texts: int, report: Callable[[Tally], None]
 ) -> Tally:
     """Label all documents of the input into one file, as `label_files` does, on a Ray.
 
@@ -41,14 +35,13 @@ def label_on_ray(
     them. Raises what `label_files` raises, and ValueError if the Ray cannot be joined, or a node cannot read
     a file.
     """
-    check_output(output)
-    check_summary(request.summary, output)
+    check_output(request, output)
     source = open_input(request, num_texts)
-    folder, tally = claim_parts(request, source, output), new_tally(request)
+    folder, tally = claim_parts(request, source, output), Tally.of(request)
     missing, num_before = [], all_parts(source)
     for part in num_before:
         if (folder / part.name).exists():
-            tally.add(answers_in(folder / part.name), made_before=True)
+            tally.add(read_for_tally(folder / part.name), made_before=True)
         else:
             missing.append(part)
     if missing:
@@ -57,8 +50,8 @@ def label_on_ray(
         with cluster:
             for name, content in spread(cluster, [part.name for part in missing], PartLabeller, held):
                 atomic_write(folder / name, content)
-                tally.add(answers_in(folder / name))
-                told(tally)
+                tally.add(read_for_tally(folder / name))
+                report(tally)
     finish(folder, output, request, tally)
     return tally
 
@@ -89,8 +82,8 @@ class PartLabeller:
 
     def __call__(self, name: str) -> bytes:
         """Return the content of the file of a part, which the name tells."""
-        tables, num_before = list[pl.DataFrame](), self._num_before[name]
+        answers, num_before = list[pl.DataFrame](), self._num_before[name]
         for piece in pieces_of(self._source, FilePart.of_name(name)):
-            tables.append(labelled(piece.rows, self._predictor, self._request, num_before))
+            answers.append(answer_rows(piece.rows, self._predictor, self._request, num_before))
             num_before += len(piece.rows)
-        return as_parquet(tables)
+        return as_parquet(answers)

@@ -61,7 +61,7 @@ def serve(
     check = partial(thresholds, judged=predictor.judged)
     seen = None
     if summary is not None:
-        _ = predictor.known  # refuses here what a replica would
+        _ = predictor.reference  # refuses here what a replica would
         seen = ServiceSummary(summary, classifier_of(models))
     del predictor
     cluster = Cluster(address)

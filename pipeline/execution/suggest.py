@@ -127,7 +127,7 @@ def _write(
     source = params.corpus.target.source
     texts, label = ["text"], "label"
     if isinstance(source, FilesSource):
-        texts, label = [source.text_column, *source.further_columns], source.label_column or "label"
+        texts, label = [column for _, column in source.text_columns], source.label_column or "label"
     file = io.StringIO(newline="")
     rows = csv.writer(file)
     rows.writerow([*texts, label, "guess", "probability"])

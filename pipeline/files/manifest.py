@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 MANIFEST_FILE = "manifest.json"
 _SETTLED_S = 2.0  # longer than the tick of any file system's time stamps
@@ -27,6 +27,13 @@ def sha256_of(path: Path) -> str:
     if time.time() - max(facts.st_mtime, facts.st_ctime) > _SETTLED_S:
         _hashes[state] = digest
     return digest
+
+
+class FileEntry(TypedDict):
+    """What a manifest says of a file."""
+
+    bytes: int
+    sha256: str
 
 
 def write_manifest(folder: Path, names: Iterable[str]) -> None:
@@ -54,7 +61,7 @@ def verify(folder: Path, names: Iterable[str] | None = None) -> None:
             raise ValueError(f"{path} was altered: its SHA-256 is not the one in {MANIFEST_FILE}")
 
 
-def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+def read_manifest(path: Path) -> dict[str, FileEntry]:
     """Size and hash of each file. Raises ValueError if the manifest is missing or malformed."""
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -19,6 +19,7 @@ from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gr
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.files.manifest import verify
+from pipeline.inference.documents import Documents
 from pipeline.training.cards import HeadCard, ModelCard, form_of
 
 NETWORK_FILE = "network.onnx"
@@ -45,7 +46,7 @@ class OnnxSession:
     def logits(self, ids_BT: np.ndarray, mask_BT: np.ndarray) -> np.ndarray:
         """Return the logits (B, C) of rows padded at their end; `mask_BT` is True at real tokens."""
         given = {"ids": ids_BT, "mask": mask_BT}
-        read = {each.name for each in self._session.get_inputs()}  # not the mask, where nothing looks at it
+        read = {entry.name for entry in self._session.get_inputs()}  # not the mask, where nothing looks at it
         logits: np.ndarray = self._session.run(["logits"], {name: given[name] for name in read})[0]
         return logits
 
@@ -61,13 +62,11 @@ class OnnxNetwork:
     def labelling(self) -> Labelling:
         return Labelling(self.head.label_names, self.head.normalise, self.head.num_texts)
 
-    def probabilities(
-        self, texts: Sequence[str], ids: Any, device: torch.device, dtype: torch.dtype
-    ) -> np.ndarray:
-        """Return probabilities (texts, classes); the device is the CPU, the dtype that of the export."""
-        return self.of_tokens(ids(self.tokenizer))
+    def probabilities(self, documents: Documents) -> np.ndarray:
+        """Return probabilities (documents, classes); the device is the CPU, the dtype that of the export."""
+        return self.of_tokens(documents.ids(self.tokenizer))
 
-    def features(self, ids: Any, device: torch.device, dtype: torch.dtype) -> None:
+    def features(self, documents: Documents) -> None:
         """Return nothing: the file gives logits alone."""
 
     def of_tokens(self, documents: Sequence[np.ndarray]) -> np.ndarray:
@@ -75,7 +74,7 @@ class OnnxNetwork:
         form, probs = form_of(self.card), np.zeros((len(documents), len(self.head.label_names)))
         most = tokens_without_gradient(torch.device("cpu")) // form.rows_each
         rows = [form.rows(document) for document in documents]
-        for chosen in by_length([max(map(len, each)) for each in rows], most):
+        for chosen in by_length([max(map(len, own)) for own in rows], most):
             together = [row for k in chosen for row in rows[k]]
             ids, mask = pad(together, max(map(len, together)), form.pad_id)
             logits = self.session.logits(ids.numpy(), mask.numpy())

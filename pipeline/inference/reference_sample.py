@@ -46,13 +46,13 @@ def reference_of(
     learned = rng.permutation(len(training))[:SAMPLE_SIZE]
     features = predictor.features([tuple(texts_of(training[k])) for k in learned])
     space = None if features is None else fit_space(features, labels_N[learned])
-    known = Reference(vocabulary(texts), space, Sample({}, {}))
+    reference = Reference(vocabulary(texts), space, Sample({}, {}))
     measured = [tuple(texts_of(validation[k])) for k in rng.permutation(len(validation))[:SAMPLE_SIZE]]
     probs = predictor.probabilities(measured)
-    measures = dict(zip(MEASURES, predictor.measures(measured, probs, known).T, strict=True))
+    measures = dict(zip(MEASURES, predictor.measures(measured, probs, reference).T, strict=True))
     labels = Counter(dict.fromkeys(predictor.label_names, 0))
     labels.update(predictor.label_names[k] for k in probs.argmax(1))
-    return replace(known, sample=Sample(measures, labels))
+    return replace(reference, sample=Sample(measures, labels))
 
 
 def write_judged_and_reference(
@@ -69,10 +69,10 @@ def write_judged_and_reference(
     if not len(judged):
         return
     texts = {split: read_texts(documents, split) for split in read_info(tokens).splits if split != "test"}
-    read = [texts["validation"][k] for k in judged]
-    probs = predictor.probabilities([tuple(texts_of(text)) for text in read])
+    judged_texts = [texts["validation"][k] for k in judged]
+    probs = predictor.probabilities([tuple(texts_of(text)) for text in judged_texts])
     write_judged(classifier, Judged.of(probs, validation[judged].astype(np.int64)))
     of_training = [texts["train"][k] for k in training]
     words = (text for split in ("train", "unlabelled") for text in texts.get(split, []))
     labels = train.labels[training].astype(np.int64)
-    write_reference(classifier, reference_of(predictor, of_training, labels, read, words, seed))
+    write_reference(classifier, reference_of(predictor, of_training, labels, judged_texts, words, seed))

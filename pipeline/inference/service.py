@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.inference.occlusion import words_that_moved
-from pipeline.inference.predict import Prediction, Predictor
+from pipeline.inference.answer import Answer
+from pipeline.inference.predict import Predictor, has_words
+from pipeline.inference.summary import Row
 from pipeline.inference.thresholds import NO_GUARANTEES, Guarantees
+from pipeline.inference.word_effects import WordEffect, words_that_moved
 
-MEASURED = "measured"  # in an answer: a row for the summary, which is no client's
 _FIELDS = {"texts", "words", "most_wrong", "label_sets"}
 _FORM = (
     '{"texts": ["a text", "another"], "words": 3}, where `words` may be left out, and `most_wrong` and '
@@ -48,14 +49,14 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True)
-class Asked:
+class LabelRequest:
     texts: Sequence[Sequence[str]]  # of each document
     words: int = 0
     guarantees: Guarantees = NO_GUARANTEES
     draws: Sequence[float | None] = ()  # a number for each document that is to be measured for a summary
 
 
-def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
+def read_request(body: bytes, num_texts: int, limits: Limits) -> LabelRequest:
     """Read a request. Raises RefusedError: 400 for what cannot be read, 413 for what is too large.
 
     It ends at the first mistake, and a refusal does not repeat what was sent.
@@ -77,13 +78,15 @@ def asked_in(body: bytes, num_texts: int, limits: Limits) -> Asked:
     if not isinstance(words, int) or isinstance(words, bool) or words < 0:
         raise RefusedError(400, f"`words` should be a whole number, 0 or more, as in {_FORM}")
     _check_number(len(texts), words, limits)
-    documents = [_document(number, each, num_texts) for number, each in enumerate(texts, start=1)]
+    documents = [_document(number, given, num_texts) for number, given in enumerate(texts, start=1)]
     characters = sum(len(text) for document in documents for text in document)
     if characters > limits.characters:
         raise RefusedError(
             413, f"the texts have {characters:,} characters; at most {limits.characters:,} go into a request"
         )
-    return Asked(documents, words, Guarantees(_share(content, "most_wrong"), _share(content, "label_sets")))
+    return LabelRequest(
+        documents, words, Guarantees(_share(content, "most_wrong"), _share(content, "label_sets"))
+    )
 
 
 def _share(content: dict[str, Any], name: str) -> float | None:
@@ -102,7 +105,7 @@ def _check_number(count: int, words: int, limits: Limits) -> None:
 
 def _document(number: int, given: Any, num_texts: int) -> list[str]:
     texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise RefusedError(400, f"document {number} is neither a text nor a list of texts")
     if len(texts) != num_texts:
         raise RefusedError(
@@ -119,47 +122,36 @@ def check_token(given: str | None, wanted: str | None) -> None:
         raise RefusedError(401, "this service takes a token: send the header `Authorization: Bearer TOKEN`")
 
 
-def answers(predictor: Predictor, requests: Sequence[Asked]) -> list[list[dict[str, Any]]]:
-    """Answer some requests with one pass through the classifier: an object for each document of each.
-
-    A document with a draw has its row for the summary under `MEASURED`.
-
-    A document without words has `null` for label and probabilities, as in `headstart predict`.
-    """
-    probs = predictor.probabilities([each for asked in requests for each in asked.texts])
-    ends = np.cumsum([len(asked.texts) for asked in requests])[:-1]
+def answers(predictor: Predictor, requests: Sequence[LabelRequest]) -> list[list[Answer]]:
+    """Answer some requests with one pass through the classifier: an answer for each document of each."""
+    probs_NC = predictor.probabilities([document for request in requests for document in request.texts])
+    ends = np.cumsum([len(request.texts) for request in requests])[:-1]
     return [
-        _of_request(predictor, asked, part)
-        for asked, part in zip(requests, np.split(probs, ends), strict=True)
+        _of_request(predictor, request, probs)
+        for request, probs in zip(requests, np.split(probs_NC, ends), strict=True)
     ]
 
 
-def _of_request(predictor: Predictor, asked: Asked, probs: np.ndarray) -> list[dict[str, Any]]:
-    said = predictor.thresholds(asked.guarantees).said(probs, predictor.label_names)
-    answers_N = [
-        _answer(predictor, document, predictor.prediction(row), each, asked.words)
-        for document, row, each in zip(asked.texts, probs, said, strict=True)
-    ]
-    drawn = [
-        k for k, draw in enumerate(asked.draws) if draw is not None and answers_N[k]["label"] is not None
-    ]
-    if drawn:
-        measures = predictor.measures([asked.texts[k] for k in drawn], probs[drawn], predictor.known)
-        for k, row in zip(drawn, measures, strict=True):
-            answers_N[k][MEASURED] = (asked.draws[k], *map(float, row))
-    return answers_N
+def _of_request(predictor: Predictor, request: LabelRequest, probs_NC: np.ndarray) -> list[Answer]:
+    certainties = predictor.thresholds(request.guarantees).certainties(probs_NC, predictor.label_names)
+    measured = _measured(predictor, request, probs_NC)
+    answers = []
+    for k, document in enumerate(request.texts):
+        prediction = predictor.prediction(probs_NC[k]) if has_words(document) else None
+        words: list[WordEffect] | None = [] if request.words else None
+        if request.words and prediction:
+            words = words_that_moved(predictor, document, prediction.label)[: request.words]
+        answers.append(Answer(prediction, certainties[k], words, measured.get(k)))
+    return answers
 
 
-def _answer(
-    predictor: Predictor, document: Sequence[str], prediction: Prediction, said: dict[str, Any], words: int
-) -> dict[str, Any]:
-    if not all(text.strip() for text in document):
-        nothing = {"label": None, **dict.fromkeys(said), "probabilities": None}
-        return nothing | ({"words": []} if words else {})
-    answer: dict[str, Any] = {"label": prediction.label, **said, "probabilities": prediction.probabilities}
-    if words:
-        moved = words_that_moved(predictor, document, prediction.label)[:words]
-        answer["words"] = [
-            {"words": each.words, "text": each.text, "start": each.start, "by": each.by} for each in moved
-        ]
-    return answer
+def _measured(predictor: Predictor, request: LabelRequest, probs_NC: np.ndarray) -> dict[int, Row]:
+    """Return the rows for the summary, by document, of those that have a draw and words."""
+    draws = {
+        k: draw for k, draw in enumerate(request.draws) if draw is not None and has_words(request.texts[k])
+    }
+    if not draws:
+        return {}
+    chosen = [*draws]
+    measures = predictor.measures([request.texts[k] for k in chosen], probs_NC[chosen], predictor.reference)
+    return {k: (draws[k], *map(float, row)) for k, row in zip(chosen, measures, strict=True)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
@@ -15,12 +14,11 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipeline.inference.service import Asked, Limits, RefusedError, asked_in, check_token
+from pipeline.inference.answer import Answer
+from pipeline.inference.service import LabelRequest, Limits, RefusedError, check_token, read_request
 from pipeline.inference.service_page import page
 from pipeline.inference.service_summary import ServiceSummary
 from pipeline.inference.thresholds import Guarantees
-
-Answers = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Front:
         summary: counts and samples all documents; None: nothing does.
     """
 
-    label: Callable[[Asked], Awaitable[Answers]]
+    label: Callable[[LabelRequest], Awaitable[list[Answer]]]
     label_names: Sequence[str]
     num_texts: int
     limits: Limits
@@ -110,33 +108,34 @@ class _Addresses:
     async def predict(self, request: Request) -> Response:
         begun = time.monotonic()
         try:
-            response: Response = JSONResponse({"predictions": await self._answers(request)})
+            answers = await self._answers(request)
+            response: Response = JSONResponse({"predictions": [answer.to_json() for answer in answers]})
             self._seconds.observe(time.monotonic() - begun)
         except RefusedError as refused:
             response = _refusal(refused)
         self._requests.labels(str(response.status_code)).inc()
         return response
 
-    async def _answers(self, request: Request) -> Answers:
+    async def _answers(self, request: Request) -> list[Answer]:
         front = self._front
         check_token(request.headers.get("authorization"), front.token)
-        asked = asked_in(await _body(request, front.limits.body_bytes), front.num_texts, front.limits)
+        wanted = read_request(await _body(request, front.limits.body_bytes), front.num_texts, front.limits)
         try:
-            front.check(asked.guarantees)
+            front.check(wanted.guarantees)
         except ValueError as error:
             raise RefusedError(400, str(error)) from error
         if front.summary is None:
-            answers = await front.label(asked)
+            answers = await front.label(wanted)
         else:
-            draws = front.summary.draws(len(asked.texts))
+            draws = front.summary.draws(len(wanted.texts))
             try:
-                answers = await front.label(replace(asked, draws=draws))
+                answers = await front.label(replace(wanted, draws=draws))
             except RefusedError:
                 front.summary.withdraw(len(draws))
                 raise
             front.summary.add(answers)
         for answer in answers:
-            self._documents.labels(answer["label"] or "").inc()  # none for a document without words
+            self._documents.labels(answer.label or "").inc()  # "": a document without words
         return answers
 
 

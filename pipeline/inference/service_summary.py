@@ -6,11 +6,10 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from pipeline.inference.service import MEASURED
+from pipeline.inference.answer import Answer
 from pipeline.inference.summary import Summary, may_be_sampled, read_summary, write_summary
 
 log = logging.getLogger(__name__)
@@ -35,19 +34,19 @@ class ServiceSummary:
         """Return a number for each of the next documents that is to be measured, else None."""
         if time.strftime(self._name) != self._name_now:
             self._turn_over()
-        drawn = self._rng.random(count)
-        chosen = may_be_sampled(drawn, self._num_drawn + np.arange(1, count + 1))
+        draws = self._rng.random(count)
+        are_measured = may_be_sampled(draws, self._num_drawn + np.arange(1, count + 1))
         self._num_drawn += count
-        return [float(draw) if taken else None for draw, taken in zip(drawn, chosen, strict=True)]
+        return [float(draw) if taken else None for draw, taken in zip(draws, are_measured, strict=True)]
 
     def withdraw(self, count: int) -> None:
         """Take back the last draws, as their documents were refused."""
         self._num_drawn -= count
 
-    def add(self, answers: Sequence[dict[str, Any]]) -> None:
-        """Take notice of answers, and what was measured out of them."""
-        self._summary.add_labels(each["label"] for each in answers)
-        self._summary.add_rows(each.pop(MEASURED) for each in answers if MEASURED in each)
+    def add(self, answers: Sequence[Answer]) -> None:
+        """Count answers, and add the documents among them that were measured to the sample."""
+        self._summary.add_labels(answer.label for answer in answers)
+        self._summary.add_rows(answer.measured for answer in answers if answer.measured is not None)
         if time.monotonic() - self._written > _WRITTEN_EVERY:
             self._try_to_write()
 

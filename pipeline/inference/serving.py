@@ -27,6 +27,9 @@ class TextClassifier(PythonModel):
 
         There are no type hints, as MLflow would take them for another signature.
         """
+        from pipeline.inference.answer import Answer
+        from pipeline.inference.predict import has_words
+
         columns = [model_input.iloc[:, number] for number in range(self.predictor.num_texts)]
         texts = [
             [text if isinstance(text, str) else "" for text in column] for column in columns
@@ -34,10 +37,8 @@ class TextClassifier(PythonModel):
         documents = list(zip(*texts, strict=True))
         predictions = self.predictor.predict(documents)
         return [
-            {"label": each.label, "probabilities": dict(each.probabilities)}
-            if all(text.strip() for text in document)
-            else {"label": None, "probabilities": None}  # as `headstart predict` does
-            for document, each in zip(documents, predictions, strict=True)
+            Answer(prediction if has_words(document) else None).to_json()
+            for document, prediction in zip(documents, predictions, strict=True)
         ]
 
 

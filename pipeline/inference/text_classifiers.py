@@ -5,13 +5,12 @@ One may be a part of what ships, whose probabilities are averaged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
 
 from models.family import Encoder
 from models.heads import Classifier
@@ -30,24 +29,21 @@ from pipeline.corpus.tokenizer_kinds import load_tokenizer
 from pipeline.evaluation.probe import ProbeClassifier, num_features, pooled_features, side_by_side
 from pipeline.evaluation.tfidf import TfidfClassifier
 from pipeline.evaluation.with_tfidf import JointClassifier
+from pipeline.inference.documents import Documents
 from pipeline.training.cards import HeadCard, ModelCard, NoInitialWeights, build_encoder, form_of
 from pipeline.training.classifier import pooled_texts, predict_logits
 from pipeline.training.frozen_features import flat
-
-Ids = Callable[[Tokenizer], list[np.ndarray]]  # the texts' tokens by a tokenizer
 
 
 class TextClassifier(Protocol):
     @property
     def labelling(self) -> Labelling: ...
 
-    def probabilities(
-        self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
-    ) -> np.ndarray:
-        """Return probabilities (texts, classes) of normalised texts, float64."""
+    def probabilities(self, documents: Documents) -> np.ndarray:
+        """Return probabilities (documents, classes), float64."""
 
-    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
-        """Return the features (texts, F) that its labels are told by; None where it has none to show."""
+    def features(self, documents: Documents) -> np.ndarray | None:
+        """Return the features (documents, F) that it labels by; None if it has none to show."""
 
 
 @dataclass(frozen=True)
@@ -64,21 +60,21 @@ class Network:
     def labelling(self) -> Labelling:
         return Labelling(self.head.label_names, self.head.normalise, self.head.num_texts)
 
-    def probabilities(
-        self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
-    ) -> np.ndarray:
-        others = None if self.beside is None else flat(self.beside.features(ids, device, dtype))
-        logits = predict_logits(self.model, ids(self.tokenizer), form_of(self.card), device, dtype, others)
+    def probabilities(self, documents: Documents) -> np.ndarray:
+        ids, form = documents.ids(self.tokenizer), form_of(self.card)
+        beside = None if self.beside is None else flat(self.beside.features(documents))
+        logits = predict_logits(self.model, ids, form, documents.device, documents.dtype, beside)
         probs: np.ndarray = logits.double().softmax(1).numpy()
         return probs
 
-    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
+    def features(self, documents: Documents) -> np.ndarray | None:
         if self.head.num_choices is not None:  # it has features of each answer, not of the document
             return None
-        own: np.ndarray = pooled_texts(self.model, ids(self.tokenizer), form_of(self.card), device).numpy()
+        ids, form = documents.ids(self.tokenizer), form_of(self.card)
+        own: np.ndarray = pooled_texts(self.model, ids, form, documents.device).numpy()
         if self.beside is None:
             return own
-        return np.hstack([own, flat(self.beside.features(ids, device, dtype)).numpy()])
+        return np.hstack([own, flat(self.beside.features(documents)).numpy()])
 
 
 @dataclass(frozen=True)
@@ -94,12 +90,13 @@ class Reader:
         """P * F."""
         return num_features(self.encoder, self.frozen.settings, self.frozen.reading)
 
-    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray:
-        """Return the texts' pooled features (N, P, F)."""
-        frozen, documents = self.frozen, ids(self.tokenizer)
+    def features(self, documents: Documents) -> np.ndarray:
+        """Return the documents' pooled features (N, P, F)."""
+        frozen, ids = self.frozen, documents.ids(self.tokenizer)
         return pooled_features(
-            self.encoder, documents, frozen.settings, frozen.reading, frozen.idf_V.numpy(), device, dtype
-        )
+            self.encoder, ids, frozen.settings, frozen.reading, frozen.idf_V.numpy(),
+            documents.device, documents.dtype,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,19 +105,17 @@ class FrozenProbe:
     classifier: ProbeClassifier | JointClassifier
     labelling: Labelling
 
-    def probabilities(
-        self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
-    ) -> np.ndarray:
-        features = self._pooled(ids, device, dtype)
+    def probabilities(self, documents: Documents) -> np.ndarray:
+        features = self._pooled(documents)
         if isinstance(self.classifier, JointClassifier):
-            return self.classifier.probabilities(texts, features)
+            return self.classifier.probabilities(documents.texts, features)
         return self.classifier.probabilities(features)
 
-    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
-        return side_by_side(self._pooled(ids, device, dtype))
+    def features(self, documents: Documents) -> np.ndarray | None:
+        return side_by_side(self._pooled(documents))
 
-    def _pooled(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> list[np.ndarray]:
-        return [each.features(ids, device, dtype) for each in self.readers]
+    def _pooled(self, documents: Documents) -> list[np.ndarray]:
+        return [reader.features(documents) for reader in self.readers]
 
 
 @dataclass(frozen=True)
@@ -128,12 +123,10 @@ class Tfidf:
     classifier: TfidfClassifier
     labelling: Labelling
 
-    def probabilities(
-        self, texts: Sequence[str], ids: Ids, device: torch.device, dtype: torch.dtype
-    ) -> np.ndarray:
-        return self.classifier.probabilities(texts)
+    def probabilities(self, documents: Documents) -> np.ndarray:
+        return self.classifier.probabilities(documents.texts)
 
-    def features(self, ids: Ids, device: torch.device, dtype: torch.dtype) -> np.ndarray | None:
+    def features(self, documents: Documents) -> np.ndarray | None:
         return None
 
 
@@ -171,7 +164,7 @@ def _beside(folder: Path, head: HeadCard) -> Reader | None:
 
 def _load_probe(folder: Path) -> FrozenProbe:
     probe, labelling = read_probe(folder)
-    readers = [_reader(encoder_folder(folder, name), each) for name, each in probe.encoders.items()]
+    readers = [_reader(encoder_folder(folder, name), frozen) for name, frozen in probe.encoders.items()]
     return FrozenProbe(readers, probe.classifier, labelling)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -29,23 +28,40 @@ NO_GUARANTEES = Guarantees()
 
 
 @dataclass(frozen=True)
+class Certainty:
+    """How certain the label of a document is; None: it was not asked for."""
+
+    sure: bool | None = None
+    labels: list[str] | None = None  # which it may be, the likeliest first
+
+    def asked_for(self) -> dict[str, bool | list[str]]:
+        """The fields that were asked for, by name."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+NOT_ASKED = Certainty()
+
+
+@dataclass(frozen=True)
 class Thresholds:
     """When a label is sure, and what belongs into a set. Shapes: N documents, C classes."""
 
     least_confidence: float | None = None
     least_probability: float | None = None
 
-    def said(self, probs_NC: np.ndarray, label_names: Sequence[str]) -> list[dict[str, Any]]:
-        """Return what was asked for, for each document: `sure`, and its `labels`, the likeliest first."""
-        answers: list[dict[str, Any]] = [{} for _ in probs_NC]
+    def certainties(self, probs_NC: np.ndarray, label_names: Sequence[str]) -> list[Certainty]:
+        """Return what was asked for of each document."""
+        sure: list[bool | None] = [None] * len(probs_NC)
+        labels: list[list[str] | None] = [None] * len(probs_NC)
         if self.least_confidence is not None:
-            for answer, probs_C in zip(answers, probs_NC, strict=True):
-                answer["sure"] = bool(probs_C.max() >= self.least_confidence)
+            sure = [bool(probs_C.max() >= self.least_confidence) for probs_C in probs_NC]
         if self.least_probability is not None:
             sets_NC = label_sets(probs_NC, self.least_probability)
-            for answer, inside_C, probs_C in zip(answers, sets_NC, probs_NC, strict=True):
-                answer["labels"] = [label_names[k] for k in np.argsort(-probs_C) if inside_C[k]]
-        return answers
+            labels = [
+                [label_names[k] for k in np.argsort(-probs_C) if inside_C[k]]
+                for inside_C, probs_C in zip(sets_NC, probs_NC, strict=True)
+            ]
+        return list(map(Certainty, sure, labels))
 
 
 def thresholds(guarantees: Guarantees, judged: Judged | None) -> Thresholds:

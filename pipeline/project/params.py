@@ -121,7 +121,7 @@ class Params(Section):
     def num_texts(self) -> int:
         """The texts of a labelled document: one, a pair, or one and its answers."""
         source = self.corpus.target.source
-        return 1 + len(source.further_columns) if isinstance(source, FilesSource) else 1
+        return len(source.text_columns) if isinstance(source, FilesSource) else 1
 
     def candidates(self, num_texts: int) -> list[Arm]:
         """The candidates that `evaluate` chooses from. What reads a document as one text tells no answers

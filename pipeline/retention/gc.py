@@ -15,7 +15,7 @@ from pipeline import tracking
 from pipeline.project.project import Project
 from pipeline.retention import stored_runs
 from pipeline.retention.references import References, references
-from pipeline.retention.stored_runs import Stored, StoredRun, Wanted
+from pipeline.retention.stored_runs import KeepRules, Stored, StoredRun
 from pipeline.storage import marker
 from pipeline.storage.address import open_storage
 from pipeline.storage.input_shipping import FOLDER
@@ -42,7 +42,7 @@ class Cleanup:
     storage: Storage
     runs: list[StoredRun]  # as judged
     removals: list[Removal]
-    remarks: list[str]
+    warnings: list[str]
 
     @property
     def num_bytes(self) -> int:
@@ -70,18 +70,18 @@ def make_plan(
     named = References()
     for project in (root, *projects):
         named |= references(project)
-    aliases, remarks = _aliases((root, *projects))
+    aliases, warnings = _aliases((root, *projects))
     if not storage.address.startswith(f"{root.resolve()}/") and not projects:
-        remarks.append(
+        warnings.append(
             f"{storage.address} is outside this project: if other projects use it, name their folders with "
             "--project"
         )
     now, unsent = time.time(), "\n".join(map(stored_runs.unsent_curves, (root, *projects)))
-    wanted = Wanted(named, aliases, unsent, older_than_days)
+    rules = KeepRules(named, aliases, unsent, older_than_days)
 
     def look() -> tuple[list[StoredRun], list[Stored]]:
         marker.check(root, address)
-        runs = stored_runs.judge(stored_runs.stored_runs(storage), wanted, now)
+        runs = stored_runs.judge(stored_runs.stored_runs(storage), rules, now)
         return runs, stored_runs.stale_inputs(storage, runs, older_than_days, now)
 
     runs, inputs = _once(storage, look)
@@ -92,25 +92,25 @@ def make_plan(
             removals.append(Removal(run.key, run.num_bytes, partial(stored_runs.remove, storage, run)))
         elif thinned and not run.holder:
             removals.append(Removal(run.key, thinned, partial(stored_runs.thin, storage, run)))
-    for each in inputs:
-        remove = partial(stored_runs.remove_input, storage, each)
-        removals.append(Removal(f"{FOLDER}/{each.key}", each.num_bytes, remove))
+    for stored in inputs:
+        remove = partial(stored_runs.remove_input, storage, stored)
+        removals.append(Removal(f"{FOLDER}/{stored.key}", stored.num_bytes, remove))
     kept = {run.key for run in runs if not run.goes}
     for path in stored_runs.stale_here(root, kept, unsent, older_than_days, now):
         removals.append(Removal(str(path), _size(path), partial(_remove_here, path)))
-    return Cleanup(storage, runs, removals, [*named.remarks, *remarks])
+    return Cleanup(storage, runs, removals, [*named.warnings, *warnings])
 
 
 def _aliases(projects: Sequence[Path]) -> tuple[dict[str, str] | None, list[str]]:
-    """Keys of the runs of models with an alias, or None with remarks if MLflow does not answer."""
+    """Keys of the runs of models with an alias, or None with warnings if MLflow does not answer."""
     address_of: dict[str, str] = {}
-    remarks = []
+    warnings = []
     for project in projects:
         try:
             address_of |= tracking.aliased_keys(project)
         except ConnectionError as error:
-            remarks.append(f"{project}: MLflow does not answer ({error}); all results are kept")
-    return None if remarks else address_of, remarks
+            warnings.append(f"{project}: MLflow does not answer ({error}); all results are kept")
+    return None if warnings else address_of, warnings
 
 
 def show(plan: Cleanup) -> None:
@@ -135,8 +135,8 @@ def show(plan: Cleanup) -> None:
         console.print(table)
     for what, size in going.items():
         console.print(f"{what} ({size}) will be removed", markup=False)
-    for remark in plan.remarks:
-        console.print(remark, style="yellow", markup=False)
+    for warning in plan.warnings:
+        console.print(warning, style="yellow", markup=False)
     runs = f"{len(plan.runs)} runs, {readable(sum(run.num_bytes for run in plan.runs))}"
     going_runs = (
         f"{sum(run.goes for run in plan.runs)} of them will be removed, {readable(plan.num_bytes)} in all"

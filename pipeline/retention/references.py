@@ -31,13 +31,13 @@ def _metrics() -> re.Pattern[str]:
 class References:
     keys: frozenset[str] = frozenset()
     unknown_until: float = 0.0  # in seconds since the epoch; results written before may be referred to
-    remarks: tuple[str, ...] = ()  # what could not be read
+    warnings: tuple[str, ...] = ()  # what could not be read
 
     def __or__(self, other: References) -> References:
         return References(
             self.keys | other.keys,
             max(self.unknown_until, other.unknown_until),
-            (*self.remarks, *other.remarks),
+            (*self.warnings, *other.warnings),
         )
 
 
@@ -56,8 +56,8 @@ def references(root: Path) -> References:
         named = _named(history, root, "metrics files in its revisions") | _beyond_history(root)
         folders = _worktrees(root)
     except OSError as error:
-        remark = f"{root}: git cannot list its revisions ({error}); all results are kept"
-        committed, named = {}, References(unknown_until=float("inf"), remarks=(remark,))
+        warning = f"{root}: git cannot list its revisions ({error}); all results are kept"
+        committed, named = {}, References(unknown_until=float("inf"), warnings=(warning,))
     for folder in folders:
         files = [path for path in folder.glob("reports/metrics/*.json") if _metrics().search(path.as_posix())]
         versions = ((path.read_bytes(), path.stat().st_mtime) for path in files)
@@ -70,20 +70,22 @@ def _named(versions: Iterable[tuple[bytes, float]], folder: Path, which: str) ->
     """The runs that versions of metrics files name, each with the time it was written."""
     keys_and_times = [(_key(content), time) for content, time in versions]
     broken = [time for key, time in keys_and_times if key is None]
-    remark = f"{folder}: {len(broken)} {which} cannot be read; results older than the newest of them are kept"
+    warning = (
+        f"{folder}: {len(broken)} {which} cannot be read; results older than the newest of them are kept"
+    )
     named = frozenset(key for key, _ in keys_and_times if key)
-    return References(named, max(broken, default=0.0), (remark,) if broken else ())
+    return References(named, max(broken, default=0.0), (warning,) if broken else ())
 
 
 def _beyond_history(root: Path) -> References:
     """A shallow clone lacks commits, which may refer to any result."""
     if git(root, "rev-parse", "--is-shallow-repository").strip() == b"false":
         return References()
-    remark = (
+    warning = (
         f"{root} is a shallow clone, without the start of its history; all results are kept "
         "(`git fetch --unshallow` brings the rest)"
     )
-    return References(unknown_until=float("inf"), remarks=(remark,))
+    return References(unknown_until=float("inf"), warnings=(warning,))
 
 
 def _committed(root: Path) -> Iterator[tuple[str, float]]:

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import psutil
 
@@ -32,7 +32,7 @@ from pipeline.identity.key import TRIALS_FILE
 from pipeline.retention.references import References
 from pipeline.storage.address import join, open_storage
 from pipeline.storage.bucket import SCRATCH_PREFIX
-from pipeline.storage.input_shipping import FOLDER, WHOLE
+from pipeline.storage.input_shipping import FOLDER, MARKER_SUFFIX
 from pipeline.storage.interface import Storage, StoredFile
 from pipeline.storage.lease import Holder, Lease, acquire, holder_of, last_holder, user_name
 
@@ -84,8 +84,8 @@ class StoredRun(Stored):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """All reasons to keep a run."""
+class KeepRules:
+    """All that a run is kept for."""
 
     references: References
     aliases: Mapping[str, str] | None  # key -> address of a model; None if MLflow does not answer
@@ -105,7 +105,7 @@ def stored_runs(storage: Storage) -> list[StoredRun]:
         key = rest.partition("/")[0] if first == "ray" else first
         if _KEY.fullmatch(key):
             files[key].append(file)
-    runs = [_stored_run(storage, key, found) for key, found in files.items()]
+    runs = [_stored_run(storage, key, own) for key, own in files.items()]
     return sorted(runs, key=lambda run: (run.written, run.key))
 
 
@@ -113,25 +113,35 @@ def _stored_run(storage: Storage, key: str, files: Sequence[StoredFile]) -> Stor
     run = open_storage(join(storage.address, key))
     beats = {file: file.written for file in files if file.path.startswith(f"{key}/lease/")}
     last = last_holder(run)
+    description = _description(run, {file.path.removeprefix(f"{key}/") for file in files})
     return StoredRun(
         key=key,
         files=tuple(file for file in files if file not in beats),
         holder=holder_of(run),
         beat=max(beats.values(), default=0.0),
         user=last.user if last else None,
-        **_described(run, {file.path.removeprefix(f"{key}/") for file in files}),
+        title=description.title,
+        state=description.state,
+        is_unfinished=description.is_unfinished,
+        trials=description.trials,
     )
 
 
-def _described(run: Storage, paths: set[str]) -> dict[str, Any]:
-    """Title, state, whether it is an unfinished training, and the trials of a sweep."""
+class _Description(NamedTuple):
+    title: str = ""
+    state: str = ""
+    is_unfinished: bool = False  # a training
+    trials: frozenset[str] = frozenset()  # of a sweep
+
+
+def _description(run: Storage, paths: set[str]) -> _Description:
     if TRIALS_FILE in paths:
         trials: list[str] = []
         with contextlib.suppress(ValueError):  # torn by a power cut; the trials are then judged by their age
             trials = json.loads(run.read(TRIALS_FILE) or b"[]")
-        return {"title": "sweep", "state": f"{len(trials)} trials", "trials": frozenset(trials)}
+        return _Description("sweep", f"{len(trials)} trials", trials=frozenset(trials))
     if any(path.startswith("search/") for path in paths):
-        return {"title": "search"}
+        return _Description("search")
     title, state, is_unfinished = "", "no whole checkpoint", True
     checkpoints = _whole_steps(paths, "checkpoints")
     if checkpoints:
@@ -144,7 +154,7 @@ def _described(run: Storage, paths: set[str]) -> dict[str, Any]:
             title, state, is_unfinished = "", "unreadable", False
     if _whole_steps(paths, "outcome"):
         title, state, is_unfinished = f"trial, {title}" if title else "trial", "finished", False
-    return {"title": title, "state": state, "is_unfinished": is_unfinished}
+    return _Description(title, state, is_unfinished)
 
 
 def _whole_steps(paths: set[str], part: str) -> list[str]:
@@ -156,31 +166,31 @@ def _whole_steps(paths: set[str], part: str) -> list[str]:
 # ---------------------------------------------------------------------------------------- judging
 
 
-def judge(runs: Sequence[StoredRun], wanted: Wanted, now: float) -> list[StoredRun]:
+def judge(runs: Sequence[StoredRun], rules: KeepRules, now: float) -> list[StoredRun]:
     """The runs, each with the reason to keep it."""
-    reasons = {run.key: _reason(run, wanted, now) for run in runs}
+    reasons = {run.key: _reason(run, rules, now) for run in runs}
     kept_trials = {trial: f"a trial of {run.key}" for run in runs if reasons[run.key] for trial in run.trials}
     return [replace(run, reason=reasons[run.key] or kept_trials.get(run.key, "")) for run in runs]
 
 
-def _reason(run: StoredRun, wanted: Wanted, now: float) -> str:
-    days = wanted.older_than_days
+def _reason(run: StoredRun, rules: KeepRules, now: float) -> str:
+    days = rules.older_than_days
     # Without a beat for a day, a holder elsewhere is dead, however much the clocks differ.
     if run.holder and (run.holder.process.is_here or now - run.beat < max(1.0, days) * DAY_S):
         return f"held by {run.holder}"
-    if run.key in wanted.references.keys:
+    if run.key in rules.references.keys:
         return "a revision refers to it"
-    if wanted.aliases and run.key in wanted.aliases:
-        return f"{wanted.aliases[run.key]} is made from it"
-    if run.key in wanted.unsent:
+    if rules.aliases and run.key in rules.aliases:
+        return f"{rules.aliases[run.key]} is made from it"
+    if run.key in rules.unsent:
         return "MLflow has not received its curve yet"
     if now - run.written < days * DAY_S:
         return f"written in the last {days:g} days"
-    if run.user not in (None, wanted.user):
+    if run.user not in (None, rules.user):
         return f"{run.user}'s"
-    if not run.is_unfinished and run.written <= wanted.references.unknown_until:
+    if not run.is_unfinished and run.written <= rules.references.unknown_until:
         return "a revision that cannot be read may refer to it"
-    if not run.is_unfinished and wanted.aliases is None:
+    if not run.is_unfinished and rules.aliases is None:
         return "MLflow does not say whether an alias refers to it"
     return ""
 
@@ -189,12 +199,12 @@ def _reason(run: StoredRun, wanted: Wanted, now: float) -> str:
 
 
 def remove(storage: Storage, run: StoredRun) -> None:
-    """Remove a run. Raises OSError, and ValueError as `_held` does.
+    """Remove a run. Raises OSError, and ValueError as `_leased` does.
 
     This process holds the run's lease until nothing else is left, so that nobody resumes it meanwhile.
     """
     folder = open_storage(join(storage.address, run.key))
-    with _held(storage, run) as lease:
+    with _leased(storage, run) as lease:
         steps = [f"{part}/{step}" for part in ("outcome", "checkpoints") for step in folder.names(part)]
         for path in [*steps, *folder.names()]:
             if path != "lease":
@@ -205,7 +215,7 @@ def remove(storage: Storage, run: StoredRun) -> None:
 
 
 @contextlib.contextmanager
-def _held(storage: Storage, run: StoredRun) -> Iterator[Lease]:
+def _leased(storage: Storage, run: StoredRun) -> Iterator[Lease]:
     """Hold the lease of a run. Raises ValueError if another process does, or has changed the run since."""
     with acquire(join(storage.address, run.key), tell=log.warning) as lease:
         now = {file for file in storage.files(run.key) if not file.path.startswith(f"{run.key}/lease/")}
@@ -227,13 +237,16 @@ def superfluous(run: StoredRun) -> list[StoredFile]:
 
 
 def thin(storage: Storage, run: StoredRun) -> None:
-    """Remove the superfluous files of a run. Raises OSError, and ValueError as `_held` or for a torn rest."""
+    """Remove the superfluous files of a run.
+
+    Raises OSError, and ValueError as `_leased` or for a torn rest.
+    """
     from pipeline.artifacts.tensor_folder import verify_folder
 
     part = "outcome" if any("/outcome/" in file.path for file in run.files) else "checkpoints"
-    with _held(storage, run):
+    with _leased(storage, run):
         kept = f"{run.key}/{part}/{storage.names(f'{run.key}/{part}')[-1]}"
-        with storage.opened(kept) as folder:
+        with storage.reading(kept) as folder:
             verify_folder(folder)
         for step in {file.path.rpartition("/")[0] for file in superfluous(run)}:
             storage.remove(step)
@@ -246,7 +259,7 @@ def stale_inputs(storage: Storage, runs: Sequence[StoredRun], days: float, now: 
     """Inputs that were shipped long ago; none while any run is held. Raises OSError."""
     if any(run.holder for run in runs):
         return []
-    return [each for each in _stored_inputs(storage) if now - each.written >= days * DAY_S]
+    return [stored for stored in _stored_inputs(storage) if now - stored.written >= days * DAY_S]
 
 
 def _stored_inputs(storage: Storage) -> list[Stored]:
@@ -255,7 +268,7 @@ def _stored_inputs(storage: Storage) -> list[Stored]:
         name = _INPUT.match(file.path)
         if name:
             files[name[1] or name[2]].append(file)
-    return [Stored(digest, tuple(sorted(found))) for digest, found in sorted(files.items())]
+    return [Stored(digest, tuple(sorted(own))) for digest, own in sorted(files.items())]
 
 
 def remove_input(storage: Storage, stale: Stored) -> None:
@@ -265,7 +278,7 @@ def remove_input(storage: Storage, stale: Stored) -> None:
     """
     if stale not in _stored_inputs(storage):
         raise ValueError("it was written to in the meantime")
-    storage.remove(f"{FOLDER}/{stale.key}{WHOLE}")
+    storage.remove(f"{FOLDER}/{stale.key}{MARKER_SUFFIX}")
     for path in {"/".join(file.path.split("/")[:2]) for file in stale.files}:
         storage.remove(path)
     if not storage.files(FOLDER):
@@ -274,7 +287,7 @@ def remove_input(storage: Storage, stale: Stored) -> None:
 
 def stale_here(root: Path, kept: set[str], unsent: str, days: float, now: float) -> list[Path]:
     """Leftovers on this machine: curves of removed runs, temporary folders of killed processes."""
-    found = [
+    leftovers = [
         path
         for path in sorted((root / ".headstart/curves").glob("*"))
         if path.stem not in kept and path.stem not in unsent and now - path.stat().st_mtime >= days * DAY_S
@@ -282,8 +295,8 @@ def stale_here(root: Path, kept: set[str], unsent: str, days: float, now: float)
     for path in sorted(Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*")):
         process = re.fullmatch(rf"{SCRATCH_PREFIX}(\d+)-\w+", path.name)
         if process and path.lstat().st_uid == os.getuid() and not psutil.pid_exists(int(process[1])):
-            found.append(path)
-    return found
+            leftovers.append(path)
+    return leftovers
 
 
 def unsent_curves(root: Path) -> str:

@@ -29,15 +29,15 @@ def run(project: Project, *, documents: Path, out: Path) -> LeakFigures:
     }  # the target first
     test = read_texts(target, "test") if "test" in read_documents_info(target).splits else []
     finder = LeakFinder(test, ngram_words=settings.ngram_words, least=settings.containment)
-    found = {
+    leaks_in = {
         (corpus, split): finder.leaks(rows.texts for rows in read_documents(folder, split))
         for corpus, folder in folders.items()
         for split in read_documents_info(folder).splits
         if (corpus, split) != ("target", "test")
     }
-    leaked = {leak.test for leaks in found.values() for leak in leaks}
-    exact = {leak.test for leaks in found.values() for leak in leaks if leak.exact}
-    sources = {f"{corpus} {split}": _counts(leaks) for (corpus, split), leaks in found.items()}
+    leaked = {leak.test for leaks in leaks_in.values() for leak in leaks}
+    exact = {leak.test for leaks in leaks_in.values() for leak in leaks if leak.exact}
+    sources = {f"{corpus} {split}": _counts(leaks) for (corpus, split), leaks in leaks_in.items()}
     figures = LeakFigures(
         num_test_documents=len(test),
         num_leaked=len(leaked),
@@ -47,7 +47,7 @@ def run(project: Project, *, documents: Path, out: Path) -> LeakFigures:
         sources=sources,
         examples=[
             example
-            for (corpus, split), leaks in found.items()
+            for (corpus, split), leaks in leaks_in.items()
             for example in _examples(
                 sorted(leaks, key=lambda leak: -leak.containment)[: settings.examples],
                 test,
@@ -58,7 +58,7 @@ def run(project: Project, *, documents: Path, out: Path) -> LeakFigures:
         ],
     )
     if leaked and settings.action == "stop":
-        where = ", ".join(f"{name} {each.num_leaked:,}" for name, each in sources.items())
+        where = ", ".join(f"{name} {counts.num_leaked:,}" for name, counts in sources.items())
         raise ValueError(
             f"{len(leaked):,} of {len(test):,} test documents were trained on, {len(exact):,} word for word "
             f"({where}); remove them from the source, or set leakage.action to drop or label"
@@ -66,7 +66,7 @@ def run(project: Project, *, documents: Path, out: Path) -> LeakFigures:
     with atomic_folder(out) as folder, (folder / LEAKS_FILE).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["test", "corpus", "split", "document", "containment", "exact"])
-        for (corpus, split), leaks in found.items():
+        for (corpus, split), leaks in leaks_in.items():
             for leak in leaks:
                 writer.writerow(
                     [leak.test, corpus, split, leak.other, round(leak.containment, 3), leak.exact]
@@ -84,9 +84,9 @@ def _examples(
 ) -> list[LeakExample]:
     texts = {leak.other: "" for leak in leaks}
     rows = (text for rows in read_documents(folder, split) for text in rows.texts)
-    for place, text in enumerate(islice(rows, max(texts, default=-1) + 1)):
-        if place in texts:
-            texts[place] = text
+    for index, text in enumerate(islice(rows, max(texts, default=-1) + 1)):
+        if index in texts:
+            texts[index] = text
     return [
         LeakExample(
             source=source,

@@ -6,11 +6,13 @@ import logging
 import os
 from pathlib import Path
 
-from pipeline.corpus.data_quality import remarks_on
+from pipeline.corpus.data_quality import quality_warnings
 from pipeline.corpus.distributions import version_warning
 from pipeline.corpus.documents import write_documents
+from pipeline.corpus.scanned_files import is_remote
 from pipeline.corpus.settings import AlignedSource, Corpora, FilesSource, GettextSource, PydocsSource
-from pipeline.corpus.sources import SPLITS, is_remote, open_source
+from pipeline.corpus.source import SPLITS
+from pipeline.corpus.sources import open_source
 from pipeline.figures.corpora import PrepareFigures, TextSize
 from pipeline.files.atomic import atomic_folder
 from pipeline.project.project import Project
@@ -36,17 +38,17 @@ def run(project: Project, *, corpus: str, out: Path) -> PrepareFigures:
     source = open_source(settings.source, f"{key}.source")
     with atomic_folder(out) as folder:
         info = write_documents(source, settings, seed=project.params.run.seed, key=key, folder=folder)
-        remarks = remarks_on(folder, info)
+        warnings = quality_warnings(folder, info)
     if isinstance(settings.source, PydocsSource) and (warning := version_warning(settings.source.part)):
-        remarks.append(warning)
+        warnings.append(warning)
     if source.origins:
         most = ", ".join(f"{name} {count:,}" for name, count in source.origins.most_common(_MOST_ORIGINS))
         log.info(
             "%s: %s rows from %d sources, most from %s",
             key, f"{source.origins.total():,}", len(source.origins), most,
         )  # fmt: skip
-    for remark in remarks:
-        log.warning("%s: %s", key, remark)
+    for warning in warnings:
+        log.warning("%s: %s", key, warning)
     return PrepareFigures(
         num_classes=len(info.label_names or ()),
         splits={
@@ -54,7 +56,7 @@ def run(project: Project, *, corpus: str, out: Path) -> PrepareFigures:
         },
         skipped=dict(info.skipped),
         repaired=dict(info.repaired),
-        remarks=remarks,
+        remarks=warnings,
         origins=dict(source.origins.most_common()),
     )
 

@@ -28,12 +28,12 @@ class Bucket(Storage):
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        found = _ADDRESS.fullmatch(address)
-        if found is None:
+        match = _ADDRESS.fullmatch(address)
+        if match is None:
             raise ValueError(
                 f"run.storage is {address}; expected s3://bucket/folder, with all else in AWS_ variables"
             )
-        self._bucket, folder = found["bucket"], (found["folder"] or "").strip("/")
+        self._bucket, folder = match["bucket"], (match["folder"] or "").strip("/")
         self._prefix = f"{folder}/" if folder else ""
 
     def names(self, folder: str = "") -> list[str]:
@@ -75,7 +75,7 @@ class Bucket(Storage):
                 self._upload(file, f"{path}/{file.name}")
 
     @contextlib.contextmanager
-    def opened(self, path: str) -> Iterator[Path]:
+    def reading(self, path: str) -> Iterator[Path]:
         names = [_plain_name(name) for name in self._paths_below(path)]
         if not names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.address}/{path}")

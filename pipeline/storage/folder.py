@@ -47,7 +47,7 @@ class Folder(Storage):
             check()
 
     @contextlib.contextmanager
-    def opened(self, path: str) -> Iterator[Path]:
+    def reading(self, path: str) -> Iterator[Path]:
         folder = self._root / path
         if not folder.is_dir():
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
@@ -71,11 +71,11 @@ class Folder(Storage):
         clear_leftovers(self._root / folder)
 
     def files(self, folder: str = "") -> list[StoredFile]:
-        found = []
+        files = []
         for file in (self._root / folder).rglob("*"):
             with contextlib.suppress(FileNotFoundError):  # removed in the meantime
                 facts = file.lstat()
                 if not stat.S_ISDIR(facts.st_mode):
                     path = file.relative_to(self._root).as_posix()
-                    found.append(StoredFile(path, facts.st_size, facts.st_mtime))
-        return found
+                    files.append(StoredFile(path, facts.st_size, facts.st_mtime))
+        return files

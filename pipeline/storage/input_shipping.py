@@ -25,7 +25,7 @@ from pipeline.storage.interface import Storage
 
 FOLDER = "inputs"  # in run.storage
 KEPT_S = 14 * 24 * 3600  # in a machine's cache after its last use
-WHOLE = ".whole"  # the ending of a marker beside a folder that was published whole
+MARKER_SUFFIX = ".whole"  # of a file beside a folder that was published whole
 _SLASH = "~"  # stands for the slash in the name of a published file
 
 T = TypeVar("T")
@@ -71,10 +71,10 @@ def publish(storage: str, value: Any) -> Published:
     names = set(inputs.names())
     for folder, digest in digests.items():
         files = {_flat_name(file.relative_to(folder)): file for file in _files_below(folder)}
-        if digest + WHOLE not in names or not _is_published(inputs, digest, files):
+        if digest + MARKER_SUFFIX not in names or not _is_published(inputs, digest, files):
             _publish(inputs, digest, files)
         # In a bucket only the marker says that the folder is whole. Its time says when it was last used.
-        inputs.write(digest + WHOLE, b"")
+        inputs.write(digest + MARKER_SUFFIX, b"")
     return Published(storage, digests)
 
 
@@ -110,7 +110,7 @@ def _fetch(storage: str, digest: str) -> Path:
             inputs = open_storage(join(storage, FOLDER))
             where = f"{inputs.address}/{digest}"
             try:
-                with inputs.opened(digest) as source, atomic_folder(folder) as target:
+                with inputs.reading(digest) as source, atomic_folder(folder) as target:
                     files = {_path_of(file.name, where): file for file in _files_below(source)}
                     for path, file in files.items():
                         (target / path).parent.mkdir(parents=True, exist_ok=True)

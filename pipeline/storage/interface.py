@@ -54,7 +54,7 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def opened(self, path: str) -> contextlib.AbstractContextManager[Path]:
+    def reading(self, path: str) -> contextlib.AbstractContextManager[Path]:
         """Yield the folder as one on this machine while the block runs. Raises FileNotFoundError."""
 
     @abstractmethod

@@ -244,7 +244,7 @@ def _check_free(storage: Storage, number: int, tell: Tell) -> ProcessIdentity | 
     if holder.is_orphan:
         tell(f"{storage.address} is being trained by {holder}, whose parent is gone; ending it, taking over")
         return holder.process
-    raise LeaseHeldError(_held(storage, holder))
+    raise LeaseHeldError(_held_message(storage, holder))
 
 
 def _watch(storage: Storage, number: int, holder: Holder | None, tell: Tell) -> None:
@@ -259,10 +259,10 @@ def _watch(storage: Storage, number: int, holder: Holder | None, tell: Tell) -> 
         if _is_released(storage, number):
             return
         if storage.read(_path(number, "beat")) != before:
-            raise LeaseHeldError(_held(storage, holder))
+            raise LeaseHeldError(_held_message(storage, holder))
 
 
-def _held(storage: Storage, holder: Holder | None) -> str:
+def _held_message(storage: Storage, holder: Holder | None) -> str:
     return (
         f"{storage.address} is being trained by {holder or 'another process'}; wait until it has finished or "
         "end it, then repeat the command"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from pipeline.corpus.data_quality import remarks_on
+from pipeline.corpus.data_quality import quality_warnings
 from pipeline.corpus.document_files import DocumentsInfo, SplitSize
 
 NAMES = ("BAD", "bad", "good")
@@ -30,7 +30,7 @@ def info_of(names: tuple[str, ...] | None) -> DocumentsInfo:
 
 
 def test_labels_that_look_alike_small_classes_and_repeated_texts_are_named(folder):
-    assert remarks_on(folder, info_of(NAMES)) == [
+    assert quality_warnings(folder, info_of(NAMES)) == [
         "labels that differ only in case or blanks: 'BAD' and 'bad'; merge them if they mean the same",
         "classes with fewer than 10 documents: 'BAD' (2), 'bad' (1)",
         "3 documents repeat another one word for word",
@@ -39,10 +39,10 @@ def test_labels_that_look_alike_small_classes_and_repeated_texts_are_named(folde
 
 
 def test_without_labels_or_faults_nothing_is_said(folder, tmp_path):
-    assert remarks_on(folder, info_of(None)) == []
+    assert quality_warnings(folder, info_of(None)) == []
     rows = [(f"text {k}", k % 2) for k in range(40)]
     schema = {"text": pl.String, "label": pl.Int32}
     for split in ("train", "test"):
         part = rows[:20] if split == "train" else rows[20:]
         pl.DataFrame(part, schema=schema, orient="row").write_parquet(tmp_path / f"{split}.parquet")
-    assert remarks_on(tmp_path, info_of(("no", "yes"))) == []
+    assert quality_warnings(tmp_path, info_of(("no", "yes"))) == []

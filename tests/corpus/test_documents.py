@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from pipeline.corpus import documents, sources
+from pipeline.corpus import documents, sources, split_files
 from pipeline.corpus.document_files import read_documents, read_documents_info
 from pipeline.corpus.documents import write_documents
 
@@ -69,8 +69,8 @@ def test_splits_depend_on_the_seed_and_not_on_order_or_batches(
     splits, _ = prepare(**settings)
     assert prepare(**settings)[0] == splits
     assert prepare(seed=1, **settings)[0]["test"] != splits["test"]
-    monkeypatch.setattr(sources, "BATCH_ROWS", 7)
-    monkeypatch.setattr(documents, "ROW_GROUP_BYTES", 500)
+    monkeypatch.setattr("pipeline.corpus.source.BATCH_ROWS", 7)
+    monkeypatch.setattr(split_files, "ROW_GROUP_BYTES", 500)
     assert prepare(**settings)[0] == splits
     lines = labelled_csv.read_text().splitlines()
     labelled_csv.write_text("\n".join([lines[0], *reversed(lines[1:])]) + "\n")

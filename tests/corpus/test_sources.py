@@ -58,7 +58,7 @@ def test_each_line_of_plain_text_is_a_document(tmp_path, make_source):
 
 
 def test_batches_are_bounded_and_in_order(tmp_path, make_source, monkeypatch):
-    monkeypatch.setattr(sources, "BATCH_ROWS", 7)
+    monkeypatch.setattr("pipeline.corpus.source.BATCH_ROWS", 7)
     expected = [f"text {number}" for number in range(100)]
     file = _write(tmp_path, "parquet", expected, ["a", "b"] * 50)
     source = sources.open_source(make_source(format="parquet", train=[str(file)]), "corpus.target.source")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from pipeline.inference import predict
+from pipeline.inference.predicted_lines import predict_lines
 from tests.fuzz.corpora import texts
 from tests.fuzz.damage import damaged, refused
 
@@ -25,9 +25,7 @@ def check_lines(content: bytes, model: Path, folder: Path) -> bool:
     """Check for one answer per line, in order, with its text, or a refusal that names the file."""
     file = folder / "input.txt"
     file.write_bytes(content)
-    no, answers = refused(
-        lambda: list(predict.predict_lines([], file, [model], "fp32", "json_with_text")), file.name
-    )
+    no, answers = refused(lambda: list(predict_lines([], file, [model], "fp32", "json_with_text")), file.name)
     lines = content.split(b"\n")
     lines = lines if lines[-1] else lines[:-1]
     lines[:1] = [line.removeprefix(b"\xef\xbb\xbf") for line in lines[:1]]

@@ -18,7 +18,7 @@ _WORD = re.compile(r"\S+")
 
 
 @dataclass(frozen=True)
-class Moved:
+class WordEffect:
     """Some words, and the probability of the answer with them minus that without."""
 
     words: str
@@ -27,7 +27,7 @@ class Moved:
     by: float
 
 
-def words_that_moved(predictor: Predictor, document: Sequence[str], label: str) -> list[Moved]:
+def words_that_moved(predictor: Predictor, document: Sequence[str], label: str) -> list[WordEffect]:
     """Return the words of a document by how much they moved the probability of a label, most first.
 
     Takes as many predictions as the document has words, `MAX_PIECES` at most: longer documents are cut into
@@ -37,11 +37,11 @@ def words_that_moved(predictor: Predictor, document: Sequence[str], label: str) 
     without = [_without(document, text, start, end) for text, start, end in pieces]
     column = predictor.label_names.index(label)
     whole, *rest = predictor.probabilities([tuple(document), *without])[:, column]
-    moved = [
-        Moved(document[text][start:end], text, start, float(whole - chance))
+    effects = [
+        WordEffect(document[text][start:end], text, start, float(whole - chance))
         for (text, start, end), chance in zip(pieces, rest, strict=True)
     ]
-    return sorted(moved, key=lambda each: -abs(each.by))
+    return sorted(effects, key=lambda effect: -abs(effect.by))
 
 
 def _pieces(document: Sequence[str]) -> list[tuple[int, int, int]]:
@@ -51,7 +51,7 @@ def _pieces(document: Sequence[str]) -> list[tuple[int, int, int]]:
     size = 1 if num_words <= MAX_PIECES else -(-num_words // (MAX_PIECES - len(document)))
     pieces = []
     for number, text in enumerate(document):
-        spans = [found.span() for found in _WORD.finditer(text)]
+        spans = [word.span() for word in _WORD.finditer(text)]
         for first in range(0, len(spans), size):
             group = spans[first : first + size]
             pieces.append((number, group[0][0], group[-1][1]))
