@@ -124,10 +124,6 @@ class LanguageModelBatches:
         self._cuts = cache(self._drawn_cuts)
         self._ribbon = lru_cache(maxsize=1)(self._ribbon_of)
 
-    @property
-    def tokens_per_epoch(self) -> int:
-        return self._lane_length * self.num_rows
-
     def num_steps(self, epochs: float) -> int:
         """Return the steps in `epochs` passes; a partial last epoch counts its share, rounded up."""
         whole = int(epochs)
