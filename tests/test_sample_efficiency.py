@@ -147,7 +147,7 @@ def test_a_trial_is_known_by_each_of_its_inputs_whatever_they_are_called():
         run=SimpleNamespace(precision="fp32"),
         hash_of=content.__getitem__,
         code_of=lambda family: "code",
-        places=None,
+        place_of=None,
         owner=None,
     )
 

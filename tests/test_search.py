@@ -78,7 +78,7 @@ def run_search(
         retain=lambda keys: None,
         run_of=lambda name, key, values: _Run(),
         begin_run=lambda run: None,
-        places=lambda key: RunPlace("", curves / key / "curve.jsonl"),
+        place_of=lambda key: RunPlace("", curves / key / "curve.jsonl"),
         of=lambda values: str(values[LR]),
     )
     jobs = Jobs(job, storage, killing)

@@ -147,7 +147,7 @@ def test_a_sweep_builds_each_point_once_and_trains_only_those_that_are_missing(t
     sweep = Sweep(
         run=run_of(), resources=ONE, cluster=None, folder=str(tmp_path / "sweep"),
         hash_of=lambda name: "", code_of=lambda family: "",
-        places=lambda key: RunPlace(str(tmp_path / key), tmp_path / f"{key}.jsonl"),
+        place_of=lambda key: RunPlace(str(tmp_path / key), tmp_path / f"{key}.jsonl"),
         owner=ProcessIdentity.this(),
         fence=SimpleNamespace(check=lambda: None),  # type: ignore[arg-type]
         run_of=lambda name, key, settings: NoRun(),  # type: ignore[arg-type, return-value]

@@ -97,15 +97,15 @@ def sweep_of(
 
     assert run.info.key is not None
     assert fence is not None
-    places = partial(place_of_run, run.info.root, settings.storage)
+    place_of = partial(place_of_run, run.info.root, settings.storage)
     return Sweep(
         run=settings,
         resources=trials,
         cluster=cluster,
-        folder=places(run.info.key).folder,
+        folder=place_of(run.info.key).folder,
         hash_of=hash_of,
         code_of=trials_digest,
-        places=places,
+        place_of=place_of,
         owner=ProcessIdentity.this(),
         fence=fence,
         run_of=partial(tracking.trial_run, run),

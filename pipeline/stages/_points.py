@@ -105,7 +105,7 @@ def train_target_lm_alone(project: Project, name: str, tokens: Path, sweep: Swee
     (outcome,) = sweep.outcomes([spec]).values()
     assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
     keys = sweep.keys_of(spec)
-    folder = keys.places(keys.of({}))[1].parent / "language_model"
+    folder = keys.place_of(keys.of({})).curve.parent / "language_model"
     build(keys.session({})).export(outcome, folder)
     return folder, cost_of(outcome)
 

@@ -89,7 +89,7 @@ def run(
     identity = _identity(settings, student, trained, params.corpus.target.normalise, params.run.seed)
     read = _read(student, trained)
     keys = sweep.keys(identity, read, student.family.name)
-    folder = keys.places(keys.of({}))[1].parent / "taught"
+    folder = keys.place_of(keys.of({})).curve.parent / "taught"
     cost = Cost()
     lesson = _Lesson.give(folder, tokens_at(link), documents, classifier, labelled)
     taught = cost.spent()

@@ -61,7 +61,7 @@ def run(
     }
     key_of_search = keys.of({"search": asked})
     sweep.retain([key_of_search])
-    folder_of_search = f"{keys.places(key_of_search)[0]}/search"
+    folder_of_search = f"{keys.place_of(key_of_search).folder}/search"
     with (
         counted(_number_of_trials(settings), "trials") as advance,
         SearchRuns(sweep, measure, keys, advance) as runs,

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from pipeline.evaluation.acquisition import Strategy
 from pipeline.settings.arm import TFIDF, Arm, ArmSetting, Use
-from pipeline.settings.section import Count, Distinct, NonNegative, NumLabels, Positive, Section, Seed
+from pipeline.settings.section import (
+    Count,
+    Distinct,
+    NonNegative,
+    NumLabels,
+    Overrides,
+    Positive,
+    Section,
+    Seed,
+)
 
 
 class Choosing(Section):
@@ -32,7 +41,7 @@ class SampleEfficiency(Section):
     """Numbers of labels; those that the corpus does not have are left out."""
     seeds: Annotated[list[Seed], Field(min_length=1), Distinct] = [1, 2, 3]
     """Seeds; each draws other labels and trains anew."""
-    classifier: dict[str, Any] = {"batch_rows": 32}
+    classifier: Overrides = {"batch_rows": 32}
     """Laid over finetune_classifier of each head start, below its `few_labels`."""
     choosing: Choosing = Choosing()
     """How arms NAME/probe_chosen and NAME/with_tfidf_chosen choose labels."""
@@ -55,7 +64,7 @@ class DistilClassifier(Section):
     """Weight of the divergence from the teacher, on all training and unlabelled documents."""
     hard: NonNegative = 0.5
     """Weight of the cross-entropy of labels; documents without one take the teacher's."""
-    classifier: dict[str, Any] = {}
+    classifier: Overrides = {}
     """Laid over the student's finetune_classifier."""
 
 
@@ -68,20 +77,20 @@ class Ablate(Section):
     """Seeds; each trains anew with and without every trick. None: no ablations."""
     labels: NumLabels = 400
     """Labels that a classifier is trained on, or all."""
-    classifier: dict[str, Any] = {
+    classifier: Overrides = {
         "unfreeze": "gradual", "epochs_per_unfreezing": 0.2, "optimizer": {"discriminative_factor": 1.3},
     }  # fmt: skip
     """Laid over the head start's few_labels."""
-    pretrain_lm: dict[str, Any] = {"epochs": 0.1, "dropout": 0.5}  # at 0.1 there is little to switch off
+    pretrain_lm: Overrides = {"epochs": 0.1, "dropout": 0.5}  # at 0.1 there is little to switch off
     """Laid over the head start's pretrain_lm."""
 
 
 class Size(Section):
     """A size of a head start: what is laid over its settings."""
 
-    config: dict[str, Any] = {}
+    config: Overrides = {}
     """Laid over the head start's config."""
-    pretrain_lm: dict[str, Any] = {}
+    pretrain_lm: Overrides = {}
     """Laid over scaling.pretrain_lm; a larger network wants a lower learning rate."""
 
 
@@ -103,7 +112,7 @@ class Scaling(Section):
     """Tokens of the general text that each size trains on; more than there are: further passes."""
     seeds: Annotated[list[Seed], Field(min_length=1), Distinct] = [1]
     """Seeds of each training."""
-    pretrain_lm: dict[str, Any] = {"evaluations_per_epoch": 1}
+    pretrain_lm: Overrides = {"evaluations_per_epoch": 1}
     """Laid over the head start's pretrain_lm, for all sizes."""
     check: LargerRun | None = None
     """Larger run that the law predicts before it is made: {config: {...}, tokens: ...}; null: none."""

@@ -46,7 +46,7 @@ class Spec:
     family: str | None = None  # of the model that it trains; its code counts
 
 
-Places = Callable[[str], RunPlace]  # of runs, by key
+PlaceOf = Callable[[str], RunPlace]  # of runs, by key
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Keys:
     common: Mapping[str, object]
     inputs: Mapping[str, str]
     code: str
-    places: Places
+    place_of: PlaceOf
     owner: ProcessIdentity  # the stage
 
     def of(self, values: Mapping[str, object]) -> str:
@@ -65,7 +65,7 @@ class Keys:
     def session(self, values: Mapping[str, object]) -> Session:
         """A session without a recorder."""
         key = self.of(values)
-        return Session(key, self.places(key).folder, no_recorder, owner=self.owner)
+        return Session(key, self.place_of(key).folder, no_recorder, owner=self.owner)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Sweep:
     folder: str  # of this stage's run, in run.storage
     hash_of: Callable[[str], str]  # SHA-256 of what a trial reads
     code_of: Callable[[str | None], str]  # fingerprint of the code of trials, by family
-    places: Places
+    place_of: PlaceOf
     owner: ProcessIdentity  # the stage: without it, trials are orphans
     fence: Fence  # of the lease that the stage holds
     run_of: Callable[[str, str, Mapping[str, object]], OpenRun]  # not yet open
@@ -116,7 +116,7 @@ class Sweep:
             outcome = self._outcome(trial)
             if outcome is not None:
                 key = sessions[name].key
-                self.settle_run(name, key, self.places(key).curve, outcome.state)
+                self.settle_run(name, key, self.place_of(key).curve, outcome.state)
                 outcomes[name] = outcome
         missing = [spec for spec in specs if spec.name not in outcomes]
         if missing:
@@ -161,7 +161,7 @@ class Sweep:
                 for spec in missing:
                     session = sessions[spec.name]
                     run = runs[spec.name] = self.run_of(spec.name, session.key, spec.settings)
-                    recorder = run.recorder(self.places(session.key).curve)
+                    recorder = run.recorder(self.place_of(session.key).curve)
                     session = replace(session, open_recorder=recorder.open, tracking_run=run.run_id)
                     waiting.append(trials[spec.name].recorded(session))
                 run_trials(waiting, on_begin, on_end)
@@ -187,7 +187,7 @@ class Sweep:
             flag = name.partition("/")[0]
             nth = sum(known.partition(" ")[0] == flag for known in hashes)  # of several head starts' features
             hashes[f"{flag} {nth}" if nth else flag] = self.hash_of(name)
-        return Keys(common, hashes, self.code_of(family), self.places, self.owner)
+        return Keys(common, hashes, self.code_of(family), self.place_of, self.owner)
 
 
 @dataclass
@@ -208,7 +208,7 @@ class SearchRuns:
         run = self.sweep.run_of(f"trial {name}", key, values)
         self.sweep.begin_run(run)
         # The file may hold the reports of a killed attempt; the recorder drops repeated ones.
-        recorder = run.recorder(self.sweep.places(key).curve).open(_ALL_STEPS)
+        recorder = run.recorder(self.sweep.place_of(key).curve).open(_ALL_STEPS)
         self._open[name] = (run, recorder)
 
     def reported(self, name: str, percent: float, metrics: Mapping[str, float]) -> None:
