@@ -25,6 +25,11 @@ class LayerChoice:
     layers: tuple[int, ...] | Literal["all"] = (-1,)  # 0: the lowest; -1: the top one
     combine: Combine = "concat"
 
+    @staticmethod
+    def of(layers: Sequence[int] | Literal["all"], combine: Combine) -> LayerChoice:
+        """The choice that settings of these names make."""
+        return LayerChoice("all" if layers == "all" else tuple(layers), combine)
+
     @property
     def is_top(self) -> bool:
         """Whether the top layer alone is read, as it is."""

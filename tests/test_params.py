@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from models import awd_lstm
+from pipeline.distributed.sampling import grid_points
 from pipeline.objectives.causal import Causal
 from pipeline.project import presets
 from pipeline.project.checks import check, check_numbers_of_labels, check_words_of_classes
@@ -337,7 +338,7 @@ def test_a_teacher_that_cannot_be_is_refused_before_anything_is_trained(top, mes
                     "ulmfit": {"finetune_classifier": {"beside": "vectors", "method": "contrastive"}}
                 }
             },
-            r"headstarts\.ulmfit: finetune_classifier\.beside is vectors, but .* is contrastive",
+            r"headstarts\.ulmfit\.finetune_classifier\.beside is vectors, but .* is contrastive",
         ),
         (
             {
@@ -351,6 +352,36 @@ def test_a_teacher_that_cannot_be_is_refused_before_anything_is_trained(top, mes
 def test_features_of_another_head_start_that_cannot_be_read_are_refused(top, message):
     with pytest.raises(ValueError, match=rf"^params\.yaml: {message}"):
         check(Project(params_with(top)))
+
+
+@pytest.mark.parametrize(
+    ("head_start", "top", "message"),
+    [
+        (
+            "ulmfit",
+            {"finetune_classifier": {"method": "contrastive", "unfreeze": "head"}},
+            r"finetune_classifier\.method is contrastive and unfreeze is head, so nothing would train",
+        ),
+        (
+            "ulmfit",
+            {"finetune_classifier": {"pooling": "first"}},
+            r"finetune_classifier\.pooling is first, but awd_lstm reads",
+        ),
+        (
+            "ulmfit",
+            {"few_labels": {"optimizer": {"kind": "nt_asgd"}}},
+            r"few_labels: optimizer\.kind is nt_asgd, .* label curve have none",
+        ),
+        (
+            "vectors",
+            {"finetune_classifier": {"language_model_weight": 0.5}},
+            r"finetune_classifier\.language_model_weight is 0\.5, but word_vectors is not trained",
+        ),
+    ],
+)
+def test_a_classifier_that_cannot_be_trained_is_refused_before_anything_is(head_start, top, message):
+    with pytest.raises(ValueError, match=rf"^params\.yaml: headstarts\.{head_start}\.{message}"):
+        check(Project(params_with({"headstarts": {head_start: top}})))
 
 
 def test_a_network_from_scratch_has_no_features_of_another_head_start_beside_it():
@@ -789,7 +820,7 @@ def test_a_search_is_laid_over_the_family_s_and_refuses_a_key_that_is_no_setting
     assert key not in searched({key: None})
     assert searched({key: {"choices": [0.1]}})[key].choices == [0.1]
     beside = "finetune_classifier.beside"
-    assert searched({beside: {"choices": [None, "vectors"]}})[beside].points() == [None, "vectors"]
+    assert grid_points(searched({beside: {"choices": [None, "vectors"]}})[beside]) == [None, "vectors"]
     assert searched({"finetune_lm.bptt": {"choices": [70]}}).keys() == searched({}).keys() | {
         "finetune_lm.bptt"
     }

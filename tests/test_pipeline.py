@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.distributed.sampling import grid_points
 from pipeline.distributed.settings import Range
 from pipeline.execution.under_dvc import project_root
 from pipeline.project import presets, stages
@@ -533,5 +534,5 @@ def test_a_range_without_values_is_refused(search, message):
     ],
 )
 def test_points_of_a_grid(search, points):
-    found = Range(**search).points()
+    found = grid_points(Range(**search))
     assert found == (points if "choices" in search else pytest.approx(points))

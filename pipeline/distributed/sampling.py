@@ -5,6 +5,7 @@ It stands apart from the running of trials, as it counts in the fingerprint of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -43,6 +44,20 @@ def sampler(settings: Tune) -> Any:
         found = optuna.samplers.RandomSampler(seed=settings.seed)
     space = {key: _distribution(each) for key, each in settings.ranges.items()}
     return OptunaSearch(space, metric="value", mode="min", sampler=found)
+
+
+def grid_points(settings: Range) -> list[Any]:
+    """The points of a grid: evenly spaced, or evenly in the logarithm."""
+    if settings.choices is not None:
+        return list(settings.choices)
+    assert settings.low is not None
+    assert settings.high is not None
+    low, high = (math.log(end) if settings.log else end for end in (settings.low, settings.high))
+    shares = [step / (settings.steps - 1) for step in range(settings.steps)]
+    points = [low + share * (high - low) for share in shares]
+    points = [math.exp(point) for point in points] if settings.log else points
+    whole = isinstance(settings.low, int) and isinstance(settings.high, int)
+    return sorted({round(point) for point in points}) if whole else points
 
 
 def _distribution(each: Range) -> Any:

@@ -20,7 +20,7 @@ from pipeline.distributed.failures import is_settings_failure, reason_of
 from pipeline.distributed.launch import fit
 from pipeline.distributed.placement import trials_at_once
 from pipeline.distributed.ray_tune import listener_class, load_tune, make_tuner, ray_resources
-from pipeline.distributed.sampling import TrialResult, Values, sampler, scheduler_of
+from pipeline.distributed.sampling import TrialResult, Values, grid_points, sampler, scheduler_of
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.distributed.shipment import Shipment, ship
@@ -126,7 +126,7 @@ def _new_tuner(trainable: Any, settings: Tune, at_once: int, folder: str) -> Any
     from ray import tune
 
     if settings.search == "grid":
-        grid = {key: tune.grid_search(each.points()) for key, each in settings.ranges.items()}
+        grid = {key: tune.grid_search(grid_points(each)) for key, each in settings.ranges.items()}
         sampling: dict[str, Any] = {"num_samples": 1}
     else:
         grid = {}

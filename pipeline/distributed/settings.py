@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
@@ -147,19 +146,6 @@ class Range(Section):
         elif self.log and self.low <= 0:
             raise ValueError(f"a logarithmic range begins above 0, not at {self.low}")
         return self
-
-    def points(self) -> list[Any]:
-        """The points of a grid: evenly spaced, or evenly in the logarithm."""
-        if self.choices is not None:
-            return list(self.choices)
-        assert self.low is not None
-        assert self.high is not None
-        low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
-        shares = [step / (self.steps - 1) for step in range(self.steps)]
-        points = [low + share * (high - low) for share in shares]
-        points = [math.exp(point) for point in points] if self.log else points
-        whole = isinstance(self.low, int) and isinstance(self.high, int)
-        return sorted({round(point) for point in points}) if whole else points
 
 
 class Tune(Section):

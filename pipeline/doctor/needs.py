@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from models.family import lookup
+from models.mixing import LayerChoice
 from models.objective import StepSize
 from pipeline.corpus.imported_tokenizer import import_tokenizer
 from pipeline.corpus.settings import ImportedTokenizer
@@ -120,7 +121,7 @@ def _need_of_stage(params: Params, head_start: ResolvedHeadStart, stage: str, nu
     )
     if isinstance(settings, ClassifierTraining):
         same = {name: getattr(settings, name) for name in _OF_THE_HEAD}
-        same["layers"] = settings.layer_choice.layers
+        same["layers"] = LayerChoice.of(settings.layers, settings.combine).layers
         dropout = tuple(settings.head_dropout)
         # The number of labels hardly matters.
         head = HeadCard(label_names=("a", "b"), head_dropout=dropout, normalise={}, **same)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from models.family import Encoder, State, products_in
 from models.heads import segments_of
+from models.mixing import LayerChoice
 from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
 from pipeline.corpus.settings import Direction
 from pipeline.corpus.text_form import TextForm
@@ -92,7 +93,7 @@ def pooled_features(
     clipped = [reading.form.rows(document)[0] for document in documents]
     order = sorted(range(len(clipped)), key=lambda k: clipped[k].tobytes())  # of equal lengths, by content
     with _evaluating(encoder, dtype):
-        width = settings.layer_choice.width(encoder.layer_widths, "probe")
+        width = LayerChoice.of(settings.layers, settings.combine).width(encoder.layer_widths, "probe")
         features = np.zeros((len(clipped), _num_vectors(settings, reading), width), dtype=np.float32)
         for batch in by_length([len(clipped[k]) for k in order], tokens_without_gradient(device)):
             chosen = [order[index] for index in batch]
@@ -123,7 +124,9 @@ def pooled_features(
 
 def num_features(encoder: Encoder, settings: Probe, reading: Reading) -> int:
     """Return P * F, the features that `pooled_features` gives of a document."""
-    return _num_vectors(settings, reading) * settings.layer_choice.width(encoder.layer_widths, "probe")
+    return _num_vectors(settings, reading) * LayerChoice.of(settings.layers, settings.combine).width(
+        encoder.layer_widths, "probe"
+    )
 
 
 def _num_vectors(settings: Probe, reading: Reading) -> int:
@@ -233,7 +236,7 @@ def _pooled(
         weights: for each text those of its tokens, (B, Q, T).
         more: further arguments of the encoder, for texts that are read in one chunk.
     """
-    choice = settings.layer_choice
+    choice = LayerChoice.of(settings.layers, settings.combine)
     indices, width = choice.indices(len(encoder.layer_widths)), choice.width(encoder.layer_widths)
     pooled = [weights_BQT.new_zeros(*weights_BQT.shape[:2], width) for weights_BQT in weights]
     highest = [weights_BQT.new_full((len(weights_BQT), width), -torch.inf) for weights_BQT in weights]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from pipeline.evaluation.template import checked_template, named_by_text
 from pipeline.settings.arm import ArmSetting
 from pipeline.settings.section import Count, CountOrZero, Distinct, Layers, Section
-
-if TYPE_CHECKING:
-    from models.mixing import LayerChoice
 
 ProperFraction = Annotated[float, Field(gt=0, lt=1)]
 Pooling = Literal["mean", "idf_mean", "max", "first", "last"]
@@ -87,9 +84,3 @@ class Probe(Section):
     """How several layers are combined: concat, or sum (of layers of one width)."""
     pooling: Annotated[list[Pooling], Field(min_length=1), Distinct] = ["mean", "idf_mean"]
     """Poolings over tokens: any of mean, idf_mean (by inverse document frequency), max, first, last."""
-
-    @property
-    def layer_choice(self) -> LayerChoice:
-        from models.mixing import LayerChoice
-
-        return LayerChoice("all" if self.layers == "all" else tuple(self.layers), self.combine)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from models.family import check_chunks
+from models.mixing import LayerChoice
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.training.cards import family_and_config
+from pipeline.training.classifier_rules import check_classifier
 from pipeline.training.schedules import check_unfreezing
 
 if TYPE_CHECKING:
@@ -28,10 +29,8 @@ def encoder_of(head_start: ResolvedHeadStart) -> Encoder:
 
 def check_layers(head_start: ResolvedHeadStart) -> None:
     """Raise ValueError if layers are named that the encoder does not have, or cannot sum or mix."""
-    chosen = {
-        "probe": head_start.probe.layer_choice,
-        **{section: getattr(head_start, section).layer_choice for section in CLASSIFIERS},
-    }
+    sections = {name: getattr(head_start, name) for name in ("probe", *CLASSIFIERS)}
+    chosen = {name: LayerChoice.of(each.layers, each.combine) for name, each in sections.items()}
     if all(choice.is_top for choice in chosen.values()):
         return  # every encoder has it
     widths = encoder_of(head_start).layer_widths
@@ -45,17 +44,10 @@ def check_layers(head_start: ResolvedHeadStart) -> None:
 def check_trainings(head_start: ResolvedHeadStart, num_texts: int) -> None:
     """Raise ValueError for settings by which the network cannot be trained on documents of so many texts."""
     encoder = encoder_of(head_start)
-    _check_chunks(head_start, encoder)
-    _check_unfreezing(head_start, encoder)
-    _check_texts(head_start, encoder, num_texts)
-
-
-def _check_chunks(head_start: ResolvedHeadStart, encoder: Encoder) -> None:
-    """Raise ValueError if a classifier would read more tokens at once than the encoder can."""
     for section in CLASSIFIERS:
-        settings = getattr(head_start, section)
-        at_once = encoder.tokens_at_once(settings.bptt, settings.max_tokens)
-        check_chunks(at_once, encoder, f"params.yaml: headstarts.{head_start.name}.{section}")
+        key = f"params.yaml: headstarts.{head_start.name}.{section}"
+        check_classifier(getattr(head_start, section), num_texts, head_start.family.name, encoder, key)
+    _check_unfreezing(head_start, encoder)
 
 
 def _check_unfreezing(head_start: ResolvedHeadStart, encoder: Encoder) -> None:
@@ -77,12 +69,3 @@ def _check_unfreezing(head_start: ResolvedHeadStart, encoder: Encoder) -> None:
             epochs_per_unfreezing=settings.epochs_per_unfreezing,
             section=f"params.yaml: headstarts.{head_start.name}.{section}",
         )
-
-
-def _check_texts(head_start: ResolvedHeadStart, encoder: Encoder, num_texts: int) -> None:
-    """Raise ValueError if a head start cannot read documents of several texts."""
-    from pipeline.training.classifier import check_texts
-
-    for section in CLASSIFIERS:
-        key = f"params.yaml: headstarts.{head_start.name}.{section}"
-        check_texts(getattr(head_start, section), num_texts, head_start.family.name, encoder, key)

@@ -210,20 +210,14 @@ _TEACHER = Relation(
 
 
 def _check_beside(params: Params, head_start: ResolvedHeadStart) -> None:
-    """Raise ValueError for features of another head start that there are not, or that do not go with this."""
+    """Raise ValueError for features of another head start that there are not."""
     from pipeline.project.networks import CLASSIFIERS
-    from pipeline.training.classifier import check_beside
 
     name = head_start.name
     for section in CLASSIFIERS:  # whose value may be that of another layer, such as a default of the family
         settings = getattr(head_start, section)
-        if (other := settings.beside) is None:
-            continue
-        _check_trained(params, "too", name, other, f"params.yaml: headstarts.{name}.{section}.beside")
-        try:
-            check_beside(settings, params.num_texts)
-        except ValueError as error:
-            raise ValueError(f"params.yaml: headstarts.{name}: {error}") from error
+        if (other := settings.beside) is not None:
+            _check_trained(params, "too", name, other, f"params.yaml: headstarts.{name}.{section}.beside")
 
 
 _BESIDE = Relation(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.distributed.sampling import TrialResult, importances
+from pipeline.distributed.sampling import TrialResult, grid_points, importances
 from pipeline.distributed.search import Objective, search
 from pipeline.distributed.settings import Tune
 from pipeline.figures.sweeps import BestTrial, NoTrials, SearchFigures, SearchTrial
@@ -111,7 +111,7 @@ def _number_of_trials(settings: Tune) -> int:
     """Number of trials. Raises ValueError for a grid with more points than `tune.num_trials`."""
     if settings.search != "grid":
         return settings.num_trials
-    points = math.prod(len(each.points()) for each in settings.ranges.values())
+    points = math.prod(len(grid_points(each)) for each in settings.ranges.values())
     if points > settings.num_trials:
         raise ValueError(
             f"the grid of tune.space has {points:,} points, but tune.num_trials is {settings.num_trials:,}: "

@@ -18,9 +18,10 @@ from torch import Tensor
 from models import kernels
 from models.contrastive import pair_loss
 from models.distillation import soft_loss
-from models.family import Encoder, State, check_chunks, lookup, products_in
+from models.family import Encoder, State, products_in
 from models.heads import Classifier, LinearHead, classifier_groups
 from models.layers import GlobalBatch
+from models.mixing import LayerChoice
 from models.objective import StepLoss, TrainingObjective, Workers
 from pipeline.corpus.batches import rng_of, rows_of
 from pipeline.corpus.classifier_batches import (
@@ -32,7 +33,7 @@ from pipeline.corpus.classifier_batches import (
 )
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.settings import Normalise
-from pipeline.corpus.text_form import LEAST_TOKENS_OF_PAIRS, TextForm
+from pipeline.corpus.text_form import TextForm
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard, read_info, read_word_parts
 from pipeline.training.cards import (
     HeadCard,
@@ -44,6 +45,7 @@ from pipeline.training.cards import (
     tokens_at_once,
 )
 from pipeline.training.checkpoint import tensors_under
+from pipeline.training.classifier_rules import check_classifier, check_needs_no_validation
 from pipeline.training.context import Context
 from pipeline.training.fitted_head import fit_head
 from pipeline.training.frozen_features import FrozenFeatures
@@ -401,25 +403,8 @@ def make_classifier_job(
         chosen_documents(shard, few_labels.num_labels, seed, few_labels.key)
     else:
         chosen_documents(shard, settings.max_labels, seed)
-    if settings.method == "contrastive":
-        _check_contrastive(settings)
-    if settings.beside is not None:
-        check_beside(settings, info.num_texts)
-    if settings.language_model_weight and lookup(model.family).objective != "causal":
-        raise ValueError(
-            f"finetune_classifier.language_model_weight is {settings.language_model_weight}, but "
-            f"{model.family} is not trained to predict the next token; set it to 0"
-        )
-    if settings.language_model_weight and not settings.layer_choice.is_top:
-        raise ValueError(
-            f"finetune_classifier.language_model_weight is {settings.language_model_weight}, but its model "
-            "reads the top layer, and finetune_classifier.layers names others; set it to 0, or layers to [-1]"
-        )
-    if not _validates(few_labels) and settings.optimizer.kind == "nt_asgd":
-        raise ValueError(
-            "few_labels: optimizer.kind is nt_asgd, which begins to average by the validation loss, but "
-            "trainings of the label curve have none; set it to sgd or adamw"
-        )
+    if not _validates(few_labels):
+        check_needs_no_validation(settings, "few_labels")
     if _validates(few_labels) and not (open_shard(tokens, "validation").labels != UNLABELLED).any():
         raise ValueError(f"{tokens} has no labelled validation documents; label some, or split some off")
     beside = _beside(settings, features, len(shard))
@@ -434,7 +419,7 @@ def make_classifier_job(
         max_tokens=settings.max_tokens,
         normalise=normalise.model_dump(),
         kind="linear" if settings.method == "contrastive" else "blocks",
-        layers=settings.layer_choice.layers,
+        layers=LayerChoice.of(settings.layers, settings.combine).layers,
         combine=settings.combine,
         delimiter_id=info.eos_id if info.num_texts > 1 else None,
         pair_order=settings.pair_order if info.num_texts == 2 else "given",
@@ -447,14 +432,7 @@ def make_classifier_job(
     if start is not None:
         check_match(start.card(), card, start.path)
     check_stages_of_unfreezing(settings, card)
-    encoder = shapes_of(card)[1]
-    check_chunks(chunk, encoder, "finetune_classifier")
-    check_texts(settings, info.num_texts, model.family, encoder)
-    if settings.pooling == "first" and not encoder.reads_ahead:
-        raise ValueError(
-            f"finetune_classifier.pooling is first, but {model.family} reads a text's first token before the "
-            "rest, so it would see nothing of the text; choose last, mean or concat"
-        )
+    check_classifier(settings, info.num_texts, model.family, shapes_of(card)[1], "finetune_classifier")
     return ClassifierJob(settings, card, tokens.resolve(), start, seed, few_labels, beside=beside)
 
 
@@ -509,72 +487,6 @@ def label_counts(
     left_out = {count: f"there are {num_labels:,}" for count in sorted(counts) if count > num_labels}
     left_out |= {count: f"there are {num_classes} classes" for count in sorted(counts) if count < num_classes}
     return sorted(counts - left_out.keys()) or [num_labels], left_out
-
-
-def check_texts(
-    settings: ClassifierTraining,
-    num_texts: int,
-    family: str,
-    encoder: Encoder,
-    key: str = "finetune_classifier",
-) -> None:
-    """Raise ValueError, naming `key`, for settings that do not go with documents of several texts."""
-    if num_texts == 1:
-        return
-    if not lookup(family).takes_pairs:
-        raise ValueError(
-            f"{key}: documents of corpus.target have {num_texts} texts, which the family {family} does not "
-            "tell apart; take its head starts out of run.headstarts"
-        )
-    if settings.max_tokens < LEAST_TOKENS_OF_PAIRS:
-        raise ValueError(
-            f"{key}.max_tokens is {settings.max_tokens}, but a row of two texts has a token at its start and "
-            f"one behind each; set it to at least {LEAST_TOKENS_OF_PAIRS}"
-        )
-    at_once = encoder.tokens_at_once(settings.bptt, settings.max_tokens)
-    if encoder.has_segments and settings.max_tokens > at_once:
-        raise ValueError(
-            f"{key}.max_tokens is {settings.max_tokens}, but {family} reads both texts of a pair at once, "
-            f"and its context is {encoder.context}; lower max_tokens, or raise config.context"
-        )
-    if num_texts > 2 and settings.method == "contrastive":
-        raise ValueError(
-            f"{key}.method is contrastive, which has no use for answers to choose from; set it to plain"
-        )
-
-
-def _check_contrastive(settings: ClassifierTraining) -> None:
-    """Raise ValueError for settings that do not go with a head that is fitted on top of the rest."""
-    if settings.optimizer.kind == "nt_asgd":
-        raise ValueError(
-            "finetune_classifier.method is contrastive, but optimizer.kind is nt_asgd, whose average of "
-            "weights does not go with a fitted head; set it to sgd or adamw"
-        )
-    if settings.unfreeze == "head":
-        raise ValueError(
-            "finetune_classifier.method is contrastive and unfreeze is head, so nothing would train; set "
-            "unfreeze to full, or method to plain"
-        )
-    if settings.language_model_weight:
-        raise ValueError(
-            "finetune_classifier.method is contrastive, which has no loss beside that of pairs, but "
-            f"language_model_weight is {settings.language_model_weight}; set it to 0, or method to plain"
-        )
-
-
-def check_beside(settings: ClassifierTraining, num_texts: int) -> None:
-    """Raise ValueError for settings and documents that other features do not go with."""
-    key = f"finetune_classifier.beside is {settings.beside}"
-    if settings.method == "contrastive":
-        raise ValueError(
-            f"{key}, but finetune_classifier.method is contrastive, which trains the network's own features "
-            "alone; set beside to null, or method to plain"
-        )
-    if num_texts > 2:
-        raise ValueError(
-            f"{key}, but the documents have answers to choose from, of which frozen features tell nothing; "
-            "set it to null"
-        )
 
 
 def _validates(few: FewLabels | None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -19,9 +19,6 @@ from pipeline.settings.section import (
     Positive,
     Section,
 )
-
-if TYPE_CHECKING:
-    from models.mixing import LayerChoice
 
 
 class Model(Section):
@@ -209,9 +206,3 @@ class ClassifierTraining(Section):
     """Evaluations without a lower loss before training stops and keeps its best weights; null: never."""
     restarts: Annotated[int, Field(ge=0, le=10)] = 2
     """Restarts, at half the rates, of a training that ends no better than the class frequencies."""
-
-    @property
-    def layer_choice(self) -> LayerChoice:
-        from models.mixing import LayerChoice
-
-        return LayerChoice("all" if self.layers == "all" else tuple(self.layers), self.combine)

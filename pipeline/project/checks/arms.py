@@ -5,6 +5,9 @@ from __future__ import annotations
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
+from pipeline.training.classifier_rules import check_needs_no_validation
+
+_FINE_TUNED = (Use.NETWORK, Use.GENERAL_LM, Use.TARGET_LM_ALONE, Use.SCRATCH)
 
 
 def check_arms(project: Project) -> None:
@@ -14,6 +17,11 @@ def check_arms(project: Project) -> None:
         if arm.use is Use.IN_CONTEXT:
             assert arm.source is not None
             _check_in_context(arm, project.head_starts[arm.source], num_texts)
+        elif arm.use in _FINE_TUNED:
+            section = "scratch" if arm.use is Use.SCRATCH else "few_labels"
+            for name in project.params.head_starts_of(arm):
+                settings = getattr(project.head_starts[name], section)
+                check_needs_no_validation(settings, f"params.yaml: headstarts.{name}.{section}")
 
 
 def _check_in_context(arm: Arm, head_start: ResolvedHeadStart, num_texts: int) -> None:
