@@ -161,6 +161,10 @@ def recipes(
     project = Project.load(params)
     for file in write_recipes(project, out):
         typer.echo(f"changed: {file}")
+    if out == RECIPES and params == Path("params.yaml"):
+        from pipeline.execution.stale_report import renew_changed_recipes
+
+        renew_changed_recipes(Path.cwd(), params)
     warn_of_unwatched(project)
 
 

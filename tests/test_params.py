@@ -743,7 +743,7 @@ def test_a_search_of_word_vectors_has_a_space():
             r"headstarts\.ulmfit\.probe\.combine .* are 320, 160 wide",
         ),
         ("vectors", {"layers": [-2]}, r"headstarts\.vectors\.probe\.layers names layer -2"),
-        ("vectors", {"layers": [0, 0]}, r"`headstarts\.vectors\.probe\.layers`.* names one twice"),
+        ("vectors", {"layers": [0, 0]}, r"`headstarts\.vectors\.probe\.layers`.* names 0 more than once"),
     ],
 )
 def test_layers_that_a_probe_cannot_read_are_refused_at_the_start(name, probe, message):

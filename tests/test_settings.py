@@ -194,10 +194,10 @@ def test_the_overview_names_the_sections_and_what_is_not_the_default(params):
     ("section", "message"),
     [
         ("rnu", "rnu is no section and no setting; did you mean run?"),
-        ("run.sede", "run.sede is no section and no setting; did you mean seed?"),
+        ("run.sede", "run.sede is no section and no setting; did you mean run.seed?"),
         ("headstart", "did you mean headstarts?"),
-        ("headstarts.ulmfti", "headstarts.ulmfti is no section .*; did you mean ulmfit?"),
-        ("headstarts.ulmfit.finetun_lm.dropout", "did you mean finetune_lm?"),
+        ("headstarts.ulmfti", "headstarts.ulmfti is no section .*; did you mean headstarts.ulmfit?"),
+        ("headstarts.ulmfit.finetun_lm.dropout", "did you mean headstarts.ulmfit.finetune_lm?"),
         ("headstarts.ulmfit.config.x", "there are embedding_dim, hidden_dim, "),
         ("run.seed.x", "run.seed.x is no section and no setting; run.seed is one"),
         ("optimizer.lr", "optimizer.lr is no .* mean pretrain_lm.optimizer.lr, finetune_lm.optimizer.lr, "),

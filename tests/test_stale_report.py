@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.__main__ import RECIPES, recipes
 from pipeline.execution.recipes import recipes_of
 from pipeline.execution.stale_report import changed_recipes, mark, mark_changed_recipes
 from pipeline.project.lock_file import md5_of
@@ -146,6 +147,55 @@ def test_a_report_made_by_hand_says_which_settings_have_changed(project):
         "**Stale: run.seed changed since; `dvc repro` makes the report anew.**\n\n# Sum"
     )
     assert page.index("Stale: run.seed changed") < page.index("<h1>")
+
+
+def contents(project: Path) -> list[bytes]:
+    return [(project / name).read_bytes() for name in ("page.html", "summary.md")]
+
+
+def write_recipes_by_hand(root: Path, params: Path) -> None:
+    """`headstart recipes --out reports/recipes`, in the working directory."""
+    RECIPES.mkdir(parents=True)
+    recipes(RECIPES)
+
+
+@pytest.mark.parametrize("notice_goes_by", [mark_changed_recipes, write_recipes_by_hand])
+def test_after_an_undo_the_report_is_again_what_it_was(project, monkeypatch, notice_goes_by):
+    monkeypatch.chdir(project)
+    params, undone = project / "params.yaml", (project / "params.yaml").read_bytes()
+    with (project / "page.html").open("ab") as page:
+        page.write(b"<p>a\r\nb</p>")
+    before = contents(project)
+    for seed, named in (("one", b"would refuse the settings"), (2, b"run.seed changed since")):
+        change(project, {"run": {"seed": seed}})
+        mark_changed_recipes(project, params)
+        assert all(content.count(b"Stale: ") == 1 and named in content for content in contents(project))
+    params.write_bytes(undone)
+    notice_goes_by(project, params)
+    assert contents(project) == before
+
+
+def test_recipes_written_by_hand_put_no_notice_on_a_report_without_one(project, monkeypatch):
+    monkeypatch.chdir(project)
+    before = contents(project)
+    change(project, {"run": {"seed": 2}})
+    write_recipes_by_hand(project, project / "params.yaml")
+    assert contents(project) == before
+
+
+def test_that_a_stage_has_run_stays_after_an_undo(project):
+    params, undone = project / "params.yaml", (project / "params.yaml").read_bytes()
+    change(project, {"run": {"seed": 2}})
+    mark_changed_recipes(project, params)
+    mark("prepare@target", project)
+    marked = contents(project)
+    assert all(content.count(b"Stale: `prepare@target` has run since") == 1 for content in marked)
+    assert not any(b"run.seed" in content for content in marked)
+    for restored in (False, True):
+        if restored:
+            params.write_bytes(undone)
+        mark_changed_recipes(project, params)
+        assert contents(project) == marked
 
 
 def test_without_a_lock_file_nothing_is_said(project):

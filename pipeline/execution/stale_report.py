@@ -1,9 +1,13 @@
-"""Marks a report as stale: a stage has run since it was made, or its recipe has changed, so it would run."""
+"""Marks a report as stale: a stage has run since it was made, or its recipe has changed, so it would run.
+
+A notice of changed recipes goes when they are again what the report was made by, as after an undo.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -14,25 +18,38 @@ from pipeline.project.project import Project
 from pipeline.settings.loader import flatten, read_yaml
 
 _PREFIX = "Stale: "
-_BODY = "<body>\n"
+_HAS_RUN = " has run since this report was made"  # in a notice of `mark`, and in no other
+# By a file's ending: its notice, or the empty place for one.
+_PLACES = {
+    ".md": re.compile(rf"\A(\*\*{_PREFIX}.*\*\*\n\n)?"),
+    ".html": re.compile(rf'(?<=<body>\n)(<p class="stale" role="alert">{_PREFIX}.*</p>\n)?'),
+}
 
 
 def mark(stage: str, root: Path) -> None:
-    """Write on the first line of the page and of the summary that `stage` has run since they were made.
+    """Write on the first line of page, summary and model card that `stage` has run since they were made.
 
-    Making the report anew replaces both.
+    Making the report anew replaces them.
     """
     _write(
         root,
-        f"{_PREFIX}`{stage}` has run since this report was made, so it describes earlier settings or inputs; "
+        f"{_PREFIX}`{stage}`{_HAS_RUN}, so it describes earlier settings or inputs; "
         "`dvc repro` makes it anew.",
     )
 
 
 def mark_changed_recipes(root: Path, params: Path) -> None:
-    """Write there what has changed since the stages ran, if anything: for a report made by hand."""
-    if notice := changed_recipes(root, params):
-        _write(root, notice)
+    """Write there what has changed since the stages ran; if nothing has, take such a notice away.
+
+    Without it the files are again, byte for byte, what DVC recorded. A notice that a stage has run stays.
+    """
+    _write(root, changed_recipes(root, params))
+
+
+def renew_changed_recipes(root: Path, params: Path) -> None:
+    """The same for a report that has such a notice; one without any is left as it is."""
+    if any(place[0] for _, _, place in _places(root)):
+        mark_changed_recipes(root, params)
 
 
 def changed_recipes(root: Path, params: Path) -> str | None:
@@ -92,19 +109,31 @@ def _differing(before: Mapping[str, object], after: Mapping[str, Any]) -> set[st
     return {path for path in then.keys() | now.keys() if then.get(path) != now.get(path)}
 
 
-def _write(root: Path, notice: str) -> None:
+def _write(root: Path, notice: str | None) -> None:
+    """Put a notice in the place of an earlier one, unless that says that a stage has run; None: no notice."""
+    for path, text, place in _places(root):
+        if _HAS_RUN in place[0]:
+            continue
+        marked = text[: place.start()] + _written(notice, path.suffix) + text[place.end() :]
+        if marked != text:
+            atomic_write_text(path, marked)
+
+
+def _places(root: Path) -> Iterator[tuple[Path, str, re.Match[str]]]:
+    """Each file of the report that can have a notice, its text, and there the notice or where it would be."""
     file = root / "dvc.yaml"
     if not file.exists():
         return
-    outputs = read_yaml(file)["stages"].get("report", {}).get("outs", [])
-    paths = [root / (out if isinstance(out, str) else next(iter(out))) for out in outputs]
-    for path in paths:
-        if path.suffix == ".md" and path.exists():
-            text = path.read_text(encoding="utf-8")
-            if not text.startswith(f"**{_PREFIX}"):
-                atomic_write_text(path, f"**{notice}**\n\n{text}")
-        elif path.suffix == ".html" and path.exists():
-            text = path.read_text(encoding="utf-8")
-            paragraph = f'<p class="stale" role="alert">{escape(notice)}</p>\n'
-            if f'{_BODY}<p class="stale"' not in text:
-                atomic_write_text(path, text.replace(_BODY, _BODY + paragraph, 1))
+    for output in read_yaml(file)["stages"].get("report", {}).get("outs", []):
+        path = root / (output if isinstance(output, str) else next(iter(output)))
+        if path.suffix in _PLACES and path.exists():
+            text = path.read_bytes().decode("utf-8")  # `read_text` would change its line ends
+            if place := _PLACES[path.suffix].search(text):
+                yield path, text, place
+
+
+def _written(notice: str | None, suffix: str) -> str:
+    """A notice as it stands in a file with this ending."""
+    if notice is None:
+        return ""
+    return f"**{notice}**\n\n" if suffix == ".md" else f'<p class="stale" role="alert">{escape(notice)}</p>\n'

@@ -20,7 +20,6 @@ from pipeline.project.project import Project
 from pipeline.settings.arm import Arm
 from pipeline.settings.loader import flatten, read_yaml
 from pipeline.settings.meanings import meanings
-from pipeline.settings.messages import nearest
 from pipeline.terminal.redaction import printable
 
 if TYPE_CHECKING:
@@ -105,9 +104,11 @@ def _unknown(section: str, keys: Sequence[str]) -> str:
     if not names:
         return f"{above}{part} {problem}; {above.removesuffix('.')} is one"
     ends = _ending_in(section.removeprefix(above), below)
-    if ends and not difflib.get_close_matches(part, names):
+    near = difflib.get_close_matches(part, names, n=1)
+    if ends and not near:
         return f"{section} {problem}; did you mean {', '.join(above + key for key in ends)}?"
-    return f"{above}{part} {problem}; {nearest(part, names)}"
+    hint = f"did you mean {above}{near[0]}?" if near else f"there are {', '.join(names)}"
+    return f"{above}{part} {problem}; {hint}"
 
 
 def _ending_in(name: str, keys: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -65,10 +65,21 @@ def _in_yaml_terms(item: Any, types: Sequence[Any]) -> str:
     """Return pydantic's message in the terms of the file."""
     if item["type"] == "union_tag_invalid":
         return f"Input should be {item['ctx']['expected_tags'].replace(', ', ' or ')}"
+    if item["type"] in ("too_short", "too_long"):
+        return f"Input should be {_length(item['ctx'])}"
     if item["type"] not in ("model_type", "model_attributes_type", "dict_type"):
         return str(item["msg"])
     names = _names_in(types)
     return "Input should be a mapping" + (f" of {', '.join(names)}" if names else "")
+
+
+def _length(bound: Mapping[str, Any]) -> str:
+    """Name a list or mapping of a valid length, from what pydantic says of one that is too short or long."""
+    container, part = ("a mapping", "key") if bound["field_type"] == "Dictionary" else ("a list", "item")
+    limit, number = (
+        ("at least", bound["min_length"]) if "min_length" in bound else ("at most", bound["max_length"])
+    )
+    return f"{container} with {limit} {number} {part}{'' if number == 1 else 's'}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

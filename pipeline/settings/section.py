@@ -24,8 +24,9 @@ T = TypeVar("T")
 
 
 def _distinct(values: list[T]) -> list[T]:
-    if len(set(values)) < len(values):
-        raise ValueError("names one twice")
+    repeated = dict.fromkeys(str(value) for value in values if values.count(value) > 1)
+    if repeated:
+        raise ValueError(f"names {', '.join(repeated)} more than once")
     return values
 
 
