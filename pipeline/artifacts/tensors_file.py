@@ -33,7 +33,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 class _Entry(TypedDict):
-    """What the header says of a tensor."""
+    """The header's entry for a tensor."""
 
     dtype: str
     shape: list[int]

@@ -40,7 +40,7 @@ class Objective:
 
 
 class Report(TypedDict):
-    """What a trial reports to Tune, by the names under which sampler and scheduler look for it."""
+    """The report of a trial to Tune, by the names under which sampler and scheduler look for it."""
 
     value: float  # that the search minimises
     percent: float  # of the training done

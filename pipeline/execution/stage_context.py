@@ -1,4 +1,4 @@
-"""What a stage is handed beside its settings and paths: a training its session, a study its sweep."""
+"""The session of a training, the sweep of a study, the provenance of a report, for their stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DVC decides around a stage: the process that runs it, the folder, the names of all stages."""
+"""The surroundings of a stage that DVC decides: its process, the folder, the names of all stages."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class FeatureFigures(Figure):
 
 
 class CurveStep(Figure):
-    """What a training recorded at an optimizer step."""
+    """The record of a training at an optimizer step."""
 
     step: int
     train_loss: float | None  # of the batch, nats

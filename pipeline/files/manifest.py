@@ -30,7 +30,7 @@ def sha256_of(path: Path) -> str:
 
 
 class FileEntry(TypedDict):
-    """What a manifest says of a file."""
+    """The entry of a manifest for a file."""
 
     bytes: int
     sha256: str

@@ -1,4 +1,4 @@
-"""What a classifier says of one document, for whoever asked: the command line or a client of the service."""
+"""The answer of a classifier for one document, to the command line or a client of the service."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class Predictor:
 
     @property
     def reference(self) -> Reference:
-        """What the documents were like that it was trained and judged on.
+        """The distributions of the documents that it was trained and judged on.
 
         Raises ValueError where the classifier does not carry them, or several are averaged.
         """
