@@ -15,12 +15,13 @@ import polars as pl
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.artifacts.reference import Reference, read_reference, write_reference
+from pipeline.artifacts.reference import read_reference, write_reference
 from pipeline.artifacts.shipped import ship
 from pipeline.corpus.tokens import UNLABELLED
 from pipeline.evaluation.blend import Share
-from pipeline.evaluation.drift import LABELS, WITHOUT_WORDS, Sample, _counts_differ, compare, holm
+from pipeline.evaluation.drift import LABELS, WITHOUT_WORDS, _counts_differ, compare, holm
 from pipeline.evaluation.feature_space import fit_space
+from pipeline.evaluation.reference import MEASURES, Reference, Sample
 from pipeline.evaluation.words import lengths_and_unknown, vocabulary
 from pipeline.inference import bulk_input, bulk_output, reference_sample
 from pipeline.inference import summary as summaries
@@ -30,7 +31,7 @@ from pipeline.inference.bulk_input import Request
 from pipeline.inference.predict import Prediction, Predictor
 from pipeline.inference.service import LabelRequest, answers
 from pipeline.inference.service_summary import ServiceSummary
-from pipeline.inference.summary import MEASURES, Summary, may_be_sampled, read_summary, write_summary
+from pipeline.inference.summary import Summary, may_be_sampled, read_summary, write_summary
 from tests.test_predict import copied, export
 
 TEXTS = ["a b c", "b", None, "d e f g", " ", "a a a", "h j", "j k", "l m n o p", "q r", "s", "t a zebra"]

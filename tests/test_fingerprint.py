@@ -267,6 +267,39 @@ def test_a_formula_of_the_schedules_changes_what_trains_and_no_corpus(source, pa
     assert not changed & {*stages.of_kind("prepares"), "prepare general", "prepare target", "report"}
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "stages_changed"),
+    [
+        ("evaluation/document_classifier.py", "self.temperature == 1", "self.temperature != 1",
+         {"evaluate", "distil_classifier"}),
+        ("evaluation/text_classifiers.py", "logits.double().softmax(1)", "logits.softmax(1)",
+         {"evaluate", "distil_classifier"}),
+        ("evaluation/reference_sample.py", "probs.argmax(1)", "probs.argmin(1)",
+         {"evaluate", "distil_classifier"}),
+        ("inference/reference_sample.py", "validation != UNLABELLED", "validation >= 1",
+         {"distil_classifier"}),
+    ],
+)  # fmt: skip
+def test_how_a_classifier_is_applied_changes_the_stages_that_apply_it(
+    source, params, file, old, new, stages_changed
+):
+    assert changed_by(source, params, f"pipeline/{file}", old, new) == stages_changed
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("evaluation/document_classifier.py", "with a tab between them", "with tabs between them"),
+        ("inference/predict.py", "have different labels", "have other labels"),
+        ("inference/predict.py", "8192", "4096"),  # texts of a batch
+        ("inference/loading.py", "holds no encoder", "has no encoder"),
+        ("training/loop.py", "the training loss is", "by now the training loss is"),
+    ],
+)
+def test_how_a_classifier_is_loaded_and_what_it_says_changes_nothing(source, params, file, old, new):
+    assert changed_by(source, params, f"pipeline/{file}", old, new) == set()
+
+
 def test_how_settings_are_layered_changes_what_reads_them(source, params):
     file = "pipeline/project/headstarts.py"
     changed = changed_by(

@@ -6,26 +6,16 @@ There is no text in it: a word is known by a number of 32 bits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from pipeline.artifacts.tensor_folder import read_folder, write_folder
-from pipeline.evaluation.drift import Sample
 from pipeline.evaluation.feature_space import FeatureSpace
+from pipeline.evaluation.reference import Reference, Sample
 
 _FOLDER = "reference"  # beside the parts of a classifier
 _SPACE = ("mean_F", "directions_KF", "class_means_CK")
-
-
-@dataclass(frozen=True)
-class Reference:
-    """The words and features of training documents, and a sample of validation documents."""
-
-    words: frozenset[int]
-    space: FeatureSpace | None  # None: no part of the classifier has features
-    sample: Sample
 
 
 def write_reference(folder: Path, reference: Reference) -> None:

@@ -10,18 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipeline.evaluation.reference import Sample
+
 LABELS, WITHOUT_WORDS = "labels", "without words"
 _LEAST_EXPECTED = 5  # documents in each cell of a table; with fewer chi-square says too much
 _DRAWS = 20_000
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Documents by what was measured of them, and how often each label was given."""
-
-    measures: Mapping[str, np.ndarray]  # (N,) each, NaN where it could not be measured
-    labels: Mapping[str, int]
-    num_without_words: int = 0
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.artifacts.reference import Reference, read_reference
-from pipeline.evaluation.drift import LABELS, MeasureShift, Sample, compare
-from pipeline.inference.summary import MEASURES, Summary, classifier_of, read_summary
+from pipeline.artifacts.reference import read_reference
+from pipeline.evaluation.drift import LABELS, MeasureShift, compare
+from pipeline.evaluation.reference import MEASURES, Reference, Sample
+from pipeline.inference.summary import Summary, classifier_of, read_summary
 from pipeline.report import drift as shown
 
 REFERENCE = "validation documents"

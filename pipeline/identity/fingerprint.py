@@ -34,16 +34,17 @@ NUMERICAL_ROOMS = (
 )
 _STAGES = "pipeline.stages"
 # Modules that decide numbers in other rooms: which of several settings of a head start holds, which settings
-# a search tries, what an arm reads, and how figures are added.
+# a search tries, what an arm reads, how figures are added, and on which documents a classifier is judged.
 NUMERICAL_ELSEWHERE = (
     "pipeline.project.headstarts",
     "pipeline.distributed.sampling",
     "pipeline.settings.arm",
     "pipeline.figures.estimates",
     "pipeline.figures.label_curve",
+    "pipeline.inference.reference_sample",
 )
 # Does not count where it is imported inside a function: a prompt needs it for a few words, whose tokens are
-# in the key of each trial that reads them.
+# in the key of each trial that reads them, and a classifier for documents that `prepare` has normalised.
 _NORMALISATION = "pipeline.corpus.normalise"
 # Modules that every training uses, though its stage imports neither: they are called where it runs.
 _TRAINS = ("pipeline.training.loop", "pipeline.training.precision")

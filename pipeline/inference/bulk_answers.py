@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from pipeline.evaluation.reference import MEASURES
 from pipeline.inference import bulk_input
 from pipeline.inference.bulk_input import PROBABILITY, Request
 from pipeline.inference.predict import Predictor, has_words, in_batches
-from pipeline.inference.summary import MEASURES, may_be_sampled
+from pipeline.inference.summary import may_be_sampled
 from pipeline.inference.thresholds import NOT_ASKED
 from pipeline.inference.word_effects import words_that_moved
 

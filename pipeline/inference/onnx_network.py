@@ -13,13 +13,12 @@ import torch
 from scipy.special import softmax
 
 from pipeline.artifacts.model_folder import checked_card
-from pipeline.artifacts.shipped import Labelling
 from pipeline.artifacts.tensor_folder import read_state
 from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer
+from pipeline.evaluation.text_classifiers import Documents
 from pipeline.files.manifest import verify
-from pipeline.inference.documents import Documents
 from pipeline.training.cards import HeadCard, ModelCard, form_of
 
 NETWORK_FILE = "network.onnx"
@@ -57,10 +56,6 @@ class OnnxNetwork:
     card: ModelCard
     head: HeadCard
     tokenizer: Tokenizer
-
-    @property
-    def labelling(self) -> Labelling:
-        return Labelling(self.head.label_names, self.head.normalise, self.head.num_texts)
 
     def probabilities(self, documents: Documents) -> np.ndarray:
         """Return probabilities (documents, classes); the device is the CPU, the dtype that of the export."""

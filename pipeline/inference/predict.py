@@ -8,30 +8,16 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import polars as pl
-import torch
 
-from pipeline.artifacts.reference import Reference, read_reference
+from pipeline.artifacts.reference import read_reference
 from pipeline.artifacts.shipped import Labelling, contents_of, read_judged
-from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
-from pipeline.corpus.text_parts import SEPARATOR, encoded, joined
-from pipeline.corpus.tokenizer import Tokenizer
-from pipeline.evaluation.blend import Share, blended
+from pipeline.evaluation.document_classifier import DocumentClassifier, Member
+from pipeline.evaluation.reference import MEASURES, Reference
 from pipeline.evaluation.trust import Judged
-from pipeline.evaluation.words import lengths_and_unknown
-from pipeline.inference.documents import Documents
-from pipeline.inference.summary import MEASURES
-from pipeline.inference.text_classifiers import (
-    FrozenProbe,
-    Network,
-    TextClassifier,
-    load_text_classifier,
-)
+from pipeline.inference.loading import load_text_classifier
 from pipeline.inference.thresholds import Guarantees, Thresholds, thresholds
 from pipeline.settings.section import Precision
-from pipeline.training.precision import dtype_of
-from pipeline.training.temperature import tempered
 
 # A batch ends at whichever limit it reaches first. Larger batches, sorted by length, need less padding.
 _BATCH_TEXTS, _BATCH_CHARACTERS = 8192, 2**24
@@ -45,30 +31,20 @@ class Prediction:
     probabilities: dict[str, float]
 
 
-@dataclass(frozen=True)
-class _Member:
-    """A shipped or exported classifier."""
-
-    parts: Sequence[tuple[TextClassifier, Share]]
-    temperature: float = 1.0  # of the weighted mean of the parts' probabilities
-
-
-class Predictor:
-    """The mean of the probabilities of one classifier or several."""
+class Predictor(DocumentClassifier):
+    """Classifiers loaded from their folders; one alone also has its judged documents and its reference."""
 
     def __init__(
         self,
-        members: Sequence[_Member],
+        members: Sequence[Member],
+        labelling: Labelling,
         precision: Precision = "auto",
         judged: Judged | None = None,
         reference: Reference | None = None,
     ) -> None:
-        self._members, self.judged, self._reference = members, judged, reference
-        self._device = torch.device("cpu")
-        self._dtype = dtype_of(precision, self._device)
-        labelling = members[0].parts[0][0].labelling
-        self.label_names, self.num_texts = labelling.label_names, labelling.num_texts
-        self._normalise = Normalise(**labelling.normalise)
+        normalise = Normalise(**labelling.normalise)
+        super().__init__(members, labelling.label_names, labelling.num_texts, normalise, precision)
+        self.judged, self._reference = judged, reference
 
     @classmethod
     def load(cls, *folders: Path, precision: Precision = "auto") -> Predictor:
@@ -78,18 +54,21 @@ class Predictor:
         IMDb's 25,000 test reviews. Raises ValueError if a folder holds no complete classifier, or if two of
         them do not match.
         """
-        members: list[_Member] = []
+        members: list[Member] = []
         first: Labelling | None = None
         for folder in folders:
             contents = contents_of(folder)
-            parts = [(load_text_classifier(part.folder), part.share) for part in contents.parts]
-            first = first or parts[0][0].labelling
-            for part, (loaded, _) in zip(contents.parts, parts, strict=True):
-                _check_alike(loaded.labelling, first, part.folder, folders[0])
-            members.append(_Member(parts, contents.temperature))
+            parts = []
+            for part in contents.parts:
+                classifier, labelling = load_text_classifier(part.folder)
+                first = first or labelling
+                _check_alike(labelling, first, part.folder, folders[0])
+                parts.append((classifier, part.share))
+            members.append(Member(parts, contents.temperature))
+        assert first is not None, "no folder is given"
         if len(folders) > 1:
-            return cls(members, precision)
-        return cls(members, precision, read_judged(folders[0]), read_reference(folders[0], MEASURES))
+            return cls(members, first, precision)
+        return cls(members, first, precision, read_judged(folders[0]), read_reference(folders[0], MEASURES))
 
     def predict(self, documents: Sequence[str | Sequence[str]]) -> list[Prediction]:
         """Return label and probabilities of each document. An empty text counts as one without words.
@@ -109,44 +88,6 @@ class Predictor:
         by_name = {name: float(p) for name, p in zip(self.label_names, probs_C, strict=True)}
         return Prediction(self.label_names[int(probs_C.argmax())], by_name)
 
-    def probabilities(self, documents: Sequence[str | Sequence[str]]) -> np.ndarray:
-        """Return the probability (documents, labels) of each label of each document, as `predict` does."""
-        read = self._read(documents)
-
-        def probabilities(member: _Member) -> np.ndarray:
-            of_parts = [part.probabilities(read) for part, _ in member.parts]
-            mean = blended(of_parts, [share for _, share in member.parts])
-            return mean if member.temperature == 1 else tempered(mean, member.temperature)
-
-        mean: np.ndarray = np.mean([probabilities(member) for member in self._members], axis=0)
-        return mean
-
-    def features(self, documents: Sequence[str | Sequence[str]]) -> np.ndarray | None:
-        """Return the features (documents, F) of the part that shows most of them; None where no part has any.
-
-        That is the probe of the largest weight, as its features are of an encoder that has seen no labels,
-        or without one the network of the largest weight.
-        """
-        read = self._read(documents)
-        by_weight = sorted(self._members[0].parts, key=lambda part_and_share: -part_and_share[1].weight)
-        for kind in (FrozenProbe, Network):
-            for part in (part for part, _ in by_weight if isinstance(part, kind)):
-                features = part.features(read)
-                if features is not None:
-                    return features
-        return None
-
-    def measures(
-        self, documents: Sequence[str | Sequence[str]], probs_NC: np.ndarray, reference: Reference
-    ) -> np.ndarray:
-        """Return the `MEASURES` of documents with these probabilities, (documents, 4); NaN: not known."""
-        lengths, unknown = lengths_and_unknown(self._read(documents).texts, reference.words)
-        features = None if reference.space is None else self.features(documents)
-        distances = np.full(len(documents), np.nan)
-        if reference.space is not None and features is not None:
-            distances = reference.space.distances(features)
-        return np.stack([lengths, unknown, probs_NC.max(1), distances], axis=1)
-
     @property
     def reference(self) -> Reference:
         """The distributions of the documents that it was trained and judged on.
@@ -160,36 +101,6 @@ class Predictor:
             )
         return self._reference
 
-    def _read(self, documents: Sequence[str | Sequence[str]]) -> Documents:
-        texts = [(given,) if isinstance(given, str) else tuple(given) for given in documents]
-        self._check_numbers(texts)
-        normalised = [joined(document) for document in self._normalised(texts)]
-        tokens: dict[str, list[np.ndarray]] = {}  # parts may share a tokenizer
-
-        def ids(tokenizer: Tokenizer) -> list[np.ndarray]:
-            if tokenizer.sha256 not in tokens:
-                tokens[tokenizer.sha256] = encoded(normalised, self.num_texts, tokenizer.encode_batch)
-            return tokens[tokenizer.sha256]
-
-        return Documents(normalised, ids, self._device, self._dtype)
-
-    def _check_numbers(self, documents: Sequence[Sequence[str]]) -> None:
-        for number, document in enumerate(documents, start=1):
-            if len(document) != self.num_texts:
-                raise ValueError(
-                    f"document {number:,} has {len(document)} texts, but the classifier reads "
-                    f"{self.num_texts} of each" + (", with a tab between them" if self.num_texts > 1 else "")
-                )
-
-    def _normalised(self, documents: Sequence[Sequence[str]]) -> list[list[str]]:
-        """Return the texts of documents after normalisation, which knows nothing of documents."""
-        flat = [valid_unicode(text) for document in documents for text in document]
-        if self.num_texts > 1:
-            flat = [text.replace(SEPARATOR, " ") for text in flat]
-        normalised = normalise(pl.Series(flat, dtype=pl.String), self._normalise).to_list()
-        num = self.num_texts
-        return [normalised[first : first + num] for first in range(0, len(normalised), num)]
-
 
 def _check_alike(ours: Labelling, theirs: Labelling, folder: Path, other: Path) -> None:
     if ours.label_names != theirs.label_names:
@@ -198,11 +109,6 @@ def _check_alike(ours: Labelling, theirs: Labelling, folder: Path, other: Path) 
         raise ValueError(f"the classifiers in {folder} and {other} read other numbers of texts")
     if ours.normalise != theirs.normalise:
         raise ValueError(f"the classifiers in {folder} and {other} read differently normalised text")
-
-
-def valid_unicode(text: str) -> str:
-    """Replace lone surrogates, which JSON or a non-UTF-8 argument may hold, by question marks."""
-    return text.encode("utf-8", errors="replace").decode("utf-8")
 
 
 def has_words(document: str | Sequence[str]) -> bool:

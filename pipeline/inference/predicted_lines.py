@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
+from pipeline.evaluation.document_classifier import valid_unicode
 from pipeline.inference.answer import Answer
-from pipeline.inference.predict import Predictor, has_words, in_batches, valid_unicode
+from pipeline.inference.predict import Predictor, has_words, in_batches
 from pipeline.inference.thresholds import NO_GUARANTEES, Guarantees
 from pipeline.settings.section import Precision
 

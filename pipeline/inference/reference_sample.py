@@ -1,58 +1,22 @@
 """What a finished classifier carries for later: a reference sample, and how it judged validation documents.
 
 Later documents are compared with the sample, and thresholds of confidence come from the judgements.
-
-Shapes: N documents.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from pipeline.artifacts.reference import Reference, write_reference
+from pipeline.artifacts.reference import write_reference
 from pipeline.artifacts.shipped import write_judged
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.text_parts import texts_of
 from pipeline.corpus.tokens import UNLABELLED, open_shard, read_info
-from pipeline.evaluation.drift import Sample
-from pipeline.evaluation.feature_space import fit_space
+from pipeline.evaluation.reference_sample import reference_of
 from pipeline.evaluation.trust import Judged
-from pipeline.evaluation.words import vocabulary
 from pipeline.inference.predict import Predictor
-from pipeline.inference.summary import MEASURES, SAMPLE_SIZE
-
-
-def reference_of(
-    predictor: Predictor,
-    training: Sequence[str],
-    labels_N: np.ndarray,
-    validation: Sequence[str],
-    texts: Iterable[str],
-    seed: int,
-) -> Reference:
-    """Return the reference that later documents are compared with.
-
-    Args:
-        training: documents of `labels_N`, whose features are learned; a sample of them is.
-        validation: documents that are measured; a sample of them is.
-        texts: all that training could read, labelled or not, whose words are known.
-    """
-    rng = np.random.default_rng(seed)
-    learned = rng.permutation(len(training))[:SAMPLE_SIZE]
-    features = predictor.features([tuple(texts_of(training[k])) for k in learned])
-    space = None if features is None else fit_space(features, labels_N[learned])
-    reference = Reference(vocabulary(texts), space, Sample({}, {}))
-    measured = [tuple(texts_of(validation[k])) for k in rng.permutation(len(validation))[:SAMPLE_SIZE]]
-    probs = predictor.probabilities(measured)
-    measures = dict(zip(MEASURES, predictor.measures(measured, probs, reference).T, strict=True))
-    labels = Counter(dict.fromkeys(predictor.label_names, 0))
-    labels.update(predictor.label_names[k] for k in probs.argmax(1))
-    return replace(reference, sample=Sample(measures, labels))
 
 
 def write_judged_and_reference(

@@ -18,12 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.evaluation.drift import Sample
+from pipeline.evaluation.reference import MEASURES, SAMPLE_SIZE, Sample
 from pipeline.files.atomic import atomic_write_text
 from pipeline.files.manifest import sha256_of
 
-MEASURES = ("length", "unknown", "confidence", "distance")
-SAMPLE_SIZE = 2000
 _FORMAT = 1
 
 Row = tuple[float, ...]  # the number that was drawn, then the measures

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.artifacts.reference import Reference, write_reference
+from pipeline.artifacts.reference import write_reference
 from pipeline.artifacts.shipped import ship
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.text_parts import readable
 from pipeline.evaluation import metrics as evaluation
 from pipeline.evaluation import trust
 from pipeline.evaluation.blend import Share, blended, choose, fit_blend
+from pipeline.evaluation.reference import Reference
+from pipeline.evaluation.reference_sample import reference_of
 from pipeline.evaluation.settings import Evaluate
 from pipeline.figures.classifiers import (
     Baselines,
@@ -31,7 +33,6 @@ from pipeline.figures.predictions import Mistake, RiskPoint
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.inference.predict import Predictor
-from pipeline.inference.reference_sample import reference_of
 from pipeline.project.params import PAIR, Params
 from pipeline.project.project import Project
 from pipeline.settings.arm import BLEND, TFIDF, Arm
