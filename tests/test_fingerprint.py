@@ -300,6 +300,28 @@ def test_how_a_classifier_is_loaded_and_what_it_says_changes_nothing(source, par
     assert changed_by(source, params, f"pipeline/{file}", old, new) == set()
 
 
+# What a `settings.py` has beside checks: these select or dump values, wait, or serve a message.
+NOT_COMPUTING = {"names", "model", "dump", "ranges", "patiently", "keys_of_source"}
+
+
+def test_settings_only_declare_check_and_hand_on_values():
+    """No recipe counts a `settings.py`, so what computes there would change and nothing would run again."""
+    functions = [
+        node
+        for file in ROOT.glob("pipeline/*/settings.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+        and not any("validator" in ast.unparse(each) for each in node.decorator_list)
+    ]
+    assert {node.name for node in functions} == NOT_COMPUTING
+
+
+def test_which_columns_are_texts_changes_the_documents_alone(source, params):
+    file = "pipeline/corpus/text_columns.py"
+    changed = changed_by(source, params, file, "return texts + [", "return texts[::-1] + [")
+    assert changed == {"prepare", "prepare general", "prepare target"}
+
+
 def test_how_settings_are_layered_changes_what_reads_them(source, params):
     file = "pipeline/project/headstarts.py"
     changed = changed_by(

@@ -21,6 +21,7 @@ from pipeline.corpus.listing import short
 from pipeline.corpus.scanned_files import FileOpener, ScannedFile, explained, is_remote
 from pipeline.corpus.settings import FilesSource
 from pipeline.corpus.source import SPLITS, Source
+from pipeline.corpus.text_columns import text_columns
 from pipeline.corpus.textfiles import REPLACEMENT, UNDECODABLE
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Files(Source):
     ) -> None:
         super().__init__()
         self.settings, self.key, self.kept, self.spelling = settings, key, kept, spelling
-        self.num_texts = len(settings.text_columns)
+        self.num_texts = len(text_columns(settings))
         self._opener = FileOpener(self.settings, self._wanted_columns(), self._named)
         self._files = {split: self._opener.files(split) for split in SPLITS if getattr(self.settings, split)}
         self.splits = tuple(self._files)
@@ -119,7 +120,7 @@ class Files(Source):
 
     def _wanted_columns(self) -> list[str]:
         labels = [] if self.settings.label_column is None else [self.settings.label_column]
-        return [*(column for _, column in self.settings.text_columns), *labels, *self.kept]
+        return [*(column for _, column in text_columns(self.settings)), *labels, *self.kept]
 
     def _check_apart(self) -> None:
         """Refuse a file in two of train, validation and test. Unlabelled text may overlap with them."""
@@ -142,7 +143,7 @@ class Files(Source):
 
     def _text_columns(self, file: ScannedFile, split: str) -> list[tuple[str, str]]:
         """Return the columns of texts by setting. A file of unlabelled text need not have further ones."""
-        first, *further = self.settings.text_columns
+        first, *further = text_columns(self.settings)
         has_further = {column for _, column in further} <= file.columns.keys()
         return [first, *further] if has_further or split != "unlabelled" else [first]
 

@@ -53,23 +53,16 @@ class FilesSource(Section):
     choice_columns: Annotated[list[str], Field(min_length=2), Distinct] | None = None
     """Columns of answers; the label is the right one's number (from 0) or column; null: there are none."""
 
-    @property
-    def text_columns(self) -> list[tuple[str, str]]:
-        """The columns of a document's texts, each with the setting that names it."""
-        texts = [("text_column", self.text_column)]
-        if self.text_pair_column is not None:
-            texts.append(("text_pair_column", self.text_pair_column))
-        return texts + [("choice_columns", column) for column in self.choice_columns or ()]
-
     @model_validator(mode="after")
     def _columns_and_names_fit(self) -> FilesSource:
         if self.choice_columns is not None and self.text_pair_column is not None:
             raise ValueError("choice_columns and text_pair_column are both set; set one to null")
-        first, *further = self.text_columns
-        for (one, column), (other, same) in combinations(
-            [first, ("label_column", self.label_column), *further], 2
-        ):
-            if column == same:
+        columns = [
+            (name, getattr(self, name)) for name in ("text_column", "label_column", "text_pair_column")
+        ]
+        columns += [("choice_columns", column) for column in self.choice_columns or ()]
+        for (one, column), (other, same) in combinations(columns, 2):
+            if column is not None and column == same:
                 raise ValueError(f"{one} and {other} are both {column!r}")
         if self.choice_columns is not None and self.label_column is None:
             raise ValueError("choice_columns are set, but no label_column, which tells the right one")

@@ -14,6 +14,7 @@ from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.leakage import LeakFinder
 from pipeline.corpus.settings import FilesSource
+from pipeline.corpus.text_columns import text_columns
 from pipeline.corpus.text_parts import SEPARATOR
 from pipeline.corpus.tokens import UNLABELLED, open_shard, read_info
 from pipeline.evaluation.acquisition import STRATEGIES, Strategy, choose
@@ -127,7 +128,7 @@ def _write(
     source = params.corpus.target.source
     texts, label = ["text"], "label"
     if isinstance(source, FilesSource):
-        texts, label = [column for _, column in source.text_columns], source.label_column or "label"
+        texts, label = [column for _, column in text_columns(source)], source.label_column or "label"
     file = io.StringIO(newline="")
     rows = csv.writer(file)
     rows.writerow([*texts, label, "guess", "probability"])

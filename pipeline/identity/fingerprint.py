@@ -6,7 +6,8 @@ file and the numerical modules below it in their canonical form (`pipeline/ident
 versions of the packages that those modules compute with. So a fix in a lease, a reworded message or a renamed
 variable trains nothing again, and a changed formula or another torch does.
 
-A room's `settings.py` is left out on purpose: its values are in the key of the run anyway.
+A room's `settings.py` is left out on purpose: its values are in the key of the run anyway, and its methods
+compute nothing (`tests/test_fingerprint.py`).
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from pipeline.corpus.settings import (
     Split,
     Tokenizer,
 )
+from pipeline.corpus.text_columns import text_columns
 from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.evaluation.settings import Card, Evaluate, Probe, ZeroShot
 from pipeline.settings.arm import BLEND, RESERVED_NAMES, TFIDF, Arm, Use
@@ -121,7 +122,7 @@ class Params(Section):
     def num_texts(self) -> int:
         """The texts of a labelled document: one, a pair, or one and its answers."""
         source = self.corpus.target.source
-        return len(source.text_columns) if isinstance(source, FilesSource) else 1
+        return len(text_columns(source)) if isinstance(source, FilesSource) else 1
 
     def candidates(self, num_texts: int) -> list[Arm]:
         """The candidates that `evaluate` chooses from. What reads a document as one text tells no answers
