@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from pipeline.execution.lr_find import find, suggest
 from pipeline.project import stages
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 
 
 def curve(steepest: float, noise: float, seed: int = 0) -> tuple[list[float], list[float]]:
@@ -46,8 +48,9 @@ def test_a_loss_that_never_falls_is_refused():
     ],
 )
 def test_bad_arguments_are_refused(stage, lowest, highest, steps, message, tmp_path):
+    project = Project.load(Path(__file__).parents[1] / "params.yaml")
     with pytest.raises(ValueError, match=message):
-        find(stage, "ulmfit", lowest, highest, steps, tmp_path)
+        find(project, stage, "ulmfit", lowest, highest, steps, tmp_path)
 
 
 @pytest.mark.parametrize("stage", stages.of_kind("trains"))

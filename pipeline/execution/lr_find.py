@@ -43,7 +43,13 @@ class RangeTestResult:
 
 
 def find(
-    stage: str, headstart: str | None, lowest: float, highest: float, steps: int, out: Path
+    project: Project,
+    stage: str,
+    headstart: str | None,
+    lowest: float,
+    highest: float,
+    steps: int,
+    out: Path,
 ) -> RangeTestResult:
     """Run the test for a stage on its inputs as dvc.yaml names them; write curve and picture to `out`.
 
@@ -56,7 +62,6 @@ def find(
         raise ValueError(f"--lowest {lowest} must be above 0 and below --highest {highest}")
     if steps < 30:
         raise ValueError(f"--steps is {steps}; at least 30 are needed to see a slope")
-    project = Project.load(Path("params.yaml"))
     run = project.params.run
     name = headstart or run.headstarts[0]
     project.head_start(name, "--headstart")
