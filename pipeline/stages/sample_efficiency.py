@@ -58,6 +58,7 @@ def run(
     `zero_shot` says. Raises ValueError where labels, arms and models do not go together.
     """
     params, settings = project.params, project.params.sample_efficiency
+    normalise = params.corpus.target.normalise
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(params.run.headstarts[0])  # the same documents and labels for all
     _check(labelled)
@@ -66,7 +67,7 @@ def run(
     counts, left_out = label_counts(settings.labels, open_shard(labelled, "train"))
     points = [PointToTrain(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
     asked = [arm for arm in params.arms(num_texts) if arm.use is Use.IN_CONTEXT]
-    shown, too_many = _shown(asked, params.zero_shot, params.corpus.target.normalise, inputs)
+    shown, too_many = _shown(asked, params.zero_shot, normalise, inputs)
     points += [
         PointToTrain(arm, count, seed)
         for arm, num_examples in shown.items()
@@ -74,14 +75,21 @@ def run(
         for seed in (settings.seeds if count else settings.seeds[:1])  # without examples nothing is drawn
     ]
     alone = {
-        arm: train_target_lm_alone(project, arm.source, tokens, sweep)
+        arm: train_target_lm_alone(project.head_starts[arm.source], params.run, tokens, sweep)
         for arm in arms
         if arm.use is Use.TARGET_LM_ALONE and arm.source is not None
     }
     shared_cost = {arm: cost for arm, (_, cost) in alone.items()}
     folders = {arm.source: folder for arm, (folder, _) in alone.items() if arm.source is not None}
     inputs = replace(inputs, target_lm_alone=folders)
-    specs = {point: specs_of(point, project, inputs) for point in points}
+    names_of = {arm: params.head_starts_of(arm) for arm in (*arms, *shown)}
+    head_starts = {arm: [project.head_starts[name] for name in names] for arm, names in names_of.items()}
+    specs = {
+        point: specs_of(
+            point, head_starts[point.arm], settings, params.zero_shot, normalise, params.run, inputs
+        )
+        for point in points
+    }
     # Two arms may share a training: that of an ensemble's member is that of the head start.
     outcomes = sweep.outcomes(
         list({spec.name: spec for trainings in specs.values() for spec in trainings}.values())
@@ -94,14 +102,11 @@ def run(
     measured = [
         _measured(point, [outcomes[spec.name] for spec in specs[point]], labels_N, kept_N) for point in points
     ]
-    head_starts = {arm: params.head_starts_of(arm) for arm in (*arms, *shown)}
-    beside = {
-        arm: _beside(arm, [project.head_starts[name] for name in names]) for arm, names in head_starts.items()
-    }
+    beside = {arm: _beside(arm, used) for arm, used in head_starts.items()}
     figures = figures_of(
         measured,
         counts,
-        head_starts,
+        names_of,
         settings,
         params.run.seed,
         beside={arm: others for arm, others in beside.items() if others},
