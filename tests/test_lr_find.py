@@ -57,6 +57,6 @@ def test_bad_arguments_are_refused(stage, lowest, highest, steps, message, tmp_p
 def test_every_training_stage_has_a_job_made_of_its_own_flags_and_section(stage):
     """`lr-find` and the doctor make the job of a stage that they do not know by name."""
     module = importlib.import_module(f"pipeline.stages.{stage}")
-    inputs = inspect.signature(module.job).parameters.keys() - {"params"}
+    inputs = inspect.signature(module.job).parameters.keys() - {"head_start", "normalise", "seed"}
     assert inputs <= inspect.signature(module.run).parameters.keys()
     assert stage in Params.model_fields

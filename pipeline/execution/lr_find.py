@@ -124,8 +124,14 @@ def stage_arguments(dvc_yaml: Path, stage: str, headstart: str) -> dict[str, str
 def job_of(stage: str, project: Project, given: Mapping[str, str], headstart: str) -> Job:
     """A stage's training job, by its flags in dvc.yaml. Raises ValueError if its inputs do not match."""
     make = importlib.import_module(f"pipeline.stages.{stage}").job
-    inputs = inspect.signature(make).parameters.keys() - {"project", "headstart"}
-    job: Job = make(project, headstart=headstart, **{name: Path(given[name]) for name in inputs})
+    settings = {
+        "head_start": project.head_starts[headstart],
+        "normalise": project.params.corpus.target.normalise,
+        "seed": project.params.run.seed,
+    }
+    taken = inspect.signature(make).parameters.keys()
+    inputs = {name: Path(given[name]) for name in taken - settings.keys()}
+    job: Job = make(**{name: value for name, value in settings.items() if name in taken}, **inputs)
     return job
 
 
