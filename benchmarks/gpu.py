@@ -471,18 +471,20 @@ def _penn_treebank(folder: Path) -> tuple[TrainingText, TokenShard]:
 def imdb(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train for some minutes more, and return what the finished trainings reached."""
     project, name, folder = _imdb_project(arguments), arguments.headstart, arguments.out / "imdb"
+    head_start, params = project.head_starts[name], project.params
     general, target = arguments.tokens / "general", arguments.tokens / "target"
     models = {stage: folder / f"{stage}-model" for stage in _IMDB_STAGES}
     makers: dict[str, Callable[[], LanguageModelJob | ClassifierJob]] = {
         "pretrain_lm": lambda: pretrain_lm.job(
-            project, tokens=general, headstart=name, out=models["pretrain_lm"]
+            head_start, params.run.seed, tokens=general, out=models["pretrain_lm"]
         ),
         "finetune_lm": lambda: finetune_lm.job(
-            project, tokens=target, start=models["pretrain_lm"], headstart=name, out=models["finetune_lm"]
+            head_start, params.run.seed, tokens=target, start=models["pretrain_lm"],
+            out=models["finetune_lm"],
         ),
         "finetune_classifier": lambda: finetune_classifier.job(
-            project, tokens=target, target_lm=models["finetune_lm"], general_lm=models["pretrain_lm"],
-            headstart=name,
+            head_start, params.corpus.target.normalise, params.run.seed, tokens=target,
+            target_lm=models["finetune_lm"], general_lm=models["pretrain_lm"],
         ),
     }  # fmt: skip
     for few in _few(arguments):

@@ -11,12 +11,15 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from pipeline.machine.openmp import limit_spinning
 from pipeline.project import stages
+
+if TYPE_CHECKING:
+    from pipeline.project.project import Project
 
 _LARGEST_SEED = 2**63 - 1  # that torch and numpy both take
 
@@ -38,6 +41,13 @@ def _version(wanted: bool) -> None:
 
 RECIPES = Path("reports/recipes")  # as in dvc.yaml
 ParamsFile = Annotated[Path, typer.Option("--params", help="Settings.")]
+
+
+def _project(params: Path) -> Project:
+    """Load the project that a command is about. Raises ValueError naming each offending key."""
+    from pipeline.project.project import Project
+
+    return Project.load(params)
 
 
 @app.callback()
@@ -151,14 +161,13 @@ def recipes(
     """Write down what makes each stage's outputs: the settings that it uses, its code and its packages."""
     from pipeline.execution.own_code import check_runs_own_code
     from pipeline.execution.recipes import warn_of_unwatched, write_recipes
-    from pipeline.project.project import Project
 
     check_runs_own_code(Path.cwd())
     if studies is not None:
         from pipeline.report.study_files import make_folder
 
         make_folder(studies)
-    project = Project.load(params)
+    project = _project(params)
     for file in write_recipes(project, out):
         typer.echo(f"changed: {file}")
     if out == RECIPES and params == Path("params.yaml"):
@@ -297,10 +306,12 @@ def doctor(
     """Try everything that long work will need: cluster, storage, MLflow, versions, memory; advise."""
     from pipeline.doctor import examine
     from pipeline.doctor.findings import as_table, to_json
+    from pipeline.execution.own_code import check_runs_own_code
     from pipeline.terminal.progress import busy
 
     with busy("doctor"):
-        findings = examine(params, Path.cwd())
+        check_runs_own_code(Path.cwd())
+        findings = examine(_project(params), Path.cwd())
     typer.echo(to_json(findings) if as_json else as_table(findings))
     _end(int(any(finding.state == "failure" for finding in findings)))
 
@@ -352,13 +363,12 @@ def use(
 def _write_recipes(params: Path) -> None:
     """Write the recipes where dvc.yaml wants them, so that `dvc status` tells what these settings change."""
     from pipeline.execution.recipes import write_recipes
-    from pipeline.project.project import Project
 
     if not Path("dvc.yaml").exists():
         return
     RECIPES.mkdir(parents=True, exist_ok=True)
     try:
-        changed = write_recipes(Project.load(params), RECIPES)
+        changed = write_recipes(_project(params), RECIPES)
         typer.echo(f"changed recipes: {', '.join(file.stem for file in changed) or 'none'}")
     except ValueError as error:
         typer.echo(f"`dvc repro` would refuse these settings: {error}", err=True)
@@ -375,9 +385,8 @@ def settings(
 ) -> None:
     """List the sections and what is not the default, or show all settings of one and what they mean."""
     from pipeline.project import effective
-    from pipeline.project.project import Project
 
-    project, values = Project.load(params), effective.FileValues(params)
+    project, values = _project(params), effective.FileValues(params)
     if section is None and not every and not as_json:
         typer.echo(effective.overview(project, values))
         typer.echo(
@@ -406,11 +415,12 @@ def lr_find(
     highest: Annotated[float, typer.Option(help="The last rate.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Optimizer steps.")] = 100,
     out: Annotated[Path, typer.Option(help="Folder for the curve.")] = Path("reports/lr_find"),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Range test: train with rising rates, draw loss against rate, suggest one."""
     from pipeline.execution.lr_find import find
 
-    found = find(stage, headstart, lowest, highest, steps, out)
+    found = find(_project(params), stage, headstart, lowest, highest, steps, out)
     typer.echo(f"suggested headstarts.{found.headstart}.{stage}.optimizer.lr: {found.suggestion:.2g}")
     typer.echo(f"curve: {found.csv} and {found.picture}")
 
@@ -421,13 +431,14 @@ def layers(
     general: Annotated[bool, typer.Option("--general", help="The model before its fine-tuning.")] = False,
     labels: Annotated[int, typer.Option(min=2, help="Training documents of each probe.")] = 1000,
     out: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("reports/studies"),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Compare probes on each layer of a head start, and on several layers together."""
     from pipeline.execution.layers import compare
     from pipeline.report.sections.studies import layers as section
     from pipeline.report.terminal import show
 
-    found = compare(headstart, "general_lm" if general else "target_lm", labels, out)
+    found = compare(_project(params), headstart, "general_lm" if general else "target_lm", labels, out)
     show(section.blocks(found.study))
     typer.echo(f"{found.file}; `dvc repro` puts it on the page")
 
@@ -441,6 +452,7 @@ def align(
     ] = None,
     pairs: Annotated[int, typer.Option(min=1, help="Validation texts to translate.")] = 4,
     out: Annotated[Path, typer.Option(help="Folder for the alignments.")] = Path("reports/studies"),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Translate with a head start that learned to (McCann et al. 2017); show where its attention looked."""
     from pipeline.execution.alignment import align as align_texts
@@ -449,7 +461,7 @@ def align(
     from pipeline.terminal.progress import busy
 
     with busy("align"):
-        found = align_texts(headstart, text or (), pairs, out)
+        found = align_texts(_project(params), headstart, text or (), pairs, out)
     show(alignments.blocks(found.study))
     if found.file is not None:
         typer.echo(f"{found.file}; `dvc repro` puts it on the page")
@@ -464,15 +476,18 @@ def anatomy(
     ] = None,
     documents: Annotated[int, typer.Option(min=10, help="Documents to read.")] = 2000,
     out: Annotated[Path, typer.Option(help="Folder for the table.")] = Path("reports/studies"),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Measure how contextual and how anisotropic each layer of a head start is (Ethayarajh 2019)."""
     from pipeline.execution.anatomy import dissect
+    from pipeline.execution.opened_head_start import Which
     from pipeline.report.sections.studies import anatomy as section
     from pipeline.report.terminal import show
     from pipeline.terminal.progress import busy
 
     with busy("anatomy"):
-        found = dissect(headstart, "general_lm" if general else "target_lm", word or (), documents, out)
+        which: Which = "general_lm" if general else "target_lm"
+        found = dissect(_project(params), headstart, which, word or (), documents, out)
     show(section.blocks(found.study))
     typer.echo(f"{found.file}; `dvc repro` puts it on the page")
 
@@ -487,13 +502,14 @@ def zero_shot(
     seed: Annotated[
         int, typer.Option(min=0, max=_LARGEST_SEED, help="The same seed shows the same examples.")
     ] = 1,
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Ask a language model for the class of a text, by how likely it finds words behind it."""
     from pipeline.execution.opened_head_start import Which
     from pipeline.execution.zero_shot import ask
 
     which: Which = "general_lm" if general else "target_lm"
-    for name, probability in ask(headstart, which, text, template, examples, seed):
+    for name, probability in ask(_project(params), headstart, which, text, template, examples, seed):
         typer.echo(f"{probability:6.1%}  {_shown(name)}")
 
 
@@ -510,6 +526,7 @@ def generate(
     seed: Annotated[
         int, typer.Option(min=0, max=_LARGEST_SEED, help="The same seed draws the same text.")
     ] = 1,
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Continue a text by the language model of a head start that predicts the next token."""
     from pipeline.execution.continue_text import continue_text
@@ -518,7 +535,8 @@ def generate(
 
     sampling = Sampling(temperature, top_k, top_p)
     which: Which = "general_lm" if general else "target_lm"
-    for found in continue_text(headstart, which, text, tokens, samples, sampling, seed):
+    texts = continue_text(_project(params), headstart, which, text, tokens, samples, sampling, seed)
+    for found in texts:
         typer.echo(_shown(found.replace("\n", " ")).encode("utf-8"))
 
 
@@ -558,12 +576,11 @@ def import_fastai(
     out: Annotated[Path | None, typer.Option(help="Folder; data/general_lm/HEADSTART.")] = None,
 ) -> None:
     """Import a fastai language model as the general one, in place of pretrain_lm."""
-    from pipeline.project.project import Project
     from pipeline.weights.fastai import import_language_model
 
     folder = out or Path("data/general_lm") / headstart
     moved = import_language_model(
-        weights, vocabulary, Path("data/tokenizers"), Project.load(params), headstart, folder
+        weights, vocabulary, Path("data/tokenizers"), _project(params), headstart, folder
     )
     share = moved.num_found / moved.num_pieces
     typer.echo(
@@ -596,26 +613,25 @@ def export(
     if format == "onnx":
         if general:
             raise ValueError("--general is of a language model; as ONNX the classifier is exported")
-        _export_onnx(headstart, to, int8, out)
+        _export_onnx(_project(params), headstart, to, int8, out)
         return
     if int8:
         raise ValueError("--int8 goes with --format onnx alone")
-    from pipeline.project.project import Project
     from pipeline.weights.export import export_network
 
-    head_start = Project.load(params).head_start(headstart)
+    head_start = _project(params).head_start(headstart)
     model = Path("data/general_lm" if general else "data/target_lm") / headstart
     for difference in export_network(model, Path("data/tokenizers") / head_start.tokenizer, to):
         typer.echo(difference)
     typer.echo(f"wrote {to}")
 
 
-def _export_onnx(headstart: str, to: Path, int8: bool, out: Path) -> None:
+def _export_onnx(project: Project, headstart: str, to: Path, int8: bool, out: Path) -> None:
     from pipeline.execution.export_onnx import export_onnx
     from pipeline.report.sections.studies import exported_forms
     from pipeline.report.terminal import show
 
-    exported = export_onnx(headstart, to, int8=int8, out=out)
+    exported = export_onnx(project, headstart, to, int8=int8, out=out)
     show(exported_forms.blocks(exported.written.study))
     typer.echo(
         f"wrote {to} and {exported.written.file}. On made-up documents of all lengths no probability differs "
@@ -642,7 +658,8 @@ def gc(
     from pipeline.retention.gc import carry_out, make_plan, show
     from pipeline.terminal.sizes import readable
 
-    plan = make_plan(project_root(Path.cwd()), params, older_than, thin, project or [])
+    storage = _project(params).params.run.storage
+    plan = make_plan(project_root(Path.cwd()), storage, older_than, thin, project or [])
     show(plan)
     if yes:
         typer.echo(f"removed {readable(carry_out(plan))}")
@@ -754,14 +771,15 @@ def suggest(
     studies: Annotated[Path, typer.Option(help="For --simulate: folder for its figures.")] = Path(
         "reports/studies"
     ),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """Choose the unlabelled documents whose labels would help most; write them to a CSV to fill in."""
     if simulate:
-        _simulate(headstart, counts or [100, 200, 300, 400, 600, 800], seeds, studies)
+        _simulate(_project(params), headstart, counts or [100, 200, 300, 400, 600, 800], seeds, studies)
         return
     from pipeline.execution.suggest import suggest as choose_documents
 
-    found = choose_documents(headstart, count, strategy, model, out, seed)
+    found = choose_documents(_project(params), headstart, count, strategy, model, out, seed)
     spelling = ", ".join(
         name if name == written else f"{written} for {name}" for name, written in found.spelling.items()
     )
@@ -772,12 +790,12 @@ def suggest(
     )
 
 
-def _simulate(headstart: str | None, counts: list[int], seeds: int, studies: Path) -> None:
+def _simulate(project: Project, headstart: str | None, counts: list[int], seeds: int, studies: Path) -> None:
     from pipeline.execution.suggest import try_ways
     from pipeline.report.sections.studies import choosing
     from pipeline.report.terminal import show
 
-    trial = try_ways(headstart, counts, seeds, studies)
+    trial = try_ways(project, headstart, counts, seeds, studies)
     show(choosing.blocks(trial.study))
     typer.echo(f"wrote {trial.file}; `dvc repro` puts it on the page")
 
@@ -795,13 +813,14 @@ def doubt(
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, max=_LARGEST_SEED, help="Of folds and of what is flipped.")] = 1,
     studies: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("reports/studies"),
+    params: ParamsFile = Path("params.yaml"),
 ) -> None:
     """List training documents whose label looks wrong, by models that did not see it."""
     from pipeline.execution.doubt import doubt as list_doubts
     from pipeline.report.sections.studies import doubtful
     from pipeline.report.terminal import show
 
-    found = list_doubts(headstart, most, folds, flip, out, seed, studies)
+    found = list_doubts(_project(params), headstart, most, folds, flip, out, seed, studies)
     study = found.written.study
     if isinstance(study, doubtful.DoubtfulTrial):
         show([doubtful.in_short(study, [study])])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies
@@ -220,7 +222,7 @@ def test_a_blend_is_compared_with_one_of_all_but_a_head_start():
     from types import SimpleNamespace
 
     from pipeline.stages._candidates import Candidate
-    from pipeline.stages.evaluate import _blends_without
+    from pipeline.stages.evaluate import _blends_without, _Judge
 
     probs, labels = predictions(3, [3.0, 0.0, 1.0], 1000)
     members = {Arm("strong"): ["strong"], Arm("useless"): ["useless"], TFIDF: []}
@@ -231,10 +233,8 @@ def test_a_blend_is_compared_with_one_of_all_but_a_head_start():
     shares = dict(zip(members, fit_blend(probs[:, :500], labels[:500]), strict=True))
     test = blended([each.test for each in candidates], list(shares.values()))
     blend = Candidate(BLEND, probs[0, :500], test, 3.0, shares, ["strong", "useless"])
-    first, last = SimpleNamespace(labels=labels[:500]), SimpleNamespace(labels=labels[500:])
-    data = SimpleNamespace(validation=first, test=last)
-    settings = SimpleNamespace(evaluate=SETTINGS, run=SimpleNamespace(seed=1))
-    found = _blends_without(blend, candidates, data, settings)  # type: ignore[arg-type]
+    data: Any = SimpleNamespace(validation=SimpleNamespace(labels=labels[:500]))
+    found = _blends_without(blend, candidates, data, _Judge(labels[500:], SETTINGS, seed=1))
     assert found.keys() == {"strong", "useless"}
     wrong = (test.argmax(1) != labels[500:]).mean()
     assert found["strong"].error > wrong + 0.1

@@ -121,7 +121,7 @@ def test_a_student_reads_all_text_however_few_labels_it_has_and_learns_from_no_p
     few = {"finetune_classifier": {"max_labels": 500}, "distil_classifier": {"student": "vectors"}}
     params = params_with(few)
     student = Project(params).head_starts["vectors"]
-    trained = distil_classifier._settings_of(params.distil_classifier, student)
+    trained = params.distil_classifier.training_of(student.finetune_classifier)
     assert trained.max_labels is None
     normalise = params.corpus.target.normalise
     identity = distil_classifier._identity(params.distil_classifier, student, trained, normalise, seed=1)

@@ -690,7 +690,7 @@ def test_a_failed_check_exits_with_code_1_and_says_what_to_do(project_folder):
 def test_unusable_settings_are_refused(tmp_path, run, message):
     write_params(tmp_path, workers=0, **run)
     with pytest.raises(ValueError, match=message):  # the command line exits with code 2
-        examine(tmp_path / "params.yaml", tmp_path)
+        examine(Project.load(tmp_path / "params.yaml"), tmp_path)
 
 
 @pytest.mark.slow

@@ -11,8 +11,11 @@ import pytest
 
 from pipeline.evaluation.doubtful_labels import doubts, flipped
 from pipeline.execution import doubt as doubting
+from pipeline.project.project import Project
 from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulTrial
 from pipeline.report.study_files import read_studies
+
+PROJECT = Project.load(Path(__file__).resolve().parent.parent / "params.yaml")
 
 
 def by_the_paper(probs: np.ndarray, labels: np.ndarray) -> dict[int, int]:
@@ -81,7 +84,7 @@ def project(monkeypatch) -> list[str]:
         device=None, card=SimpleNamespace(key="k", stage="finetune_lm"),
     )  # fmt: skip
     features = (labels[:, None, None] + rng.normal(size=(400, 1, 4))).astype(np.float32)
-    monkeypatch.setattr(doubting, "open_head_start", lambda name, which: opened)
+    monkeypatch.setattr(doubting, "open_head_start", lambda project, name, which: opened)
     monkeypatch.setattr(doubting, "open_shard", lambda folder, split: shard)
     monkeypatch.setattr(doubting, "inverse_document_frequencies", lambda shards, size: None)
     monkeypatch.setattr(doubting, "pooled_features", lambda *given: features)
@@ -90,7 +93,7 @@ def project(monkeypatch) -> list[str]:
 
 
 def test_most_of_the_planted_mistakes_are_found(project, tmp_path):
-    found = doubting.doubt("vectors", 200, 5, 0.05, tmp_path / "out.csv", 1, tmp_path)
+    found = doubting.doubt(PROJECT, "vectors", 200, 5, 0.05, tmp_path / "out.csv", 1, tmp_path)
     study = found.written.study
     assert isinstance(study, DoubtfulTrial)
     assert study.recall > 0.9
@@ -108,7 +111,7 @@ def test_the_list_has_texts_and_names(project, tmp_path, monkeypatch):
         return right(labels, num_classes, 0.05, seed)
 
     monkeypatch.setattr(doubting, "flipped", planted)
-    found = doubting.doubt("vectors", 10, 5, 0.0, tmp_path / "out.csv", 1, tmp_path)
+    found = doubting.doubt(PROJECT, "vectors", 10, 5, 0.0, tmp_path / "out.csv", 1, tmp_path)
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
     assert len(rows) == 10 <= found.written.study.num_doubted
@@ -123,4 +126,4 @@ def test_the_list_has_texts_and_names(project, tmp_path, monkeypatch):
 
 def test_too_few_labels_are_refused(project, tmp_path):
     with pytest.raises(ValueError, match="400 labelled documents are too few for 300 folds"):
-        doubting.doubt("vectors", 10, 300, 0.0, tmp_path / "out.csv", 1, tmp_path)
+        doubting.doubt(PROJECT, "vectors", 10, 300, 0.0, tmp_path / "out.csv", 1, tmp_path)

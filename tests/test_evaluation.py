@@ -172,16 +172,18 @@ def test_the_report_reads_what_the_stage_reports_and_writes(tmp_path, monkeypatc
         **{name: Labelled(name, np.arange(len(each)), each) for name, each in splits.items()},
         label_names=("a", "b", "1"), leaked=np.arange(3), num_leaked=3,
     )  # fmt: skip
-    monkeypatch.setattr(evaluate.Data, "of", lambda *arguments: data)
+    monkeypatch.setattr(evaluate.Data, "of", lambda *arguments, **more: data)
     found = [network, probe, single(Arm("ulmfit"), 1.0), single(TFIDF, 1.8, cost)]
     monkeypatch.setattr(evaluate, "_single_candidates", lambda *arguments: found)
     monkeypatch.setattr(evaluate, "ship", lambda *arguments, **more: None)
     params = SimpleNamespace(
-        evaluate=SETTINGS, run=SimpleNamespace(seed=1), leakage=SimpleNamespace(action="label"),
+        evaluate=SETTINGS, run=SimpleNamespace(seed=1, headstarts=["vectors", "ulmfit"]),
+        leakage=SimpleNamespace(action="label"), finetune_classifier=SimpleNamespace(max_labels=None),
+        corpus=SimpleNamespace(target=SimpleNamespace(normalise=None)),
         trained_ensembles=lambda: {"both": ["vectors", "ulmfit"]},
     )  # fmt: skip
     folders = ("tokens", "documents", "classifiers", "features", "target_lm", "leaks", "classifier")
-    project: Any = SimpleNamespace(params=params)
+    project: Any = SimpleNamespace(params=params, head_starts={})
     out = tmp_path / "out"
     figures = evaluate.run(project, **dict.fromkeys(folders, tmp_path), out=out)
     assert {*map(str, figures.candidates)} == {

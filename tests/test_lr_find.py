@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from pipeline.execution.lr_find import find, suggest
 from pipeline.project import stages
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 
 
 def curve(steepest: float, noise: float, seed: int = 0) -> tuple[list[float], list[float]]:
@@ -46,14 +48,15 @@ def test_a_loss_that_never_falls_is_refused():
     ],
 )
 def test_bad_arguments_are_refused(stage, lowest, highest, steps, message, tmp_path):
+    project = Project.load(Path(__file__).parents[1] / "params.yaml")
     with pytest.raises(ValueError, match=message):
-        find(stage, "ulmfit", lowest, highest, steps, tmp_path)
+        find(project, stage, "ulmfit", lowest, highest, steps, tmp_path)
 
 
 @pytest.mark.parametrize("stage", stages.of_kind("trains"))
 def test_every_training_stage_has_a_job_made_of_its_own_flags_and_section(stage):
     """`lr-find` and the doctor make the job of a stage that they do not know by name."""
     module = importlib.import_module(f"pipeline.stages.{stage}")
-    inputs = inspect.signature(module.job).parameters.keys() - {"params"}
+    inputs = inspect.signature(module.job).parameters.keys() - {"head_start", "normalise", "seed"}
     assert inputs <= inspect.signature(module.run).parameters.keys()
     assert stage in Params.model_fields

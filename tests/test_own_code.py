@@ -32,9 +32,9 @@ def test_the_same_code_or_none_is_fine(tmp_path):
 
 
 def test_the_doctor_refuses_it_too(tmp_path, monkeypatch):
-    from pipeline.doctor import examine
+    from pipeline.__main__ import doctor
 
     other = checkout(tmp_path / "other", "rate = 2\n")
     monkeypatch.chdir(other)
     with pytest.raises(ValueError, match="here differs from that of"):
-        examine(other / "params.yaml", other)
+        doctor()

@@ -666,7 +666,7 @@ def test_gc_counts_models_and_unsent_curves_of_other_projects(project, tmp_path_
     monkeypatch.setattr(tracking, "aliased_keys", lambda root: aliases.get(root, {}))
 
     def kept(*others: Path) -> dict[str, str]:
-        plan = gc.make_plan(project.folder, project.folder / "params.yaml", 0.0, projects=others)
+        plan = gc.make_plan(project.folder, ".headstart/runs", 0.0, projects=others)
         return {run.key: run.reason for run in plan.runs if not run.goes}
 
     assert set(kept()) == {KEYS[0]}
@@ -688,8 +688,7 @@ def test_gc_keeps_all_results_if_the_mlflow_of_another_project_does_not_answer(
         return {}
 
     monkeypatch.setattr(tracking, "aliased_keys", ask)
-    params = project.folder / "params.yaml"
-    plan = gc.make_plan(project.folder, params, 0.0, projects=[other.folder])
+    plan = gc.make_plan(project.folder, ".headstart/runs", 0.0, projects=[other.folder])
     assert not any(run.goes for run in plan.runs)
     assert f"{other.folder}: MLflow does not answer (refused); all results are kept" in plan.warnings
 

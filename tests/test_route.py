@@ -100,14 +100,15 @@ def test_a_language_model_continues_a_text(project):
 def test_a_language_model_is_asked_for_a_class(project, monkeypatch):
     from pipeline.execution.zero_shot import ask
 
+    settings = Project.load(project / "params.yaml")
     text = "wave tide the harbour reef"
     with pytest.raises(ValueError, match="the text is empty; give some words to classify"):
-        ask("ulmfit", "target_lm", " ", None, 0, seed=1)
+        ask(settings, "ulmfit", "target_lm", " ", None, 0, seed=1)
     said = command(project, "headstart", "zero-shot", "ulmfit", text, "--examples", "6").stdout
     monkeypatch.chdir(project)
 
     def asked(name="ulmfit", template=None, num_examples=0):
-        return ask(name, "target_lm", text, template, num_examples, seed=1)
+        return ask(settings, name, "target_lm", text, template, num_examples, seed=1)
 
     shown = asked(num_examples=6)
     assert [line.split() for line in said.splitlines()] == [[f"{share:.1%}", name] for name, share in shown]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,10 @@ def test_a_trial_may_be_a_ray_train_job_and_gives_back_what_it_held(project):
 @pytest.mark.ray
 @pytest.mark.parametrize(("start", "section"), [("target_lm", "few_labels"), ("scratch", "scratch")])
 def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start, section, monkeypatch):
+    from pipeline.artifacts.links import tokens_at
     from pipeline.stages._points import classifier_settings
     from pipeline.stages._search_jobs import Jobs
+    from pipeline.stages.tune import _varied
     from pipeline.training.classifier import ClassifierJob
 
     (project / "search.yaml").write_text(
@@ -194,11 +197,15 @@ def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start,
         },
     }
     monkeypatch.chdir(project)
-    data = project / "data"
-    folders = (data / each for each in ("inputs", "general_lm", "target_lm", "features"))
-    job = Jobs(Project(settings), *folders).make({})
+    data, head_start = project / "data", Project(settings).head_starts["ulmfit"]
+    job = Jobs(
+        settings.tune, head_start, partial(_varied, Project(settings), "ulmfit"),
+        settings.corpus.target.normalise, settings.run.seed,
+        tokens=tokens_at(data / "inputs/ulmfit/target.json"), general_lm=data / "general_lm/ulmfit",
+        target_lm=data / "target_lm/ulmfit", features=data / "features",
+    ).make({})  # fmt: skip
     # As a point of the curve is trained.
-    wanted = classifier_settings(Project(settings).head_starts["ulmfit"], start)
+    wanted = classifier_settings(head_start, start)
     assert isinstance(job, ClassifierJob)
     assert job.settings.model_copy(update={"start": wanted.start}) == wanted
     # The validation documents of the corpus judge, of which there are more than labels held out.

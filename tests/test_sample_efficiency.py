@@ -17,7 +17,6 @@ from pipeline.figures.files import read_figures, write_figures
 from pipeline.figures.label_curve import LabelCount, LabelCurveFigures
 from pipeline.project import params
 from pipeline.project.params import Params
-from pipeline.project.project import Project
 from pipeline.settings.arm import TFIDF, Arm, Use
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import _trials as trials
@@ -73,8 +72,10 @@ def figures_of(settings: Params, special: dict[tuple[Arm, int, int], list[Any]])
                         np.ones(len(LABELS), bool),
                     )
                 )
+    head_starts = {arm: settings.head_starts_of(arm) for arm in settings.arms(1)}
     return stage.figures_of(
-        points, COUNTS, settings.arms(1), Project(settings), shared_cost={}, left_out={}, not_shown={},
+        points, COUNTS, head_starts, settings.sample_efficiency, settings.run.seed,
+        beside={}, shared_cost={}, left_out={}, not_shown={},
         majority_error=0.5, leakage=Leakage(num_leaked=0, action="label"), key="key",
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from models.heads import LanguageModel
 from pipeline.artifacts.links import Link
 from pipeline.corpus.tokens import read_info
 from pipeline.distributed.session import Session
+from pipeline.distributed.settings import Trials
 from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import Law, Runs, Throughput
@@ -203,7 +204,7 @@ TRUTH = Law(E=1.1, A=30.0, B=60.0, alpha=0.4, beta=0.35)
 class Pretended:
     """A sweep whose runs end at the loss of a known law, without training."""
 
-    key = "key"
+    key, resources = "key", Trials()
     failing = ("small, 300 tokens",)
 
     def outcomes(self, specs: Sequence[Spec]) -> dict[str, Checkpoint | Exception]:

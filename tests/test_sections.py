@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.execution import alignment, anatomy, doubt, export_onnx, layers, suggest
+from pipeline.project.project import Project
 from pipeline.report import contents, page, sections
 from pipeline.report.markdown import summary
 from pipeline.report.section import (
@@ -179,13 +180,16 @@ def test_the_package_carries_its_templates():
         assert carried == {*(ROOT / package / "templates").iterdir()}
 
 
+PROJECT = Project.load(ROOT / "params.yaml")
 STUDIES: dict[str, Callable[[Path], object]] = {
-    "layers": lambda out: layers.compare("ulmfit", "target_lm", 100, out),
-    "anatomy": lambda out: anatomy.dissect("ulmfit", "target_lm", (), 100, out),
-    "align": lambda out: alignment.align("cove", (), 2, out),
-    "export": lambda out: export_onnx.export_onnx("ulmfit", out.parent / "onnx", int8=False, out=out),
-    "suggest": lambda out: suggest.try_ways("ulmfit", [10, 20], 2, out),
-    "doubt": lambda out: doubt.doubt("ulmfit", 10, 2, 0.0, out.parent / "doubtful.csv", 1, out),
+    "layers": lambda out: layers.compare(PROJECT, "ulmfit", "target_lm", 100, out),
+    "anatomy": lambda out: anatomy.dissect(PROJECT, "ulmfit", "target_lm", (), 100, out),
+    "align": lambda out: alignment.align(PROJECT, "cove", (), 2, out),
+    "export": lambda out: export_onnx.export_onnx(
+        PROJECT, "ulmfit", out.parent / "onnx", int8=False, out=out
+    ),
+    "suggest": lambda out: suggest.try_ways(PROJECT, "ulmfit", [10, 20], 2, out),
+    "doubt": lambda out: doubt.doubt(PROJECT, "ulmfit", 10, 2, 0.0, out.parent / "doubtful.csv", 1, out),
 }
 
 

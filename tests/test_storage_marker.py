@@ -49,7 +49,7 @@ def test_an_unmounted_storage_is_refused_and_left_alone(project, tmp_path, mount
     with pytest.raises(StorageError, match=r"disk/runs cannot be used: .*; is it mounted\? To begin anew"):
         begin(project)
     with pytest.raises(StorageError, match=r"is it mounted\?"):
-        gc.make_plan(project, project / "params.yaml", 14.0)
+        gc.make_plan(project, str(tmp_path / "disk/runs"), 14.0)
     assert sorted(tmp_path.rglob("*")) == before
     (found,) = project_checks.mounted(project, str(tmp_path / "disk/runs"))
     assert (found.check, found.state) == ("storage", "failure")

@@ -22,6 +22,7 @@ from pipeline.report.sections.studies.choosing import ChoosingStudy
 from pipeline.settings.loader import overlay
 
 ROOT = Path(__file__).resolve().parent.parent
+PROJECT = Project.load(ROOT / "params.yaml")
 TEXTS = [" ".join(f"word{place}of{number}" for place in range(12)) for number in range(30)]
 TEXTS[7] = '=cmd, with "quotes",\nand a second line'
 LABELLED = {"train": [TEXTS[3]], "validation": [TEXTS[4]], "test": [TEXTS[5] + " and one more word"]}
@@ -57,15 +58,14 @@ SHARDS["train"].labels[1] = -1
 @pytest.fixture
 def project(monkeypatch):
     """A project whose documents, features and classifier are stand-ins."""
-    params = Project.load(ROOT / "params.yaml").params
+    params = PROJECT.params
     info = SimpleNamespace(splits=SHARDS, vocab_size=9)
     opened = SimpleNamespace(
         params=params, folder=Path(), info=info, encoder=None, settings=SimpleNamespace(probe=None),
         reading=None, device=None,
     )  # fmt: skip
     features = np.random.default_rng(0).normal(size=(len(ALL), 1, 4))
-    monkeypatch.setattr(suggesting, "open_head_start", lambda name, which: opened)
-    monkeypatch.setattr(suggesting, "_first_head_start", lambda: "vectors")
+    monkeypatch.setattr(suggesting, "open_head_start", lambda project, name, which: opened)
     monkeypatch.setattr(suggesting, "open_shard", lambda folder, split: SHARDS[split])
     monkeypatch.setattr(suggesting, "read_info", lambda folder: opened.info)
     monkeypatch.setattr(suggesting, "inverse_document_frequencies", lambda shards, size: None)
@@ -84,7 +84,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 def test_the_file_has_the_least_sure_documents_but_none_that_labelled_text_has(project, tmp_path):
     out = tmp_path / "to_label.csv"
-    found = suggesting.suggest(None, 6, "margin", Path("classifier"), out, 1)
+    found = suggesting.suggest(PROJECT, None, 6, "margin", Path("classifier"), out, 1)
     assert (found.num_chosen, found.num_unlabelled, found.num_known) == (6, 30, 3)
     rows = rows_of(out)
     assert [row["text"] for row in rows] == [TEXTS[k] for k in (0, 1, 2, 6, 7, 8)]
@@ -95,7 +95,7 @@ def test_the_file_has_the_least_sure_documents_but_none_that_labelled_text_has(p
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_each_strategy_finds_as_many_as_are_wanted(project, tmp_path, strategy):
-    found = suggesting.suggest(None, 6, strategy, Path("classifier"), tmp_path / "out.csv", 1)
+    found = suggesting.suggest(PROJECT, None, 6, strategy, Path("classifier"), tmp_path / "out.csv", 1)
     assert found.num_chosen == 6
     assert len({row["text"] for row in rows_of(tmp_path / "out.csv")}) == 6
 
@@ -103,7 +103,7 @@ def test_each_strategy_finds_as_many_as_are_wanted(project, tmp_path, strategy):
 def test_a_file_that_may_hold_labels_stays_as_it_is(project, tmp_path):
     (tmp_path / "out.csv").write_text("text,label\nmine,yes\n")
     with pytest.raises(ValueError, match="perhaps with labels in it; name another file"):
-        suggesting.suggest(None, 6, "badge", Path("classifier"), tmp_path / "out.csv", 1)
+        suggesting.suggest(PROJECT, None, 6, "badge", Path("classifier"), tmp_path / "out.csv", 1)
     assert (tmp_path / "out.csv").read_text() == "text,label\nmine,yes\n"
 
 
@@ -111,7 +111,7 @@ def test_without_unlabelled_text_the_setting_is_named(project, tmp_path, monkeyp
     project.info.splits = {"train": Shard([TEXTS[3]], [0])}
     monkeypatch.setattr(suggesting, "open_shard", lambda folder, split: project.info.splits[split])
     with pytest.raises(ValueError, match=r"corpus\.target\.source\.unlabelled"):
-        suggesting.suggest(None, 6, "badge", Path("classifier"), tmp_path / "out.csv", 1)
+        suggesting.suggest(PROJECT, None, 6, "badge", Path("classifier"), tmp_path / "out.csv", 1)
 
 
 def test_the_filled_in_file_is_read_as_training_text(project, tmp_path):
@@ -121,7 +121,7 @@ def test_the_filled_in_file_is_read_as_training_text(project, tmp_path):
               "label_names": ["no", "yes"], "encoding_errors": "refuse"}  # fmt: skip
     values = overlay(project.params.model_dump(), {"corpus": {"target": {"source": source}}})
     project.params = type(project.params)(**values)
-    found = suggesting.suggest(None, 6, "margin", Path("classifier"), tmp_path / "more.csv", 1)
+    found = suggesting.suggest(PROJECT, None, 6, "margin", Path("classifier"), tmp_path / "more.csv", 1)
     assert found.spelling == {"no": "0", "yes": "1"}
     filled = rows_of(tmp_path / "more.csv")
     with (tmp_path / "more.csv").open("w", newline="", encoding="utf-8") as lines:

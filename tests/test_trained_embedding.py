@@ -88,7 +88,7 @@ def pretrain(folder: Path, tokens: Path, params: Params, **session: Any) -> tupl
 
 def drawn(tokens: Path, params: Params) -> dict[str, Tensor]:
     """The weights that the language model starts from without vectors."""
-    job = pretrain_lm.job(Project(params), tokens=tokens, headstart="ulmfit", out=tokens)
+    job = pretrain_lm.job(Project(params).head_starts["ulmfit"], params.run.seed, tokens=tokens, out=tokens)
     torch.manual_seed(params.run.seed)
     return build_language_model(build_encoder(job.card)[0], job.card).state_dict()
 

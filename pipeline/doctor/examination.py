@@ -19,7 +19,6 @@ from pipeline.doctor.findings import Finding, bounded, checked, failure, in_back
 from pipeline.doctor.needs import needs_of
 from pipeline.doctor.nodes import judge, probe_nodes
 from pipeline.doctor.probe import ProbeSettings
-from pipeline.execution.own_code import check_runs_own_code
 from pipeline.execution.stage_context import cluster_of
 from pipeline.execution.under_dvc import project_root
 from pipeline.identity import fingerprint as identity
@@ -38,10 +37,8 @@ _NOT_JOINED = (
 )
 
 
-def examine(params_file: Path, folder: Path) -> list[Finding]:
+def examine(settings: Project, folder: Path) -> list[Finding]:
     """Run all checks. Raises ValueError for settings that are unusable."""
-    check_runs_own_code(folder)
-    settings = Project.load(params_file)
     check(settings)
     params = settings.params
     root, where = project_root(folder), params.run.storage

@@ -15,6 +15,7 @@ from pipeline.corpus.pair_batches import PairBatches
 from pipeline.corpus.tokens import open_shard
 from pipeline.execution.lr_find import stage_arguments
 from pipeline.execution.opened_head_start import OpenedHeadStart, open_head_start
+from pipeline.project.project import Project
 from pipeline.report.sections.studies.alignments import Alignment, Translation
 from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
@@ -22,14 +23,16 @@ _MOST_TOKENS = 60  # of a translation
 _LEAST_SHOWN, _MOST_SHOWN = 6, 16  # tokens of a source that is chosen to be shown
 
 
-def align(headstart: str, texts: Sequence[str], num_pairs: int, out: Path) -> SavedStudy[Alignment]:
+def align(
+    project: Project, headstart: str, texts: Sequence[str], num_pairs: int, out: Path
+) -> SavedStudy[Alignment]:
     """Translate texts; or some of the validation text, for the page, and write the alignments into `out`.
 
     Raises ValueError for an unknown head start, one that is no translator, for missing inputs, and if `out`
     cannot be made.
     """
     make_ready(out)
-    opened = open_head_start(headstart, "general_lm")
+    opened = open_head_start(project, headstart, "general_lm")
     if not isinstance(opened.language_model, Translator):
         raise ValueError(
             f"{headstart} is of the family {opened.card.family}, which does not translate; name one of the "

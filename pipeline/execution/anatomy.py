@@ -11,6 +11,7 @@ from pipeline.corpus.tokens import open_shard
 from pipeline.evaluation.anatomy import anatomy
 from pipeline.evaluation.occurrences import documents_with
 from pipeline.execution.opened_head_start import Which, open_head_start
+from pipeline.project.project import Project
 from pipeline.report.sections.studies.anatomy import AnatomyStudy
 from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
@@ -18,7 +19,7 @@ _MOST_DOCUMENTS_OF_AN_EXAMPLE = 100
 
 
 def dissect(
-    headstart: str, model: Which, words: Sequence[str], num_documents: int, out: Path
+    project: Project, headstart: str, model: Which, words: Sequence[str], num_documents: int, out: Path
 ) -> SavedStudy[AnatomyStudy]:
     """Measure the layers of a head start on documents of the target's training text; write into `out`.
 
@@ -29,7 +30,7 @@ def dissect(
     `out` cannot be made.
     """
     make_ready(out)
-    opened = open_head_start(headstart, model)
+    opened = open_head_start(project, headstart, model)
     tokenizer, shard, seed = opened.tokenizer, open_shard(opened.folder, "train"), opened.params.run.seed
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(shard))[:num_documents]

@@ -9,17 +9,25 @@ import polars as pl
 from pipeline.corpus.normalise import normalise
 from pipeline.execution.opened_head_start import Which, open_head_start
 from pipeline.inference.generate import Sampling, generate
+from pipeline.project.project import Project
 
 
 def continue_text(
-    headstart: str, which: Which, text: str, num_tokens: int, num_texts: int, sampling: Sampling, seed: int
+    project: Project,
+    headstart: str,
+    which: Which,
+    text: str,
+    num_tokens: int,
+    num_texts: int,
+    sampling: Sampling,
+    seed: int,
 ) -> Sequence[str]:
     """Return continuations of a text, which begins a document; each begins with that text, normalised.
 
     Raises ValueError for a head start that does not predict the next token, for one that reads from the end,
     and for missing inputs.
     """
-    opened = open_head_start(headstart, which)
+    opened = open_head_start(project, headstart, which)
     model, tokenizer = opened.causal_language_model, opened.tokenizer
     (normalised,) = normalise(pl.Series([text], dtype=pl.String), opened.params.corpus.target.normalise)
     (document,) = tokenizer.encode_batch([normalised])

@@ -19,6 +19,7 @@ from pipeline.evaluation.probe import pooled_features
 from pipeline.evaluation.with_tfidf import fit_joint
 from pipeline.execution.opened_head_start import open_head_start
 from pipeline.files.atomic import atomic_write
+from pipeline.project.project import Project
 from pipeline.report.sections.studies.doubtful import Doubtful, DoubtfulLabel, DoubtfulTrial
 from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
@@ -32,7 +33,16 @@ class Doubted:
     file: Path | None  # the CSV; None after a trial with flipped labels
 
 
-def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: int, studies: Path) -> Doubted:
+def doubt(
+    project: Project,
+    headstart: str,
+    most: int,
+    folds: int,
+    flip: float,
+    out: Path,
+    seed: int,
+    studies: Path,
+) -> Doubted:
     """List training documents whose label the others contradict, the most doubtful first.
 
     Each document is judged by a model of the other folds: logistic regression on the head start's frozen
@@ -45,7 +55,7 @@ def doubt(headstart: str, most: int, folds: int, flip: float, out: Path, seed: i
     make_ready(studies)
     if not flip and out.exists():
         raise ValueError(f"{out} exists; name another --out, or remove it")
-    opened = open_head_start(headstart, "target_lm")
+    opened = open_head_start(project, headstart, "target_lm")
     if opened.info.label_names is None:
         raise ValueError(f"{opened.folder} has no labels that could be doubted")
     shard = open_shard(opened.folder, "train")

@@ -35,14 +35,13 @@ class Exported:
     difference: float  # of probabilities, of made-up documents
 
 
-def export_onnx(headstart: str, to: Path, *, int8: bool, out: Path) -> Exported:
+def export_onnx(project: Project, headstart: str, to: Path, *, int8: bool, out: Path) -> Exported:
     """Export the fine-tuned classifier of a head start, judge it, and write a study into `out`.
 
     Raises ValueError for an unknown head start, missing inputs, what `write_onnx` refuses, and if `out`
     cannot be made.
     """
     make_ready(out)
-    project = Project.load(Path("params.yaml"))
     settings, seed = project.head_start(headstart).finetune_classifier, project.params.run.seed
     given = stage_arguments(Path("dvc.yaml"), "finetune_classifier", headstart)
     folder = Path(given["out"])

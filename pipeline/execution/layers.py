@@ -11,19 +11,20 @@ from pipeline.corpus.document_frequencies import inverse_document_frequencies
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, open_shard
 from pipeline.evaluation.layers import LabelledDocuments, compare_layers
 from pipeline.execution.opened_head_start import Which, open_head_start
+from pipeline.project.project import Project
 from pipeline.report.sections.studies.layers import Layers
 from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
 _MOST_JUDGED = 2_000  # validation documents
 
 
-def compare(headstart: str, model: Which, num_labels: int, out: Path) -> SavedStudy[Layers]:
+def compare(project: Project, headstart: str, model: Which, num_labels: int, out: Path) -> SavedStudy[Layers]:
     """Compare the layers of a head start on validation documents; write the table into the folder `out`.
 
     Raises ValueError for an unknown head start, missing inputs, too few labels, and if `out` cannot be made.
     """
     make_ready(out)
-    opened = open_head_start(headstart, model)
+    opened = open_head_start(project, headstart, model)
     info, seed = opened.info, opened.params.run.seed
     if info.label_names is None:
         raise ValueError(f"{opened.folder} has no labels, by which layers could be compared")

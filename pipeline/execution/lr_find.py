@@ -43,7 +43,13 @@ class RangeTestResult:
 
 
 def find(
-    stage: str, headstart: str | None, lowest: float, highest: float, steps: int, out: Path
+    project: Project,
+    stage: str,
+    headstart: str | None,
+    lowest: float,
+    highest: float,
+    steps: int,
+    out: Path,
 ) -> RangeTestResult:
     """Run the test for a stage on its inputs as dvc.yaml names them; write curve and picture to `out`.
 
@@ -56,7 +62,6 @@ def find(
         raise ValueError(f"--lowest {lowest} must be above 0 and below --highest {highest}")
     if steps < 30:
         raise ValueError(f"--steps is {steps}; at least 30 are needed to see a slope")
-    project = Project.load(Path("params.yaml"))
     run = project.params.run
     name = headstart or run.headstarts[0]
     project.head_start(name, "--headstart")
@@ -119,8 +124,14 @@ def stage_arguments(dvc_yaml: Path, stage: str, headstart: str) -> dict[str, str
 def job_of(stage: str, project: Project, given: Mapping[str, str], headstart: str) -> Job:
     """A stage's training job, by its flags in dvc.yaml. Raises ValueError if its inputs do not match."""
     make = importlib.import_module(f"pipeline.stages.{stage}").job
-    inputs = inspect.signature(make).parameters.keys() - {"project", "headstart"}
-    job: Job = make(project, headstart=headstart, **{name: Path(given[name]) for name in inputs})
+    settings = {
+        "head_start": project.head_starts[headstart],
+        "normalise": project.params.corpus.target.normalise,
+        "seed": project.params.run.seed,
+    }
+    taken = inspect.signature(make).parameters.keys()
+    inputs = {name: Path(given[name]) for name in taken - settings.keys()}
+    job: Job = make(**{name: value for name, value in settings.items() if name in taken}, **inputs)
     return job
 
 

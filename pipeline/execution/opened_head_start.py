@@ -83,12 +83,11 @@ class OpenedHeadStart:
         return Reading.of(classifier.max_tokens, classifier.bptt, self.card, self.info)
 
 
-def open_head_start(name: str, which: Which) -> OpenedHeadStart:
+def open_head_start(project: Project, name: str, which: Which) -> OpenedHeadStart:
     """Open one of a head start's models, as the route left it.
 
     Raises ValueError for an unknown head start, and for missing inputs.
     """
-    project = Project.load(Path("params.yaml"))
     settings = project.head_start(name)
     given = stage_arguments(Path("dvc.yaml"), "finetune_classifier", name)
     link, folder = Path(given["tokens"]), Path(given[which])

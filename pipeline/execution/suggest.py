@@ -25,6 +25,7 @@ from pipeline.execution.opened_head_start import OpenedHeadStart, open_head_star
 from pipeline.files.atomic import atomic_create
 from pipeline.inference.predict import Predictor
 from pipeline.project.params import Params
+from pipeline.project.project import Project
 from pipeline.report.sections.studies.choosing import ChoosingStudy
 from pipeline.report.study_files import SavedStudy, make_ready, write_study
 
@@ -43,7 +44,13 @@ class Suggested:
 
 
 def suggest(
-    headstart: str | None, count: int, strategy: Strategy, classifier: Path, out: Path, seed: int
+    project: Project,
+    headstart: str | None,
+    count: int,
+    strategy: Strategy,
+    classifier: Path,
+    out: Path,
+    seed: int,
 ) -> Suggested:
     """Write the documents to label next to a CSV that does not exist yet.
 
@@ -54,7 +61,7 @@ def suggest(
     """
     if out.exists():
         raise ValueError(f"{out} exists, perhaps with labels in it; name another file")
-    opened = open_head_start(headstart or _first_head_start(), "target_lm")
+    opened = open_head_start(project, headstart or project.params.run.headstarts[0], "target_lm")
     texts, tokens = _unlabelled(opened)
     predictor = Predictor.load(classifier)
     documents = [tuple(text.split(SEPARATOR)) for text in texts]
@@ -75,12 +82,6 @@ def _spelling(params: Params, names: Sequence[str]) -> dict[str, str]:
     source = params.corpus.target.source
     by_number = isinstance(source, FilesSource) and source.label_names
     return {name: str(number) if by_number else name for number, name in enumerate(names)}
-
-
-def _first_head_start() -> str:
-    from pipeline.project.project import Project
-
-    return Project.load(Path("params.yaml")).params.run.headstarts[0]
 
 
 def _unlabelled(opened: OpenedHeadStart) -> tuple[list[str], list[np.ndarray]]:
@@ -139,7 +140,7 @@ def _write(
 
 
 def try_ways(
-    headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path
+    project: Project, headstart: str | None, counts: Sequence[int], num_seeds: int, out: Path
 ) -> SavedStudy[ChoosingStudy]:
     """Try all strategies on the labelled training documents, beside random choice; write a study into `out`.
 
@@ -147,7 +148,7 @@ def try_ways(
     made.
     """
     make_ready(out)
-    opened = open_head_start(headstart or _first_head_start(), "target_lm")
+    opened = open_head_start(project, headstart or project.params.run.headstarts[0], "target_lm")
     shards = {split: open_shard(opened.folder, split) for split in ("train", "test")}
     rng = np.random.default_rng(0)
     chosen = {

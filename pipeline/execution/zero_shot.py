@@ -9,11 +9,18 @@ from pipeline.corpus.tokens import UNLABELLED, open_shard
 from pipeline.evaluation.in_context import InContext, prompt_of, why_too_many, without_content
 from pipeline.evaluation.settings import ZeroShot
 from pipeline.execution.opened_head_start import Which, open_head_start
+from pipeline.project.project import Project
 from pipeline.settings.loader import typed
 
 
 def ask(
-    headstart: str, which: Which, text: str, template: str | None, num_examples: int, seed: int
+    project: Project,
+    headstart: str,
+    which: Which,
+    text: str,
+    template: str | None,
+    num_examples: int,
+    seed: int,
 ) -> list[tuple[str, float]]:
     """Return each class with its probability, the likeliest first; `template` in place of the settings' one.
 
@@ -22,7 +29,7 @@ def ask(
     """
     if not text.strip():
         raise ValueError("the text is empty; give some words to classify")
-    opened = open_head_start(headstart, which)
+    opened = open_head_start(project, headstart, which)
     model, info, tokenizer = opened.causal_language_model, opened.info, opened.tokenizer
     if info.label_names is None:
         raise ValueError("corpus.target has no labels, so there are no classes to choose from")

@@ -1,7 +1,7 @@
 """A project: what params.yaml says, resolved and checked once, at the edge.
 
-The command line, the run around a stage and the doctor load it; what they call is handed it, or the part of
-it that it uses. Nothing below them reads the file or resolves a head start anew.
+The command line, the run around a stage and the notice of a stale report load it; what they call is handed
+it, or the part of it that it uses. Nothing below them reads the file or resolves a head start anew.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from pipeline import tracking
-from pipeline.project.project import Project
 from pipeline.retention import stored_runs
 from pipeline.retention.references import References, references
 from pipeline.retention.stored_runs import KeepRules, Stored, StoredRun
@@ -50,12 +49,13 @@ class Cleanup:
 
 
 def make_plan(
-    root: Path, params: Path, older_than_days: float, thins: bool = False, projects: Sequence[Path] = ()
+    root: Path, address: str, older_than_days: float, thins: bool = False, projects: Sequence[Path] = ()
 ) -> Cleanup:
     """Decide what goes, from the storage, git and MLflow.
 
     Args:
         root: the project's folder.
+        address: `run.storage`.
         older_than_days: runs written since then stay.
         thins: also remove what finished runs can do without.
         projects: folders of other projects on the same storage; their revisions, their models in MLflow and
@@ -65,7 +65,6 @@ def make_plan(
     """
     if not older_than_days >= 0:
         raise ValueError(f"--older-than is {older_than_days:g}; expected 0 or more days")
-    address = Project.load(params).params.run.storage
     storage = open_storage(address if "://" in address else str((root / address).resolve()))
     named = References()
     for project in (root, *projects):

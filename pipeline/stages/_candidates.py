@@ -25,6 +25,7 @@ from pipeline.artifacts.shipped import (
 )
 from pipeline.corpus.document_files import read_texts
 from pipeline.corpus.leakage import leaked_documents
+from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokenizer import Tokenizer
 from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in
 from pipeline.corpus.tokens import UNLABELLED, TokenShard, beginnings_of_words, open_shard, read_info
@@ -35,8 +36,7 @@ from pipeline.evaluation.tfidf import fit_tfidf
 from pipeline.evaluation.with_tfidf import JointClassifier, fit_joint
 from pipeline.figures.cost import Cost, Spent
 from pipeline.figures.predictions import Attention, ExplainedText, WordWeight
-from pipeline.project.params import Params
-from pipeline.project.project import Project
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.settings.arm import TFIDF, Arm, Use
 from pipeline.stages._frozen_encoder import frozen_encoder
 from pipeline.training.cards import ModelCard, form_of
@@ -84,18 +84,35 @@ class Data:
     num_leaked: int
 
     @staticmethod
-    def of(params: Params, tokens: Path, documents: Path, leaks: Path) -> Data:
-        first = tokens_at(tokens / params.run.headstarts[0] / "target.json")
+    def of(
+        tokens: Path,
+        documents: Path,
+        leaks: Path,
+        head_start: str,
+        *,
+        max_labels: int | None,
+        seed: int,
+        drops_leaked: bool,
+    ) -> Data:
+        """Read the documents by the tokens of `head_start`, whichever it is.
+
+        Args:
+            max_labels: documents to learn from, of those with a label, drawn with `seed`; None: all.
+            drops_leaked: whether test documents that were trained on are left out.
+
+        Raises ValueError without labelled test documents.
+        """
+        first = tokens_at(tokens / head_start / "target.json")
         info = read_info(first)
         names = info.label_names
         train, test = open_shard(first, "train"), Labelled.of(open_shard(first, "test"), "test")
         leaked = leaked_documents(leaks)
         num_leaked = int(np.isin(test.documents, leaked).sum())
-        if params.leakage.action == "drop":
+        if drops_leaked:
             test = test.without(leaked)
         if not len(test.documents) or names is None:
             raise ValueError(f"{first} has no labelled test documents; set corpus.target.split.test above 0")
-        chosen = chosen_documents(train, params.finetune_classifier.max_labels, params.run.seed)
+        chosen = chosen_documents(train, max_labels, seed)
         return Data(
             tokens,
             documents,
@@ -260,55 +277,85 @@ def _predicted(
     return logits.double().softmax(1).numpy(), time.monotonic() - before
 
 
-def probe(
-    project: Project, name: str, members: Sequence[str], data: Data, features: Path, target_lm: Path
-) -> Candidate:
-    """Logistic regression on the frozen features of a head start, or of several side by side."""
-    pooled = _pooled(features, members, data)
-    classes = len(data.label_names)
-    cost = Cost()
-    fitted = fit_probe(pooled["train"], data.train.labels, classes, project.params.run.seed)
-    return _frozen(
-        Arm(name, Use.PROBE),
-        cost,
-        lambda labelled: fitted.probabilities(pooled[labelled.split]),
-        data,
-        members,
-        write=lambda aside: _write_probe(aside, fitted, project, members, data, features, target_lm),
-    )
+@dataclass(frozen=True)
+class LogisticFits:
+    """Fits logistic regression on the labelled documents: on frozen features, on TF-IDF, and on both."""
 
+    data: Data
+    features: Path  # folder, by head start
+    target_lm: Path  # folder, by head start
+    head_starts: Mapping[str, ResolvedHeadStart]
+    normalise: Normalise  # by which what ships reads a text
+    seed: int
 
-def with_tfidf(
-    project: Project, name: str, members: Sequence[str], data: Data, features: Path, target_lm: Path
-) -> Candidate:
-    """Logistic regression on the frozen features of head starts and TF-IDF together."""
-    texts, pooled = data.texts(), _pooled(features, members, data)
-    classes = len(data.label_names)
-    cost = Cost()
-    fitted = fit_joint(texts["train"], pooled["train"], data.train.labels, classes, project.params.run.seed)
-    return _frozen(
-        Arm(name, Use.WITH_TFIDF),
-        cost,
-        lambda labelled: fitted.probabilities(texts[labelled.split], pooled[labelled.split]),
-        data,
-        members,
-        write=lambda aside: _write_probe(aside, fitted, project, members, data, features, target_lm),
-    )
+    def probe(self, name: str, members: Sequence[str]) -> Candidate:
+        """Fit on the frozen features of a head start, or of several side by side."""
+        pooled, labels = self._pooled(members), self.data.train.labels
+        cost = Cost()
+        fitted = fit_probe(pooled["train"], labels, len(self.data.label_names), self.seed)
+        return _frozen(
+            Arm(name, Use.PROBE),
+            cost,
+            lambda labelled: fitted.probabilities(pooled[labelled.split]),
+            self.data,
+            members,
+            write=lambda aside: self._write(aside, fitted, members),
+        )
 
+    def with_tfidf(self, name: str, members: Sequence[str]) -> Candidate:
+        """Fit on the frozen features of head starts and TF-IDF together."""
+        texts, pooled, labels = self.data.texts(), self._pooled(members), self.data.train.labels
+        cost = Cost()
+        fitted = fit_joint(texts["train"], pooled["train"], labels, len(self.data.label_names), self.seed)
+        return _frozen(
+            Arm(name, Use.WITH_TFIDF),
+            cost,
+            lambda labelled: fitted.probabilities(texts[labelled.split], pooled[labelled.split]),
+            self.data,
+            members,
+            write=lambda aside: self._write(aside, fitted, members),
+        )
 
-def tfidf(params: Params, data: Data) -> Candidate:
-    """The baseline, trained on the same labelled documents as the classifiers."""
-    texts, classes = data.texts(), len(data.label_names)
-    cost = Cost()
-    fitted = fit_tfidf(texts["train"], data.train.labels, classes, params.run.seed)
-    return _frozen(
-        TFIDF,
-        cost,
-        lambda labelled: fitted.probabilities(texts[labelled.split]),
-        data,
-        [],
-        write=lambda aside: write_tfidf(aside, fitted, _labelling(params, data)),
-    )
+    def tfidf(self) -> Candidate:
+        """Fit the baseline, on the same labelled documents as the classifiers."""
+        texts, labels = self.data.texts(), self.data.train.labels
+        cost = Cost()
+        fitted = fit_tfidf(texts["train"], labels, len(self.data.label_names), self.seed)
+        return _frozen(
+            TFIDF,
+            cost,
+            lambda labelled: fitted.probabilities(texts[labelled.split]),
+            self.data,
+            [],
+            write=lambda aside: write_tfidf(aside, fitted, self._labelling),
+        )
+
+    def _pooled(self, members: Sequence[str]) -> dict[str, list[np.ndarray]]:
+        """The pooled features of the documents by each head start, by split."""
+        return {
+            labelled.split: [
+                np.load(self.features / name / f"{labelled.split}.npy", mmap_mode="r")[labelled.documents]
+                for name in members
+            ]
+            for labelled in (self.data.train, *self.data.judged)
+        }
+
+    def _write(self, aside: Path, fitted: ProbeClassifier | JointClassifier, members: Sequence[str]) -> None:
+        encoders = {
+            name: frozen_encoder(
+                self.head_starts[name],
+                self.data.tokens_of(name),
+                self.features / name,
+                self.target_lm / name,
+            )
+            for name in members
+        }
+        tokenizers = {name: tokenizer_file_in(self.data.tokenizer_of(name)) for name in members}
+        write_probe(aside, ShippedProbe(encoders, fitted), self._labelling, tokenizers)
+
+    @property
+    def _labelling(self) -> Labelling:
+        return Labelling(self.data.label_names, self.normalise.model_dump(), self.data.num_texts)
 
 
 def _frozen(
@@ -327,37 +374,3 @@ def _frozen(
     return Candidate(
         arm, validation, test, seconds, {arm: Share(1.0)}, head_starts, spent, is_frozen=True, write=write
     )
-
-
-def _pooled(features: Path, members: Sequence[str], data: Data) -> dict[str, list[np.ndarray]]:
-    """The pooled features of the documents by each head start, by split."""
-    return {
-        labelled.split: [
-            np.load(features / name / f"{labelled.split}.npy", mmap_mode="r")[labelled.documents]
-            for name in members
-        ]
-        for labelled in (data.train, *data.judged)
-    }
-
-
-def _write_probe(
-    aside: Path,
-    fitted: ProbeClassifier | JointClassifier,
-    project: Project,
-    members: Sequence[str],
-    data: Data,
-    features: Path,
-    target_lm: Path,
-) -> None:
-    encoders = {
-        name: frozen_encoder(
-            project.head_starts[name], data.tokens_of(name), features / name, target_lm / name
-        )
-        for name in members
-    }
-    tokenizers = {name: tokenizer_file_in(data.tokenizer_of(name)) for name in members}
-    write_probe(aside, ShippedProbe(encoders, fitted), _labelling(project.params, data), tokenizers)
-
-
-def _labelling(params: Params, data: Data) -> Labelling:
-    return Labelling(data.label_names, params.corpus.target.normalise.model_dump(), data.num_texts)

@@ -18,7 +18,6 @@ from pipeline.evaluation.in_context import Prompt, prompt_of, without_content
 from pipeline.evaluation.settings import ZeroShot
 from pipeline.figures.cost import Spent
 from pipeline.project.headstarts import ResolvedHeadStart
-from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
 from pipeline.stages._trials import (
     ClassifierPoint,
@@ -79,12 +78,13 @@ def settings_alone(head_start: ResolvedHeadStart) -> LanguageModelSettings:
     return replace(settings, training=settings.training.model_copy(update={"epochs": epochs}))
 
 
-def train_target_lm_alone(project: Project, name: str, tokens: Path, sweep: Sweep) -> tuple[Path, Spent]:
+def train_target_lm_alone(
+    head_start: ResolvedHeadStart, run: Run, tokens: Path, sweep: Sweep
+) -> tuple[Path, Spent]:
     """The language model of the target text alone, for a head start, and what it cost."""
-    params, head_start = project.params, project.head_starts[name]
-    settings = settings_alone(head_start)
+    name, settings = head_start.name, settings_alone(head_start)
     identity = {
-        "seed": params.run.seed,
+        "seed": run.seed,
         "model": head_start.model.model_dump(),
         "lm": settings.dump(),
     }
@@ -96,9 +96,9 @@ def train_target_lm_alone(project: Project, name: str, tokens: Path, sweep: Swee
             stage="pretrain_lm",
             tokens=tokens_at(tokens / name / "target.json"),
             start=None,
-            seed=params.run.seed,
+            seed=run.seed,
         )
-        return ModelPoint(trial, session.folder, job, params.run, session)
+        return ModelPoint(trial, session.folder, job, run, session)
 
     trial = str(Arm(name, Use.TARGET_LM_ALONE))
     spec = Spec(trial, identity, (f"tokens/{name}/target.json",), build, head_start.family.name)
@@ -110,18 +110,28 @@ def train_target_lm_alone(project: Project, name: str, tokens: Path, sweep: Swee
     return folder, cost_of(outcome)
 
 
-def specs_of(point: PointToTrain, project: Project, inputs: Inputs) -> list[Spec]:
-    """The trainings of a point: one, or one for each member of an ensemble."""
-    params = project.params
-    curve, run, normalise = params.sample_efficiency, params.run, params.corpus.target.normalise
-    names = params.head_starts_of(point.arm)
+def specs_of(
+    point: PointToTrain,
+    head_starts: Sequence[ResolvedHeadStart],
+    curve: SampleEfficiency,
+    zero_shot: ZeroShot,
+    normalise: Normalise,
+    run: Run,
+    inputs: Inputs,
+) -> list[Spec]:
+    """The trainings of a point: one, or one for each member of an ensemble.
+
+    Args:
+        head_starts: of the point's arm.
+        normalise: of the target's text.
+    """
+    names, test_documents = [head_start.name for head_start in head_starts], curve.test_documents
     if not names or point.arm.use.is_frozen:
         return [_logistic(point, names, curve, inputs.tokens_of((names or run.headstarts)[0]), inputs)]
-    head_starts = [project.head_starts[name] for name in names]
     if point.arm.use is Use.IN_CONTEXT:
         (asked,) = head_starts
-        return [_in_context(point, asked, params.zero_shot, normalise, curve.test_documents, run, inputs)]
-    return [_classifier(point, each, curve.test_documents, normalise, run, inputs) for each in head_starts]
+        return [_in_context(point, asked, zero_shot, normalise, test_documents, run, inputs)]
+    return [classifier_spec(point, each, test_documents, normalise, run, inputs) for each in head_starts]
 
 
 def _logistic(
@@ -169,7 +179,7 @@ def _rounds(curve: SampleEfficiency, tokens: Path) -> Rounds:
     return Rounds(curve.choosing.strategy, fewest, curve.choosing.per_round)
 
 
-def _classifier(
+def classifier_spec(
     point: PointToTrain,
     head_start: ResolvedHeadStart,
     test_documents: int | None,
@@ -177,6 +187,7 @@ def _classifier(
     run: Run,
     inputs: Inputs,
 ) -> Spec:
+    """The training of a network on few labels."""
     use = point.arm.use
     few = FewLabels(point.num_labels, key=point.key)
     classifier = classifier_settings(head_start, use)

@@ -15,23 +15,26 @@ from models.objective import Measure
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard
 from pipeline.distributed.session import Session
+from pipeline.distributed.settings import Run
 from pipeline.evaluation import label_curve
 from pipeline.figures.estimates import Interval
 from pipeline.figures.sweeps import Ablation, AblationFigures, NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
-from pipeline.project.params import Params
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm
 from pipeline.settings.loader import overlay
+from pipeline.settings.section import Values
 from pipeline.stages._ablations import TRICKS, Trick
 from pipeline.stages._points import (
     Inputs,
     PointToTrain,
-    specs_of,
+    classifier_spec,
     train_target_lm_alone,
 )
 from pipeline.stages._trials import ModelPoint, probabilities_of, test_sample
+from pipeline.sweeps.settings import Ablate
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import chosen_documents, num_labels_of
@@ -61,46 +64,57 @@ def run(
 
     Raises ValueError for settings that cannot be trained.
     """
-    params = project.params
-    if not params.ablate.seeds:
+    params, settings, curve = project.params, project.params.ablate, project.params.sample_efficiency
+    if not settings.seeds:
         with atomic_folder(out) as folder:
             write_csv(folder / "ledger.csv", [], ["trick"])
         return NoTrials(key=sweep.key)
-    name = params.ablate.headstart
+    name, seeds = settings.headstart, settings.seeds
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(name)
     train = open_shard(labelled, "train")
-    num_labels = num_labels_of(params.ablate.labels, train)
-    chosen_documents(train, num_labels, params.ablate.seeds[0], "ablate.labels")  # before anything is trained
-    alone, _ = train_target_lm_alone(project, name, tokens, sweep)
+    num_labels = num_labels_of(settings.labels, train)
+    chosen_documents(train, num_labels, seeds[0], "ablate.labels")  # before anything is trained
+    alone, _ = train_target_lm_alone(project.head_starts[name], params.run, tokens, sweep)
     inputs = replace(inputs, target_lm_alone={name: alone})
-    tops = {"few_labels": params.ablate.classifier, "pretrain_lm": params.ablate.pretrain_lm}
-    whole = project.varied(name, tops, where="ablate").head_starts[name]
+
+    def varied(top: Values) -> ResolvedHeadStart:
+        return project.varied(name, top, where="ablate").head_starts[name]
+
+    whole = varied({"few_labels": settings.classifier, "pretrain_lm": settings.pretrain_lm})
     tricks = [trick for trick in TRICKS if trick.applies(whole)]
-    specs: dict[tuple[str, int], Spec] = {}
-    for seed in params.ablate.seeds:
-        for trick in (_WITH, _WITH_LM, *tricks):
-            specs[trick.name, seed] = (
-                _language_model(trick, seed, project, inputs)
-                if trick.level == "language_model"
-                else _classifier(trick, seed, project, inputs)
-            )
+    trained = [_WITH, _WITH_LM, *tricks]
+    without = {trick.name: varied(_laid_over(trick, settings)) for trick in trained}
+
+    def spec_of(trick: Trick, seed: int) -> Spec:
+        if trick.level == "language_model":
+            return _language_model(trick, without[trick.name], seed, params.run, inputs)
+        point = PointToTrain(Arm(name, trick.use), num_labels, seed, "ablate.labels")
+        normalise, test_documents = params.corpus.target.normalise, curve.test_documents
+        spec = classifier_spec(point, without[trick.name], test_documents, normalise, params.run, inputs)
+        return _named(spec, trick, seed)
+
+    specs = {(trick.name, seed): spec_of(trick, seed) for seed in seeds for trick in trained}
     by_name = sweep.outcomes(list({spec.name: spec for spec in specs.values()}.values()))
     outcomes = {key: by_name[spec.name] for key, spec in specs.items()}
     for trick in tricks:
         base = _WITH if trick.level == "classifier" else _WITH_LM
-        for seed in params.ablate.seeds:
+        for seed in seeds:
             same_settings = specs[trick.name, seed].settings == specs[base.name, seed].settings
             if same_settings or _same_weights(outcomes[trick.name, seed], outcomes[base.name, seed]):
                 outcomes[trick.name, seed] = ValueError("not measured: these settings do not use it")
     judged = project.head_starts[name].objective.measures[0]
-    rows = _language_model_rows(tricks, outcomes, params, judged)
-    rows += _classifier_rows(tricks, outcomes, params, labelled, leaks)
+    rows = _language_model_rows(tricks, outcomes, seeds, judged, curve.confidence)
+    test = open_shard(labelled, "test")
+    tested = test_sample(test, curve.test_documents)
+    kept_N = np.ones(len(tested), bool)
+    if params.leakage.action == "drop":
+        kept_N = ~np.isin(tested, leaked_documents(leaks))
+    bootstrap = label_curve.Bootstrap(curve.bootstrap_samples, curve.confidence, params.run.seed)
+    rows += _classifier_rows(tricks, outcomes, seeds, test.labels[tested], kept_N, bootstrap)
     with atomic_folder(out) as folder:
         write_csv(folder / "ledger.csv", [_row(row) for row in rows])
-    return AblationFigures(
-        key=sweep.key, headstart=name, labels=num_labels, num_seeds=len(params.ablate.seeds), rows=rows
-    )
+    return AblationFigures(key=sweep.key, headstart=name, labels=num_labels, num_seeds=len(seeds), rows=rows)
 
 
 def _same_weights(one: Checkpoint | Exception, other: Checkpoint | Exception) -> bool:
@@ -116,10 +130,15 @@ def _same_weights(one: Checkpoint | Exception, other: Checkpoint | Exception) ->
 # ------------------------------------------------------------------------------------------- trials
 
 
-def _language_model(trick: Trick, seed: int, project: Project, inputs: Inputs) -> Spec:
-    params, name = project.params, project.params.ablate.headstart
-    top = overlay({"pretrain_lm": params.ablate.pretrain_lm}, trick.without)
-    head_start = project.varied(name, top, where="ablate").head_starts[name]
+def _laid_over(trick: Trick, settings: Ablate) -> Values:
+    """What is laid over the head start for the trainings without a trick."""
+    if trick.level == "language_model":
+        return overlay({"pretrain_lm": settings.pretrain_lm}, trick.without)
+    return {"few_labels": overlay(settings.classifier, trick.without)}
+
+
+def _language_model(trick: Trick, head_start: ResolvedHeadStart, seed: int, run: Run, inputs: Inputs) -> Spec:
+    name = head_start.name
     identity = {
         "lm": head_start.pretrain_lm.dump(),
         "model": head_start.model.model_dump(),
@@ -135,18 +154,14 @@ def _language_model(trick: Trick, seed: int, project: Project, inputs: Inputs) -
             start=None,
             seed=seed,
         )
-        return ModelPoint(trial, session.folder, job, params.run, session)
+        return ModelPoint(trial, session.folder, job, run, session)
 
     trial = f"without {trick.name}, seed {seed}" if trick.without else f"language model, seed {seed}"
     return Spec(trial, identity, (f"tokens/{name}/general.json",), build, head_start.family.name)
 
 
-def _classifier(trick: Trick, seed: int, project: Project, inputs: Inputs) -> Spec:
-    params, name = project.params, project.params.ablate.headstart
-    top = {"few_labels": overlay(params.ablate.classifier, trick.without)}
-    changed = project.varied(name, top, where="ablate")
-    num_labels = num_labels_of(params.ablate.labels, open_shard(inputs.tokens_of(name), "train"))
-    (spec,) = specs_of(PointToTrain(Arm(name, trick.use), num_labels, seed, "ablate.labels"), changed, inputs)
+def _named(spec: Spec, trick: Trick, seed: int) -> Spec:
+    """The training of a classifier, by the name of the trick that it lacks."""
     named = f"without {trick.name}, seed {seed}" if trick.without else spec.name
 
     def build(session: Session) -> SweepTrial:
@@ -189,11 +204,12 @@ def _failure(trick: Trick, base: Trick, outcomes: Mapping[tuple[str, int], Any],
 def _language_model_rows(
     tricks: Sequence[Trick],
     outcomes: Mapping[tuple[str, int], Checkpoint | Exception],
-    params: Params,
+    seeds: Sequence[int],
     judged: Measure,
+    confidence: float,
 ) -> list[Ablation]:
     """Differences paired by seed, with Student's interval; a single seed has no interval."""
-    seeds, measure, rows = params.ablate.seeds, judged.title, []
+    measure, rows = judged.title, []
     for trick in tricks:
         if trick.level != "language_model":
             continue
@@ -215,7 +231,7 @@ def _language_model_rows(
                 with_it=float(with_all.mean()),
                 without=float(without.mean()),
                 difference=float(differences.mean()),
-                interval=_student(differences, params.sample_efficiency.confidence),
+                interval=_student(differences, confidence),
             )
         )
     return rows
@@ -240,26 +256,25 @@ def _student(differences: np.ndarray, confidence: float) -> Interval | None:
 def _classifier_rows(
     tricks: Sequence[Trick],
     outcomes: Mapping[tuple[str, int], Checkpoint | Exception],
-    params: Params,
-    tokens: Path,
-    leaks: Path,
+    seeds: Sequence[int],
+    labels_N: np.ndarray,
+    kept_N: np.ndarray,
+    bootstrap: label_curve.Bootstrap,
 ) -> list[Ablation]:
-    """Differences paired by seed and test document, bootstrapped over both."""
-    settings, seeds = params.sample_efficiency, params.ablate.seeds
-    test = open_shard(tokens, "test")
-    tested = test_sample(test, settings.test_documents)
-    kept_N = np.ones(len(tested), bool)
-    if params.leakage.action == "drop":
-        kept_N = ~np.isin(tested, leaked_documents(leaks))
-    bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
+    """Differences paired by seed and test document, bootstrapped over both.
+
+    Args:
+        labels_N: of the test documents.
+        kept_N: which of these count.
+    """
 
     def wrong(trick: Trick) -> dict[int, np.ndarray]:
         by_seed = {}
         for seed in seeds:
             outcome = outcomes[trick.name, seed]
             assert isinstance(outcome, Checkpoint)
-            labels_N = probabilities_of([outcome]).argmax(1)
-            by_seed[seed] = (labels_N != test.labels[tested])[kept_N].astype(np.float64)
+            answers_N = probabilities_of([outcome]).argmax(1)
+            by_seed[seed] = (answers_N != labels_N)[kept_N].astype(np.float64)
         return by_seed
 
     rows = []

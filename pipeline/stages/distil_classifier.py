@@ -40,7 +40,6 @@ from pipeline.inference.predict import Predictor
 from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
-from pipeline.settings.loader import overlay, typed
 from pipeline.stages._trials import ModelPoint, cost_of
 from pipeline.sweeps.settings import DistilClassifier
 from pipeline.sweeps.sweep import Spec, Sweep
@@ -81,7 +80,8 @@ def run(
         return NoTrials(key=sweep.key)
     student = project.head_starts[settings.student]
     starts = {"target_lm": target_lm / student.name, "general_lm": general_lm / student.name}
-    trained = _settings_of(settings, student)
+    trained = settings.training_of(student.finetune_classifier)
+    assert trained.method == "plain"  # `pipeline.project.checks` refuses others
     link = tokens / student.name / "target.json"
     labelled = chosen_documents(
         open_shard(tokens_at(link), "train"), student.finetune_classifier.max_labels, params.run.seed
@@ -125,14 +125,6 @@ def run(
         cost=taught + cost_of(outcome),
         **_compared(classifier, out, judged, params.evaluate, params.run.seed),
     )
-
-
-def _settings_of(settings: DistilClassifier, student: ResolvedHeadStart) -> ClassifierTraining:
-    """Settings of the student's training, on all documents; `pipeline.project.checks` refuses others."""
-    values = overlay(student.finetune_classifier.model_dump(), settings.classifier)
-    found = typed(ClassifierTraining, values, where="params.yaml", prefix="distil_classifier.classifier.")
-    assert found.method == "plain"
-    return found.model_copy(update={"max_labels": None})
 
 
 def _identity(

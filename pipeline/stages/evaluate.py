@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,26 +25,25 @@ from pipeline.figures.classifiers import (
     EvaluateFigures,
     Leakage,
     Rival,
+    Scores,
     Validation,
 )
-from pipeline.figures.estimates import Figure
+from pipeline.figures.estimates import Difference, Figure
 from pipeline.figures.files import dumped
 from pipeline.figures.predictions import Mistake, RiskPoint
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.inference.predict import Predictor
-from pipeline.project.params import PAIR, Params
+from pipeline.project.params import PAIR
 from pipeline.project.project import Project
 from pipeline.settings.arm import BLEND, TFIDF, Arm
 from pipeline.stages._candidates import (
     Candidate,
     Data,
+    LogisticFits,
     evenly,
     mixture,
     network,
-    probe,
-    tfidf,
-    with_tfidf,
 )
 from pipeline.training.temperature import tempered
 
@@ -69,12 +68,18 @@ def run(
         ValueError: there is no test split, or a classifier does not match its tokens.
     """
     params = project.params
-    data = Data.of(params, tokens, documents, leaks)
-    candidates = _single_candidates(project, data, classifiers, features, target_lm)
+    settings, seed, leakage = params.evaluate, params.run.seed, params.leakage.action
+    names, ensembles = params.run.headstarts, params.trained_ensembles()
+    data = Data.of(
+        tokens, documents, leaks, names[0], max_labels=params.finetune_classifier.max_labels, seed=seed,
+        drops_leaked=leakage == "drop",
+    )  # fmt: skip
+    fits = LogisticFits(data, features, target_lm, project.head_starts, params.corpus.target.normalise, seed)
+    candidates = _single_candidates(names, ensembles, classifiers, fits, settings.baseline_tfidf)
     found = {each.arm: each for each in candidates}
-    for name, members in params.trained_ensembles().items():
+    for name, members in ensembles.items():
         found[Arm(name)] = mixture(Arm(name), {Arm(each): Share(1 / len(members)) for each in members}, found)
-    settings, seed, labels = params.evaluate, params.run.seed, data.test.labels
+    labels, judge = data.test.labels, _Judge(data.test.labels, settings, seed)
     choice = choose(
         {arm: each.validation for arm, each in found.items()},
         data.validation.labels,
@@ -88,12 +93,11 @@ def run(
     uncalibrated, shipped = shipped, replace(shipped, test=tempered(shipped.test, temperature))
     found[shipped.arm] = shipped
     judged = {
-        arm: _candidate(found[arm], each, found.get(TFIDF), data, params)
-        for arm, each in choice.candidates.items()
+        arm: _candidate(found[arm], each, found.get(TFIDF), judge) for arm, each in choice.candidates.items()
     }
-    unseen, baselines = _unseen(data), _baselines(judged, shipped, data, params)
+    unseen, baselines = _unseen(data), _baselines(judged, shipped, data, judge)
     figures = EvaluateFigures(
-        scores=evaluation.classification_metrics(labels, shipped.test, settings, seed),
+        scores=judge.scores(shipped.test),
         num_documents=len(labels),
         num_validation_documents=len(data.validation.labels),
         shipped=shipped.arm,
@@ -108,9 +112,9 @@ def run(
             most_wrong=settings.most_wrong, coverages=settings.label_sets, certainty=settings.confidence,
         ),
         baselines=baselines,
-        leakage=_leakage(found, shipped, data, params),
+        leakage=_leakage(found, shipped, data, leakage),
         warnings=_warnings(baselines, shipped.arm),
-        blend_without=_blends_without(shipped, candidates, data, params) if shipped.arm == BLEND else {},
+        blend_without=_blends_without(shipped, candidates, data, judge) if shipped.arm == BLEND else {},
     )  # fmt: skip
     _write_tables(out, shipped, found, data, settings)
     ship(
@@ -126,18 +130,21 @@ def run(
 
 
 def _single_candidates(
-    project: Project, data: Data, classifiers: Path, features: Path, target_lm: Path
+    names: Sequence[str],
+    ensembles: Mapping[str, Sequence[str]],
+    classifiers: Path,
+    fits: LogisticFits,
+    baseline_tfidf: bool,
 ) -> list[Candidate]:
     """All candidates but mixtures of them; with answers to choose from, the networks alone."""
-    params = project.params
-    candidates = [network(name, data, classifiers, features) for name in params.run.headstarts]
-    if data.num_texts > PAIR:
+    candidates = [network(name, fits.data, classifiers, fits.features) for name in names]
+    if fits.data.num_texts > PAIR:
         return candidates
-    read_frozen = [*((name, [name]) for name in params.run.headstarts), *params.trained_ensembles().items()]
-    candidates += [probe(project, *each, data, features, target_lm) for each in read_frozen]
-    if params.evaluate.baseline_tfidf:
-        candidates.append(tfidf(params, data))
-        candidates += [with_tfidf(project, *each, data, features, target_lm) for each in read_frozen]
+    read_frozen = [*((name, [name]) for name in names), *ensembles.items()]
+    candidates += [fits.probe(*each) for each in read_frozen]
+    if baseline_tfidf:
+        candidates.append(fits.tfidf())
+        candidates += [fits.with_tfidf(*each) for each in read_frozen]
     return candidates
 
 
@@ -179,6 +186,26 @@ def _reference(classifier: Path, data: Data, seed: int) -> Reference:
 # ------------------------------------------------------------------------------------------- figures
 
 
+@dataclass(frozen=True)
+class _Judge:
+    """Judges probabilities (N, C) for the test documents."""
+
+    labels_N: np.ndarray
+    settings: Evaluate
+    seed: int
+
+    def scores(self, probs: np.ndarray) -> Scores:
+        return evaluation.classification_metrics(self.labels_N, probs, self.settings, self.seed)
+
+    def error_above(self, probs: np.ndarray, base: np.ndarray) -> Difference:
+        """By how much the error of `probs` exceeds that of `base`."""
+        return evaluation.error_above(self.labels_N, probs, base, self.settings, self.seed)
+
+    def rival(self, probs: np.ndarray, shipped: Candidate) -> Rival:
+        error = float((probs.argmax(1) != self.labels_N).mean())
+        return Rival(error=error, above=self.error_above(probs, shipped.test))
+
+
 def _calibrated(probs: np.ndarray, labels: np.ndarray, seed: int) -> tuple[float, trust.Judged]:
     """The temperature for probabilities (N, C) of validation documents, and these documents by it."""
     temperature = trust.useful_temperature(probs, labels, seed)
@@ -206,45 +233,34 @@ def _risk_coverage(found: Mapping[Arm, Candidate], shipped: Arm, data: Data) -> 
 
 
 def _candidate(
-    found: Candidate, validation: Validation, tfidf: Candidate | None, data: Data, params: Params
+    found: Candidate, validation: Validation, tfidf: Candidate | None, judge: _Judge
 ) -> CandidateFigures:
-    settings, seed, labels = params.evaluate, params.run.seed, data.test.labels
     return CandidateFigures(
-        scores=evaluation.classification_metrics(labels, found.test, settings, seed),
+        scores=judge.scores(found.test),
         head_starts=list(found.head_starts),
         parts=found.weights,
         is_frozen=found.is_frozen,
-        milliseconds_per_document=found.seconds / len(labels) * 1000,
+        milliseconds_per_document=found.seconds / len(judge.labels_N) * 1000,
         cost=found.cost,
         validation=validation,
-        tfidf_above=None
-        if tfidf is None
-        else evaluation.error_above(labels, tfidf.test, found.test, settings, seed),
+        tfidf_above=None if tfidf is None else judge.error_above(tfidf.test, found.test),
     )
 
 
 def _baselines(
-    judged: Mapping[Arm, CandidateFigures], shipped: Candidate, data: Data, params: Params
+    judged: Mapping[Arm, CandidateFigures], shipped: Candidate, data: Data, judge: _Judge
 ) -> Baselines:
     """The largest class and TF-IDF, beside what ships."""
     counts = np.bincount(data.train.labels, minlength=len(data.label_names))
     largest = np.tile(np.eye(len(counts))[counts.argmax()], (len(data.test.labels), 1))
     tfidf, above = judged.get(TFIDF), judged[shipped.arm].tfidf_above
     return Baselines(
-        majority_class=_rival(largest, shipped, data, params),
+        majority_class=judge.rival(largest, shipped),
         tfidf=None if tfidf is None or above is None else Rival(error=tfidf.scores.error.value, above=above),
     )
 
 
-def _rival(probs: np.ndarray, shipped: Candidate, data: Data, params: Params) -> Rival:
-    labels = data.test.labels
-    return Rival(
-        error=float((probs.argmax(1) != labels).mean()),
-        above=evaluation.error_above(labels, probs, shipped.test, params.evaluate, params.run.seed),
-    )
-
-
-def _leakage(found: Mapping[Arm, Candidate], shipped: Candidate, data: Data, params: Params) -> Leakage:
+def _leakage(found: Mapping[Arm, Candidate], shipped: Candidate, data: Data, action: str) -> Leakage:
     """Leaked test documents, and the errors without them if there are some and others."""
     unseen = ~np.isin(data.test.documents, data.leaked)
 
@@ -255,7 +271,7 @@ def _leakage(found: Mapping[Arm, Candidate], shipped: Candidate, data: Data, par
 
     return Leakage(
         num_leaked=data.num_leaked,
-        action=params.leakage.action,
+        action=action,
         error_without=error_without(shipped),
         tfidf_error_without=error_without(found.get(TFIDF)),
     )
@@ -274,7 +290,7 @@ def _warnings(baselines: Baselines, shipped: Arm) -> list[str]:
 
 
 def _blends_without(
-    blend: Candidate, candidates: Sequence[Candidate], data: Data, params: Params
+    blend: Candidate, candidates: Sequence[Candidate], data: Data, judge: _Judge
 ) -> dict[str, Rival]:
     """For each head start in the blend: a blend fitted without it."""
     found = {}
@@ -282,7 +298,7 @@ def _blends_without(
         others = [each for each in candidates if name not in each.head_starts]
         if others:
             shares = fit_blend(np.stack([each.validation for each in others]), data.validation.labels)
-            found[name] = _rival(blended([each.test for each in others], shares), blend, data, params)
+            found[name] = judge.rival(blended([each.test for each in others], shares), blend)
     return found
 
 

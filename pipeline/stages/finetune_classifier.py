@@ -10,11 +10,13 @@ from torch import Tensor
 
 from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder, export_model
+from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokenizer_kinds import load_tokenizer, tokenizer_file_in
 from pipeline.distributed.launch import fit
 from pipeline.distributed.session import Session
 from pipeline.figures.cost import Spent
 from pipeline.figures.trainings import ClassifierFigures, Mix
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.training.checkpoint import model_tensors
 from pipeline.training.classifier import ClassifierJob, make_classifier_job
@@ -37,13 +39,15 @@ def run(
 
     Source: Howard & Ruder 2018, section 3.3. Raises ValueError where the inputs do not match.
     """
+    params = project.params
     made = job(
-        project,
+        project.head_starts[headstart],
+        params.corpus.target.normalise,
+        params.run.seed,
         tokens=tokens,
         target_lm=target_lm,
         general_lm=general_lm,
         beside=beside,
-        headstart=headstart,
     )
     tokenizer = read_link(tokens)["tokenizer"]
     if load_tokenizer(tokenizer).sha256 != made.card.tokenizer_sha256:
@@ -51,7 +55,7 @@ def run(
             f"{tokens} was encoded with another tokenizer than {tokenizer}: predictions would mean nothing; "
             "run the stage `encode` again"
         )
-    done = fit(made, project.params.run, session)
+    done = fit(made, params.run, session)
     card = replace(made.card, key=session.key)
 
     def further(folder: Path) -> None:
@@ -85,21 +89,23 @@ def _mix(tensors: Mapping[str, Tensor]) -> Mix | None:
 
 
 def job(
-    project: Project,
+    head_start: ResolvedHeadStart,
+    normalise: Normalise,
+    seed: int,
     *,
     tokens: Path,
     target_lm: Path,
     general_lm: Path,
     beside: Path | None = None,
-    headstart: str,
 ) -> ClassifierJob:
-    params, settings = project.params, project.head_starts[headstart]
+    """`normalise` is that of the target's text."""
+    settings = head_start.finetune_classifier
     link = read_link(beside) if beside else None
-    found, wanted = link["features"].name if link else None, settings.finetune_classifier.beside
+    found, wanted = link["features"].name if link else None, settings.beside
     if found != wanted:
         raise ValueError(
             f"{beside} names the features of {found or 'no head start'}, but finetune_classifier.beside of "
-            f"{headstart} is {wanted or 'null'}; run `dvc repro`"
+            f"{head_start.name} is {wanted or 'null'}; run `dvc repro`"
         )
     if link:
         link.check()
@@ -110,11 +116,11 @@ def job(
         "scratch": None,
     }
     return make_classifier_job(
-        settings.finetune_classifier,
-        settings.model,
-        params.corpus.target.normalise,
+        settings,
+        head_start.model,
+        normalise,
         tokens=tokens_at(tokens),
-        start=starts[settings.finetune_classifier.start],
-        seed=params.run.seed,
+        start=starts[settings.start],
+        seed=seed,
         features=link["features"].parent if link else None,
     )

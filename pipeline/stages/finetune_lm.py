@@ -9,6 +9,7 @@ from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
 from pipeline.distributed.session import Session
 from pipeline.figures.trainings import LanguageModelFigures
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.language_model import LanguageModelJob, make_language_model_job
@@ -21,9 +22,9 @@ def run(
 
     Source: Howard & Ruder 2018, section 3.2. Raises ValueError where tokens and model do not match.
     """
-    made = job(project, tokens=tokens, start=start, headstart=headstart, out=out)
-    found = fit_and_export(made, project.params.run, session, out)
-    settings = project.head_starts[headstart]
+    settings, run_settings = project.head_starts[headstart], project.params.run
+    made = job(settings, run_settings.seed, tokens=tokens, start=start, out=out)
+    found = fit_and_export(made, run_settings, session, out)
     if settings.weights is not None and settings.family.has_word_vectors:
         from pipeline.stages._imported_vectors import coverage
 
@@ -33,20 +34,21 @@ def run(
     return found
 
 
-def job(project: Project, *, tokens: Path, start: Path, headstart: str, out: Path) -> LanguageModelJob:
+def job(
+    head_start: ResolvedHeadStart, seed: int, *, tokens: Path, start: Path, out: Path
+) -> LanguageModelJob:
     """`out` is where its model will be: that of its teacher is beside it."""
-    settings = project.head_starts[headstart]
     made = make_language_model_job(
-        settings.finetune_lm,
-        settings.model,
+        head_start.finetune_lm,
+        head_start.model,
         stage="finetune_lm",
         tokens=tokens_at(tokens),
         start=ModelFolder.at(start),
-        seed=project.params.run.seed,
+        seed=seed,
     )
-    if settings.teacher is not None:
+    if head_start.teacher is not None:
         from pipeline.stages._teacher import lesson_of
 
-        made = replace(made, lesson=lesson_of(settings, out))
+        made = replace(made, lesson=lesson_of(head_start, out))
         made.check()
     return made

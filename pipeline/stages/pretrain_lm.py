@@ -8,6 +8,7 @@ from pathlib import Path
 from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.distributed.session import Session
 from pipeline.figures.trainings import LanguageModelFigures, Teacher
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.stages._language_model import fit_and_export
 from pipeline.training.jobs import StartingModel
@@ -23,8 +24,8 @@ def run(
 
     Source: Howard & Ruder 2018, section 3.1. Raises ValueError for unusable tokens or settings.
     """
-    made = job(project, tokens=tokens, headstart=headstart, out=out)
     settings, run_settings = project.head_starts[headstart], project.params.run
+    made = job(settings, run_settings.seed, tokens=tokens, out=out)
     vectors = settings.embedding_from
     if vectors is None:
         figures = fit_and_export(made, run_settings, session, out)
@@ -43,41 +44,40 @@ def run(
     return fit_both_and_export(made, vectors, run_settings, session, out)
 
 
-def job(project: Project, *, tokens: Path, headstart: str, out: Path) -> LanguageModelJob:
+def job(head_start: ResolvedHeadStart, seed: int, *, tokens: Path, out: Path) -> LanguageModelJob:
     """The training of the model itself, without that of an embedding before it.
 
     `out` is where its model will be: that of its teacher is beside it.
     """
-    settings = project.head_starts[headstart]
     made = make_language_model_job(
-        settings.pretrain_lm,
-        settings.model,
+        head_start.pretrain_lm,
+        head_start.model,
         stage="pretrain_lm",
         tokens=tokens_at(tokens),
         start=None,
-        seed=project.params.run.seed,
+        seed=seed,
     )
-    if settings.teacher is not None:
+    if head_start.teacher is not None:
         from pipeline.stages._teacher import LayersOfTeacher, lesson_of
 
-        made = replace(made, lesson=lesson_of(settings, out))
-        folder = settings.folder_of_teacher(out)
-        if folder is not None and settings.teacher.family is settings.family:
+        made = replace(made, lesson=lesson_of(head_start, out))
+        folder = head_start.folder_of_teacher(out)
+        if folder is not None and head_start.teacher.family is head_start.family:
             made = replace(made, start=LayersOfTeacher(folder.resolve(), made.card, made.seed))
         made.check()
         return made
-    if settings.weights is None:
+    if head_start.weights is None:
         return made
     start: StartingModel
-    if settings.family.imports_networks:
+    if head_start.family.imports_networks:
         from pipeline.stages._imported_network import ImportedNetwork
 
-        start = ImportedNetwork(settings.weights.resolve(), made.card)
+        start = ImportedNetwork(head_start.weights.resolve(), made.card)
     else:
         from pipeline.stages._imported_vectors import ImportedVectors
 
         tokenizer = read_link(tokens)["tokenizer"].resolve()
-        start = ImportedVectors(settings.weights.resolve(), tokenizer, made.card)
+        start = ImportedVectors(head_start.weights.resolve(), tokenizer, made.card)
     start.tensors()  # refuses here what a worker would
-    untrained = settings.pretrain_lm.training.model_copy(update={"epochs": 0.0})
-    return replace(made, start=start, settings=replace(settings.pretrain_lm, training=untrained))
+    untrained = head_start.pretrain_lm.training.model_copy(update={"epochs": 0.0})
+    return replace(made, start=start, settings=replace(head_start.pretrain_lm, training=untrained))

@@ -9,16 +9,18 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.corpus.leakage import leaked_documents
+from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokens import UNLABELLED, open_shard, read_info
 from pipeline.evaluation import label_curve
 from pipeline.evaluation.in_context import why_too_many
+from pipeline.evaluation.settings import ZeroShot
 from pipeline.figures.classifiers import Leakage
 from pipeline.figures.cost import NOTHING_SPENT, Spent
 from pipeline.figures.estimates import ByCount
 from pipeline.figures.label_curve import ByArm, CurvePoint, InContext, LabelCurveFigures, LabelsNeeded
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
-from pipeline.project.params import Params
+from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
 from pipeline.stages._points import (
@@ -30,6 +32,7 @@ from pipeline.stages._points import (
     train_target_lm_alone,
 )
 from pipeline.stages._trials import cost_of, probabilities_of, test_sample
+from pipeline.sweeps.settings import SampleEfficiency
 from pipeline.sweeps.sweep import Sweep
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import label_counts
@@ -55,6 +58,7 @@ def run(
     `zero_shot` says. Raises ValueError where labels, arms and models do not go together.
     """
     params, settings = project.params, project.params.sample_efficiency
+    normalise = params.corpus.target.normalise
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(params.run.headstarts[0])  # the same documents and labels for all
     _check(labelled)
@@ -63,7 +67,7 @@ def run(
     counts, left_out = label_counts(settings.labels, open_shard(labelled, "train"))
     points = [PointToTrain(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
     asked = [arm for arm in params.arms(num_texts) if arm.use is Use.IN_CONTEXT]
-    shown, too_many = _shown(asked, params, inputs)
+    shown, too_many = _shown(asked, params.zero_shot, normalise, inputs)
     points += [
         PointToTrain(arm, count, seed)
         for arm, num_examples in shown.items()
@@ -71,31 +75,41 @@ def run(
         for seed in (settings.seeds if count else settings.seeds[:1])  # without examples nothing is drawn
     ]
     alone = {
-        arm: train_target_lm_alone(project, arm.source, tokens, sweep)
+        arm: train_target_lm_alone(project.head_starts[arm.source], params.run, tokens, sweep)
         for arm in arms
         if arm.use is Use.TARGET_LM_ALONE and arm.source is not None
     }
     shared_cost = {arm: cost for arm, (_, cost) in alone.items()}
     folders = {arm.source: folder for arm, (folder, _) in alone.items() if arm.source is not None}
     inputs = replace(inputs, target_lm_alone=folders)
-    specs = {point: specs_of(point, project, inputs) for point in points}
+    names_of = {arm: params.head_starts_of(arm) for arm in (*arms, *shown)}
+    head_starts = {arm: [project.head_starts[name] for name in names] for arm, names in names_of.items()}
+    specs = {
+        point: specs_of(
+            point, head_starts[point.arm], settings, params.zero_shot, normalise, params.run, inputs
+        )
+        for point in points
+    }
     # Two arms may share a training: that of an ensemble's member is that of the head start.
     outcomes = sweep.outcomes(
         list({spec.name: spec for trainings in specs.values() for spec in trainings}.values())
     )
     test = open_shard(labelled, "test")
-    tested = test_sample(test, params.sample_efficiency.test_documents)
+    tested = test_sample(test, settings.test_documents)
     labels_N = test.labels[tested]
     leaked_N = np.isin(tested, leaked_documents(leaks))
     kept_N = ~leaked_N if params.leakage.action == "drop" else np.ones(len(labels_N), bool)
     measured = [
         _measured(point, [outcomes[spec.name] for spec in specs[point]], labels_N, kept_N) for point in points
     ]
+    beside = {arm: _beside(arm, used) for arm, used in head_starts.items()}
     figures = figures_of(
         measured,
         counts,
-        [*arms, *shown],
-        project,
+        names_of,
+        settings,
+        params.run.seed,
+        beside={arm: others for arm, others in beside.items() if others},
         shared_cost=shared_cost,
         left_out=left_out,
         not_shown=too_many,
@@ -118,24 +132,24 @@ def run(
 
 
 def _shown(
-    arms: Iterable[Arm], params: Params, inputs: Inputs
+    arms: Iterable[Arm], settings: ZeroShot, normalise: Normalise, inputs: Inputs
 ) -> tuple[dict[Arm, list[int]], dict[Arm, dict[int, str]]]:
     """The numbers of examples that each of these arms can be shown, and why it cannot be shown others."""
     shown: dict[Arm, list[int]] = {}
     too_many: dict[Arm, dict[int, str]] = {}
     for arm in arms:
-        (name,) = params.head_starts_of(arm)
-        prompt, _ = prompt_for(params.zero_shot, params.corpus.target.normalise, inputs, name)
-        start = inputs.start(arm.use, name)
+        assert arm.source is not None
+        prompt, _ = prompt_for(settings, normalise, inputs, arm.source)
+        start = inputs.start(arm.use, arm.source)
         assert start is not None
         context = shapes_of(start.card())[1].context
-        train = open_shard(inputs.tokens_of(name), "train")
+        train = open_shard(inputs.tokens_of(arm.source), "train")
         num_labels = int((train.labels != UNLABELLED).sum())
         why = {
             count: f"there are {num_labels:,} labels"
             if count > num_labels
-            else why_too_many(prompt, count, params.zero_shot.example_tokens, context)
-            for count in sorted(params.zero_shot.examples)
+            else why_too_many(prompt, count, settings.example_tokens, context)
+            for count in sorted(settings.examples)
         }
         shown[arm] = [count for count, reason in why.items() if reason is None]
         if reasons := {count: reason for count, reason in why.items() if reason is not None}:
@@ -186,9 +200,11 @@ def _measured(
 def figures_of(
     points: Sequence[MeasuredPoint],
     counts: Sequence[int],
-    arms: Sequence[Arm],
-    project: Project,
+    head_starts: dict[Arm, list[str]],
+    settings: SampleEfficiency,
+    seed: int,
     *,
+    beside: dict[Arm, list[str]],
     shared_cost: Mapping[Arm, Spent],
     left_out: dict[int, str],
     not_shown: dict[Arm, dict[int, str]],
@@ -199,19 +215,20 @@ def figures_of(
     """The curve, its comparisons and its cost.
 
     Args:
+        head_starts: of each arm, the first of which the others are compared with.
+        beside: the head starts whose features an arm's networks read beside their own.
         shared_cost: of language models that only one arm needs.
         left_out: why so many labels could not be trained on.
         not_shown: why an arm that trains nothing could not be shown so many examples.
     """
-    params, settings = project.params, project.params.sample_efficiency
     wrong: dict[Arm, dict[int, dict[int, np.ndarray]]] = {}
     for measured in points:
         if measured.wrong_N is not None:
             by_count = wrong.setdefault(measured.point.arm, {})
             by_count.setdefault(measured.point.num_labels, {})[measured.point.seed] = measured.wrong_N
-    bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
-    asked = [arm for arm in arms if arm.use is Use.IN_CONTEXT]
-    trained = [arm for arm in arms if arm.use is not Use.IN_CONTEXT]
+    bootstrap = label_curve.Bootstrap(settings.bootstrap_samples, settings.confidence, seed)
+    asked = [arm for arm in head_starts if arm.use is Use.IN_CONTEXT]
+    trained = [arm for arm in head_starts if arm.use is not Use.IN_CONTEXT]
     errors = label_curve.Errors(
         {arm: by_count for arm, by_count in wrong.items() if arm not in asked}, bootstrap
     )
@@ -220,8 +237,8 @@ def figures_of(
     return LabelCurveFigures(
         base=trained[0],
         arms=trained,
-        head_starts={arm: params.head_starts_of(arm) for arm in arms},
-        beside={arm: others for arm in arms if (others := _beside(project, arm))},
+        head_starts=head_starts,
+        beside=beside,
         labels=list(counts),
         num_seeds=len(settings.seeds),
         confidence=settings.confidence,
@@ -238,8 +255,10 @@ def figures_of(
         worse_than_fewer={arm: worse for arm in errors.wrong if (worse := errors.worse_than_fewer(arm))},
         began_anew=_counted(points, lambda measured: measured.began_anew),
         never_took_off=_counted(points, lambda measured: measured.never_took_off),
-        cost={arm: _cost(points, arm, shared_cost.get(arm, NOTHING_SPENT)) for arm in arms},
-        core_seconds={arm: _core_seconds(points, arm, shared_cost.get(arm, NOTHING_SPENT)) for arm in arms},
+        cost={arm: _cost(points, arm, shared_cost.get(arm, NOTHING_SPENT)) for arm in head_starts},
+        core_seconds={
+            arm: _core_seconds(points, arm, shared_cost.get(arm, NOTHING_SPENT)) for arm in head_starts
+        },
         failed={_title(measured.point): measured.failure for measured in points if measured.failure},
         left_out=left_out,
         key=key,
@@ -256,12 +275,11 @@ def _cost(points: Sequence[MeasuredPoint], arm: Arm, shared: Spent) -> Spent:
     return Spent.total([*spent, shared])
 
 
-def _beside(project: Project, arm: Arm) -> list[str]:
-    """The head starts whose features an arm's networks read beside their own."""
+def _beside(arm: Arm, head_starts: Sequence[ResolvedHeadStart]) -> list[str]:
+    """The head starts whose features an arm's networks, of these head starts, read beside their own."""
     if arm.use.is_frozen or arm.use is Use.IN_CONTEXT:
         return []
-    names = project.params.head_starts_of(arm)
-    settings = [classifier_settings(project.head_starts[name], arm.use) for name in names]
+    settings = [classifier_settings(head_start, arm.use) for head_start in head_starts]
     return list(dict.fromkeys(own.beside for own in settings if own.beside is not None))
 
 

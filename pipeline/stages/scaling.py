@@ -15,6 +15,7 @@ from models.heads import LanguageModel
 from pipeline.artifacts.links import tokens_at
 from pipeline.corpus.tokens import read_info
 from pipeline.distributed.session import Session
+from pipeline.distributed.settings import Run
 from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
 from pipeline.evaluation.scaling_law import FLOP_PER_WEIGHT, LEAST_DISTINCT, Fitted, Law, Runs
@@ -25,7 +26,6 @@ from pipeline.figures.sweeps import NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.project.headstarts import ResolvedHeadStart
-from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.project.sizes import Size, sizes_of
 from pipeline.stages._trials import ModelPoint, cost_of
@@ -54,7 +54,7 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> ScalingFi
 
     Raises ValueError for settings that cannot be trained, and for runs that determine no law.
     """
-    params, settings = project.params, project.params.scaling
+    settings, run_settings = project.params.scaling, project.params.run
     if not settings.sizes:
         with atomic_folder(out) as folder:
             write_csv(folder / "runs.csv", [], ["size"])
@@ -63,7 +63,7 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> ScalingFi
     sizes, check = sizes_of(project)
     general = tokens / settings.headstart / "general.json"
     planned = [
-        _Planned(params, size, num_tokens, seed, general)
+        _Planned(run_settings, size, num_tokens, seed, general)
         for size in sizes
         for num_tokens in settings.tokens
         for seed in settings.seeds
@@ -71,10 +71,10 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> ScalingFi
     _check_sizes_differ(planned)
     larger = []
     if check is not None and settings.check is not None:
-        larger = [_Planned(params, check, settings.check.tokens, settings.seeds[0], general)]
+        larger = [_Planned(run_settings, check, settings.check.tokens, settings.seeds[0], general)]
         _check_is_larger(larger[0], planned)
     runs = _trained(planned, sweep)
-    bootstrap = Bootstrap(settings.bootstrap_samples, settings.confidence, params.run.seed)
+    bootstrap = Bootstrap(settings.bootstrap_samples, settings.confidence, run_settings.seed)
     try:
         fitted = scaling_law.fit_with_interval(Runs.of(_finished(runs)), bootstrap)
     except ValueError as error:
@@ -98,7 +98,7 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> ScalingFi
         key=sweep.key,
         headstart=settings.headstart,
         confidence=settings.confidence,
-        seed=params.run.seed,
+        seed=run_settings.seed,
         corpus_tokens=planned[0].corpus_tokens,
         runs=runs,
         check=checked,
@@ -119,7 +119,7 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> ScalingFi
 class _Planned:
     """A run of the sweep: a size, on a number of tokens, with a seed."""
 
-    params: Params
+    run: Run  # settings
     size: Size
     num_tokens: int
     seed: int
@@ -181,9 +181,9 @@ class _Planned:
         }
 
         def build(session: Session) -> SweepTrial:
-            return ModelPoint(self.name, session.folder, self.job, self.params.run, session)
+            return ModelPoint(self.name, session.folder, self.job, self.run, session)
 
-        read = (f"tokens/{self.params.scaling.headstart}/general.json",)
+        read = (f"tokens/{head_start.name}/general.json",)
         return Spec(self.name, identity, read, build, head_start.family.name)
 
 
@@ -236,10 +236,11 @@ def _check_is_larger(check: _Planned, planned: Sequence[_Planned]) -> None:
 def _trained(planned: Sequence[_Planned], sweep: Sweep) -> list[ScalingRun]:
     """Make the runs; one that fails says why."""
     outcomes = sweep.outcomes([each.spec() for each in planned])
-    return [_outcome(each, outcomes[each.name]) for each in planned]
+    return [_outcome(each, outcomes[each.name], sweep.resources.gpus) for each in planned]
 
 
-def _outcome(run: _Planned, outcome: Checkpoint | Exception) -> ScalingRun:
+def _outcome(run: _Planned, outcome: Checkpoint | Exception, gpus: float) -> ScalingRun:
+    """What became of a run; `gpus` is how many it had, or its share of one."""
     found = ScalingRun(
         size=run.size.name,
         parameters=run.num_parameters,
@@ -250,8 +251,7 @@ def _outcome(run: _Planned, outcome: Checkpoint | Exception) -> ScalingRun:
     if isinstance(outcome, Exception):
         return found.model_copy(update={"failure": str(outcome) or type(outcome).__name__})
     spent = cost_of(outcome)
-    # Of a trial that shares a GPU, its share.
-    gpu_seconds = spent.gpu_seconds * min(1.0, run.params.trials.gpus or 1.0)
+    gpu_seconds = spent.gpu_seconds * min(1.0, gpus or 1.0)
     loss = float(outcome.state["validation"]["validation/bits_per_byte"])
     cost = spent.model_copy(update={"gpu_seconds": gpu_seconds})
     return found.model_copy(update={"bits_per_byte": loss, "cost": cost})

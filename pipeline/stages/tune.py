@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from pipeline.artifacts.links import tokens_at
 from pipeline.distributed.sampling import TrialResult, grid_points, importances
 from pipeline.distributed.search import Objective, search
 from pipeline.distributed.settings import Tune
@@ -13,8 +15,10 @@ from pipeline.figures.sweeps import BestTrial, NoTrials, SearchFigures, SearchTr
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.identity.fingerprint import fingerprint_of
+from pipeline.project.headstarts import ResolvedHeadStart, stage_space
 from pipeline.project.project import Project
-from pipeline.stages._search_jobs import Jobs, nested, space_of
+from pipeline.settings.section import Values
+from pipeline.stages._search_jobs import Jobs, nested
 from pipeline.sweeps.sweep import SearchRuns, Sweep
 from pipeline.terminal.progress import counted
 
@@ -33,23 +37,32 @@ def run(
 
     Raises ValueError for a key that does not exist, or a range that holds a value it must not have.
     """
-    settings = project.params.tune
-    space = space_of(project) if settings.num_trials else {}
-    settings = settings.model_copy(update={"space": space})
+    params, settings = project.params, project.params.tune
     if not settings.num_trials:
         with atomic_folder(out) as folder:
-            _write_trials(folder / "trials.csv", [], list(settings.ranges))
+            _write_trials(folder / "trials.csv", [], [])
         return NoTrials(key=sweep.key)
-    head_start = project.head_starts[settings.headstart]
+    name = settings.headstart
+    head_start = project.head_starts[name]
+    settings = settings.model_copy(update={"space": stage_space(settings, head_start)})
     judged = head_start.objective.measures[0]
     measures = {
         "finetune_lm": (f"validation/{judged.name}", judged.title, _same),
         "finetune_classifier": ("validation/accuracy", "validation error", _error),
     }
     metric, measure, of_metric = measures[settings.stage]
-    jobs = Jobs(project, tokens, general_lm, target_lm, features)
+    jobs = Jobs(
+        settings,
+        head_start,
+        partial(_varied, project, name),
+        params.corpus.target.normalise,
+        params.run.seed,
+        tokens=tokens_at(tokens / name / "target.json").resolve(),
+        general_lm=(general_lm / name).resolve(),
+        target_lm=(target_lm / name).resolve(),
+        features=features.resolve(),
+    )
     jobs.check()
-    name = settings.headstart
     read = [f"tokens/{name}/target.json", f"general_lm/{name}", f"target_lm/{name}"]
     read += [f"features/{other}" for other in jobs.beside]
     keys = sweep.keys(jobs.settings(), read, head_start.family.name)
@@ -94,6 +107,11 @@ def run(
         logarithmic=[key for key, each in settings.ranges.items() if each.log],
         trials=[_figures(trial) for trial in tried],
     )
+
+
+def _varied(project: Project, name: str, top: Values) -> ResolvedHeadStart:
+    """The head start with settings laid over it."""
+    return project.varied(name, top, where="tune").head_starts[name]
 
 
 def _figures(trial: TrialResult) -> SearchTrial:

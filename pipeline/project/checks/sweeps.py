@@ -67,21 +67,20 @@ def check_distil_classifier(project: Project) -> None:
     if params.distil_classifier.student is None:
         return
     student = project.head_starts[params.distil_classifier.student]
-    top = params.distil_classifier.classifier
-    settings = student.finetune_classifier.model_dump() | top
-    if "max_labels" in top:
+    if "max_labels" in params.distil_classifier.classifier:
         raise ValueError(
             "params.yaml: distil_classifier.classifier.max_labels has no effect, as a student reads all "
             f"text; take it out, or set headstarts.{student.name}.finetune_classifier.max_labels"
         )
-    if settings["method"] == "contrastive":
+    trained = params.distil_classifier.training_of(student.finetune_classifier)
+    if trained.method == "contrastive":
         raise ValueError(
             f"params.yaml: finetune_classifier.method of {student.name} is contrastive, which learns from "
             "pairs of texts and not from a teacher; set distil_classifier.classifier to {method: plain}"
         )
-    if (other := settings["beside"]) is not None:
+    if trained.beside is not None:
         raise ValueError(
-            f"params.yaml: finetune_classifier.beside of {student.name} is {other}, but a student learns "
-            "from text without labels too, of which no features are kept; set distil_classifier.classifier "
-            "to {beside: null}"
+            f"params.yaml: finetune_classifier.beside of {student.name} is {trained.beside}, but a student "
+            "learns from text without labels too, of which no features are kept; set "
+            "distil_classifier.classifier to {beside: null}"
         )
