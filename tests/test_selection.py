@@ -68,7 +68,7 @@ def test_a_trial_may_vary_a_head_start_in_another_process():
     project = project_with({"tune": {"num_trials": 2}})
     found = pickle.loads(pickle.dumps(project_for("tune", project, {})))
     varied = found.varied("ulmfit", {"finetune_lm": {"epochs": 9.0}})
-    assert varied.head_starts["ulmfit"].finetune_lm.training.epochs == 9.0
+    assert varied.finetune_lm.training.epochs == 9.0
     assert list(found.head_starts) == ["ulmfit"]
 
 

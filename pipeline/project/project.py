@@ -70,14 +70,14 @@ class Project:
             raise ValueError(f"{said}; there are {', '.join(self.params.headstarts)}")
         return self.head_starts[name]
 
-    def varied(self, head_start: str, top: Values, *, where: str | None = None) -> Project:
-        """The project with `top` laid over the settings of a head start, for a trial.
+    def varied(self, name: str, top: Values, *, where: str | None = None) -> ResolvedHeadStart:
+        """A head start with `top` laid over its settings, for a trial.
 
         Raises ValueError naming each offending key, after `where`.
         """
         where = self.where if where is None else where
-        values = overlay(self.params.model_dump(), {"headstarts": {head_start: top}})
-        return Project(typed(Params, values, where=where), where)
+        values = overlay(self.params.model_dump(), {"headstarts": {name: top}})
+        return Project(typed(Params, values, where=where), where).head_starts[name]
 
 
 class _HeadStarts(Mapping[str, "ResolvedHeadStart"]):

@@ -44,7 +44,7 @@ def _size(project: Project, name: str, key: str, own: SizeSettings) -> Size:
     head_start = settings.headstart
     top = {"config": own.config, "pretrain_lm": overlay(settings.pretrain_lm, own.pretrain_lm)}
     try:
-        return Size(name, key, project.varied(head_start, top).head_starts[head_start])
+        return Size(name, key, project.varied(head_start, top))
     except ValueError as error:
         raise ValueError(f"{key}, laid over the head start {head_start}: {error}") from error
 

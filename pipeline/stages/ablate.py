@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,7 @@ def run(
     chosen_documents(train, num_labels, seeds[0], "ablate.labels")  # before anything is trained
     alone, _ = train_target_lm_alone(project.head_starts[name], params.run, tokens, sweep)
     inputs = replace(inputs, target_lm_alone={name: alone})
-
-    def varied(top: Values) -> ResolvedHeadStart:
-        return project.varied(name, top, where="ablate").head_starts[name]
-
+    varied = partial(project.varied, name, where="ablate")
     whole = varied({"few_labels": settings.classifier, "pretrain_lm": settings.pretrain_lm})
     tricks = [trick for trick in TRICKS if trick.applies(whole)]
     trained = [_WITH, _WITH_LM, *tricks]

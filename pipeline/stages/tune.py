@@ -15,9 +15,8 @@ from pipeline.figures.sweeps import BestTrial, NoTrials, SearchFigures, SearchTr
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.identity.fingerprint import fingerprint_of
-from pipeline.project.headstarts import ResolvedHeadStart, stage_space
+from pipeline.project.headstarts import stage_space
 from pipeline.project.project import Project
-from pipeline.settings.section import Values
 from pipeline.stages._search_jobs import Jobs, nested
 from pipeline.sweeps.sweep import SearchRuns, Sweep
 from pipeline.terminal.progress import counted
@@ -54,7 +53,7 @@ def run(
     jobs = Jobs(
         settings,
         head_start,
-        partial(_varied, project, name),
+        partial(project.varied, name, where="tune"),
         params.corpus.target.normalise,
         params.run.seed,
         tokens=tokens_at(tokens / name / "target.json").resolve(),
@@ -107,11 +106,6 @@ def run(
         logarithmic=[key for key, each in settings.ranges.items() if each.log],
         trials=[_figures(trial) for trial in tried],
     )
-
-
-def _varied(project: Project, name: str, top: Values) -> ResolvedHeadStart:
-    """The head start with settings laid over it."""
-    return project.varied(name, top, where="tune").head_starts[name]
 
 
 def _figures(trial: TrialResult) -> SearchTrial:
