@@ -12,9 +12,11 @@ import pytest
 
 from pipeline.figures.corpora import TextSize
 from pipeline.figures.files import write_figures
-from pipeline.report.compare import Run, comparison, sizes_of
+from pipeline.report.compare import Comparison, Obstacle, Run, compare, comparison, sizes_of
 from pipeline.report.figures import Labelled
+from pipeline.settings.arm import BLEND, Arm
 from tests.figures import candidate, evaluated, label_curve, point, prepared
+from tests.sentences import numbers_in, without_numbers
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -33,28 +35,57 @@ def curve(
     return Run(sizes_of(SIZES), Labelled(evaluated(candidates, ships), label_curve(points, [100])), verdict)
 
 
+def compared(now: Run, before: Run) -> Comparison:
+    found = compare(now, before)
+    assert isinstance(found, Comparison)
+    return found
+
+
 def test_equal_figures_are_said_to_be_equal():
     run = curve(ulmfit=(0.3, 0.02), tfidf=(0.4, 0.01))
-    assert comparison(run, run, "HEAD") == [
-        "all 2 points of the label curve are equal to those of HEAD",
-        "blend ships and has 10.0% wrong; in HEAD it has as many",
-        "the verdict is that of HEAD",
-    ]
+    found = compared(run, run)
+    assert (len(found.points), found.num_equal, found.outside) == (2, 2, [])
+    assert found.ships_the_same
+    assert found.has_same_error
+    assert found.has_same_verdict
+    points, shipped, verdict = comparison(run, run, "HEAD")
+    assert numbers_in(points) == ["2"]
+    assert shipped.startswith("blend ")
+    assert numbers_in(shipped) == ["10.0%"]
+    assert "Yes." not in verdict
+    assert all("HEAD" in line for line in (points, shipped, verdict))
 
 
 @pytest.mark.parametrize(
-    ("ships", "error", "said"),
+    ("ships", "error", "names_both", "shown"),
     [
-        ("blend", 0.09, "blend ships and has 9.0% wrong; in HEAD it has 10.0% (8.0% to 12.0%), within that"),
-        ("blend", 0.13, "blend ships and has 13.0% wrong; in HEAD it has 10.0% (8.0% to 12.0%), outside of"),
-        ("ulmfit", 0.1, "ulmfit ships and has 10.0% wrong; in HEAD blend has as many"),
+        ("blend", 0.09, False, ["9.0%", "10.0%", "8.0%", "12.0%"]),
+        ("blend", 0.13, False, ["13.0%", "10.0%", "8.0%", "12.0%"]),
+        ("ulmfit", 0.1, True, ["10.0%"]),
+        ("ulmfit", 0.13, True, ["13.0%", "10.0%", "8.0%", "12.0%"]),
     ],
 )
-def test_what_ships_and_the_verdict_are_compared(ships, error, said):
-    now = curve(ships, error, "No.", ulmfit=(0.3, 0.02))
-    _, shipped, verdict = comparison(now, curve(ulmfit=(0.3, 0.02)), "HEAD")
-    assert shipped.startswith(said)
-    assert verdict == "the verdict is another one: No. In HEAD: Yes."
+def test_what_ships_and_the_verdict_are_compared(ships, error, names_both, shown):
+    now, before = curve(ships, error, "No.", ulmfit=(0.3, 0.02)), curve(ulmfit=(0.3, 0.02))
+    found = compared(now, before)
+    assert (found.now.arm, found.before.arm) == (Arm.parse(ships), BLEND)
+    assert found.ships_the_same is not names_both
+    assert found.has_same_error is (error == 0.1)
+    assert found.is_error_within is (error < 0.12)
+    assert not found.has_same_verdict
+    _, shipped, verdict = comparison(now, before, "HEAD")
+    assert shipped.startswith(f"{ships} ")
+    assert ("HEAD blend" in shipped) is names_both
+    assert numbers_in(shipped) == shown
+    assert verdict.endswith(" No. In HEAD: Yes.")
+
+
+def test_errors_within_and_outside_of_the_interval_before_are_said_otherwise():
+    before = curve(ulmfit=(0.3, 0.02))
+    within, outside = (
+        comparison(curve("blend", error, ulmfit=(0.3, 0.02)), before, "HEAD")[1] for error in (0.09, 0.13)
+    )
+    assert without_numbers(within) != without_numbers(outside)
 
 
 def test_another_corpus_is_not_compared():
@@ -62,10 +93,20 @@ def test_another_corpus_is_not_compared():
     now = dataclasses.replace(
         before, documents=sizes_of({"train": TextSize(num_documents=161, num_words=9, num_bytes=9)})
     )
+    assert compare(now, before) is Obstacle.OTHER_DOCUMENTS
     (line,) = comparison(now, before, "HEAD")
-    assert line.startswith(
-        "the documents are other ones (train 161, 9 words) than those of HEAD (train 1,000"
-    )
+    assert f"({now.documents})" in line
+    assert f"HEAD ({before.documents})" in line
+    assert (now.documents, before.documents) == ("train 161, 9 words", "train 1,000, 5,000 words")
+
+
+def test_runs_without_labels_are_not_compared():
+    labelled = curve(ulmfit=(0.3, 0.02))
+    without = dataclasses.replace(labelled, labelled=None)
+    for now, before in ((without, labelled), (labelled, without), (without, without)):
+        assert compare(now, before) is Obstacle.NO_LABELS
+        (line,) = comparison(now, before, "HEAD")
+        assert "HEAD" in line
 
 
 @pytest.mark.parametrize(("error", "num_within"), [(0.328, 2), (0.29, 2), (0.329, 1), (0.2, 1)])
@@ -73,16 +114,24 @@ def test_a_point_is_within_two_standard_errors_of_the_difference(error, num_with
     """2 * sqrt(0.02 ** 2 / 4 + 0.02 ** 2 / 4) = 0.0283."""
     now = curve(ulmfit=(error, 0.02), tfidf=(0.4, 0.01))
     before = curve(ulmfit=(0.3, 0.02), tfidf=(0.4, 0.01))
+    found = compared(now, before)
+    assert (len(found.points), found.num_equal) == (2, 1)
+    assert [(pair.arm, pair.labels) for pair in found.outside] == [(Arm("ulmfit"), 100)] * (2 - num_within)
     first, *outside = comparison(now, before, "HEAD")[:-2]
-    assert first.startswith(f"{num_within} of 2 points of the label curve are within the spread")
-    assert first.endswith("HEAD, 1 of them equal")
+    assert numbers_in(first) == [str(num_within), "2", "1"]
+    assert "HEAD" in first
     assert len(outside) == 2 - num_within
-    assert all(line.startswith(f"outside: ulmfit with 100 labels, {error:.1%} and 30.0%") for line in outside)
+    for line in outside:
+        assert "ulmfit" in line
+        assert numbers_in(line) == ["100", f"{error:.1%}", "30.0%", "2.8%"]
 
 
 def test_curves_without_a_common_point_are_said_to_be_so():
-    first, *_ = comparison(curve(a=(0.1, 0.0)), curve(b=(0.1, 0.0)), "HEAD")
-    assert first == "no point of the label curve is also in HEAD"
+    now, before = curve(a=(0.1, 0.0)), curve(b=(0.1, 0.0))
+    assert compared(now, before).points == []
+    first, *_ = comparison(now, before, "HEAD")
+    assert numbers_in(first) == []
+    assert "HEAD" in first
 
 
 def test_on_the_command_line(tmp_path):
@@ -114,8 +163,11 @@ def test_on_the_command_line(tmp_path):
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, capture_output=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "outside: ulmfit with 100 labels, 50.0% and 30.0% (spread 2.8%)" in done.stdout
-    assert done.stdout.endswith("the verdict is that of HEAD\n")
+    first, outside, shipped, verdict = done.stdout.splitlines()
+    assert "ulmfit" in outside
+    assert numbers_in(outside) == ["100", "50.0%", "30.0%", "2.8%"]
+    assert all("HEAD" in line for line in (first, shipped, verdict))
+    assert "Yes." not in verdict  # it has not changed
     unknown = subprocess.run(
         [sys.executable, "-m", "pipeline", "report", "--compare", "nowhere"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, capture_output=True,

@@ -284,7 +284,7 @@ def test_a_law_is_fitted_checked_and_asked_for_a_plan(project):
     assert check["expected_low"] <= check["expected_high"]
     assert check["bits_per_byte"] < min(run["bits_per_byte"] for run in found["runs"])
     planned = command(project, "headstart", "plan", "--hours", "0.1", "--cores", "2").stdout
-    assert "ulmfit, 0.2 core hours at" in planned
+    assert "ulmfit, 0.2 core hours" in planned
     refused = command(project, "headstart", "plan", "--hours", "1", "--gpus", "2", check=False)
     assert (
         "the speed of a GPU is not known; say what one reaches in training, with --teraflops"
@@ -292,8 +292,7 @@ def test_a_law_is_fitted_checked_and_asked_for_a_plan(project):
     )
     words = ["--hours", "1", "--gpus", "2", "--teraflops", "1e-3", "--price", "2.5"]
     asked = command(project, "headstart", "plan", *words).stdout
-    assert "2 GPU hours at 1 billion FLOP a second each" in asked
-    assert "it costs 5.00" in asked
+    assert all(figure in asked for figure in ("2 GPU hours", "1 billion FLOP", "5.00"))
     command(project, "headstart", "report")
     assert "What more compute would buy" in (project / "reports/index.html").read_text(encoding="utf-8")
 

@@ -1,6 +1,8 @@
-"""Golden sentences of the report. What they say is decided elsewhere, and tested there."""
+"""Golden sentences of the report, a dozen at most. What they say is decided elsewhere, and tested there."""
 
 from __future__ import annotations
+
+import dataclasses
 
 from pipeline.figures.classifiers import Baselines, Rival
 from pipeline.figures.estimates import Difference, Estimate
@@ -19,6 +21,7 @@ from pipeline.report.decision import (
 from pipeline.report.verdict import worded
 from pipeline.settings.arm import BLEND, TFIDF, Arm
 from tests.figures import arm, difference, needed, with_evaluate
+from tests.sentences import numbers_in
 from tests.test_verdict import ALIKE, BETTER, made, rows
 
 ULMFIT = Arm("ulmfit")
@@ -48,7 +51,7 @@ OTHER = Verdict(
     some_points_failed=True,
     rivals_tried=False,
     every=AllLabels(Best(ULMFIT, 0.7, (ULMFIT,)), Best(ULMFIT, 0.7, (ULMFIT,)), 0.705, difference(0.005)),
-    caveats=Caveats(0.75, {"test": 4, "validation": 10}, (arm("ulmfit/scratch"),)),
+    caveats=Caveats(majority_error=0.75, few_documents={}, went_wrong=()),
     price=Price({}, None),
 )
 
@@ -71,11 +74,19 @@ def test_the_verdict_of_a_classifier_that_is_of_no_use():
         "the best of them.",
         "All trainings of the label curve that begin with a head start failed.",
         "It is not clearly better than always answering the largest class, which gets 75.0% wrong.",
-        "There are only 4 test and 10 validation documents, too few to tell classifiers apart: label more, "
-        "or trust no difference.",
-        "Trainings of ulmfit (from scratch) went wrong: see the label curve.",
         "With all labels, what ships gets 70.0% wrong and TF-IDF 70.5%, no clear difference.",
     ]
+
+
+def test_each_caveat_is_a_sentence_with_its_figures():
+    few = {"test": 4, "validation": 10}
+    caveats = dataclasses.replace(OTHER.caveats, few_documents=few, went_wrong=(arm("ulmfit/scratch"),))
+    before, after = worded(OTHER), worded(dataclasses.replace(OTHER, caveats=caveats))
+    few_documents, went_wrong = after[3:5]
+    assert after == [*before[:3], few_documents, went_wrong, *before[3:]]
+    assert "4 test and 10 validation" in few_documents
+    assert numbers_in(few_documents) == ["4", "10"]
+    assert "ulmfit (from scratch)" in went_wrong
 
 
 def test_the_error_of_what_ships_beside_that_of_tf_idf():

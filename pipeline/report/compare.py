@@ -7,16 +7,19 @@ products are rounded in another order, and trainings differ as they do with anot
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from pipeline.figures.classifiers import EvaluateFigures
 from pipeline.figures.corpora import PrepareFigures, TextSize
+from pipeline.figures.estimates import Estimate
 from pipeline.figures.files import F, parsed_if_run
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures
 from pipeline.report.figures import Labelled
 from pipeline.report.wording import name_of
+from pipeline.settings.arm import Arm
 
 _DEVIATIONS = 2.0  # of the difference of two means over seeds
 
@@ -50,20 +53,122 @@ def read_run(read: Callable[[Path], str], where: str = "", remedy: str = "run `d
     return Run(sizes_of(prepared.splits), labelled, verdict)
 
 
+@dataclass(frozen=True)
+class PointPair:
+    """A point of the label curve that both runs have."""
+
+    arm: Arm
+    labels: int
+    now: CurvePoint
+    before: CurvePoint
+
+    @property
+    def is_equal(self) -> bool:
+        return self.now.error.value == self.before.error.value
+
+    @property
+    def spread(self) -> float:
+        """Two standard errors of the difference, over seeds; 0 where a point has one seed."""
+        variances = [(each.std_over_seeds or 0.0) ** 2 / each.num_seeds for each in (self.now, self.before)]
+        return _DEVIATIONS * math.sqrt(sum(variances))
+
+    @property
+    def is_within(self) -> bool:
+        """Whether the two mean errors differ by no more than the spread."""
+        return abs(self.now.error.value - self.before.error.value) <= self.spread
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """The classifier that a run ships, and its error on test documents."""
+
+    arm: Arm
+    error: Estimate
+
+
+class Obstacle(StrEnum):
+    """Why two runs cannot be compared."""
+
+    OTHER_DOCUMENTS = "other documents"
+    NO_LABELS = "no labels"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs on the same documents."""
+
+    points: Sequence[PointPair]
+    now: Shipped
+    before: Shipped
+    has_same_verdict: bool
+
+    @property
+    def outside(self) -> list[PointPair]:
+        """The points whose errors differ by more than their spread."""
+        return [pair for pair in self.points if not pair.is_within]
+
+    @property
+    def num_equal(self) -> int:
+        return sum(pair.is_equal for pair in self.points)
+
+    @property
+    def ships_the_same(self) -> bool:
+        return self.now.arm == self.before.arm
+
+    @property
+    def has_same_error(self) -> bool:
+        """Whether what ships makes as many mistakes as what shipped before."""
+        return self.now.error.value == self.before.error.value
+
+    @property
+    def is_error_within(self) -> bool:
+        """Whether the error of what ships lies in the interval of before."""
+        return self.before.error.holds(self.now.error.value)
+
+
+def compare(now: Run, before: Run) -> Comparison | Obstacle:
+    if now.documents != before.documents:
+        return Obstacle.OTHER_DOCUMENTS
+    if now.labelled is None or before.labelled is None:
+        return Obstacle.NO_LABELS
+    return Comparison(
+        points=_common_points(now.labelled.curve, before.labelled.curve),
+        now=_shipped(now.labelled.evaluate),
+        before=_shipped(before.labelled.evaluate),
+        has_same_verdict=now.verdict == before.verdict,
+    )
+
+
+def _common_points(now: LabelCurveFigures, before: LabelCurveFigures) -> list[PointPair]:
+    ours, theirs = (each.curve | each.in_context.curve for each in (now, before))
+    return [
+        PointPair(arm, count, point, theirs[arm][count])
+        for arm, row in ours.items()
+        for count, point in row.items()
+        if count in theirs.get(arm, {})
+    ]
+
+
+def _shipped(evaluated: EvaluateFigures) -> Shipped:
+    return Shipped(evaluated.shipped, evaluated.scores.error)
+
+
 def comparison(now: Run, before: Run, what: str) -> list[str]:
     """Lines on corpus, label curve, what ships and verdict of two runs; `what` names the earlier one."""
-    if now.documents != before.documents:
-        return [
-            f"the documents are other ones ({now.documents}) than those of {what} ({before.documents}): "
-            "nothing compares"
-        ]
-    if now.labelled is None or before.labelled is None:
-        return [f"without labels there is nothing to compare with {what}"]
-    shipped = _shipped(now.labelled.evaluate, before.labelled.evaluate, what)
-    lines = [*_curves(now.labelled.curve, before.labelled.curve, what), shipped]
-    if now.verdict == before.verdict:
-        return [*lines, f"the verdict is that of {what}"]
-    return [*lines, f"the verdict is another one: {now.verdict} In {what}: {before.verdict}"]
+    compared = compare(now, before)
+    match compared:
+        case Obstacle.OTHER_DOCUMENTS:
+            return [
+                f"the documents are other ones ({now.documents}) than those of {what} ({before.documents}): "
+                "nothing compares"
+            ]
+        case Obstacle.NO_LABELS:
+            return [f"without labels there is nothing to compare with {what}"]
+        case Comparison():
+            lines = [*_points_said(compared, what), _shipped_said(compared, what)]
+            if compared.has_same_verdict:
+                return [*lines, f"the verdict is that of {what}"]
+            return [*lines, f"the verdict is another one: {now.verdict} In {what}: {before.verdict}"]
 
 
 def sizes_of(splits: Mapping[str, TextSize]) -> str:
@@ -72,50 +177,29 @@ def sizes_of(splits: Mapping[str, TextSize]) -> str:
     )
 
 
-def _shipped(ours: EvaluateFigures, theirs: EvaluateFigures, what: str) -> str:
-    said = f"{ours.shipped} ships and has {ours.scores.error.value:.1%} wrong"
-    other = "it" if ours.shipped == theirs.shipped else str(theirs.shipped)
-    if ours.scores.error.value == theirs.scores.error.value:
+def _shipped_said(compared: Comparison, what: str) -> str:
+    now, before = compared.now, compared.before
+    said = f"{now.arm} ships and has {now.error.value:.1%} wrong"
+    other = "it" if compared.ships_the_same else str(before.arm)
+    if compared.has_same_error:
         return f"{said}; in {what} {other} has as many"
-    where = "within" if theirs.scores.error.holds(ours.scores.error.value) else "outside of"
-    return f"{said}; in {what} {other} has {theirs.scores.error:.1%}, {where} that interval"
+    where = "within" if compared.is_error_within else "outside of"
+    return f"{said}; in {what} {other} has {before.error:.1%}, {where} that interval"
 
 
-def _curves(now: LabelCurveFigures, before: LabelCurveFigures, what: str) -> list[str]:
-    """Lines on the points of the label curve that both runs have.
-
-    A point is within the spread if its two mean errors differ by at most two standard errors of their
-    difference, from the standard deviations over seeds of both.
-    """
-    ours_of, theirs_of = (each.curve | each.in_context.curve for each in (now, before))
-    common = [
-        (arm, count, point, theirs_of[arm][count])
-        for arm, row in ours_of.items()
-        for count, point in row.items()
-        if count in theirs_of.get(arm, {})
-    ]
-    if not common:
+def _points_said(compared: Comparison, what: str) -> list[str]:
+    """Lines on the points of the label curve that both runs have."""
+    points, outside = compared.points, compared.outside
+    if not points:
         return [f"no point of the label curve is also in {what}"]
-    equal = sum(ours.error.value == theirs.error.value for _, _, ours, theirs in common)
-    if equal == len(common):
-        return [f"all {len(common)} points of the label curve are equal to those of {what}"]
-    outside = [each for each in common if not _is_within(*each[2:])]
+    if compared.num_equal == len(points):
+        return [f"all {len(points)} points of the label curve are equal to those of {what}"]
     lines = [
-        f"{len(common) - len(outside)} of {len(common)} points of the label curve are within the spread over "
-        f"seeds of {what}, {equal} of them equal"
+        f"{len(points) - len(outside)} of {len(points)} points of the label curve are within the spread over "
+        f"seeds of {what}, {compared.num_equal} of them equal"
     ]
     return lines + [
-        f"outside: {name_of(arm)} with {count:,} labels, {ours.error.value:.1%} and {theirs.error.value:.1%} "
-        f"(spread {_spread(ours, theirs):.1%})"
-        for arm, count, ours, theirs in outside
+        f"outside: {name_of(pair.arm)} with {pair.labels:,} labels, {pair.now.error.value:.1%} and "
+        f"{pair.before.error.value:.1%} (spread {pair.spread:.1%})"
+        for pair in outside
     ]
-
-
-def _is_within(ours: CurvePoint, theirs: CurvePoint) -> bool:
-    return abs(ours.error.value - theirs.error.value) <= _spread(ours, theirs)
-
-
-def _spread(ours: CurvePoint, theirs: CurvePoint) -> float:
-    """Two standard errors of the difference; 0 where a point has one seed."""
-    variances = [(each.std_over_seeds or 0.0) ** 2 / each.num_seeds for each in (ours, theirs)]
-    return _DEVIATIONS * math.sqrt(sum(variances))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from pipeline.figures.classifiers import Rival
 from pipeline.figures.cost import Spent
+from pipeline.figures.estimates import Estimate
+from pipeline.figures.trainings import Coverage
 from pipeline.report.decision import decide
 from pipeline.report.figures import TRAININGS, Figures
 from pipeline.report.section import Opening, table
@@ -39,27 +42,55 @@ def key_figures(figures: Figures) -> list[str]:
     ]
 
 
+class Lead(StrEnum):
+    """Which of two classifiers gets fewer documents wrong."""
+
+    OURS = "what ships"
+    TFIDF = "TF-IDF"
+    NONE = "both get as many wrong"
+
+
+@dataclass(frozen=True)
+class BesideTfidf:
+    """What ships beside TF-IDF, by test documents."""
+
+    error: float  # of TF-IDF
+    lead: Lead
+    points: Estimate  # by which the lead is ahead; if there is none, TF-IDF's error minus ours
+    is_clear: bool
+
+
+def beside_tfidf(figures: Figures) -> BesideTfidf | None:
+    """None if TF-IDF was not tried, or ships itself."""
+    tfidf = figures.evaluate.baselines.tfidf
+    if tfidf is None or figures.evaluate.shipped == TFIDF:
+        return None
+    above = tfidf.above
+    lead = Lead.NONE if above.value == 0 else Lead.OURS if above.value > 0 else Lead.TFIDF
+    points = (-above if lead is Lead.TFIDF else above).points
+    return BesideTfidf(tfidf.error, lead, points, above.is_clear)
+
+
 def _error(figures: Figures) -> str:
-    evaluated = figures.evaluate
+    evaluated, beside = figures.evaluate, beside_tfidf(figures)
     said = (
         f"The classifier that ships, {name_of(evaluated.shipped)}, gets {evaluated.scores.error.value:.1%} "
         f"of {evaluated.num_documents:,} held-out documents wrong ({evaluated.scores.error.interval:.1%})."
     )
-    tfidf = evaluated.baselines.tfidf
-    if tfidf is None or evaluated.shipped == TFIDF:
-        return said
-    is_better = tfidf.above.value >= 0
-    by = (tfidf.above if is_better else -tfidf.above).points
-    unclear = "" if tfidf.above.is_clear else ": no clear difference"
-    if tfidf.above.value == 0:
+    return said if beside is None else f"{said} {_beside_tfidf_said(beside)}"
+
+
+def _beside_tfidf_said(beside: BesideTfidf) -> str:
+    points, unclear = beside.points, "" if beside.is_clear else ": no clear difference"
+    if beside.lead is Lead.NONE:
         return (
-            f"{said} TF-IDF with logistic regression gets as many wrong on the same labels and documents "
-            f"(by {by.interval:.1f} points{unclear})."
+            "TF-IDF with logistic regression gets as many wrong on the same labels and documents "
+            f"(by {points.interval:.1f} points{unclear})."
         )
+    side = "better" if beside.lead is Lead.OURS else "worse"
     return (
-        f"{said} That is {by.value:.1f} points ({by.interval:.1f}) {'better' if is_better else 'worse'} than "
-        f"TF-IDF with logistic regression on the same labels and documents, which gets {tfidf.error:.1%} "
-        f"wrong{unclear}."
+        f"That is {points.value:.1f} points ({points.interval:.1f}) {side} than TF-IDF with logistic "
+        f"regression on the same labels and documents, which gets {beside.error:.1%} wrong{unclear}."
     )
 
 
@@ -135,14 +166,17 @@ def _leaks(figures: Figures) -> list[str]:
     return [f"{said}."]
 
 
+def coverages(figures: Figures) -> dict[str, Coverage]:
+    """How much of the target text imported vectors know, by head start."""
+    found = {name: each.finetune_lm.coverage for name, each in figures.trained.items()}
+    return {name: each for name, each in found.items() if each is not None}
+
+
 def _coverage(figures: Figures) -> list[str]:
-    """How much of the target text imported vectors know."""
-    coverages = {name: each.finetune_lm.coverage for name, each in figures.trained.items()}
     return [
         f"{name} was imported: {each.share_of_words:.1%} of the vocabulary and "
         f"{each.share_of_running_words:.1%} of the running words of the target text have a vector."
-        for name, each in coverages.items()
-        if each is not None
+        for name, each in coverages(figures).items()
     ]
 
 

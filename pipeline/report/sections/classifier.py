@@ -160,15 +160,23 @@ def never_predicted_said(figures: Figures) -> list[str]:
     return [f"Never predicted: {listed(never)}."] if never else []
 
 
+def began_anew(figures: Figures) -> dict[str, int]:
+    """How often a head start's classifier began anew, if it did."""
+    return {name: each.restarts for name, each in figures.classifiers.items() if each.restarts}
+
+
+def never_took_off(figures: Figures) -> list[str]:
+    """The head starts whose classifier never took off."""
+    return [name for name, each in figures.classifiers.items() if not each.took_off]
+
+
 def classifier_restarts(figures: Figures) -> list[str]:
     """The head starts whose classifier began anew, and whose never took off; empty without any."""
     began = [
-        f"{name} ({'once' if each.restarts == 1 else f'{each.restarts} times'})"
-        for name, each in figures.classifiers.items()
-        if each.restarts
+        f"{name} ({'once' if times == 1 else f'{times} times'})"
+        for name, times in began_anew(figures).items()
     ]
-    never = [name for name, each in figures.classifiers.items() if not each.took_off]
-    said = []
+    never, said = never_took_off(figures), []
     if began:
         said.append(f"These classifiers {LEARNED_NOTHING} and began anew at half the rates: {listed(began)}.")
     if never:

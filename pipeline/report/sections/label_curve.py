@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -34,6 +35,7 @@ from pipeline.report.wording import (
 )
 from pipeline.settings.arm import Arm
 
+_ENOUGH_SEEDS = 5  # with fewer, bands over seeds are too narrow
 _SAME = "-"  # an arm beside itself
 _COLUMNS = {"std_over_seeds": ("spread over seeds", ".1%")}  # of scores beside the error: title and form
 
@@ -67,7 +69,7 @@ def section(figures: Figures) -> Section:
 
 def _curve(figures: Figures) -> Chart:
     rows = [*point_rows(figures), *asked_rows(figures)]
-    covered = bands(figures)
+    covered = _bands_said(figures)
     return Chart(
         "label-curve",
         partial(drawn, rows, figures.curve.confidence),
@@ -296,12 +298,19 @@ def remarks(figures: Figures) -> list[str]:
     return [*labels_left_out(figures), *worse_than_fewer(figures), *restarts(figures)]
 
 
-def labels_left_out(figures: Figures) -> list[str]:
-    """Numbers of labels that were asked for and could not be trained on; empty without any."""
+def left_out_by_reason(figures: Figures) -> dict[str, list[int]]:
+    """Numbers of labels that were asked for and could not be trained on, by reason."""
     by_reason: dict[str, list[int]] = {}
     for count, reason in figures.curve.left_out.items():
         by_reason.setdefault(reason, []).append(count)
-    return [f"Left out: {counted(counts)} labels, as {reason}." for reason, counts in by_reason.items()]
+    return by_reason
+
+
+def labels_left_out(figures: Figures) -> list[str]:
+    return [
+        f"Left out: {counted(counts)} labels, as {reason}."
+        for reason, counts in left_out_by_reason(figures).items()
+    ]
 
 
 def worse_than_fewer(figures: Figures) -> list[str]:
@@ -330,26 +339,47 @@ def restarts(figures: Figures) -> list[str]:
 
 def _trainings(figures: Figures, by_arm: ByArm[ByCount[int]]) -> str:
     """The number of such trainings, by arm and number of labels."""
-    curve = figures.curve
-
-    def total(arm: Arm, count: int) -> int:
-        return len(curve.head_starts[arm]) * curve.curve[arm][count].num_seeds
-
     return "; ".join(
         f"{name_of(arm)} with "
-        + listed([f"{count:,} labels ({num} of {total(arm, count)})" for count, num in by_count.items()])
+        + listed([
+            f"{count:,} labels ({num} of {num_trainings(figures, arm, count)})"
+            for count, num in by_count.items()
+        ])
         for arm, by_count in by_arm.items()
-    )
+    )  # fmt: skip
 
 
-def bands(figures: Figures) -> str:
-    """The bands of the label curve, and what they cover."""
+def num_trainings(figures: Figures, arm: Arm, count: int) -> int:
+    """The trainings of a point: one for each seed and, in an ensemble, for each of its members."""
     curve = figures.curve
-    over = f"{curve.confidence:.0%} bootstrap bands over test documents"
-    if curve.num_seeds == 1:
-        return f"{over}; there is one seed, so they do not cover its spread"
-    few = "; with so few seeds they are too narrow" if curve.num_seeds < 5 else ""
-    return f"{over} and {curve.num_seeds} seeds{few}"
+    return len(curve.head_starts[arm]) * curve.curve[arm][count].num_seeds
+
+
+class Bands(StrEnum):
+    """What the bands of the label curve cover, besides test documents."""
+
+    NO_SEEDS = "not the spread over seeds, as there is one"
+    FEW_SEEDS = "so few seeds that they are too narrow"
+    SEEDS = "seeds"
+
+
+def bands(figures: Figures) -> Bands:
+    num_seeds = figures.curve.num_seeds
+    if num_seeds == 1:
+        return Bands.NO_SEEDS
+    return Bands.FEW_SEEDS if num_seeds < _ENOUGH_SEEDS else Bands.SEEDS
+
+
+def _bands_said(figures: Figures) -> str:
+    over = f"{figures.curve.confidence:.0%} bootstrap bands over test documents"
+    seeds = f"{over} and {figures.curve.num_seeds} seeds"
+    match bands(figures):
+        case Bands.NO_SEEDS:
+            return f"{over}; there is one seed, so they do not cover its spread"
+        case Bands.FEW_SEEDS:
+            return f"{seeds}; with so few seeds they are too narrow"
+        case Bands.SEEDS:
+            return seeds
 
 
 def asked(figures: Figures) -> list[str]:
@@ -363,12 +393,20 @@ def asked(figures: Figures) -> list[str]:
         "as the number of labels says. Always answering the largest class gets "
         f"{in_context.majority_error:.1%} wrong."
     ]
-    if rows and all(row.point is None or row.point.error.high >= in_context.majority_error for row in rows):
+    if rows and not asked_with_success(figures):
         said.append("None of them is clearly better than that.")
     return said + [
         f"{name_of(arm)} was not shown {count:,} examples: {reason}."
         for arm, reasons in in_context.left_out.items()
         for count, reason in reasons.items()
+    ]
+
+
+def asked_with_success(figures: Figures) -> list[PointRow]:
+    """The points of arms that train nothing and clearly beat always answering the largest class."""
+    majority_error = figures.curve.in_context.majority_error
+    return [
+        row for row in asked_rows(figures) if row.point is not None and row.point.error.high < majority_error
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -77,45 +78,83 @@ def plan(answer: Answer, price: float | None) -> list[Block]:
     return [table(_choices(answer.choices), strong=best), *paragraphs(planned(answer, price))]
 
 
+class Floor(StrEnum):
+    """How well the runs tell E, the loss of an endless network with endless text."""
+
+    NONE = "the best fit has none"
+    VAGUE = "its interval is wide"
+    KNOWN = "known"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where the law ends."""
+
+    floor: Floor
+    passes: float  # over the text, of the longest run
+    at_limit: tuple[str, ...]  # exponents that ended at a limit of the search
+
+    @property
+    def is_text_repeated(self) -> bool:
+        """Whether the runs read the text so often that it taught less than fresh text."""
+        return self.passes > _REPEATED
+
+
+def limits(scaling: ScalingFigures) -> Limits:
+    law, floor = scaling.law, scaling.law["E"]
+    is_wide = floor.high - floor.low > 0.5 * floor.value
+    return Limits(
+        floor=Floor.NONE if not _has_floor(scaling) else Floor.VAGUE if is_wide else Floor.KNOWN,
+        passes=max(run.tokens for run in scaling.finished) / scaling.corpus_tokens,
+        at_limit=tuple(name for name in ("alpha", "beta") if law[name].value in EXPONENTS),
+    )
+
+
 def _sentences(scaling: ScalingFigures) -> list[str]:
     """Sentences on the law, on where it ends, and on how its check ended."""
-    law, done = scaling.law, scaling.finished
+    done = scaling.finished
     sizes = _least_and_most([run.parameters for run in done])
     tokens = _least_and_most([run.tokens for run in done])
-    passes = max(run.tokens for run in done) / scaling.corpus_tokens
     said = [
         f"{scaling.headstart}, {len(done)} runs of {sizes} parameters that multiply each token, on {tokens} "
         "tokens of the general text. L(N, D) = E + A/N^alpha + B/D^beta in bits per byte, fitted by the "
         f"Huber loss of its logarithm, with {scaling.confidence:.0%} intervals by bootstrap over residuals. "
         f"More compute C is best spent so that the size grows as C^{scaling.size_share:.2f}; Hoffmann et al. "
-        "found 0.46 to 0.50 for networks of 70 million to 16 billion parameters."
+        "found 0.46 to 0.50 for networks of 70 million to 16 billion parameters.",
+        *_limits_said(limits(scaling)),
     ]
-    if not _has_floor(scaling):
-        said.append(
-            "The best fit has no floor E, the loss of an endless network with endless text, so these runs do "
-            "not tell where losses end. Far beyond them the law promises the lowest losses that they allow; "
-            "the upper ends of its intervals are the cautious answer."
-        )
-    elif law["E"].high - law["E"].low > 0.5 * law["E"].value:
-        said.append(
-            "The floor E, the loss of an endless network with endless text, is hardly known: these runs end "
-            "far above it. What the law says far beyond them is a guess."
-        )
-    if passes > _REPEATED:
-        said.append(
-            f"The longest runs read the text {passes:.1f} times. Beyond about {_REPEATED:g} passes a text "
-            "teaches less than fresh text (Muennighoff et al. 2023), which this law does not know."
-        )
-    if limited := [name for name in ("alpha", "beta") if law[name].value in EXPONENTS]:
-        said.append(
-            f"{' and '.join(limited)} ended at a limit of the search ({EXPONENTS[0]:g} to {EXPONENTS[1]:g}): "
-            "these runs do not tell how the loss falls with it. Add sizes, tokens or seeds."
-        )
     said += [
         f"Failed: {run.size}, {run.tokens:,} tokens, seed {run.seed}: {run.failure}" for run in scaling.failed
     ]
     if scaling.check is not None:
         said.append(_check(scaling.check, scaling.confidence))
+    return said
+
+
+def _limits_said(limits: Limits) -> list[str]:
+    said = []
+    if limits.floor is Floor.NONE:
+        said.append(
+            "The best fit has no floor E, the loss of an endless network with endless text, so these runs do "
+            "not tell where losses end. Far beyond them the law promises the lowest losses that they allow; "
+            "the upper ends of its intervals are the cautious answer."
+        )
+    elif limits.floor is Floor.VAGUE:
+        said.append(
+            "The floor E, the loss of an endless network with endless text, is hardly known: these runs end "
+            "far above it. What the law says far beyond them is a guess."
+        )
+    if limits.is_text_repeated:
+        said.append(
+            f"The longest runs read the text {limits.passes:.1f} times. Beyond about {_REPEATED:g} passes a "
+            "text teaches less than fresh text (Muennighoff et al. 2023), which this law does not know."
+        )
+    if limits.at_limit:
+        said.append(
+            f"{' and '.join(limits.at_limit)} ended at a limit of the search ({EXPONENTS[0]:g} to "
+            f"{EXPONENTS[1]:g}): these runs do not tell how the loss falls with it. Add sizes, tokens or "
+            "seeds."
+        )
     return said
 
 
