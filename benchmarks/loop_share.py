@@ -53,7 +53,7 @@ def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
     from pipeline.corpus.language_model_batches import LanguageModelBatches
     from pipeline.distributed.launch import fit
     from pipeline.distributed.session import Session
-    from pipeline.project import params
+    from pipeline.project.checked_params import checked
     from pipeline.project.project import Project
     from pipeline.settings.loader import overlay, read_yaml
     from pipeline.training.classifier import make_classifier_job
@@ -64,7 +64,7 @@ def shares(stage: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
     if stage == "finetune_classifier":
         changes |= {"start": "scratch"}
     top = {"run": {"workers": 0}, "headstarts": {arguments.headstart: {stage: changes}}}
-    settings = params.checked(overlay(read_yaml(ROOT / "params.yaml"), top), where=stage)
+    settings = checked(overlay(read_yaml(ROOT / "params.yaml"), top), where=stage)
     head_start = Project(settings).head_starts[arguments.headstart]
     job: Any
     if stage == "pretrain_lm":

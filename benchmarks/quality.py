@@ -31,7 +31,7 @@ def bits_per_byte(mode: str, seed: int, arguments: argparse.Namespace) -> float:
     """Return the bits per byte of the validation text at the end of training."""
     from pipeline.distributed.launch import fit
     from pipeline.distributed.session import Session
-    from pipeline.project import params
+    from pipeline.project.checked_params import checked
     from pipeline.project.project import Project
     from pipeline.settings.loader import overlay, read_yaml
     from pipeline.training.context import no_recorder
@@ -42,7 +42,7 @@ def bits_per_byte(mode: str, seed: int, arguments: argparse.Namespace) -> float:
         "pretrain_lm": {"epochs": arguments.epochs, "evaluations_per_epoch": 1},
     }
     values = overlay(overlay(read_yaml(ROOT / "params.yaml"), MODES[mode]), here)
-    settings = params.checked(values, where=f"the mode {mode}")
+    settings = checked(values, where=f"the mode {mode}")
     head_start = Project(settings).head_starts["ulmfit"]
     job = make_language_model_job(
         head_start.pretrain_lm,

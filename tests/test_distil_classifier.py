@@ -16,9 +16,10 @@ from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, open_shar
 from pipeline.figures.files import dumped
 from pipeline.figures.sweeps import NoTrials
 from pipeline.inference.predict import Prediction, Predictor
+from pipeline.project.checked_params import checked
 from pipeline.project.checks import check
-from pipeline.project.params import checked
 from pipeline.project.project import Project
+from pipeline.project.student import student_training
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import distil_classifier
 from pipeline.training.classifier import TAUGHT_FILE
@@ -121,7 +122,7 @@ def test_a_student_reads_all_text_however_few_labels_it_has_and_learns_from_no_p
     few = {"finetune_classifier": {"max_labels": 500}, "distil_classifier": {"student": "vectors"}}
     params = params_with(few)
     student = Project(params).head_starts["vectors"]
-    trained = params.distil_classifier.training_of(student.finetune_classifier)
+    trained = student_training(params.distil_classifier, student.finetune_classifier)
     assert trained.max_labels is None
     normalise = params.corpus.target.normalise
     identity = distil_classifier._identity(params.distil_classifier, student, trained, normalise, seed=1)

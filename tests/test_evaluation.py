@@ -180,7 +180,7 @@ def test_the_report_reads_what_the_stage_reports_and_writes(tmp_path, monkeypatc
         evaluate=SETTINGS, run=SimpleNamespace(seed=1, headstarts=["vectors", "ulmfit"]),
         leakage=SimpleNamespace(action="label"), finetune_classifier=SimpleNamespace(max_labels=None),
         corpus=SimpleNamespace(target=SimpleNamespace(normalise=None)),
-        trained_ensembles=lambda: {"both": ["vectors", "ulmfit"]},
+        ensembles={"both": ["vectors", "ulmfit"]},
     )  # fmt: skip
     folders = ("tokens", "documents", "classifiers", "features", "target_lm", "leaks", "classifier")
     project: Any = SimpleNamespace(params=params, head_starts={})

@@ -16,7 +16,8 @@ from pipeline.corpus.distributions import listed_versions
 from pipeline.execution.recipes import RESOLUTION, stage_fingerprint, trials_digest, write_recipes
 from pipeline.identity import fingerprint
 from pipeline.project import stages
-from pipeline.project.params import Params, checked
+from pipeline.project.checked_params import checked
+from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.project.relations import MODULES_OF_RELATIONS
 from pipeline.settings.loader import overlay, read_yaml
@@ -314,6 +315,17 @@ def test_settings_only_declare_check_and_hand_on_values():
         and not any("validator" in ast.unparse(each) for each in node.decorator_list)
     ]
     assert {node.name for node in functions} == NOT_COMPUTING
+
+
+def test_which_arms_there_are_changes_the_curve_and_the_candidates(source, params):
+    file = "pipeline/project/arms.py"
+    changed = changed_by(source, params, file, "trained.issuperset(members)", "trained.isdisjoint(members)")
+    assert changed == {"evaluate", "sample_efficiency"}
+
+
+def test_what_a_student_trains_on_changes_the_distillation_alone(source, params):
+    file = "pipeline/project/student.py"
+    assert changed_by(source, params, file, '"max_labels": None', '"max_labels": 9') == {"distil_classifier"}
 
 
 def test_which_columns_are_texts_changes_the_documents_alone(source, params):

@@ -15,9 +15,11 @@ from models import awd_lstm
 from pipeline.distributed.sampling import grid_points
 from pipeline.objectives.causal import Causal
 from pipeline.project import presets
+from pipeline.project.arms import curve_arms, head_starts_of, trained_ensembles
+from pipeline.project.checked_params import checked
 from pipeline.project.checks import check, check_numbers_of_labels, check_words_of_classes
 from pipeline.project.headstarts import ResolvedHeadStart, space_of, stage_space
-from pipeline.project.params import Params, checked
+from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml, typed
 
@@ -577,14 +579,14 @@ def test_arms_of_what_is_not_trained_are_left_out():
         "tfidf",
     ]
     one = params_with({"sample_efficiency": {"arms": arms}, "run": {"headstarts": ["ulmfit"]}})
-    assert [*map(str, one.arms(1))] == ["ulmfit", "ulmfit/general_lm", "tfidf"]
-    assert one.trained_ensembles() == {}
+    assert [*map(str, curve_arms(one, 1))] == ["ulmfit", "ulmfit/general_lm", "tfidf"]
+    assert trained_ensembles(one) == {}
     both = params_with(
         {"sample_efficiency": {"arms": arms}, "run": {"headstarts": ["ulmfit_backward", "ulmfit"]}}
     )
-    assert [*map(str, both.arms(1))] == arms
-    assert both.trained_ensembles() == {"bidirectional": ["ulmfit", "ulmfit_backward"]}
-    assert [both.head_starts_of(arm) for arm in both.arms(1)] == [
+    assert [*map(str, curve_arms(both, 1))] == arms
+    assert trained_ensembles(both) == {"bidirectional": ["ulmfit", "ulmfit_backward"]}
+    assert [head_starts_of(arm, both) for arm in curve_arms(both, 1)] == [
         ["ulmfit"], ["ulmfit_backward"], ["ulmfit", "ulmfit_backward"], ["ulmfit", "ulmfit_backward"],
         ["ulmfit"], ["ulmfit_backward"], [],
     ]  # fmt: skip

@@ -13,9 +13,9 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.figures.files import VERSION
-from pipeline.project import params
 from pipeline.project.lock_file import LockFile
 from pipeline.project.project import Project
+from pipeline.settings.loader import overlay as overlay_settings
 from pipeline.settings.loader import read_yaml
 from tests.route import (
     ALL,
@@ -336,7 +336,7 @@ def test_a_curve_or_search_that_cannot_be_is_refused_before_any_training(
     """In this process, which saves loading everything anew for each case."""
     from ruamel.yaml import YAML
 
-    settings = params.overlay(read_yaml(project / "params.yaml"), YAML(typ="safe").load(overlay))
+    settings = overlay_settings(read_yaml(project / "params.yaml"), YAML(typ="safe").load(overlay))
     YAML(typ="safe").dump(settings, project / "bad.yaml")
     before = outcomes(project)
     monkeypatch.chdir(project)

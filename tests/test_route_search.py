@@ -162,7 +162,6 @@ def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start,
     from pipeline.artifacts.links import tokens_at
     from pipeline.stages._points import classifier_settings
     from pipeline.stages._search_jobs import Jobs
-    from pipeline.stages.tune import _varied
     from pipeline.training.classifier import ClassifierJob
 
     (project / "search.yaml").write_text(
@@ -199,7 +198,7 @@ def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start,
     monkeypatch.chdir(project)
     data, head_start = project / "data", Project(settings).head_starts["ulmfit"]
     job = Jobs(
-        settings.tune, head_start, partial(_varied, Project(settings), "ulmfit"),
+        settings.tune, head_start, partial(Project(settings).varied, "ulmfit"),
         settings.corpus.target.normalise, settings.run.seed,
         tokens=tokens_at(data / "inputs/ulmfit/target.json"), general_lm=data / "general_lm/ulmfit",
         target_lm=data / "target_lm/ulmfit", features=data / "features",

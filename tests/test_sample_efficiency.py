@@ -15,7 +15,8 @@ from pipeline.corpus.tokens import UNLABELLED
 from pipeline.figures.classifiers import Leakage
 from pipeline.figures.files import read_figures, write_figures
 from pipeline.figures.label_curve import LabelCount, LabelCurveFigures
-from pipeline.project import params
+from pipeline.project.arms import curve_arms, head_starts_of
+from pipeline.project.checked_params import checked
 from pipeline.project.params import Params
 from pipeline.settings.arm import TFIDF, Arm, Use
 from pipeline.settings.loader import overlay, read_yaml
@@ -45,7 +46,7 @@ def settings() -> Params:
             "bootstrap_samples": 50,
         },
     }
-    return params.checked(overlay(read_yaml(ROOT / "params.yaml"), changed), where="here")
+    return checked(overlay(read_yaml(ROOT / "params.yaml"), changed), where="here")
 
 
 def outcome(error: float, **state: Any) -> Checkpoint:
@@ -59,7 +60,7 @@ def figures_of(settings: Params, special: dict[tuple[Arm, int, int], list[Any]])
     """`special`: outcomes of some points, by arm, number of labels and seed; networks took off at once."""
     points = []
     for arm, errors in ERRORS.items():
-        names = settings.head_starts_of(arm)
+        names = head_starts_of(arm, settings)
         state = {"restarts": 0, "took_off": True} if names else {}
         for count, error in zip(COUNTS, errors, strict=True):
             for seed in (1, 2, 3):
@@ -72,7 +73,7 @@ def figures_of(settings: Params, special: dict[tuple[Arm, int, int], list[Any]])
                         np.ones(len(LABELS), bool),
                     )
                 )
-    head_starts = {arm: settings.head_starts_of(arm) for arm in settings.arms(1)}
+    head_starts = {arm: head_starts_of(arm, settings) for arm in curve_arms(settings, 1)}
     return stage.figures_of(
         points, COUNTS, head_starts, settings.sample_efficiency, settings.run.seed,
         beside={}, shared_cost={}, left_out={}, not_shown={},

@@ -19,7 +19,8 @@ from pipeline.doctor.needs import needs_of
 from pipeline.execution.recipes import stage_fingerprint
 from pipeline.figures.cost import Spent
 from pipeline.figures.trainings import LanguageModelFigures
-from pipeline.project.params import Params, checked
+from pipeline.project.checked_params import checked
+from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.stages import _trained_embedding, pretrain_lm

@@ -14,7 +14,8 @@ from pipeline.figures.files import read_if_run
 from pipeline.figures.trainings import ClassifierFigures
 from pipeline.inference.predict import Predictor
 from pipeline.project import stages
-from pipeline.project.params import Params, checked
+from pipeline.project.checked_params import checked
+from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 

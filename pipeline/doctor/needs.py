@@ -14,6 +14,7 @@ from pipeline.doctor.findings import Finding, failure, ok, warning
 from pipeline.execution.without_labels import is_passed_over
 from pipeline.objectives.lookup import objective_of
 from pipeline.project import stages
+from pipeline.project.arms import head_starts_of, trained_arms
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.params import Params
 from pipeline.project.project import Project
@@ -190,8 +191,8 @@ def num_trials(params: Params) -> int:
     curve = params.sample_efficiency
     # A probe is no network: what it leaves is small.
     networks = sum(
-        len(params.head_starts_of(arm))
-        for arm in params.trained_arms(params.num_texts)
+        len(head_starts_of(arm, params))
+        for arm in trained_arms(params, params.num_texts)
         if arm.use is not Use.PROBE
     )
     distilled = int(params.distil_classifier.student is not None)

@@ -34,10 +34,13 @@ NUMERICAL_ROOMS = (
     "pipeline.evaluation",
 )
 _STAGES = "pipeline.stages"
-# Modules that decide numbers in other rooms: which of several settings of a head start holds, which settings
-# a search tries, what an arm reads, how figures are added, and on which documents a classifier is judged.
+# Modules that decide numbers in other rooms: which of several settings of a head start or a student holds,
+# which arms there are and what each reads, which settings a search tries, how figures are added, and on which
+# documents a classifier is judged.
 NUMERICAL_ELSEWHERE = (
     "pipeline.project.headstarts",
+    "pipeline.project.arms",
+    "pipeline.project.student",
     "pipeline.distributed.sampling",
     "pipeline.settings.arm",
     "pipeline.figures.estimates",

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.project.params import Params, checked
+from pipeline.project.checked_params import checked
+from pipeline.project.params import Params
 from pipeline.project.relations import RELATIONS, check_relations
 from pipeline.settings.loader import overlay, read_yaml, typed
 from pipeline.settings.section import Values

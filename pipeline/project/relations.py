@@ -288,7 +288,7 @@ def _check_is_another(params: Params, name: str, other: str, key: str) -> None:
 
 def _check_trained(params: Params, trained: Trained, name: str, other: str, key: str) -> None:
     """Raise ValueError, naming `key`, for an unknown head start, the same one, or one not trained in time."""
-    from pipeline.project.params import check_is_trained
+    from pipeline.project.checked_params import check_is_trained
 
     _check_is_another(params, name, other, key)
     if trained == "too":

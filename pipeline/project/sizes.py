@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from pipeline.evaluation.scaling_law import LEAST_DISTINCT
+from pipeline.project.checked_params import check_is_trained
 from pipeline.project.headstarts import ResolvedHeadStart
-from pipeline.project.params import check_is_trained
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay
 from pipeline.sweeps.settings import Size as SizeSettings

@@ -40,6 +40,7 @@ from pipeline.inference.predict import Predictor
 from pipeline.inference.reference_sample import write_judged_and_reference
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
+from pipeline.project.student import student_training
 from pipeline.stages._trials import ModelPoint, cost_of
 from pipeline.sweeps.settings import DistilClassifier
 from pipeline.sweeps.sweep import Spec, Sweep
@@ -80,7 +81,7 @@ def run(
         return NoTrials(key=sweep.key)
     student = project.head_starts[settings.student]
     starts = {"target_lm": target_lm / student.name, "general_lm": general_lm / student.name}
-    trained = settings.training_of(student.finetune_classifier)
+    trained = student_training(settings, student.finetune_classifier)
     assert trained.method == "plain"  # `pipeline.project.checks` refuses others
     link = tokens / student.name / "target.json"
     labelled = chosen_documents(

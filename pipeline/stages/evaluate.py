@@ -34,7 +34,7 @@ from pipeline.figures.predictions import Mistake, RiskPoint
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.inference.predict import Predictor
-from pipeline.project.params import PAIR
+from pipeline.project.arms import PAIR, trained_ensembles
 from pipeline.project.project import Project
 from pipeline.settings.arm import BLEND, TFIDF, Arm
 from pipeline.stages._candidates import (
@@ -69,7 +69,7 @@ def run(
     """
     params = project.params
     settings, seed, leakage = params.evaluate, params.run.seed, params.leakage.action
-    names, ensembles = params.run.headstarts, params.trained_ensembles()
+    names, ensembles = params.run.headstarts, trained_ensembles(params)
     data = Data.of(
         tokens, documents, leaks, names[0], max_labels=params.finetune_classifier.max_labels, seed=seed,
         drops_leaked=leakage == "drop",

@@ -20,6 +20,7 @@ from pipeline.figures.estimates import ByCount
 from pipeline.figures.label_curve import ByArm, CurvePoint, InContext, LabelCurveFigures, LabelsNeeded
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
+from pipeline.project.arms import curve_arms, head_starts_of, trained_arms
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
@@ -63,10 +64,10 @@ def run(
     labelled = inputs.tokens_of(params.run.headstarts[0])  # the same documents and labels for all
     _check(labelled)
     num_texts = read_info(labelled).num_texts
-    arms = params.trained_arms(num_texts)
+    arms = trained_arms(params, num_texts)
     counts, left_out = label_counts(settings.labels, open_shard(labelled, "train"))
     points = [PointToTrain(arm, count, seed) for count in counts for seed in settings.seeds for arm in arms]
-    asked = [arm for arm in params.arms(num_texts) if arm.use is Use.IN_CONTEXT]
+    asked = [arm for arm in curve_arms(params, num_texts) if arm.use is Use.IN_CONTEXT]
     shown, too_many = _shown(asked, params.zero_shot, normalise, inputs)
     points += [
         PointToTrain(arm, count, seed)
@@ -82,7 +83,7 @@ def run(
     shared_cost = {arm: cost for arm, (_, cost) in alone.items()}
     folders = {arm.source: folder for arm, (folder, _) in alone.items() if arm.source is not None}
     inputs = replace(inputs, target_lm_alone=folders)
-    names_of = {arm: params.head_starts_of(arm) for arm in (*arms, *shown)}
+    names_of = {arm: head_starts_of(arm, params) for arm in (*arms, *shown)}
     head_starts = {arm: [project.head_starts[name] for name in names] for arm, names in names_of.items()}
     specs = {
         point: specs_of(

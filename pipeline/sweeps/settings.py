@@ -8,7 +8,6 @@ from pydantic import Field
 
 from pipeline.evaluation.acquisition import Strategy
 from pipeline.settings.arm import TFIDF, Arm, ArmSetting, Use
-from pipeline.settings.loader import overlay, typed
 from pipeline.settings.section import (
     Count,
     Distinct,
@@ -19,7 +18,6 @@ from pipeline.settings.section import (
     Section,
     Seed,
 )
-from pipeline.training.settings import ClassifierTraining
 
 
 class Choosing(Section):
@@ -68,15 +66,6 @@ class DistilClassifier(Section):
     """Weight of the cross-entropy of labels; documents without one take the teacher's."""
     classifier: Overrides = {}
     """Laid over the student's finetune_classifier."""
-
-    def training_of(self, student: ClassifierTraining) -> ClassifierTraining:
-        """Return the settings of a student's training, on all documents; `student` has its own ones.
-
-        Raises ValueError naming each offending key.
-        """
-        values = overlay(student.model_dump(), self.classifier)
-        found = typed(ClassifierTraining, values, where="params.yaml", prefix="distil_classifier.classifier.")
-        return found.model_copy(update={"max_labels": None})
 
 
 class Ablate(Section):

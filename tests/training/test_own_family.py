@@ -16,8 +16,9 @@ from models import family as families
 from models.family import Family
 from pipeline.artifacts.model_folder import ModelFolder, load_model
 from pipeline.objectives.lookup import objective_of
+from pipeline.project.checked_params import checked
 from pipeline.project.checks import check
-from pipeline.project.params import Params, checked
+from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.loader import overlay, read_yaml
 from pipeline.training.classifier import make_classifier_job

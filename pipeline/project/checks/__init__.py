@@ -2,14 +2,14 @@
 
 A rule stands at what it is about; these call them all.
 
-    pipeline/project/params.py     names, and settings that are laid over others: checked as they are read
-    pipeline/project/networks.py   the network of a head start
-    pipeline/project/relations.py  what a head start needs of another one
-    pipeline/project/sizes.py      `scaling`
-    corpora.py                     corpora, and what a head start learns from
-    sweeps.py                      `tune`, `ablate` and `distil_classifier`
-    arms.py                        arms of the label curve
-    classes.py                     what only the classes of the target's documents can refuse, after `prepare`
+    pipeline/project/checked_params.py  names, and what is laid over other settings: checked as they are read
+    pipeline/project/networks.py        the network of a head start
+    pipeline/project/relations.py       what a head start needs of another one
+    pipeline/project/sizes.py           `scaling`
+    corpora.py                          corpora, and what a head start learns from
+    sweeps.py                           `tune`, `ablate` and `distil_classifier`
+    arms.py                             arms of the label curve
+    classes.py                          what only the target's classes can refuse, after `prepare`
 """
 
 from __future__ import annotations

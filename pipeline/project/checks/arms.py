@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.project.arms import curve_arms, head_starts_of
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm, Use
@@ -12,14 +13,14 @@ _FINE_TUNED = (Use.NETWORK, Use.GENERAL_LM, Use.TARGET_LM_ALONE, Use.SCRATCH)
 
 def check_arms(project: Project) -> None:
     """Raise ValueError for an arm that cannot be trained or asked."""
-    num_texts = project.params.num_texts
-    for arm in project.params.arms(num_texts):
+    params, num_texts = project.params, project.params.num_texts
+    for arm in curve_arms(params, num_texts):
         if arm.use is Use.IN_CONTEXT:
             assert arm.source is not None
             _check_in_context(arm, project.head_starts[arm.source], num_texts)
         elif arm.use in _FINE_TUNED:
             section = "scratch" if arm.use is Use.SCRATCH else "few_labels"
-            for name in project.params.head_starts_of(arm):
+            for name in head_starts_of(arm, params):
                 settings = getattr(project.head_starts[name], section)
                 check_needs_no_validation(settings, f"params.yaml: headstarts.{name}.{section}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.project.arms import curve_arms
 from pipeline.project.params import Params
 from pipeline.project.project import Project
 from pipeline.settings.arm import Use
@@ -13,7 +14,7 @@ def check_words_of_classes(params: Params, class_names: Sequence[str]) -> None:
     """Raise ValueError for `zero_shot.labels` of a class that there is not, if any arm reads them."""
     from pipeline.evaluation.in_context import check_labels
 
-    if any(arm.use is Use.IN_CONTEXT for arm in params.arms(params.num_texts)):
+    if any(arm.use is Use.IN_CONTEXT for arm in curve_arms(params, params.num_texts)):
         check_labels(params.zero_shot.labels, class_names)
 
 

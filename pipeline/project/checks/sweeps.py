@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pipeline.project.checked_params import check_is_trained
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, stage_space
-from pipeline.project.params import Params, check_is_trained
+from pipeline.project.params import Params
 from pipeline.project.project import Project
+from pipeline.project.student import student_training
 from pipeline.settings.section import Values
 
 _BESIDE = "finetune_classifier.beside"
@@ -72,7 +74,7 @@ def check_distil_classifier(project: Project) -> None:
             "params.yaml: distil_classifier.classifier.max_labels has no effect, as a student reads all "
             f"text; take it out, or set headstarts.{student.name}.finetune_classifier.max_labels"
         )
-    trained = params.distil_classifier.training_of(student.finetune_classifier)
+    trained = student_training(params.distil_classifier, student.finetune_classifier)
     if trained.method == "contrastive":
         raise ValueError(
             f"params.yaml: finetune_classifier.method of {student.name} is contrastive, which learns from "
