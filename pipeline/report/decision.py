@@ -166,7 +166,7 @@ def decide(figures: Figures) -> Verdict:
         worth=worth,
         shipping=_shipping(figures, worth),
         fewest=next(iter(at_counts), None),
-        at_a_glance=(*[each for each in at_counts if each.theirs is not None][:1], *_beside_tfidf(figures)),
+        at_a_glance=(*[pair for pair in at_counts if pair.theirs is not None][:1], *_beside_tfidf(figures)),
         all_arms_failed=bool(_arms(figures)) and not _best_arms(figures, _arms(figures)),
         some_points_failed=bool(figures.curve.failed),
         rivals_tried=bool(_rivals(figures)),
@@ -221,7 +221,7 @@ def _on_label_curve(figures: Figures, name: str) -> list[Outcome]:
     cheaper = [_best_arms(figures, _uses(figures, other)) for other in _cheaper(figures, name)]
     outcomes: list[Outcome] = []
     for count, arm in _best_arms(figures, _uses(figures, name)).items():
-        others = [each[count] for each in cheaper if count in each]
+        others = [errors[count] for errors in cheaper if count in errors]
         is_beaten = any(_between(figures, arm, other, count) is Outcome.MORE for other in others)
         outcomes.append(Outcome.MORE if is_beaten else _against_all(figures, arm, rivals, count))
     return outcomes
@@ -267,7 +267,7 @@ def _best_arms(figures: Figures, arms: Iterable[Arm]) -> dict[int, Arm]:
         count: {arm: curve[arm][count].error.value for arm in arms if count in curve.get(arm, {})}
         for count in figures.curve.labels
     }
-    return {count: min(each, key=lambda arm: each[arm]) for count, each in errors.items() if each}
+    return {count: min(by_arm, key=lambda arm: by_arm[arm]) for count, by_arm in errors.items() if by_arm}
 
 
 def _at_counts(figures: Figures) -> Iterable[AtCount]:
@@ -296,7 +296,9 @@ def _own_with_all_labels(figures: Figures, name: str) -> list[Outcome]:
 
     No network from scratch is a candidate, so one that does as well with most labels leaves it open.
     """
-    mine = [each for each in figures.evaluate.candidates.values() if each.head_starts == [name]]
+    mine = [
+        candidate for candidate in figures.evaluate.candidates.values() if candidate.head_starts == [name]
+    ]
     above = min(mine, key=_validation_error).tfidf_above if mine else None
     if above is None:
         return []
@@ -396,7 +398,7 @@ def _best_with_head_start(figures: Figures) -> Arm | None:
     evaluated = figures.evaluate
     if evaluated.ships.head_starts:
         return evaluated.shipped
-    rest = {arm: each for arm, each in evaluated.candidates.items() if each.head_starts}
+    rest = {arm: candidate for arm, candidate in evaluated.candidates.items() if candidate.head_starts}
     return min(rest, key=lambda arm: _validation_error(rest[arm]), default=None)
 
 

@@ -22,14 +22,14 @@ def moved(measures: Iterable[MeasureShift]) -> list[dict[str, str]]:
     """What `headstart drift` compared of one text with validation documents."""
     return [
         {
-            "measure": each.measure,
-            "median, or share, before": _median(each.measure, each.before),
-            "now": _median(each.measure, each.now),
-            "difference": f"{each.difference:.2f}",
-            "p-value, corrected": f"{each.p_value:.2g}",
-            "moved": "yes" if each.moved else "no",
+            "measure": measure.measure,
+            "median, or share, before": _median(measure.measure, measure.before),
+            "now": _median(measure.measure, measure.now),
+            "difference": f"{measure.difference:.2f}",
+            "p-value, corrected": f"{measure.p_value:.2g}",
+            "moved": "yes" if measure.moved else "no",
         }
-        for each in measures
+        for measure in measures
     ]
 
 

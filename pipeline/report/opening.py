@@ -107,11 +107,11 @@ class Choice:
 
 def choice(figures: Figures) -> Choice:
     evaluated = figures.evaluate
-    errors = {arm: each.validation.error for arm, each in evaluated.candidates.items()}
+    errors = {arm: candidate.validation.error for arm, candidate in evaluated.candidates.items()}
     close = {
         arm: errors[arm]
-        for arm, each in evaluated.candidates.items()
-        if arm != evaluated.shipped and not each.validation.above.is_clearly_more
+        for arm, candidate in evaluated.candidates.items()
+        if arm != evaluated.shipped and not candidate.validation.above.is_clearly_more
     }
     error = errors[evaluated.shipped]
     return Choice(evaluated.shipped, evaluated.forced, error, error == min(errors.values()), close)
@@ -139,8 +139,8 @@ def _choice(figures: Figures) -> str:
 def _without(figures: Figures) -> list[str]:
     """The blend's error without each of its head starts."""
     return [
-        f"Without {name} the blend gets {each.error:.1%} wrong, {_points_more(each)}."
-        for name, each in figures.evaluate.blend_without.items()
+        f"Without {name} the blend gets {rival.error:.1%} wrong, {_points_more(rival)}."
+        for name, rival in figures.evaluate.blend_without.items()
     ]
 
 
@@ -168,15 +168,15 @@ def _leaks(figures: Figures) -> list[str]:
 
 def coverages(figures: Figures) -> dict[str, Coverage]:
     """How much of the target text imported vectors know, by head start."""
-    found = {name: each.finetune_lm.coverage for name, each in figures.trained.items()}
-    return {name: each for name, each in found.items() if each is not None}
+    found = {name: trained.finetune_lm.coverage for name, trained in figures.trained.items()}
+    return {name: coverage for name, coverage in found.items() if coverage is not None}
 
 
 def _coverage(figures: Figures) -> list[str]:
     return [
-        f"{name} was imported: {each.share_of_words:.1%} of the vocabulary and "
-        f"{each.share_of_running_words:.1%} of the running words of the target text have a vector."
-        for name, each in coverages(figures).items()
+        f"{name} was imported: {coverage.share_of_words:.1%} of the vocabulary and "
+        f"{coverage.share_of_running_words:.1%} of the running words of the target text have a vector."
+        for name, coverage in coverages(figures).items()
     ]
 
 
@@ -184,7 +184,7 @@ def _cost(figures: Figures) -> list[str]:
     parts, total = [], 0.0
     for name, trained in figures.trained.items():
         seconds = {stage: trained.costs[stage].seconds for stage in TRAININGS}
-        said = ", ".join(f"{stage} {each / 60:.1f}" for stage, each in seconds.items())
+        said = ", ".join(f"{stage} {spent / 60:.1f}" for stage, spent in seconds.items())
         parts.append(f"{name} {sum(seconds.values()) / 60:.1f} minutes ({said})")
         total += sum(seconds.values())
     said = f"Training took {total / 60:.1f} minutes: {'; '.join(parts)}"

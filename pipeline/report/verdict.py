@@ -71,14 +71,14 @@ def at_a_glance(verdict: Verdict) -> list[dict[str, str]]:
     """A table: the best with and without a head start, with the fewest labels of the curve and with all."""
     return [
         {
-            "labels": "all" if each.labels is None else f"{each.labels:,}",
-            "with a head start": f"{_said(each.ours.arm)}: {each.ours.error:.1%}",
-            "without": "" if each.theirs is None else f"{_said(each.theirs.arm)}: {each.theirs.error:.1%}",
-            "fewer wrong": "" if each.above is None else _points(each.above),
-            "labels without, for the same": "" if each.needed is None else _roughly(each.needed),
-            "core minutes of head starts": cell(each.core_minutes, ".1f"),
+            "labels": "all" if row.labels is None else f"{row.labels:,}",
+            "with a head start": f"{_said(row.ours.arm)}: {row.ours.error:.1%}",
+            "without": "" if row.theirs is None else f"{_said(row.theirs.arm)}: {row.theirs.error:.1%}",
+            "fewer wrong": "" if row.above is None else _points(row.above),
+            "labels without, for the same": "" if row.needed is None else _roughly(row.needed),
+            "core minutes of head starts": cell(row.core_minutes, ".1f"),
         }
-        for each in verdict.at_a_glance
+        for row in verdict.at_a_glance
     ]
 
 
@@ -93,14 +93,14 @@ def _points(above: Difference) -> str:
 
 def _answer(worth: Mapping[str, Worth]) -> str:
     by_worth: dict[Worth, list[str]] = {}
-    for name, each in worth.items():
-        by_worth.setdefault(each, []).append(name)
+    for name, kind in worth.items():
+        by_worth.setdefault(kind, []).append(name)
     clauses: list[str] = []
-    for each in sorted(by_worth, key=lambda worth: worth.rank):
-        said = _SAID[each][len(by_worth[each]) > 1]
-        if each is Worth.NEVER and clauses and "off" in clauses[0]:
+    for kind in sorted(by_worth, key=lambda worth: worth.rank):
+        said = _SAID[kind][len(by_worth[kind]) > 1]
+        if kind is Worth.NEVER and clauses and "off" in clauses[0]:
             said = said.removesuffix(" pay off")
-        clauses.append(f"{listed(by_worth[each])} {said}")
+        clauses.append(f"{listed(by_worth[kind])} {said}")
     return f"{_ANSWERS[min(by_worth, key=lambda worth: worth.rank)]}: {', and '.join(clauses)}"
 
 
@@ -201,8 +201,8 @@ def _price(found: Price) -> list[str]:
     parts = []
     if found.core_minutes:
         (first, minutes), *rest = found.core_minutes.items()
-        each = [f"the head start {first} took {minutes:.1f} core minutes to train"]
-        parts.append(listed([*each, *(f"{name} {minutes:.1f}" for name, minutes in rest)]))
+        prices = [f"the head start {first} took {minutes:.1f} core minutes to train"]
+        parts.append(listed([*prices, *(f"{name} {minutes:.1f}" for name, minutes in rest)]))
     if found.milliseconds is not None:
         parts.append(f"what ships takes {found.milliseconds:.2f} ms a document")
     said = "; ".join(parts)

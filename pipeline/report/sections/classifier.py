@@ -162,12 +162,14 @@ def never_predicted_said(figures: Figures) -> list[str]:
 
 def began_anew(figures: Figures) -> dict[str, int]:
     """How often a head start's classifier began anew, if it did."""
-    return {name: each.restarts for name, each in figures.classifiers.items() if each.restarts}
+    return {
+        name: classifier.restarts for name, classifier in figures.classifiers.items() if classifier.restarts
+    }
 
 
 def never_took_off(figures: Figures) -> list[str]:
     """The head starts whose classifier never took off."""
-    return [name for name, each in figures.classifiers.items() if not each.took_off]
+    return [name for name, classifier in figures.classifiers.items() if not classifier.took_off]
 
 
 def classifier_restarts(figures: Figures) -> list[str]:
@@ -186,7 +188,7 @@ def classifier_restarts(figures: Figures) -> list[str]:
 
 def cut_shares(figures: Figures) -> dict[str, float]:
     """The share of training documents that a head start truncates, where it is a hundredth or more."""
-    shares = {name: each.cut_share for name, each in figures.classifiers.items()}
+    shares = {name: classifier.cut_share for name, classifier in figures.classifiers.items()}
     return {name: share for name, share in shares.items() if share >= _WORTH_SAYING}
 
 
@@ -205,9 +207,10 @@ def mixes(figures: Figures) -> list[str]:
     """How each classifier that mixes layers weighs them."""
     return [
         f"The classifier of {name} learned to mix its layers, from the lowest, by "
-        f"{listed([f'{weight:.2f}' for weight in each.mix.weights])}, times {each.mix.factor:.2f}."
-        for name, each in figures.classifiers.items()
-        if each.mix is not None
+        f"{listed([f'{weight:.2f}' for weight in classifier.mix.weights])}, "
+        f"times {classifier.mix.factor:.2f}."
+        for name, classifier in figures.classifiers.items()
+        if classifier.mix is not None
     ]
 
 
@@ -215,10 +218,10 @@ def features_beside(figures: Figures, classifiers: Iterable[str]) -> list[str]:
     """Name those of these classifiers that read features of another head start."""
     by_name = {name: figures.classifiers.get(name) for name in classifiers}
     return [
-        f"The classifier of {name} also reads the frozen features of {each.beside}, which stay as they are "
-        "where words are said to have moved its answer."
-        for name, each in by_name.items()
-        if each is not None and each.beside is not None
+        f"The classifier of {name} also reads the frozen features of {classifier.beside}, which stay as "
+        "they are where words are said to have moved its answer."
+        for name, classifier in by_name.items()
+        if classifier is not None and classifier.beside is not None
     ]
 
 
@@ -249,7 +252,7 @@ def _confusion_drawn(rows: Sequence[ConfusionRow]) -> Any:
 def _calibration_drawn(bins: Sequence[CalibrationBin]) -> Any:
     import altair as alt
 
-    rows = [each.model_dump() for each in bins]
+    rows = [row.model_dump() for row in bins]
 
     ideal = (
         alt.Chart(data([{"confidence": 0.0, "accuracy": 0.0}, {"confidence": 1.0, "accuracy": 1.0}]))

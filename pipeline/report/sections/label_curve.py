@@ -103,8 +103,8 @@ def _differences(figures: Figures) -> list[Block]:
             "": name_of(arm),
             **dict.fromkeys(counts, ""),
             **{
-                f"{count:,} labels": f"{each.value:+.1%} ({each.interval:+.1%})"
-                for count, each in by_count.items()
+                f"{count:,} labels": f"{above.value:+.1%} ({above.interval:+.1%})"
+                for count, above in by_count.items()
             },
         }
         for arm, by_count in figures.curve.above_base.items()
@@ -201,8 +201,8 @@ def standings(figures: Figures) -> list[Standing]:
     curve, found = figures.curve, []
     for arm, at_all_counts in curve.above_base.items():
         by_count = {
-            count: each
-            for count, each in at_all_counts.items()
+            count: above
+            for count, above in at_all_counts.items()
             if not curve.went_wrong(arm, count) and not curve.went_wrong(curve.base, count)
         }
         if by_count:
@@ -210,9 +210,9 @@ def standings(figures: Figures) -> list[Standing]:
                 Standing(
                     curve.base,
                     arm,
-                    behind=tuple(count for count, each in by_count.items() if each.is_clearly_more),
-                    ahead=tuple(count for count, each in by_count.items() if each.is_clearly_less),
-                    unclear=tuple(count for count, each in by_count.items() if not each.is_clear),
+                    behind=tuple(count for count, above in by_count.items() if above.is_clearly_more),
+                    ahead=tuple(count for count, above in by_count.items() if above.is_clearly_less),
+                    unclear=tuple(count for count, above in by_count.items() if not above.is_clear),
                 )
             )
     return found
@@ -225,22 +225,23 @@ def comparisons(figures: Figures) -> list[str]:
     """
     behind_everywhere: dict[tuple[int, ...], list[str]] = {}
     said, base = [], name_of(figures.curve.base)
-    for each in standings(figures):
-        arm = name_of(each.arm)
-        if each.is_behind_everywhere:
-            behind_everywhere.setdefault(each.behind, []).append(arm)
+    for standing in standings(figures):
+        arm = name_of(standing.arm)
+        if standing.is_behind_everywhere:
+            behind_everywhere.setdefault(standing.behind, []).append(arm)
             continue
         parts = [
             f"{first} is ahead of {second} with {counted(counts)} labels"
-            for first, second, counts in ((base, arm, each.behind), (arm, base, each.ahead))
+            for first, second, counts in ((base, arm, standing.behind), (arm, base, standing.ahead))
             if counts
         ]
-        if each.unclear:
+        if standing.unclear:
             parts.append(
-                f"with {counted(each.unclear)} labels there is no clear difference between {base} and {arm}"
+                f"with {counted(standing.unclear)} labels there is no clear difference between "
+                f"{base} and {arm}"
             )
-        if each.crossing is not None:
-            parts.append(f"they cross between {each.crossing[0]:,} and {each.crossing[1]:,}")
+        if standing.crossing is not None:
+            parts.append(f"they cross between {standing.crossing[0]:,} and {standing.crossing[1]:,}")
         said.append(sentence(parts))
     return said + [
         sentence([f"{base} is ahead of {listed(names)} with {counted(counts)} labels"])
@@ -265,9 +266,9 @@ def chosen_labels(figures: Figures) -> list[ChosenLabels]:
         if drawn not in curve.arms or len(curve.labels) < 2:
             continue
         above = curve.above.get(arm, {}).get(drawn, {})
-        better = tuple(count for count, each in above.items() if each.is_clearly_more)
+        better = tuple(count for count, difference in above.items() if difference.is_clearly_more)
         needed = {count: curve.needed(drawn, arm, count) for count in better}
-        worth = {count: each for count, each in needed.items() if each is not None}
+        worth = {count: labels for count, labels in needed.items() if labels is not None}
         found.append(ChosenLabels(drawn, better, worth))
     return found
 
@@ -275,20 +276,20 @@ def chosen_labels(figures: Figures) -> list[ChosenLabels]:
 def chosen(figures: Figures) -> list[str]:
     """Tell for each arm that chooses its labels what that saved, beside the same arm with labels drawn."""
     said = []
-    for each in chosen_labels(figures):
-        if not each.better:
+    for arm in chosen_labels(figures):
+        if not arm.better:
             said.append(
-                f"{name_of(each.drawn)}: choosing labels clearly saves none; at no number of labels are "
+                f"{name_of(arm.drawn)}: choosing labels clearly saves none; at no number of labels are "
                 "there clearly fewer mistakes than with labels drawn at random."
             )
             continue
         worth = [
             f"{count:,} chosen labels are worth {needed} drawn at random"
-            for count, needed in each.worth.items()
+            for count, needed in arm.worth.items()
         ]
         said.append(
-            f"{name_of(each.drawn)}: with chosen labels there are clearly fewer mistakes at "
-            f"{counted(each.better)}" + (f"; {listed(worth)}." if worth else ".")
+            f"{name_of(arm.drawn)}: with chosen labels there are clearly fewer mistakes at "
+            f"{counted(arm.better)}" + (f"; {listed(worth)}." if worth else ".")
         )
     return said
 
@@ -481,7 +482,7 @@ def labels_needed(figures: Figures, count: int) -> list[dict[str, str]]:
             },
         }
         for arm, row in needed.items()
-        if any(count in each for each in row.values())
+        if any(count in cells for cells in row.values())
     ]
 
 
@@ -492,10 +493,10 @@ def asked_beside_trained(figures: Figures) -> list[dict[str, str]]:
         return []
     titles = [f"{row.name}, {row.labels:,} example{'s' * (row.labels != 1)}" for row in rows_asked]
     needed = [_labels_to_match(figures, row.arm, row.labels) for row in rows_asked]
-    arms = [arm for arm in figures.curve.arms if any(arm in each for each in needed)]
+    arms = [arm for arm in figures.curve.arms if any(arm in by_arm for by_arm in needed)]
     rows = [{"": "error (interval)"} | dict(zip(titles, map(shown, rows_asked), strict=True))]
     for arm in arms:
-        cells = [str(each[arm]) if arm in each else "" for each in needed]
+        cells = [str(by_arm[arm]) if arm in by_arm else "" for by_arm in needed]
         rows.append({"": f"labels that {name_of(arm)} needs"} | dict(zip(titles, cells, strict=True)))
     return rows
 

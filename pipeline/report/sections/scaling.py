@@ -202,7 +202,7 @@ def _law(scaling: ScalingFigures) -> list[dict[str, str]]:
 
 
 def _has_floor(scaling: ScalingFigures) -> bool:
-    law = Law(**{name: each.value for name, each in scaling.law.items()})
+    law = Law(**{name: estimate.value for name, estimate in scaling.law.items()})
     return law.has_floor(min(run.loss for run in scaling.finished))
 
 
@@ -211,30 +211,30 @@ def _budgets(scaling: ScalingFigures) -> list[dict[str, str]]:
     device = "GPU" if scaling.device == "gpu" else "core"
     return [
         {
-            f"{device} hours": f"{each.hours:,}",
-            "parameters": _number(each.best.parameters.value),
-            "parameters, interval": each.best.parameters.interval.said(_number),
-            "tokens": _number(each.best.tokens.value),
-            "tokens, interval": each.best.tokens.interval.said(_number),
-            "bits per byte": f"{each.best.bits_per_byte.value:.3f}",
-            "bits per byte, interval": f"{each.best.bits_per_byte.interval:.3f}",
-            "passes over the text": f"{each.best.tokens.value / scaling.corpus_tokens:.1f}",
-            "times the compute measured": _number(each.best.times_the_compute),
+            f"{device} hours": f"{budget.hours:,}",
+            "parameters": _number(budget.best.parameters.value),
+            "parameters, interval": budget.best.parameters.interval.said(_number),
+            "tokens": _number(budget.best.tokens.value),
+            "tokens, interval": budget.best.tokens.interval.said(_number),
+            "bits per byte": f"{budget.best.bits_per_byte.value:.3f}",
+            "bits per byte, interval": f"{budget.best.bits_per_byte.interval:.3f}",
+            "passes over the text": f"{budget.best.tokens.value / scaling.corpus_tokens:.1f}",
+            "times the compute measured": _number(budget.best.times_the_compute),
         }
-        for each in scaling.budgets
+        for budget in scaling.budgets
     ]
 
 
 def _choices(choices: Sequence[Choice]) -> list[dict[str, str]]:
     return [
         {
-            "size": "best" if each.times_the_best == 1 else f"{each.times_the_best:g} times it",
-            "parameters": _number(each.num_parameters),
-            "tokens": _number(each.num_tokens),
-            "bits per byte": f"{each.bits_per_byte.value:.3f}",
-            "interval": f"{each.bits_per_byte.interval:.3f}",
+            "size": "best" if choice.times_the_best == 1 else f"{choice.times_the_best:g} times it",
+            "parameters": _number(choice.num_parameters),
+            "tokens": _number(choice.num_tokens),
+            "bits per byte": f"{choice.bits_per_byte.value:.3f}",
+            "interval": f"{choice.bits_per_byte.interval:.3f}",
         }
-        for each in choices
+        for choice in choices
     ]
 
 
@@ -304,7 +304,7 @@ def _loss_by_size(scaling: ScalingFigures) -> Any:
     points = drawn(rows).mark_point(filled=True, size=60, opacity=1)
     points = points.encode(shape=shape("number:N", tokens), tooltip=tips)
     return sized(
-        alt.layer(drawn([each.model_dump() for each in scaling.fitted]).mark_line(opacity=0.7), points)
+        alt.layer(drawn([line.model_dump() for line in scaling.fitted]).mark_line(opacity=0.7), points)
     )
 
 
@@ -314,20 +314,20 @@ def _isoflop(law: Sequence[IsoflopPoint]) -> Any:
 
     named = [
         {
-            "compute": f"{each.flop:.1e} FLOP",
-            "parameters": each.parameters,
-            "bits_per_byte": each.bits_per_byte,
+            "compute": f"{point.flop:.1e} FLOP",
+            "parameters": point.parameters,
+            "bits_per_byte": point.bits_per_byte,
         }
-        for each in law
+        for point in law
     ]
     names = list(dict.fromkeys(str(row["compute"]) for row in named))
     base = {"x": _size_axis(), "y": _bits_axis(), "color": colour("compute:N", "", names)}
     lines = alt.Chart(data(named)).mark_line().encode(**base)
-    sizes = [each.parameters for each in law]
+    sizes = [point.parameters for point in law]
     points = [
-        {**row, "low": max(each.best_size.low, min(sizes)), "high": min(each.best_size.high, max(sizes))}
-        for row, each in zip(named, law, strict=True)
-        if each.best
+        {**row, "low": max(point.best_size.low, min(sizes)), "high": min(point.best_size.high, max(sizes))}
+        for row, point in zip(named, law, strict=True)
+        if point.best
     ]
     reach = alt.Chart(data(points)).mark_rule(strokeWidth=2, opacity=0.6)
     reach = reach.encode(**base | {"x": _size_axis("low"), "x2": "high:Q"})

@@ -88,11 +88,11 @@ def _setting(search: SearchFigures, key: str) -> Any:
 
     trials = search.judged
     rows = [
-        {key: each.settings[key], "trial": each.trial, "value": each.value, "state": each.state}
-        for each in trials
+        {key: trial.settings[key], "trial": trial.trial, "value": trial.value, "state": trial.state}
+        for trial in trials
     ]
     scale = alt.Scale(type="log") if key in search.logarithmic else alt.Scale(zero=False)
-    number = all(isinstance(each.settings[key], int | float) for each in trials)
+    number = all(isinstance(trial.settings[key], int | float) for trial in trials)
     x = alt.X(f"{_field(key)}:{'Q' if number else 'N'}", title=key, scale=scale if number else alt.Undefined)
     return sized(
         alt.Chart(data(rows))
@@ -111,17 +111,17 @@ def _parallel_coordinates(search: SearchFigures, keys: Sequence[str]) -> Any:
     """Every trial as a line through its settings, each on its own scale from the lowest to the highest."""
     import altair as alt
 
-    columns = {key: [each.settings[key] for each in search.judged] for key in keys}
-    columns[search.measure] = [each.value for each in search.judged]
+    columns = {key: [trial.settings[key] for trial in search.judged] for key in keys}
+    columns[search.measure] = [trial.value for trial in search.judged]
     points = [
         {
-            "trial": each.trial,
+            "trial": trial.trial,
             "axis": _without_section(axis),
             "height": _relative(column[place], column, axis in search.logarithmic),
             "shown": column[place],
-            "value": each.value,
+            "value": trial.value,
         }
-        for place, each in enumerate(search.judged)
+        for place, trial in enumerate(search.judged)
         for axis, column in columns.items()
     ]
     return sized(
@@ -149,11 +149,11 @@ def _without_section(key: str) -> str:
 
 def _relative(value: Any, column: Sequence[Any], logarithmic: bool) -> float:
     """0 for the lowest value of the column, 1 for the highest."""
-    if not all(isinstance(each, int | float) for each in column):
-        kinds = sorted({str(each) for each in column})
+    if not all(isinstance(setting, int | float) for setting in column):
+        kinds = sorted({str(setting) for setting in column})
         return kinds.index(str(value)) / max(1, len(kinds) - 1)
     if logarithmic:
-        value, column = math.log(value), [math.log(each) for each in column]
+        value, column = math.log(value), [math.log(setting) for setting in column]
     low, high = min(column), max(column)
     return 0.5 if high == low else float((value - low) / (high - low))
 

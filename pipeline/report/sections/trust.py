@@ -58,7 +58,9 @@ def _label_sets() -> list[Block]:
 def said(figures: Figures) -> list[str]:
     """Tell what was chosen on validation documents, and how it held on test documents."""
     evaluated, trust = figures.evaluate, figures.evaluate.trust
-    errors = {each.most_wrong: each.error for each in trust.selective if each.error is not None}
+    errors = {
+        threshold.most_wrong: threshold.error for threshold in trust.selective if threshold.error is not None
+    }
     sentences = [
         "A classifier that labels only what it is sure of makes fewer mistakes. Each threshold was chosen on "
         f"{evaluated.num_validation_documents:,} validation documents, so that with a certainty of "
@@ -83,9 +85,9 @@ def said(figures: Figures) -> list[str]:
 def failed_thresholds(figures: Figures) -> list[float]:
     """The wanted errors whose threshold has clearly more on test documents."""
     return [
-        each.most_wrong
-        for each in figures.evaluate.trust.selective
-        if each.error is not None and each.error.low > each.most_wrong
+        threshold.most_wrong
+        for threshold in figures.evaluate.trust.selective
+        if threshold.error is not None and threshold.error.low > threshold.most_wrong
     ]
 
 
@@ -93,14 +95,14 @@ def selective(figures: Figures) -> list[dict[str, str]]:
     """The thresholds for a wanted error, and what test documents say of them."""
     return [
         {
-            "wrong, at most": f"{each.most_wrong:.1%}",
+            "wrong, at most": f"{threshold.most_wrong:.1%}",
             "confidence, at least": "none is known"
-            if each.least_confidence is None
-            else f"{each.least_confidence:.3f}",
-            "labelled": cell(each.coverage, ".0%"),
-            "wrong of these (interval)": cell(each.error, ".1%"),
+            if threshold.least_confidence is None
+            else f"{threshold.least_confidence:.3f}",
+            "labelled": cell(threshold.coverage, ".0%"),
+            "wrong of these (interval)": cell(threshold.error, ".1%"),
         }
-        for each in figures.evaluate.trust.selective
+        for threshold in figures.evaluate.trust.selective
     ]
 
 
@@ -108,20 +110,20 @@ def label_sets(figures: Figures) -> list[dict[str, str]]:
     """Sets of labels by wanted coverage, and what test documents say of them."""
     return [
         {
-            "should hold the label": f"{each.wanted:.0%}",
-            "do (interval)": f"{each.coverage:.1%}",
-            "labels in a set": f"{each.mean_size:.2f}",
-            "sets of one label": f"{each.share_of_one_label:.0%}",
-            "class with the fewest": f"{shown_label(name)}, {each.by_class[name]:.0%}",
+            "should hold the label": f"{sets.wanted:.0%}",
+            "do (interval)": f"{sets.coverage:.1%}",
+            "labels in a set": f"{sets.mean_size:.2f}",
+            "sets of one label": f"{sets.share_of_one_label:.0%}",
+            "class with the fewest": f"{shown_label(name)}, {sets.by_class[name]:.0%}",
         }
-        for each in figures.evaluate.trust.label_sets
-        for name in [min(each.by_class, key=each.by_class.__getitem__)]
+        for sets in figures.evaluate.trust.label_sets
+        for name in [min(sets.by_class, key=sets.by_class.__getitem__)]
     ]
 
 
 def thresholds(figures: Figures) -> list[Threshold]:
     """The thresholds that lie on the risk-coverage curve."""
-    return [each for each in figures.evaluate.trust.selective if each.error is not None]
+    return [threshold for threshold in figures.evaluate.trust.selective if threshold.error is not None]
 
 
 def _area(figures: Figures) -> str:
@@ -139,12 +141,12 @@ def drawn(points: Sequence[RiskPoint], thresholds: Sequence[Threshold]) -> Any:
     x = alt.X("coverage:Q", title="labelled, the most confident first", axis=alt.Axis(format="%"),
               scale=alt.Scale(domain=[0, 1]))  # fmt: skip
     y = alt.Y("error:Q", title="error of these", axis=alt.Axis(format="%"))
-    rows = [each.model_dump() | {"classifier": name_of(each.classifier)} for each in points]
+    rows = [point.model_dump() | {"classifier": name_of(point.classifier)} for point in points]
     names = list(dict.fromkeys(row["classifier"] for row in rows))
     places = [
-        {"most_wrong": each.most_wrong, "coverage": each.coverage, "error": each.error.value}
-        for each in thresholds
-        if each.error is not None
+        {"most_wrong": threshold.most_wrong, "coverage": threshold.coverage, "error": threshold.error.value}
+        for threshold in thresholds
+        if threshold.error is not None
     ]
     lines = (
         alt.Chart(data(rows))
