@@ -15,7 +15,7 @@ from models.distillation import soft_loss
 from pipeline.corpus.tokens import ShardWriter, SplitInfo, TokensInfo, open_shard, read_info, write_info
 from pipeline.figures.files import dumped
 from pipeline.figures.sweeps import NoTrials
-from pipeline.inference.predict import Prediction, Predictor
+from pipeline.inference.predict import Predictor
 from pipeline.project.checked_params import checked
 from pipeline.project.checks import check
 from pipeline.project.project import Project
@@ -44,12 +44,9 @@ class FakePredictor:
 
     label_names, num_texts = ("garden", "sea"), 1
 
-    def predict(self, texts: Any) -> list[Prediction]:
-        found = []
-        for (text,) in texts:
-            sea = 0.9 if text.startswith("sea") else 0.1
-            found.append(Prediction("", {"garden": 1 - sea, "sea": sea}))
-        return found
+    def probabilities(self, texts: Any) -> np.ndarray:
+        sea_N = np.array([0.9 if text.startswith("sea") else 0.1 for (text,) in texts])
+        return np.stack([1 - sea_N, sea_N], axis=1)
 
 
 @pytest.fixture

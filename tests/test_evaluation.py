@@ -170,11 +170,14 @@ def test_the_report_reads_what_the_stage_reports_and_writes(tmp_path, monkeypatc
     splits = {"validation": labels[:100], "test": labels[100:], "train": labels}
     data = SimpleNamespace(
         **{name: Labelled(name, np.arange(len(each)), each) for name, each in splits.items()},
-        label_names=("a", "b", "1"), leaked=np.arange(3), num_leaked=3,
+        label_names=("a", "b", "1"), num_texts=1, leaked=np.arange(3), num_leaked=3,
     )  # fmt: skip
     monkeypatch.setattr(evaluate.Data, "of", lambda *arguments, **more: data)
-    found = [network, probe, single(Arm("ulmfit"), 1.0), single(TFIDF, 1.8, cost)]
-    monkeypatch.setattr(evaluate, "_single_candidates", lambda *arguments: found)
+    found = {
+        each.arm: each for each in (network, probe, single(Arm("ulmfit"), 1.0), single(TFIDF, 1.8, cost))
+    }
+    monkeypatch.setattr(evaluate, "candidates", lambda params, num_texts: [*found, Arm("both"), BLEND])
+    monkeypatch.setattr(evaluate, "_single", lambda arm, *arguments: found[arm])
     monkeypatch.setattr(evaluate, "ship", lambda *arguments, **more: None)
     params = SimpleNamespace(
         evaluate=SETTINGS, run=SimpleNamespace(seed=1, headstarts=["vectors", "ulmfit"]),

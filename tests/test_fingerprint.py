@@ -183,7 +183,7 @@ def test_a_swapped_operand_trains_again(source, params):
 
 
 def test_readers_of_sources_make_documents_and_no_later_stage(source, params):
-    for file in ("textfiles.py", "pydocs.py", "file_source.py", "normalise.py"):
+    for file in ("textfiles.py", "pydocs.py", "file_source.py"):
         path = f"pipeline/corpus/{file}"
         changed = (
             changed_by(source, params, path, "\nfrom pathlib", "\nANOTHER = 1\nfrom pathlib")
@@ -328,6 +328,40 @@ def test_what_a_student_trains_on_changes_the_distillation_alone(source, params)
     assert changed_by(source, params, file, '"max_labels": None', '"max_labels": 9') == {"distil_classifier"}
 
 
+@pytest.mark.parametrize(
+    ("file", "before", "after", "stages_that_rerun"),
+    [
+        ("project/sizes.py", '{"epochs": epochs}', '{"epochs": 2 * epochs}', {"scaling"}),
+        ("project/sizes.py", "overlay(settings.pretrain_lm, own.pretrain_lm)",
+         "overlay(own.pretrain_lm, settings.pretrain_lm)", {"scaling"}),
+        ("distributed/sampling.py", "100 * metrics", "50 * metrics", {"tune"}),
+        ("distributed/sampling.py", "percent > 0", "percent > 1", {"tune"}),
+    ],
+)  # fmt: skip
+def test_a_formula_of_a_sweep_reruns_it_alone(source, params, file, before, after, stages_that_rerun):
+    assert changed_by(source, params, f"pipeline/{file}", before, after) == stages_that_rerun
+
+
+def test_how_costs_are_added_changes_every_stage_that_reports_them(source, params):
+    changed = changed_by(
+        source, params, "pipeline/figures/cost.py", "self.seconds + other", "self.seconds - other"
+    )
+    assert {"evaluate", "sample_efficiency", "scaling"} <= changed
+
+
+def test_every_trial_is_made_where_its_key_counts_the_code():
+    """A trial made elsewhere would keep its outcome after an edit there."""
+    making = {
+        module
+        for module in every_module()
+        if module.startswith("pipeline.stages.")
+        and re.search(r"\bSpec\(", fingerprint.source_of(module).read_text("utf-8"))
+    }
+    counted = fingerprint.fingerprint_of("pipeline.stages._points").modules
+    # `distil_classifier` has its own digest in the settings of its trial.
+    assert making - counted.keys() == {"pipeline.stages.distil_classifier"}
+
+
 def test_which_columns_are_texts_changes_the_documents_alone(source, params):
     file = "pipeline/corpus/text_columns.py"
     changed = changed_by(source, params, file, "return texts + [", "return texts[::-1] + [")
@@ -357,8 +391,9 @@ def test_the_normalisation_changes_the_documents(source, params):
     file = "pipeline/corpus/normalise.py"
     first_import = "from __future__ import annotations\n"
     changed = changed_by(source, params, file, first_import, first_import + "\nANOTHER = 1\n")
-    assert {"prepare", "prepare general", "prepare target"} <= changed
-    assert not changed & {"pretrain_lm", "finetune_lm"}
+    prepares = {"prepare", "prepare general", "prepare target"}
+    reads_texts = {"evaluate", "distil_classifier", "sample_efficiency", "ablate", "scaling"}
+    assert changed == prepares | reads_texts | {"trials", "trials without a model"}
 
 
 def test_another_family_counts_only_where_it_is_used(source, params):
@@ -409,7 +444,7 @@ def test_what_writes_the_encoder_beside_a_classifier_is_in_its_fingerprint_alone
 def test_parts_that_only_some_head_starts_need_are_in_no_other_fingerprint(params):
     stages_of_models = ["pipeline.stages.pretrain_lm", "pipeline.stages.finetune_lm"]
     shared = fingerprint.numerical_modules(stages_of_models, MODULES_OF_RELATIONS)
-    assert not {*MODULES_OF_RELATIONS, "pipeline.corpus.normalise"} & set(shared)
+    assert not MODULES_OF_RELATIONS & set(shared)
     for part in MODULES_OF_RELATIONS:
         assert fingerprint.source_of(part).exists()
         assert part in fingerprint.numerical_modules([part], MODULES_OF_RELATIONS)

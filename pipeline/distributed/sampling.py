@@ -16,6 +16,16 @@ from pipeline.distributed.settings import Range, Tune
 Values = Mapping[str, Any]  # dotted path -> value
 
 
+def percent_done(metrics: Mapping[str, float]) -> float:
+    """How much of its training a trial has done; evaluations at the same percentage are compared."""
+    return 100 * metrics.get("train/progress", 0.0)
+
+
+def judges(percent: float) -> bool:
+    """Whether an evaluation counts: at 0 percent the network has learned nothing yet."""
+    return percent > 0
+
+
 @dataclass(frozen=True)
 class TrialResult:
     """The result of a trial that finished, was stopped early, or failed."""

@@ -20,7 +20,15 @@ from pipeline.distributed.failures import is_settings_failure, reason_of
 from pipeline.distributed.launch import fit
 from pipeline.distributed.placement import trials_at_once
 from pipeline.distributed.ray_tune import listener_class, load_tune, make_tuner, ray_resources
-from pipeline.distributed.sampling import TrialResult, Values, grid_points, sampler, scheduler_of
+from pipeline.distributed.sampling import (
+    TrialResult,
+    Values,
+    grid_points,
+    judges,
+    percent_done,
+    sampler,
+    scheduler_of,
+)
 from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run, Trials, Tune
 from pipeline.distributed.shipment import Shipment, ship
@@ -195,9 +203,8 @@ class _Reporter:
     percent: float = 0.0
 
     def __call__(self, metrics: Mapping[str, float]) -> None:
-        self.percent = 100 * metrics.get("train/progress", 0.0)
-        # At 0 percent the network has learned nothing yet.
-        if self.objective.metric in metrics and self.percent > 0:
+        self.percent = percent_done(metrics)
+        if self.objective.metric in metrics and judges(self.percent):
             value = self.objective.value_of(metrics[self.objective.metric])
             self.report({"value": value, "percent": self.percent, "metrics": dict(metrics)})
 

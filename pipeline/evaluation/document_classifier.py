@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.text_parts import SEPARATOR, encoded, joined
 from pipeline.corpus.tokenizer import Tokenizer
@@ -120,9 +121,6 @@ class DocumentClassifier:
 
     def _normalised(self, documents: Sequence[Sequence[str]]) -> list[list[str]]:
         """Return the texts of documents after normalisation, which knows nothing of documents."""
-        # Imported here, so that recipes do not count it: the documents of a stage are normalised already.
-        from pipeline.corpus.normalise import normalise
-
         flat = [valid_unicode(text) for document in documents for text in document]
         if self.num_texts > 1:
             flat = [text.replace(SEPARATOR, " ") for text in flat]

@@ -27,6 +27,7 @@ from models.family import State, products_in
 from models.heads import LanguageModel
 from pipeline.corpus.batches import rng_of
 from pipeline.corpus.classifier_batches import by_length, pad, tokens_without_gradient
+from pipeline.corpus.normalise import normalise
 from pipeline.corpus.settings import Normalise
 from pipeline.corpus.tokens import UNLABELLED, TokenShard
 from pipeline.evaluation.settings import ZeroShot
@@ -135,9 +136,6 @@ def prompt_of(
 
 def _normalised(texts: Sequence[str], normalised: Normalise) -> list[str]:
     import polars as pl
-
-    # Here it does not count for the fingerprints of trainings (`numerical_modules`).
-    from pipeline.corpus.normalise import normalise
 
     return normalise(pl.Series(texts, dtype=pl.String), normalised).to_list()
 

@@ -41,15 +41,14 @@ NUMERICAL_ELSEWHERE = (
     "pipeline.project.headstarts",
     "pipeline.project.arms",
     "pipeline.project.student",
+    "pipeline.project.sizes",
     "pipeline.distributed.sampling",
     "pipeline.settings.arm",
+    "pipeline.figures.cost",
     "pipeline.figures.estimates",
     "pipeline.figures.label_curve",
     "pipeline.inference.reference_sample",
 )
-# Does not count where it is imported inside a function: a prompt needs it for a few words, whose tokens are
-# in the key of each trial that reads them, and a classifier for documents that `prepare` has normalised.
-_NORMALISATION = "pipeline.corpus.normalise"
 # Modules that every training uses, though its stage imports neither: they are called where it runs.
 _TRAINS = ("pipeline.training.loop", "pipeline.training.precision")
 
@@ -130,7 +129,7 @@ def numerical_modules(roots: Iterable[str], optional: Collection[str] = ()) -> l
     `optional` are parts of stages that only some head starts need: one that is imported inside a function
     does not count, so whoever needs it names it among the roots.
     """
-    return _reached(roots, partial(_counted_imports, optional={*optional, _NORMALISATION}))
+    return _reached(roots, partial(_counted_imports, optional=optional))
 
 
 def modules_of(*modules: str) -> list[str]:

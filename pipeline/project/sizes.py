@@ -22,6 +22,10 @@ class Size:
     key: str  # in params.yaml
     _head_start: ResolvedHeadStart
 
+    @property
+    def head_start_name(self) -> str:
+        return self._head_start.name
+
     def of_epochs(self, epochs: float) -> ResolvedHeadStart:
         settings = self._head_start.pretrain_lm
         training = settings.training.model_copy(update={"epochs": epochs})

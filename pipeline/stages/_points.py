@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.artifacts.links import read_link, tokens_at
 from pipeline.artifacts.model_folder import ModelFolder
@@ -31,7 +31,7 @@ from pipeline.sweeps.settings import SampleEfficiency
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import FewLabels, label_counts, make_classifier_job
-from pipeline.training.language_model import make_language_model_job
+from pipeline.training.language_model import LanguageModelJob, make_language_model_job
 from pipeline.training.settings import ClassifierTraining, LanguageModelSettings
 
 
@@ -78,35 +78,51 @@ def settings_alone(head_start: ResolvedHeadStart) -> LanguageModelSettings:
     return replace(settings, training=settings.training.model_copy(update={"epochs": epochs}))
 
 
+def new_language_model_job(
+    head_start: ResolvedHeadStart, settings: LanguageModelSettings, shards: Path, seed: int
+) -> LanguageModelJob:
+    """A language model that begins with random weights."""
+    return make_language_model_job(
+        settings, head_start.model, stage="pretrain_lm", tokens=shards, start=None, seed=seed
+    )
+
+
+def new_language_model(
+    trial: str,
+    head_start: ResolvedHeadStart,
+    settings: LanguageModelSettings,
+    tokens: Path,
+    *,
+    corpus: Literal["general", "target"],
+    seed: int,
+    run: Run,
+) -> Spec:
+    """The training of a language model that begins with random weights; `tokens` is a folder of links."""
+    link = f"{head_start.name}/{corpus}.json"
+    identity = {"seed": seed, "model": head_start.model.model_dump(), "lm": settings.dump()}
+
+    def build(session: Session) -> ModelPoint:
+        job = new_language_model_job(head_start, settings, tokens_at(tokens / link), seed)
+        return ModelPoint(trial, session.folder, job, run, session)
+
+    return Spec(trial, identity, (f"tokens/{link}",), build, head_start.family.name)
+
+
 def train_target_lm_alone(
     head_start: ResolvedHeadStart, run: Run, tokens: Path, sweep: Sweep
 ) -> tuple[Path, Spent]:
     """The language model of the target text alone, for a head start, and what it cost."""
-    name, settings = head_start.name, settings_alone(head_start)
-    identity = {
-        "seed": run.seed,
-        "model": head_start.model.model_dump(),
-        "lm": settings.dump(),
-    }
-
-    def build(session: Session) -> ModelPoint:
-        job = make_language_model_job(
-            settings,
-            head_start.model,
-            stage="pretrain_lm",
-            tokens=tokens_at(tokens / name / "target.json"),
-            start=None,
-            seed=run.seed,
-        )
-        return ModelPoint(trial, session.folder, job, run, session)
-
-    trial = str(Arm(name, Use.TARGET_LM_ALONE))
-    spec = Spec(trial, identity, (f"tokens/{name}/target.json",), build, head_start.family.name)
+    spec = new_language_model(
+        str(Arm(head_start.name, Use.TARGET_LM_ALONE)), head_start, settings_alone(head_start), tokens,
+        corpus="target", seed=run.seed, run=run,
+    )  # fmt: skip
     (outcome,) = sweep.outcomes([spec]).values()
     assert isinstance(outcome, Checkpoint)  # one that failed has stopped the stage
     keys = sweep.keys_of(spec)
     folder = keys.place_of(keys.of({})).curve.parent / "language_model"
-    build(keys.session({})).export(outcome, folder)
+    trial = spec.build(keys.session({}))
+    assert isinstance(trial, ModelPoint)
+    trial.export(outcome, folder)
     return folder, cost_of(outcome)
 
 

@@ -16,13 +16,11 @@ from models.objective import Measure
 from pipeline.corpus.leakage import leaked_documents
 from pipeline.corpus.tokens import open_shard
 from pipeline.distributed.session import Session
-from pipeline.distributed.settings import Run
 from pipeline.evaluation import label_curve
 from pipeline.figures.estimates import Interval
 from pipeline.figures.sweeps import Ablation, AblationFigures, NoTrials
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
-from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.settings.arm import Arm
 from pipeline.settings.loader import overlay
@@ -32,14 +30,14 @@ from pipeline.stages._points import (
     Inputs,
     PointToTrain,
     classifier_spec,
+    new_language_model,
     train_target_lm_alone,
 )
-from pipeline.stages._trials import ModelPoint, probabilities_of, test_sample
+from pipeline.stages._trials import probabilities_of, test_sample
 from pipeline.sweeps.settings import Ablate
 from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.classifier import chosen_documents, num_labels_of
-from pipeline.training.language_model import make_language_model_job
 
 _WITH = Trick("with all of them", "classifier")
 _WITH_LM = Trick("with all of them (LM)", "language_model")
@@ -86,7 +84,11 @@ def run(
 
     def spec_of(trick: Trick, seed: int) -> Spec:
         if trick.level == "language_model":
-            return _language_model(trick, without[trick.name], seed, params.run, inputs)
+            return new_language_model(
+                f"without {trick.name}, seed {seed}" if trick.without else f"language model, seed {seed}",
+                without[trick.name], without[trick.name].pretrain_lm, tokens,
+                corpus="general", seed=seed, run=params.run,
+            )  # fmt: skip
         point = PointToTrain(Arm(name, trick.use), num_labels, seed, "ablate.labels")
         normalise, test_documents = params.corpus.target.normalise, curve.test_documents
         spec = classifier_spec(point, without[trick.name], test_documents, normalise, params.run, inputs)
@@ -133,29 +135,6 @@ def _laid_over(trick: Trick, settings: Ablate) -> Values:
     if trick.level == "language_model":
         return overlay({"pretrain_lm": settings.pretrain_lm}, trick.without)
     return {"few_labels": overlay(settings.classifier, trick.without)}
-
-
-def _language_model(trick: Trick, head_start: ResolvedHeadStart, seed: int, run: Run, inputs: Inputs) -> Spec:
-    name = head_start.name
-    identity = {
-        "lm": head_start.pretrain_lm.dump(),
-        "model": head_start.model.model_dump(),
-        "seed": seed,
-    }
-
-    def build(session: Session) -> SweepTrial:
-        job = make_language_model_job(
-            head_start.pretrain_lm,
-            head_start.model,
-            stage="pretrain_lm",
-            tokens=inputs.tokens_of(name, "general"),
-            start=None,
-            seed=seed,
-        )
-        return ModelPoint(trial, session.folder, job, run, session)
-
-    trial = f"without {trick.name}, seed {seed}" if trick.without else f"language model, seed {seed}"
-    return Spec(trial, identity, (f"tokens/{name}/general.json",), build, head_start.family.name)
 
 
 def _named(spec: Spec, trick: Trick, seed: int) -> Spec:

@@ -207,9 +207,8 @@ def _probabilities(predictor: Predictor, texts: Sequence[str]) -> tuple[np.ndarr
     """Probabilities (N, C) of documents, and the seconds that they took."""
     given = [texts_of(text) for text in texts]
     before = time.monotonic()
-    found = predictor.predict(given)
-    seconds = time.monotonic() - before
-    return np.array([[each.probabilities[name] for name in predictor.label_names] for each in found]), seconds
+    probs_NC = predictor.probabilities(given)
+    return probs_NC, time.monotonic() - before
 
 
 # --------------------------------------------------------------------------------------- comparison

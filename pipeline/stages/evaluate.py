@@ -34,9 +34,9 @@ from pipeline.figures.predictions import Mistake, RiskPoint
 from pipeline.files.atomic import atomic_folder
 from pipeline.files.tables import write_csv
 from pipeline.inference.predict import Predictor
-from pipeline.project.arms import PAIR, trained_ensembles
+from pipeline.project.arms import candidates, head_starts_of, trained_ensembles
 from pipeline.project.project import Project
-from pipeline.settings.arm import BLEND, TFIDF, Arm
+from pipeline.settings.arm import BLEND, TFIDF, Arm, Use
 from pipeline.stages._candidates import (
     Candidate,
     Data,
@@ -75,8 +75,12 @@ def run(
         drops_leaked=leakage == "drop",
     )  # fmt: skip
     fits = LogisticFits(data, features, target_lm, project.head_starts, params.corpus.target.normalise, seed)
-    candidates = _single_candidates(names, ensembles, classifiers, fits, settings.baseline_tfidf)
-    found = {each.arm: each for each in candidates}
+    single = [
+        _single(arm, head_starts_of(arm, params), classifiers, fits)
+        for arm in candidates(params, data.num_texts)
+        if arm not in (BLEND, *map(Arm, ensembles))
+    ]
+    found = {each.arm: each for each in single}
     for name, members in ensembles.items():
         found[Arm(name)] = mixture(Arm(name), {Arm(each): Share(1 / len(members)) for each in members}, found)
     labels, judge = data.test.labels, _Judge(data.test.labels, settings, seed)
@@ -85,7 +89,7 @@ def run(
         data.validation.labels,
         settings,
         seed,
-        blend_of=[each.arm for each in candidates],
+        blend_of=[each.arm for each in single],
     )
     found[BLEND] = mixture(BLEND, choice.shares, found)
     shipped = found[choice.arm if settings.ship is None else settings.ship]
@@ -114,14 +118,14 @@ def run(
         baselines=baselines,
         leakage=_leakage(found, shipped, data, leakage),
         warnings=_warnings(baselines, shipped.arm),
-        blend_without=_blends_without(shipped, candidates, data, judge) if shipped.arm == BLEND else {},
+        blend_without=_blends_without(shipped, single, data, judge) if shipped.arm == BLEND else {},
     )  # fmt: skip
     _write_tables(out, shipped, found, data, settings)
     ship(
         classifier,
         str(shipped.arm),
         {str(part): share for part, share in shipped.parts.items()},
-        {str(each.arm): each.write for each in candidates},
+        {str(each.arm): each.write for each in single},
         temperature,
         validation,
         further=lambda folder: write_reference(folder, _reference(folder, data, seed)),
@@ -129,23 +133,17 @@ def run(
     return figures
 
 
-def _single_candidates(
-    names: Sequence[str],
-    ensembles: Mapping[str, Sequence[str]],
-    classifiers: Path,
-    fits: LogisticFits,
-    baseline_tfidf: bool,
-) -> list[Candidate]:
-    """All candidates but mixtures of them; with answers to choose from, the networks alone."""
-    candidates = [network(name, fits.data, classifiers, fits.features) for name in names]
-    if fits.data.num_texts > PAIR:
-        return candidates
-    read_frozen = [*((name, [name]) for name in names), *ensembles.items()]
-    candidates += [fits.probe(*each) for each in read_frozen]
-    if baseline_tfidf:
-        candidates.append(fits.tfidf())
-        candidates += [fits.with_tfidf(*each) for each in read_frozen]
-    return candidates
+def _single(arm: Arm, members: Sequence[str], classifiers: Path, fits: LogisticFits) -> Candidate:
+    """A candidate that is no mixture of others; `members` are the head starts that it reads."""
+    if arm.source is None:
+        return fits.tfidf()
+    match arm.use:
+        case Use.PROBE:
+            return fits.probe(arm.source, members)
+        case Use.WITH_TFIDF:
+            return fits.with_tfidf(arm.source, members)
+        case _:
+            return network(arm.source, fits.data, classifiers, fits.features)
 
 
 def _write_tables(
@@ -290,12 +288,12 @@ def _warnings(baselines: Baselines, shipped: Arm) -> list[str]:
 
 
 def _blends_without(
-    blend: Candidate, candidates: Sequence[Candidate], data: Data, judge: _Judge
+    blend: Candidate, single: Sequence[Candidate], data: Data, judge: _Judge
 ) -> dict[str, Rival]:
     """For each head start in the blend: a blend fitted without it."""
     found = {}
     for name in blend.head_starts:
-        others = [each for each in candidates if name not in each.head_starts]
+        others = [each for each in single if name not in each.head_starts]
         if others:
             shares = fit_blend(np.stack([each.validation for each in others]), data.validation.labels)
             found[name] = judge.rival(blended([each.test for each in others], shares), blend)

@@ -14,7 +14,6 @@ from torch import nn
 from models.heads import LanguageModel
 from pipeline.artifacts.links import tokens_at
 from pipeline.corpus.tokens import read_info
-from pipeline.distributed.session import Session
 from pipeline.distributed.settings import Run
 from pipeline.evaluation import scaling_law
 from pipeline.evaluation.label_curve import Bootstrap
@@ -28,11 +27,12 @@ from pipeline.files.tables import write_csv
 from pipeline.project.headstarts import ResolvedHeadStart
 from pipeline.project.project import Project
 from pipeline.project.sizes import Size, sizes_of
-from pipeline.stages._trials import ModelPoint, cost_of
-from pipeline.sweeps.sweep import Spec, Sweep, SweepTrial
+from pipeline.stages._points import new_language_model, new_language_model_job
+from pipeline.stages._trials import cost_of
+from pipeline.sweeps.sweep import Spec, Sweep
 from pipeline.training.checkpoint import Checkpoint
 from pipeline.training.jobs import shapes_of
-from pipeline.training.language_model import LanguageModelJob, make_language_model_job
+from pipeline.training.language_model import LanguageModelJob
 
 CHECK_FACTOR = 4.0  # the compute of the check over that of any run of the sweep
 LEAST_STEPS = 50  # of a run: its last step is a whole one, so its tokens are right to one in 50
@@ -61,9 +61,8 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> ScalingFi
             write_csv(folder / "laws.csv", [], list(Law.__dataclass_fields__))
         return NoTrials(key=sweep.key)
     sizes, check = sizes_of(project)
-    general = tokens / settings.headstart / "general.json"
     planned = [
-        _Planned(run_settings, size, num_tokens, seed, general)
+        _Planned(run_settings, size, num_tokens, seed, tokens)
         for size in sizes
         for num_tokens in settings.tokens
         for seed in settings.seeds
@@ -71,7 +70,7 @@ def run(project: Project, *, tokens: Path, out: Path, sweep: Sweep) -> ScalingFi
     _check_sizes_differ(planned)
     larger = []
     if check is not None and settings.check is not None:
-        larger = [_Planned(run_settings, check, settings.check.tokens, settings.seeds[0], general)]
+        larger = [_Planned(run_settings, check, settings.check.tokens, settings.seeds[0], tokens)]
         _check_is_larger(larger[0], planned)
     runs = _trained(planned, sweep)
     bootstrap = Bootstrap(settings.bootstrap_samples, settings.confidence, run_settings.seed)
@@ -123,7 +122,7 @@ class _Planned:
     size: Size
     num_tokens: int
     seed: int
-    tokens: Path  # a link to them
+    tokens: Path  # folder of links, by head start
 
     @property
     def name(self) -> str:
@@ -136,7 +135,7 @@ class _Planned:
 
     @property
     def _shards(self) -> Path:
-        return tokens_at(self.tokens)
+        return tokens_at(self.tokens / self.size.head_start_name / "general.json")
 
     @property
     def head_start(self) -> ResolvedHeadStart:
@@ -153,14 +152,7 @@ class _Planned:
                 f"{own.batch_rows} rows of {own.bptt}, which are {least:,}; raise them, or lower "
                 "scaling.pretrain_lm.batch_rows"
             )
-        return make_language_model_job(
-            head_start.pretrain_lm,
-            head_start.model,
-            stage="pretrain_lm",
-            tokens=self._shards,
-            start=None,
-            seed=self.seed,
-        )
+        return new_language_model_job(head_start, head_start.pretrain_lm, self._shards, self.seed)
 
     @cached_property
     def num_parameters(self) -> int:
@@ -172,19 +164,13 @@ class _Planned:
     def flop(self) -> float:
         return FLOP_PER_WEIGHT * self.num_parameters * self.num_tokens
 
+    @property
     def spec(self) -> Spec:
         head_start = self.head_start
-        identity = {
-            "lm": head_start.pretrain_lm.dump(),
-            "model": head_start.model.model_dump(),
-            "seed": self.seed,
-        }
-
-        def build(session: Session) -> SweepTrial:
-            return ModelPoint(self.name, session.folder, self.job, self.run, session)
-
-        read = (f"tokens/{head_start.name}/general.json",)
-        return Spec(self.name, identity, read, build, head_start.family.name)
+        return new_language_model(
+            self.name, head_start, head_start.pretrain_lm, self.tokens,
+            corpus="general", seed=self.seed, run=self.run,
+        )  # fmt: skip
 
 
 def _finished(runs: Sequence[ScalingRun]) -> list[ScalingRun]:
@@ -235,7 +221,7 @@ def _check_is_larger(check: _Planned, planned: Sequence[_Planned]) -> None:
 
 def _trained(planned: Sequence[_Planned], sweep: Sweep) -> list[ScalingRun]:
     """Make the runs; one that fails says why."""
-    outcomes = sweep.outcomes([each.spec() for each in planned])
+    outcomes = sweep.outcomes([each.spec for each in planned])
     return [_outcome(each, outcomes[each.name], sweep.resources.gpus) for each in planned]
 
 
