@@ -423,15 +423,15 @@ def test_features_beside_all_classifiers_are_not_those_of_the_word_vectors_besid
     [
         (
             {"tune": {"overrides": {"finetune_classifier": {"beside": "vektors"}}}},
-            r"tune\.overrides\.finetune_classifier\.beside is 'vektors', but .*; there is vectors",
+            r"tune\.overrides\.finetune_classifier\.beside is 'vektors', an unknown head start; did you mean vectors",
         ),
         (
             {"tune": {"space": {"finetune_classifier.beside": {"choices": ["vectors", "ulmfit"]}}}},
-            r"tune\.space, finetune_classifier\.beside, is 'ulmfit', but .* beside ulmfit; there is vectors",
+            r"tune\.space, finetune_classifier\.beside is ulmfit itself; name another head start",
         ),
         (
             {"ablate": {"classifier": {"beside": "gpt"}}},
-            r"ablate\.classifier\.beside is 'gpt', but run\.headstarts trains no such head start",
+            r"ablate\.classifier\.beside is gpt, which run\.headstarts does not train; name it there",
         ),
     ],
 )

@@ -217,7 +217,7 @@ def _check_beside(params: Params, head_start: ResolvedHeadStart) -> None:
     for section in CLASSIFIERS:  # whose value may be that of another layer, such as a default of the family
         settings = getattr(head_start, section)
         if (other := settings.beside) is not None:
-            _check_trained(params, "too", name, other, f"params.yaml: headstarts.{name}.{section}.beside")
+            check_trained(params, "too", name, other, f"params.yaml: headstarts.{name}.{section}.beside")
 
 
 _BESIDE = Relation(
@@ -274,7 +274,7 @@ def _check(params: Params, relation: Relation, name: str, other: str) -> None:
                 f"{key} is {other}, whose {setting} is {others}, but that of {name} is {own}; set one of "
                 "the two"
             )
-    _check_trained(params, relation.other_trained, name, other, key)
+    check_trained(params, relation.other_trained, name, other, key)
 
 
 def _check_is_another(params: Params, name: str, other: str, key: str) -> None:
@@ -286,7 +286,7 @@ def _check_is_another(params: Params, name: str, other: str, key: str) -> None:
         raise ValueError(f"{key} is {name} itself; name another head start, or set it to null")
 
 
-def _check_trained(params: Params, trained: Trained, name: str, other: str, key: str) -> None:
+def check_trained(params: Params, trained: Trained, name: str, other: str, key: str) -> None:
     """Raise ValueError, naming `key`, for an unknown head start, the same one, or one not trained in time."""
     from pipeline.project.checked_params import check_is_trained
 

@@ -6,6 +6,7 @@ from pipeline.project.checked_params import check_is_trained
 from pipeline.project.headstarts import ResolvedHeadStart, language_model_settings, stage_space
 from pipeline.project.params import Params
 from pipeline.project.project import Project
+from pipeline.project.relations import check_trained
 from pipeline.project.student import student_training
 from pipeline.settings.section import Values
 
@@ -35,7 +36,7 @@ def check_tune(project: Project) -> None:
     _check_beside(params, tune.headstart, overridden, f"tune.overrides.{_BESIDE}")
     if (choices := tune.space.get(_BESIDE)) is not None:
         for other in choices.choices or []:
-            _check_beside(params, tune.headstart, other, f"tune.space, {_BESIDE},")
+            _check_beside(params, tune.headstart, other, f"tune.space, {_BESIDE}")
 
 
 def check_ablate(project: Project) -> None:
@@ -55,12 +56,8 @@ def _check_language_model(head_start: ResolvedHeadStart, below: Values, over: Va
 
 def _check_beside(params: Params, name: str, other: object, key: str) -> None:
     """Raise ValueError, naming `key`, for features of another head start that a trial would miss."""
-    if other is not None and (other == name or other not in params.run.headstarts):
-        known = ", ".join(each for each in params.run.headstarts if each != name) or "none"
-        raise ValueError(
-            f"params.yaml: {key} is {other!r}, but run.headstarts trains no such head start beside {name}; "
-            f"there is {known}"
-        )
+    if other is not None:
+        check_trained(params, "too", name, str(other), f"params.yaml: {key}")
 
 
 def check_distil_classifier(project: Project) -> None:
