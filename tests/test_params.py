@@ -459,6 +459,15 @@ def test_a_list_in_a_block_is_laid_over(tmp_path, emptied):
     assert presets.use(str(top), file, write=False) == []
 
 
+def test_a_value_that_becomes_a_section_is_listed_by_its_keys(tmp_path):
+    file, top = tmp_path / "params.yaml", tmp_path / "top.yaml"
+    shutil.copy("params.yaml", file)
+    top.write_text("scaling: {check: {tokens: 1000}}\n", encoding="utf-8")
+    changes = presets.use(str(top), file, write=False)
+    assert ("scaling.check.tokens", "(none)", 1000) in changes
+    assert "scaling.check" not in {key for key, _, _ in changes}
+
+
 @pytest.mark.parametrize(
     ("top", "message"),
     [

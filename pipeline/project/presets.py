@@ -137,4 +137,6 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tu
     written = [key for values in (before, after) for key, _ in flatten(values)]
     keys = dict.fromkeys([*written, *old, *new])  # in the order of the file
     pairs = [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in keys]
-    return [(key, was, becomes) for key, was, becomes in pairs if was != becomes]
+    changed = [(key, was, becomes) for key, was, becomes in pairs if was != becomes]
+    # Where null becomes a section, its keys tell.
+    return [change for change in changed if not any(key.startswith(f"{change[0]}.") for key in keys)]
