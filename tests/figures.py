@@ -204,8 +204,8 @@ def features(**changes: Any) -> FeatureFigures:
     return FeatureFigures(**values | changes)
 
 
-def head_start(tokenizer: str = "pieces", **changes: Any) -> HeadStart:
-    made = HeadStart(tokenizer, language_model(), language_model(), features(), classifier())
+def head_start(**changes: Any) -> HeadStart:
+    made = HeadStart(language_model(), language_model(), features(), classifier())
     return replace(made, **changes)
 
 

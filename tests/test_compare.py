@@ -6,16 +6,18 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.figures.corpora import TextSize
 from pipeline.figures.files import write_figures
 from pipeline.report.compare import Comparison, Obstacle, Run, compare, comparison, sizes_of
-from pipeline.report.figures import Labelled
+from pipeline.report.figures import Labelled, TrainedFigures
 from pipeline.settings.arm import BLEND, Arm
-from tests.figures import candidate, evaluated, label_curve, point, prepared
+from tests.figures import candidate, difference, evaluated, head_start, label_curve, point, prepared
 from tests.sentences import numbers_in, without_numbers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,15 +26,29 @@ ROOT = Path(__file__).resolve().parent.parent
 SIZES = {"train": TextSize(num_documents=1000, num_words=5000, num_bytes=9)}
 
 
-def curve(
-    ships: str = "blend", error: float = 0.1, verdict: str = "Yes.", **errors: tuple[float, float]
-) -> Run:
+def curve(ships: str = "blend", error: float = 0.1, **errors: tuple[float, float]) -> Run:
     """`arm=(error, standard deviation)`, with 100 labels and four seeds."""
     points = {
         name: {100: point(mean, std=deviation, num_seeds=4)} for name, (mean, deviation) in errors.items()
     }
-    candidates = {ships: candidate(error, {"vectors": 1.0})}
-    return Run(sizes_of(SIZES), Labelled(evaluated(candidates, ships), label_curve(points, [100])), verdict)
+    names = [name for name in errors if name != "tfidf"]
+    candidates = {name: candidate(0.5, {name: 1.0}) for name in names}
+    candidates[ships] = candidate(error, {names[0]: 1.0})
+    labelled = Labelled(evaluated(candidates, ships), label_curve(points, [100]))
+    return Run(sizes_of(SIZES), TrainedFigures({name: head_start() for name in names}, labelled))
+
+
+def decided(
+    *, worth: float = 0.1, parts: Mapping[str, float] | None = None, error: float = 0.1, **others: Any
+) -> Run:
+    """A blend ships. `worth`: TF-IDF's error minus that of each head start; `others`: of `evaluate`."""
+    above = difference(worth)
+    names = ("vectors", "ulmfit")
+    singles = (*names, "ulmfit/probe")
+    candidates = {name: candidate(0.3, {name: 1.0}, tfidf_above=above) for name in singles}
+    candidates["blend"] = candidate(error, parts or {"vectors": 0.7, "ulmfit": 0.3}, tfidf_above=above)
+    labelled = Labelled(evaluated(candidates, "blend", **others), label_curve({"tfidf": {}}, [100]))
+    return Run(sizes_of(SIZES), TrainedFigures({name: head_start() for name in names}, labelled))
 
 
 def compared(now: Run, before: Run) -> Comparison:
@@ -52,7 +68,7 @@ def test_equal_figures_are_said_to_be_equal():
     assert numbers_in(points) == ["2"]
     assert shipped.startswith("blend ")
     assert numbers_in(shipped) == ["10.0%"]
-    assert "Yes." not in verdict
+    assert ":" not in verdict  # it is not repeated
     assert all("HEAD" in line for line in (points, shipped, verdict))
 
 
@@ -65,19 +81,44 @@ def test_equal_figures_are_said_to_be_equal():
         ("ulmfit", 0.13, True, ["13.0%", "10.0%", "8.0%", "12.0%"]),
     ],
 )
-def test_what_ships_and_the_verdict_are_compared(ships, error, names_both, shown):
-    now, before = curve(ships, error, "No.", ulmfit=(0.3, 0.02)), curve(ulmfit=(0.3, 0.02))
+def test_what_ships_is_compared(ships, error, names_both, shown):
+    now, before = curve(ships, error, ulmfit=(0.3, 0.02)), curve(ulmfit=(0.3, 0.02))
     found = compared(now, before)
-    assert (found.now.arm, found.before.arm) == (Arm.parse(ships), BLEND)
+    assert (found.now.ships, found.before.ships) == (Arm.parse(ships), BLEND)
     assert found.ships_the_same is not names_both
     assert found.has_same_error is (error == 0.1)
     assert found.is_error_within is (error < 0.12)
-    assert not found.has_same_verdict
-    _, shipped, verdict = comparison(now, before, "HEAD")
+    assert found.has_same_verdict is not names_both
+    _, shipped, _ = comparison(now, before, "HEAD")
     assert shipped.startswith(f"{ships} ")
     assert ("HEAD blend" in shipped) is names_both
     assert numbers_in(shipped) == shown
-    assert verdict.endswith(" No. In HEAD: Yes.")
+
+
+@pytest.mark.parametrize(
+    ("now", "is_same"),
+    [
+        (decided(), True),
+        (decided(error=0.11), True),  # the line on what ships has errors
+        (decided(worth=0.05), True),
+        (decided(parts={"ulmfit/probe": 0.6, "vectors": 0.2, "tfidf": 0.2}), True),
+        (decided(parts={"vectors": 0.7, "tfidf": 0.3}), False),
+        (decided(worth=0.0), False),
+        (decided(worth=-0.1), False),
+        (decided(forced=True), False),
+    ],
+)
+def test_verdicts_are_compared_by_what_is_decided(now, is_same):
+    before = decided()
+    assert compared(now, before).has_same_verdict is is_same
+    assert compared(before, now).has_same_verdict is is_same
+    *_, verdict = comparison(now, before, "HEAD")
+    if is_same:
+        assert verdict == "the verdict is that of HEAD"
+    else:
+        answers = [compared(run, before).now.answer for run in (now, before)]
+        assert answers[0] != answers[1]
+        assert verdict == f"the verdict is another one: {answers[0]} In HEAD: {answers[1]}"
 
 
 def test_errors_within_and_outside_of_the_interval_before_are_said_otherwise():
@@ -102,7 +143,7 @@ def test_another_corpus_is_not_compared():
 
 def test_runs_without_labels_are_not_compared():
     labelled = curve(ulmfit=(0.3, 0.02))
-    without = dataclasses.replace(labelled, labelled=None)
+    without = dataclasses.replace(labelled, figures=None)
     for now, before in ((without, labelled), (labelled, without), (without, without)):
         assert compare(now, before) is Obstacle.NO_LABELS
         (line,) = comparison(now, before, "HEAD")
@@ -146,11 +187,14 @@ def test_on_the_command_line(tmp_path):
             subprocess.run(["git", *words], cwd=tmp_path, check=True)
 
     def write(error: float) -> None:
-        labelled = curve(ulmfit=(error, 0.02)).labelled
-        assert labelled is not None
+        figures = curve(ulmfit=(error, 0.02)).figures
+        assert figures is not None
         write_figures(folder / "prepare-target.json", prepared(splits=SIZES))
-        write_figures(folder / "evaluate.json", labelled.evaluate)
-        write_figures(folder / "sample_efficiency.json", labelled.curve)
+        write_figures(folder / "evaluate.json", figures.evaluate)
+        write_figures(folder / "sample_efficiency.json", figures.curve)
+        trained = figures.trained["ulmfit"]
+        for stage in ("pretrain_lm", "finetune_lm", "read_features", "finetune_classifier"):
+            write_figures(folder / f"{stage}-ulmfit.json", getattr(trained, stage))
 
     for name in ("prepare-target", "evaluate", "sample_efficiency"):
         (folder / f"{name}.json").write_text('{"splits": {}}', encoding="utf-8")
@@ -158,6 +202,7 @@ def test_on_the_command_line(tmp_path):
     write(0.3)
     commit("first")
     write(0.5)
+    (tmp_path / "reports/summary.md").write_text("# Summary\n\n**In other words.**\n", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "pipeline", "report", "--compare", "HEAD"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, capture_output=True,
@@ -167,7 +212,7 @@ def test_on_the_command_line(tmp_path):
     assert "ulmfit" in outside
     assert numbers_in(outside) == ["100", "50.0%", "30.0%", "2.8%"]
     assert all("HEAD" in line for line in (first, shipped, verdict))
-    assert "Yes." not in verdict  # it has not changed
+    assert verdict == "the verdict is that of HEAD"  # whatever the words of the summary
     unknown = subprocess.run(
         [sys.executable, "-m", "pipeline", "report", "--compare", "nowhere"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, text=True, capture_output=True,

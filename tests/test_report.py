@@ -229,6 +229,7 @@ def figures() -> Figures:
     )  # fmt: skip
     return Figures(
         trained={"ulmfit": trained},
+        tokenizers={"ulmfit": "pieces"},
         prepared={
             "general": prepared(splits=SIZES, skipped={"duplicate": 3}),
             "target": prepared(splits=SIZES, num_classes=2),
@@ -317,7 +318,7 @@ def both_with_figures(figures: Figures) -> Figures:
         before={"loss": 4.5}, after={"loss": 3.25}, cost=cost,
         measures=[Measure(name="loss", title="loss of a pair", digits=3)],
     )  # fmt: skip
-    vectors = HeadStart("words", lm, lm, features(cost=cost), classifier(cost=cost))
+    vectors = HeadStart(lm, lm, features(cost=cost), classifier(cost=cost))
     words = VOCABULARY.vocabulary.model_copy(update={"bytes_per_token": 5.0})
     encoded = EncodeFigures(splits={}, vocabulary=words)
     curve = [
@@ -328,6 +329,7 @@ def both_with_figures(figures: Figures) -> Figures:
     return dataclasses.replace(
         with_evaluate(figures, candidates=candidates),
         trained={**figures.trained, "vectors": vectors},
+        tokenizers={**figures.tokenizers, "vectors": "words"},
         encoded={**figures.encoded, "words": dict.fromkeys(data.CORPORA, encoded)},
         curves={**figures.curves, **{(stage, "vectors"): curve for stage in data.TRAININGS}},
     )

@@ -85,7 +85,10 @@ def made(
     ships = shipped or min(all_labels, key=lambda name: all_labels[name])
     labelled = Labelled(evaluated(candidates, ships, forced=forced), curve_figures)
     trained = {name: head_start() for name in head_starts}
-    return Figures(trained, {}, {}, leaks(), labelled, {}, [], [], [])
+    return Figures(
+        trained, labelled, tokenizers={}, prepared={}, encoded={}, leaks=leaks(), curves={}, confusion=[],
+        calibration=[], errors=[],
+    )  # fmt: skip
 
 
 def with_core_seconds(figures: Figures, name: str, *seconds: float) -> Figures:

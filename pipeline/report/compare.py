@@ -15,9 +15,12 @@ from pathlib import Path
 from pipeline.figures.classifiers import EvaluateFigures
 from pipeline.figures.corpora import PrepareFigures, TextSize
 from pipeline.figures.estimates import Estimate
-from pipeline.figures.files import F, parsed_if_run
+from pipeline.figures.files import parsed_figures, parsed_if_run
 from pipeline.figures.label_curve import CurvePoint, LabelCurveFigures
-from pipeline.report.figures import Labelled
+from pipeline.figures.trainings import ClassifierFigures, FeatureFigures, LanguageModelFigures
+from pipeline.report.decision import Verdict, decide
+from pipeline.report.figures import HeadStart, Labelled, TrainedFigures
+from pipeline.report.verdict import worded
 from pipeline.report.wording import name_of
 from pipeline.settings.arm import Arm
 
@@ -29,28 +32,36 @@ class Run:
     """What is compared of a run."""
 
     documents: str  # sizes of the corpus
-    labelled: Labelled | None
-    verdict: str  # its first sentence
+    figures: TrainedFigures | None  # None without labels
 
 
 def read_run(read: Callable[[Path], str], where: str = "", remedy: str = "run `dvc repro`") -> Run:
     """Read a run from its files. `where` and `remedy` are for messages on a file.
 
-    Raises ValueError if a file is damaged, or has figures of another version.
+    Raises ValueError if a file is missing, damaged, or has figures of another version.
     """
 
-    def figures(kind: type[F], stage: str) -> F | None:
+    def source(stage: str) -> tuple[str, str, str]:
         file = Path(f"reports/metrics/{stage}.json")
-        return parsed_if_run(kind, read(file), f"{where}{file}", remedy)
+        return read(file), f"{where}{file}", remedy
 
-    prepared = figures(PrepareFigures, "prepare-target")
-    evaluated = figures(EvaluateFigures, "evaluate")
-    curve = figures(LabelCurveFigures, "sample_efficiency")
-    assert prepared is not None  # it needs no labels
-    labelled = None if evaluated is None or curve is None else Labelled(evaluated, curve)
-    lines = [line for line in read(Path("reports/summary.md")).splitlines() if line.startswith("**")]
-    verdict = next((line.strip("*") for line in lines if "Stale: " not in line), "")
-    return Run(sizes_of(prepared.splits), labelled, verdict)
+    def head_start(name: str) -> HeadStart:
+        return HeadStart(
+            pretrain_lm=parsed_figures(LanguageModelFigures, *source(f"pretrain_lm-{name}")),
+            finetune_lm=parsed_figures(LanguageModelFigures, *source(f"finetune_lm-{name}")),
+            read_features=parsed_if_run(FeatureFigures, *source(f"read_features-{name}")),
+            finetune_classifier=parsed_if_run(ClassifierFigures, *source(f"finetune_classifier-{name}")),
+        )
+
+    documents = sizes_of(parsed_figures(PrepareFigures, *source("prepare-target")).splits)
+    evaluated = parsed_if_run(EvaluateFigures, *source("evaluate"))
+    curve = parsed_if_run(LabelCurveFigures, *source("sample_efficiency"))
+    if evaluated is None or curve is None:
+        return Run(documents, None)
+    candidates = evaluated.candidates.values()  # each head start has one of its own
+    names = dict.fromkeys(name for candidate in candidates for name in candidate.head_starts)
+    trained = {name: head_start(name) for name in names}
+    return Run(documents, TrainedFigures(trained, Labelled(evaluated, curve)))
 
 
 @dataclass(frozen=True)
@@ -79,11 +90,24 @@ class PointPair:
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """The classifier that a run ships, and its error on test documents."""
+class Result:
+    """The verdict of a run, and the error on test documents of what it ships."""
 
-    arm: Arm
+    verdict: Verdict
     error: Estimate
+
+    @staticmethod
+    def of(figures: TrainedFigures) -> Result:
+        return Result(decide(figures), figures.evaluate.scores.error)
+
+    @property
+    def ships(self) -> Arm:
+        return self.verdict.shipping.classifier.arm
+
+    @property
+    def answer(self) -> str:
+        """The first sentences of the verdict."""
+        return worded(self.verdict)[0]
 
 
 class Obstacle(StrEnum):
@@ -98,9 +122,8 @@ class Comparison:
     """Two runs on the same documents."""
 
     points: Sequence[PointPair]
-    now: Shipped
-    before: Shipped
-    has_same_verdict: bool
+    now: Result
+    before: Result
 
     @property
     def outside(self) -> list[PointPair]:
@@ -113,7 +136,11 @@ class Comparison:
 
     @property
     def ships_the_same(self) -> bool:
-        return self.now.arm == self.before.arm
+        return self.now.ships == self.before.ships
+
+    @property
+    def has_same_verdict(self) -> bool:
+        return self.now.verdict.agrees_with(self.before.verdict)
 
     @property
     def has_same_error(self) -> bool:
@@ -129,13 +156,12 @@ class Comparison:
 def compare(now: Run, before: Run) -> Comparison | Obstacle:
     if now.documents != before.documents:
         return Obstacle.OTHER_DOCUMENTS
-    if now.labelled is None or before.labelled is None:
+    if now.figures is None or before.figures is None:
         return Obstacle.NO_LABELS
     return Comparison(
-        points=_common_points(now.labelled.curve, before.labelled.curve),
-        now=_shipped(now.labelled.evaluate),
-        before=_shipped(before.labelled.evaluate),
-        has_same_verdict=now.verdict == before.verdict,
+        points=_common_points(now.figures.curve, before.figures.curve),
+        now=Result.of(now.figures),
+        before=Result.of(before.figures),
     )
 
 
@@ -147,10 +173,6 @@ def _common_points(now: LabelCurveFigures, before: LabelCurveFigures) -> list[Po
         for count, point in row.items()
         if count in theirs.get(arm, {})
     ]
-
-
-def _shipped(evaluated: EvaluateFigures) -> Shipped:
-    return Shipped(evaluated.shipped, evaluated.scores.error)
 
 
 def comparison(now: Run, before: Run, what: str) -> list[str]:
@@ -168,7 +190,8 @@ def comparison(now: Run, before: Run, what: str) -> list[str]:
             lines = [*_points_said(compared, what), _shipped_said(compared, what)]
             if compared.has_same_verdict:
                 return [*lines, f"the verdict is that of {what}"]
-            return [*lines, f"the verdict is another one: {now.verdict} In {what}: {before.verdict}"]
+            answer, earlier = compared.now.answer, compared.before.answer
+            return [*lines, f"the verdict is another one: {answer} In {what}: {earlier}"]
 
 
 def sizes_of(splits: Mapping[str, TextSize]) -> str:
@@ -179,8 +202,8 @@ def sizes_of(splits: Mapping[str, TextSize]) -> str:
 
 def _shipped_said(compared: Comparison, what: str) -> str:
     now, before = compared.now, compared.before
-    said = f"{now.arm} ships and has {now.error.value:.1%} wrong"
-    other = "it" if compared.ships_the_same else str(before.arm)
+    said = f"{now.ships} ships and has {now.error.value:.1%} wrong"
+    other = "it" if compared.ships_the_same else str(before.ships)
     if compared.has_same_error:
         return f"{said}; in {what} {other} has as many"
     where = "within" if compared.is_error_within else "outside of"

@@ -16,7 +16,7 @@ from pipeline.figures.classifiers import CandidateFigures
 from pipeline.figures.estimates import Difference
 from pipeline.figures.label_curve import LabelsNeeded
 from pipeline.report import costs
-from pipeline.report.figures import Figures
+from pipeline.report.figures import TrainedFigures
 from pipeline.settings.arm import TFIDF, Arm, Use
 
 _ENOUGH = 100  # documents to judge by; with fewer, an error moves by more than a point with each
@@ -78,6 +78,11 @@ class Best:
     arm: Arm
     error: float
     parts: tuple[Arm, ...] = ()  # of a candidate, the one of most weight first
+
+    @property
+    def sources(self) -> set[str]:
+        """The head starts and ensembles behind its parts."""
+        return {part.source for part in self.parts if part.source is not None}
 
 
 @dataclass(frozen=True)
@@ -155,8 +160,22 @@ class Verdict:
         """The best over all head starts."""
         return min(self.worth.values(), key=lambda worth: worth.rank)
 
+    def agrees_with(self, other: Verdict) -> bool:
+        """Whether both judge every head start alike and give the same advice on the same classifier.
 
-def decide(figures: Figures) -> Verdict:
+        Errors may differ, and so may the parts of a blend, which differ with another seed, too; not the head
+        starts that it needs.
+        """
+        ours, theirs = self.shipping.classifier, other.shipping.classifier
+        return (
+            self.worth == other.worth
+            and self.shipping.advice is other.shipping.advice
+            and ours.arm == theirs.arm
+            and ours.sources == theirs.sources
+        )
+
+
+def decide(figures: TrainedFigures) -> Verdict:
     """Decide the verdict. It needs labels: without them no classifier was trained."""
     worth = {name: _worth_of(figures, name) for name in figures.head_starts}
     worth |= dict.fromkeys(_pay_off_together(figures, worth), Worth.TOGETHER)
@@ -176,31 +195,31 @@ def decide(figures: Figures) -> Verdict:
     )
 
 
-def price(figures: Figures) -> Price:
+def price(figures: TrainedFigures) -> Price:
     return Price(
         core_minutes=_training_minutes(figures),
         milliseconds=costs.milliseconds(figures, figures.evaluate.ships) if figures.has_labels else None,
     )
 
 
-def _training_minutes(figures: Figures) -> dict[str, float]:
+def _training_minutes(figures: TrainedFigures) -> dict[str, float]:
     """Core minutes of each head start's language models."""
     return {name: _minutes(figures, [name]) for name in figures.head_starts}
 
 
-def _core_minutes(figures: Figures, head_starts: Sequence[str]) -> float | None:
+def _core_minutes(figures: TrainedFigures, head_starts: Sequence[str]) -> float | None:
     """Core minutes of their language models; None if there are none."""
     return _minutes(figures, head_starts) if head_starts else None
 
 
-def _minutes(figures: Figures, head_starts: Sequence[str]) -> float:
+def _minutes(figures: TrainedFigures, head_starts: Sequence[str]) -> float:
     return costs.of_language_models(figures, head_starts).core_seconds / 60
 
 
 # ------------------------------------------------------------------------------- which ones pay off
 
 
-def _worth_of(figures: Figures, name: str) -> Worth:
+def _worth_of(figures: TrainedFigures, name: str) -> Worth:
     outcomes = [*_on_label_curve(figures, name), *_own_with_all_labels(figures, name)]
     is_better = [outcome is Outcome.FEWER for outcome in outcomes]
     if not outcomes:
@@ -213,7 +232,7 @@ def _worth_of(figures: Figures, name: str) -> Worth:
     return Worth.MANY if is_better == rising else Worth.FEW if is_better[::-1] == rising else Worth.SOME
 
 
-def _on_label_curve(figures: Figures, name: str) -> list[Outcome]:
+def _on_label_curve(figures: TrainedFigures, name: str) -> list[Outcome]:
     """The outcome of the head start's best use at each number of labels, ascending."""
     rivals = _rivals(figures)
     if not rivals:
@@ -227,40 +246,40 @@ def _on_label_curve(figures: Figures, name: str) -> list[Outcome]:
     return outcomes
 
 
-def _cheaper(figures: Figures, name: str) -> list[str]:
+def _cheaper(figures: TrainedFigures, name: str) -> list[str]:
     """The head starts that took less core time to train."""
     spent = _training_minutes(figures)
     return [other for other in spent if spent[other] < spent[name]]
 
 
-def _against_all(figures: Figures, arm: Arm, rivals: Sequence[Arm], count: int) -> Outcome:
+def _against_all(figures: TrainedFigures, arm: Arm, rivals: Sequence[Arm], count: int) -> Outcome:
     outcomes = {_between(figures, arm, rival, count) for rival in rivals}
     if Outcome.MORE in outcomes:
         return Outcome.MORE
     return Outcome.FEWER if outcomes == {Outcome.FEWER} else Outcome.UNCLEAR
 
 
-def _between(figures: Figures, arm: Arm, rival: Arm, count: int) -> Outcome:
+def _between(figures: TrainedFigures, arm: Arm, rival: Arm, count: int) -> Outcome:
     return Outcome.of(figures.curve.difference(arm, rival, count))
 
 
-def _arms(figures: Figures) -> list[Arm]:
+def _arms(figures: TrainedFigures) -> list[Arm]:
     """The arms with a head start; none that chooses its labels, which a rival could do, too."""
     rivals = _rivals(figures)
     return [arm for arm in figures.curve.arms if arm not in rivals and not arm.use.chooses_labels]
 
 
-def _uses(figures: Figures, name: str) -> list[Arm]:
+def _uses(figures: TrainedFigures, name: str) -> list[Arm]:
     """The arms of this head start alone."""
     return [arm for arm in _arms(figures) if arm.source == name and not figures.curve.beside.get(arm)]
 
 
-def _rivals(figures: Figures) -> list[Arm]:
+def _rivals(figures: TrainedFigures) -> list[Arm]:
     """The arms without a head start."""
     return [arm for arm in figures.curve.arms if arm.use in (Use.TFIDF, Use.SCRATCH)]
 
 
-def _best_arms(figures: Figures, arms: Iterable[Arm]) -> dict[int, Arm]:
+def _best_arms(figures: TrainedFigures, arms: Iterable[Arm]) -> dict[int, Arm]:
     """The arm of the lowest error at each number of labels, ascending, where there is any."""
     curve, arms = figures.curve.curve, list(arms)
     errors = {
@@ -270,7 +289,7 @@ def _best_arms(figures: Figures, arms: Iterable[Arm]) -> dict[int, Arm]:
     return {count: min(by_arm, key=lambda arm: by_arm[arm]) for count, by_arm in errors.items() if by_arm}
 
 
-def _at_counts(figures: Figures) -> Iterable[AtCount]:
+def _at_counts(figures: TrainedFigures) -> Iterable[AtCount]:
     """The best with and without a head start at each number of labels that has one with, ascending."""
     ours, theirs = (_best_arms(figures, arms) for arms in (_arms(figures), _rivals(figures)))
     curve = figures.curve
@@ -291,7 +310,7 @@ def _at_counts(figures: Figures) -> Iterable[AtCount]:
         )
 
 
-def _own_with_all_labels(figures: Figures, name: str) -> list[Outcome]:
+def _own_with_all_labels(figures: TrainedFigures, name: str) -> list[Outcome]:
     """The outcome against TF-IDF of this head start's own candidate with the lowest validation error.
 
     No network from scratch is a candidate, so one that does as well with most labels leaves it open.
@@ -307,14 +326,14 @@ def _own_with_all_labels(figures: Figures, name: str) -> list[Outcome]:
     return [Outcome.UNCLEAR if is_open else outcome]
 
 
-def _beats_scratch(figures: Figures, name: str) -> bool:
+def _beats_scratch(figures: TrainedFigures, name: str) -> bool:
     """Whether it clearly beats every network from scratch at the most labels; true if there is none."""
     scratch = [arm for arm in _rivals(figures) if arm != TFIDF]
     arm = _best_arms(figures, _uses(figures, name)).get(most := max(figures.curve.labels))
     return not scratch or (arm is not None and _against_all(figures, arm, scratch, most) is Outcome.FEWER)
 
 
-def _pay_off_together(figures: Figures, worth: Mapping[str, Worth]) -> list[str]:
+def _pay_off_together(figures: TrainedFigures, worth: Mapping[str, Worth]) -> list[str]:
     """The head starts in what ships, if it is clearly better than TF-IDF and none of them is alone."""
     ships = figures.evaluate.ships
     names = ships.head_starts
@@ -324,7 +343,7 @@ def _pay_off_together(figures: Figures, worth: Mapping[str, Worth]) -> list[str]
     return names if any(_beats_scratch(figures, name) for name in names) else []
 
 
-def _parts_beside(figures: Figures, worth: Mapping[str, Worth]) -> dict[str, Worth]:
+def _parts_beside(figures: TrainedFigures, worth: Mapping[str, Worth]) -> dict[str, Worth]:
     """The head starts in what ships that do not pay off by themselves, beside one that does.
 
     One pays off as a part of a blend that makes clearly fewer mistakes than a blend of all else.
@@ -346,7 +365,7 @@ def _parts_beside(figures: Figures, worth: Mapping[str, Worth]) -> dict[str, Wor
 # --------------------------------------------------------------------- what ships, and what of it
 
 
-def _shipping(figures: Figures, worth: Mapping[str, Worth]) -> Shipping:
+def _shipping(figures: TrainedFigures, worth: Mapping[str, Worth]) -> Shipping:
     evaluated = figures.evaluate
     names = evaluated.ships.head_starts
     if evaluated.forced:
@@ -360,13 +379,13 @@ def _shipping(figures: Figures, worth: Mapping[str, Worth]) -> Shipping:
     return Shipping(_candidate(figures, evaluated.shipped), advice)
 
 
-def _candidate(figures: Figures, arm: Arm) -> Best:
+def _candidate(figures: TrainedFigures, arm: Arm) -> Best:
     candidate = figures.evaluate.candidates[arm]
     largest_first = sorted(candidate.parts, key=lambda part: -candidate.parts[part])
     return Best(arm, candidate.scores.error.value, tuple(largest_first))
 
 
-def _with_all_labels(figures: Figures) -> AllLabels:
+def _with_all_labels(figures: TrainedFigures) -> AllLabels:
     evaluated = figures.evaluate
     ours = _best_with_head_start(figures) if evaluated.shipped == TFIDF else evaluated.shipped
     return AllLabels(
@@ -377,7 +396,7 @@ def _with_all_labels(figures: Figures) -> AllLabels:
     )
 
 
-def _beside_tfidf(figures: Figures) -> Iterable[AtCount]:
+def _beside_tfidf(figures: TrainedFigures) -> Iterable[AtCount]:
     """With all labels: the best with a head start, and TF-IDF; nothing if either was not tried."""
     evaluated = figures.evaluate
     arm = _best_with_head_start(figures) or evaluated.shipped
@@ -393,7 +412,7 @@ def _beside_tfidf(figures: Figures) -> Iterable[AtCount]:
     )
 
 
-def _best_with_head_start(figures: Figures) -> Arm | None:
+def _best_with_head_start(figures: TrainedFigures) -> Arm | None:
     """The shipped candidate if it has a head start, else the best on validation documents that has."""
     evaluated = figures.evaluate
     if evaluated.ships.head_starts:
@@ -406,7 +425,7 @@ def _validation_error(candidate: CandidateFigures) -> float:
     return candidate.validation.error
 
 
-def _caveats(figures: Figures) -> Caveats:
+def _caveats(figures: TrainedFigures) -> Caveats:
     evaluated = figures.evaluate
     sizes = {"test": evaluated.num_documents, "validation": evaluated.num_validation_documents}
     return Caveats(
@@ -416,5 +435,5 @@ def _caveats(figures: Figures) -> Caveats:
     )
 
 
-def _is_useless(figures: Figures) -> bool:
+def _is_useless(figures: TrainedFigures) -> bool:
     return not figures.evaluate.baselines.majority_class.above.is_clearly_more

@@ -38,7 +38,8 @@ def read_all(
     labelled = _labelled(metrics)
     has_labels = labelled is not None
     return Figures(
-        trained={name: _head_start(metrics, name, tokenizer) for name, tokenizer in tokenizers.items()},
+        trained={name: _head_start(metrics, name) for name in tokenizers},
+        tokenizers=tokenizers,
         prepared={name: read_figures(PrepareFigures, metrics / f"prepare-{name}.json") for name in corpora},
         encoded={
             tokenizer: {
@@ -67,9 +68,8 @@ def read_all(
     )
 
 
-def _head_start(metrics: Path, name: str, tokenizer: str) -> HeadStart:
+def _head_start(metrics: Path, name: str) -> HeadStart:
     return HeadStart(
-        tokenizer,
         pretrain_lm=read_figures(LanguageModelFigures, metrics / f"pretrain_lm-{name}.json"),
         finetune_lm=read_figures(LanguageModelFigures, metrics / f"finetune_lm-{name}.json"),
         read_features=read_if_run(FeatureFigures, metrics / f"read_features-{name}.json"),

@@ -37,7 +37,6 @@ class Labelled:
 class HeadStart:
     """The figures of a head start's stages. Without labels only its language models were trained."""
 
-    tokenizer: str
     pretrain_lm: LanguageModelFigures
     finetune_lm: LanguageModelFigures
     read_features: FeatureFigures | None = None
@@ -64,26 +63,11 @@ class HeadStart:
 
 
 @dataclass(frozen=True)
-class Figures:
-    """All figures of a run. Those of sweeps are there only if they ran any trials."""
+class TrainedFigures:
+    """The figures of a run's head starts and classifiers: all that the verdict is decided on."""
 
     trained: Mapping[str, HeadStart]
-    prepared: Mapping[str, PrepareFigures]  # by corpus
-    encoded: Mapping[str, Mapping[str, EncodeFigures]]  # by tokenizer and corpus
-    leaks: LeakFigures
     labelled: Labelled | None  # None without labels: no classifier was trained
-    curves: Mapping[Training, Sequence[CurveStep]]
-    confusion: Sequence[Prediction]
-    calibration: Sequence[CalibrationBin]
-    errors: Sequence[Mistake]
-    studies: Sequence[Study] = ()  # of commands beside the route
-    # The weights of attention pooling, for each head start that pools by it.
-    attention: Mapping[str, Attention] = field(default_factory=dict)
-    risk: Sequence[RiskPoint] = ()
-    distilled: DistilFigures | None = None
-    ablations: AblationFigures | None = None
-    search: SearchFigures | None = None
-    scaling: ScalingFigures | None = None
 
     @property
     def has_labels(self) -> bool:
@@ -109,6 +93,28 @@ class Figures:
         """By head start."""
         found = {name: each.finetune_classifier for name, each in self.trained.items()}
         return {name: each for name, each in found.items() if each is not None}
+
+
+@dataclass(frozen=True)
+class Figures(TrainedFigures):
+    """All figures of a run. Those of sweeps are there only if they ran any trials."""
+
+    tokenizers: Mapping[str, str]  # by head start
+    prepared: Mapping[str, PrepareFigures]  # by corpus
+    encoded: Mapping[str, Mapping[str, EncodeFigures]]  # by tokenizer and corpus
+    leaks: LeakFigures
+    curves: Mapping[Training, Sequence[CurveStep]]
+    confusion: Sequence[Prediction]
+    calibration: Sequence[CalibrationBin]
+    errors: Sequence[Mistake]
+    studies: Sequence[Study] = ()  # of commands beside the route
+    # The weights of attention pooling, for each head start that pools by it.
+    attention: Mapping[str, Attention] = field(default_factory=dict)
+    risk: Sequence[RiskPoint] = ()
+    distilled: DistilFigures | None = None
+    ablations: AblationFigures | None = None
+    search: SearchFigures | None = None
+    scaling: ScalingFigures | None = None
 
     def studies_of(self, *kinds: type[S]) -> list[S]:
         """The studies of some kinds whose model is one of those that are reported on, not an earlier one."""

@@ -18,7 +18,7 @@ from pipeline.report.decision import (
     Worth,
     price,
 )
-from pipeline.report.figures import Figures
+from pipeline.report.figures import TrainedFigures
 from pipeline.report.wording import cell, listed, name_of
 from pipeline.settings.arm import BLEND, TFIDF, Arm
 
@@ -48,7 +48,7 @@ _SAID: Mapping[Worth, tuple[str, str]] = {  # of one head start, of several
 _NAMED_PARTS = 3  # of a blend; more would fill the sentence, and a table has them
 
 
-def without_labels(figures: Figures) -> list[str]:
+def without_labels(figures: TrainedFigures) -> list[str]:
     """What can be said without a classifier."""
     return [
         "Unknown: there are no labels, so no classifier was trained; label some documents to find out.",

@@ -54,7 +54,7 @@ def curves(figures: Figures) -> dict[str, list[MeasuredStep]]:
             if measure is None:  # a text that its objective cannot be judged on
                 continue
             measured = charts.setdefault(measure.title, [])
-            bytes_per_token = figures.encoded[trained.tokenizer][corpus].vocabulary.bytes_per_token
+            bytes_per_token = figures.encoded[figures.tokenizers[name]][corpus].vocabulary.bytes_per_token
             scale = {"bits_per_byte": 1 / math.log(2) / bytes_per_token, "loss": 1.0}.get(measure.name)
             title = f"{name}, {stage}"
             for step in figures.curves[stage, name]:
