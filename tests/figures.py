@@ -115,7 +115,7 @@ def evaluated(candidates: Mapping[str, CandidateFigures], shipped: str, **others
             tfidf=None if tfidf is None or ships.tfidf_above is None
             else Rival(error=tfidf.scores.error.value, above=ships.tfidf_above),
         ),
-        "leakage": NO_LEAKS, "warnings": [], "blend_without": {},
+        "leakage": NO_LEAKS, "blend_without": {},
     }  # fmt: skip
     return EvaluateFigures(**values | others)
 

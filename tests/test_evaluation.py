@@ -15,11 +15,13 @@ from pipeline.evaluation.metrics import (
 )
 from pipeline.evaluation.settings import Evaluate
 from pipeline.evaluation.tfidf import fit_tfidf
-from pipeline.figures.classifiers import Baselines, EvaluateFigures, Rival
+from pipeline.figures.classifiers import Baseline, Baselines, EvaluateFigures, Rival
 from pipeline.figures.cost import Spent
 from pipeline.figures.estimates import Difference
 from pipeline.figures.predictions import Attention, CalibrationBin, Mistake, Prediction, RiskPoint
 from pipeline.settings.arm import BLEND, TFIDF, Arm, Use
+from pipeline.terminal.results import warnings_of
+from tests.figures import candidate, evaluated
 
 SETTINGS = Evaluate(
     bootstrap_samples=200,
@@ -127,21 +129,25 @@ def test_texts_without_terms_are_refused_with_what_to_do(texts, least):
 
 
 def test_what_ships_is_warned_of_where_it_is_not_clearly_better():
-    from pipeline.stages.evaluate import _warnings
-
-    def rivals(majority: float, tfidf: float) -> Baselines:
+    def shipped(name: str, *, majority: float, tfidf: float) -> EvaluateFigures:
         """`majority`, `tfidf`: the low ends of how much worse they are than what ships."""
         each = [Rival(error=0.6, above=Difference(value=0.1, low=low, high=0.2)) for low in (majority, tfidf)]
-        return Baselines(majority_class=each[0], tfidf=each[1])
+        baselines = Baselines(majority_class=each[0], tfidf=each[1])
+        return evaluated({name: candidate(0.5, {"vectors": 1.0})}, name, baselines=baselines)
 
-    vectors = Arm("vectors")
-    assert _warnings(rivals(-0.01, 0.02), BLEND) == [
+    useless = shipped("blend", majority=-0.01, tfidf=0.02)
+    assert list(useless.not_better_than) == [Baseline.MAJORITY_CLASS]
+    assert warnings_of(useless) == [
         "what ships is not clearly better than always answering the largest class, which gets 60.0% wrong"
     ]
-    assert _warnings(rivals(0.02, -0.01), TFIDF) == []
-    assert _warnings(rivals(0.02, 0.02), vectors) == []
-    (tfidf,) = _warnings(rivals(0.02, -0.01), vectors)
-    assert tfidf.startswith("what ships is not clearly better than TF-IDF")
+    beside_tfidf = shipped("vectors", majority=0.02, tfidf=-0.01)
+    assert list(beside_tfidf.not_better_than) == [Baseline.TFIDF]
+    (tfidf,) = warnings_of(beside_tfidf)
+    assert tfidf.startswith("what ships is not clearly better than TF-IDF with logistic regression, which")
+    for name, low in (("tfidf", -0.01), ("vectors", 0.02)):
+        assert warnings_of(shipped(name, majority=0.02, tfidf=low)) == []
+    both = shipped("vectors", majority=-0.01, tfidf=-0.01)
+    assert list(both.not_better_than) == [Baseline.MAJORITY_CLASS, Baseline.TFIDF]
 
 
 def test_the_report_reads_what_the_stage_reports_and_writes(tmp_path, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from pydantic import model_validator
 
 from pipeline.figures.cost import Spent
@@ -56,8 +58,15 @@ class Rival(Figure):
     above: Difference  # its error minus that of what ships
 
 
+class Baseline(StrEnum):
+    """A classifier that what ships has to beat."""
+
+    MAJORITY_CLASS = "always the largest class"
+    TFIDF = "TF-IDF"
+
+
 class Baselines(Figure):
-    """The classifiers that what ships has to beat."""
+    """The baselines beside what ships."""
 
     majority_class: Rival
     tfidf: Rival | None = None
@@ -120,7 +129,6 @@ class EvaluateFigures(Figure):
     trust: Trust
     baselines: Baselines
     leakage: Leakage
-    warnings: list[str]
     blend_without: dict[str, Rival]  # a blend fitted without a head start; empty unless the blend ships
 
     @model_validator(mode="after")
@@ -136,3 +144,11 @@ class EvaluateFigures(Figure):
     @property
     def tfidf(self) -> CandidateFigures | None:
         return self.candidates.get(TFIDF)
+
+    @property
+    def not_better_than(self) -> dict[Baseline, Rival]:
+        """The baselines that what ships is not clearly better than."""
+        rivals = {Baseline.MAJORITY_CLASS: self.baselines.majority_class}
+        if self.baselines.tfidf is not None and self.shipped != TFIDF:
+            rivals[Baseline.TFIDF] = self.baselines.tfidf
+        return {name: rival for name, rival in rivals.items() if not rival.above.is_clearly_more}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pipeline.figures.classifiers import CandidateFigures
+from pipeline.figures.classifiers import Baseline, CandidateFigures
 from pipeline.figures.estimates import Difference
 from pipeline.figures.label_curve import LabelsNeeded
 from pipeline.report import costs
@@ -436,4 +436,4 @@ def _caveats(figures: TrainedFigures) -> Caveats:
 
 
 def _is_useless(figures: TrainedFigures) -> bool:
-    return not figures.evaluate.baselines.majority_class.above.is_clearly_more
+    return Baseline.MAJORITY_CLASS in figures.evaluate.not_better_than

@@ -99,7 +99,7 @@ def run(
     judged = {
         arm: _candidate(found[arm], each, found.get(TFIDF), judge) for arm, each in choice.candidates.items()
     }
-    unseen, baselines = _unseen(data), _baselines(judged, shipped, data, judge)
+    unseen = _unseen(data)
     figures = EvaluateFigures(
         scores=judge.scores(shipped.test),
         num_documents=len(labels),
@@ -115,9 +115,8 @@ def run(
             validation, shipped.test[unseen], labels[unseen], data.label_names,
             most_wrong=settings.most_wrong, coverages=settings.label_sets, certainty=settings.confidence,
         ),
-        baselines=baselines,
+        baselines=_baselines(judged, shipped, data, judge),
         leakage=_leakage(found, shipped, data, leakage),
-        warnings=_warnings(baselines, shipped.arm),
         blend_without=_blends_without(shipped, single, data, judge) if shipped.arm == BLEND else {},
     )  # fmt: skip
     _write_tables(out, shipped, found, data, settings)
@@ -273,18 +272,6 @@ def _leakage(found: Mapping[Arm, Candidate], shipped: Candidate, data: Data, act
         error_without=error_without(shipped),
         tfidf_error_without=error_without(found.get(TFIDF)),
     )
-
-
-def _warnings(baselines: Baselines, shipped: Arm) -> list[str]:
-    """Reasons not to use what ships; empty without any."""
-    rivals = {"always answering the largest class": baselines.majority_class}
-    if baselines.tfidf is not None and shipped != TFIDF:
-        rivals["TF-IDF with logistic regression"] = baselines.tfidf
-    return [
-        f"what ships is not clearly better than {name}, which gets {rival.error:.1%} wrong"
-        for name, rival in rivals.items()
-        if not rival.above.is_clearly_more
-    ]
 
 
 def _blends_without(

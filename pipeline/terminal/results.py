@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from pipeline.figures.classifiers import EvaluateFigures
+from pipeline.figures.classifiers import Baseline, EvaluateFigures
 from pipeline.figures.corpora import EncodeFigures, LeakFigures, PrepareFigures, TokenizerFigures
 from pipeline.figures.estimates import Figure
 from pipeline.figures.label_curve import LabelCurveFigures
@@ -12,6 +12,11 @@ from pipeline.figures.report import ReportFigures
 from pipeline.figures.scaling import ScalingFigures
 from pipeline.figures.sweeps import DistilFigures, NoTrials, SearchFigures
 from pipeline.figures.trainings import ClassifierFigures, FeatureFigures, LanguageModelFigures
+
+_BASELINES: Mapping[Baseline, str] = {
+    Baseline.MAJORITY_CLASS: "always answering the largest class",
+    Baseline.TFIDF: "TF-IDF with logistic regression",
+}
 
 
 def result_line(stage: str, figures: Figure, seconds: float) -> str:
@@ -23,7 +28,16 @@ def result_line(stage: str, figures: Figure, seconds: float) -> str:
 
 def warnings_of(figures: Figure) -> Sequence[str]:
     """What a person should know before using the model that a stage made."""
-    return figures.warnings if isinstance(figures, EvaluateFigures | LanguageModelFigures) else ()
+    match figures:
+        case EvaluateFigures():
+            return [
+                f"what ships is not clearly better than {_BASELINES[baseline]}, "
+                f"which gets {rival.error:.1%} wrong"
+                for baseline, rival in figures.not_better_than.items()
+            ]
+        case LanguageModelFigures():
+            return figures.warnings
+    return ()
 
 
 def said_of(figures: Figure) -> str:
