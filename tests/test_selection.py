@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pipeline.execution.recipes import stage_fingerprint
+from pipeline.figures.sweeps import NoTrials
 from pipeline.project import stages
 from pipeline.project.project import Project
 from pipeline.project.selection import project_for, settings_of
@@ -62,6 +65,14 @@ def test_a_stage_that_is_switched_off_depends_on_nothing_else(project, stage):
     assert not stage_fingerprint(stage, project).modules
     section = switch.partition(".")[0]
     assert getattr(project_for(stage, project, {}).params, section) == getattr(project.params, section)
+
+
+@pytest.mark.parametrize("name", [name for name in stages.names() if stages.describe(name).switch])
+def test_a_stage_that_is_switched_off_makes_do_with_its_switch(name, tmp_path):
+    stage, described = import_module(f"pipeline.stages.{name}"), stages.describe(name)
+    sweep: Any = SimpleNamespace(key="k")
+    paths = {flag: tmp_path / flag for flag in (*described.inputs, *described.outputs)}
+    assert stage.run(project_for(name, project_with({}), {}), **paths, sweep=sweep) == NoTrials(key="k")
 
 
 def test_a_trial_may_vary_a_head_start_in_another_process():

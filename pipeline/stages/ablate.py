@@ -63,12 +63,12 @@ def run(
 
     Raises ValueError for settings that cannot be trained.
     """
-    params, settings, curve = project.params, project.params.ablate, project.params.sample_efficiency
+    params, settings = project.params, project.params.ablate
     if not settings.seeds:
         with atomic_folder(out) as folder:
             write_csv(folder / "ledger.csv", [], ["trick"])
         return NoTrials(key=sweep.key)
-    name, seeds = settings.headstart, settings.seeds
+    name, seeds, curve = settings.headstart, settings.seeds, params.sample_efficiency
     inputs = Inputs(tokens, documents, general_lm, target_lm, features)
     labelled = inputs.tokens_of(name)
     train = open_shard(labelled, "train")
