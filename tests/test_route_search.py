@@ -160,6 +160,7 @@ def test_a_trial_may_be_a_ray_train_job_and_gives_back_what_it_held(project):
 @pytest.mark.parametrize(("start", "section"), [("target_lm", "few_labels"), ("scratch", "scratch")])
 def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start, section, monkeypatch):
     from pipeline.artifacts.links import tokens_at
+    from pipeline.settings.arm import Use
     from pipeline.stages._points import classifier_settings
     from pipeline.stages._search_jobs import Jobs
     from pipeline.training.classifier import ClassifierJob
@@ -204,7 +205,7 @@ def test_a_search_for_the_label_curve_finds_settings_of_its_arms(project, start,
         target_lm=data / "target_lm/ulmfit", features=data / "features",
     ).make({})  # fmt: skip
     # As a point of the curve is trained.
-    wanted = classifier_settings(head_start, start)
+    wanted = classifier_settings(head_start, Use.SCRATCH if start == "scratch" else Use.NETWORK)
     assert isinstance(job, ClassifierJob)
     assert job.settings.model_copy(update={"start": wanted.start}) == wanted
     # The validation documents of the corpus judge, of which there are more than labels held out.
@@ -280,8 +281,8 @@ def test_a_law_is_fitted_checked_and_asked_for_a_plan(project):
         assert all(each["bits_per_byte"] < run["bits_per_byte"] for each in more)
     check = found["check"]
     assert check["times_the_compute"] >= 4
-    assert check["expected_low"] <= check["expected_high"]
-    assert check["bits_per_byte"] < min(run["bits_per_byte"] for run in found["runs"])
+    assert check["expected"]["low"] <= check["expected"]["high"]
+    assert check["run"]["bits_per_byte"] < min(run["bits_per_byte"] for run in found["runs"])
     planned = command(project, "headstart", "plan", "--hours", "0.1", "--cores", "2").stdout
     assert "ulmfit, 0.2 core hours" in planned
     refused = command(project, "headstart", "plan", "--hours", "1", "--gpus", "2", check=False)
