@@ -301,7 +301,7 @@ def test_how_a_classifier_is_loaded_and_what_it_says_changes_nothing(source, par
     assert changed_by(source, params, f"pipeline/{file}", old, new) == set()
 
 
-# What a `settings.py` has beside checks: these select or dump values, wait, or serve a message.
+# The functions of a `settings.py` beside checks: they select or dump values, wait, or serve a message.
 NOT_COMPUTING = {"names", "model", "dump", "ranges", "patiently", "keys_of_source"}
 
 

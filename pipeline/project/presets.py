@@ -138,5 +138,5 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tu
     keys = dict.fromkeys([*written, *old, *new])  # in the order of the file
     pairs = [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in keys]
     changed = [(key, was, becomes) for key, was, becomes in pairs if was != becomes]
-    # Where null becomes a section, its keys tell.
+    # A key whose null became a section is left out, as the keys below it are listed.
     return [change for change in changed if not any(key.startswith(f"{change[0]}.") for key in keys)]

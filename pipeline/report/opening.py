@@ -52,7 +52,7 @@ class Lead(StrEnum):
 
 @dataclass(frozen=True)
 class BesideTfidf:
-    """What ships beside TF-IDF, by test documents."""
+    """The comparison of what ships with TF-IDF on the test documents."""
 
     error: float  # of TF-IDF
     lead: Lead

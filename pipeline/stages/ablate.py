@@ -131,7 +131,7 @@ def _same_weights(one: Checkpoint | Exception, other: Checkpoint | Exception) ->
 
 
 def _laid_over(trick: Trick, settings: Ablate) -> Values:
-    """What is laid over the head start for the trainings without a trick."""
+    """The settings laid over the head start for the trainings without a trick."""
     if trick.level == "language_model":
         return overlay({"pretrain_lm": settings.pretrain_lm}, trick.without)
     return {"few_labels": overlay(settings.classifier, trick.without)}

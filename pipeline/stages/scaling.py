@@ -226,7 +226,7 @@ def _trained(planned: Sequence[_Planned], sweep: Sweep) -> list[ScalingRun]:
 
 
 def _outcome(run: _Planned, outcome: Checkpoint | Exception, gpus: float) -> ScalingRun:
-    """What became of a run; `gpus` is how many it had, or its share of one."""
+    """The figures of a run from its outcome; `gpus` is how many it had, or its share of one."""
     found = ScalingRun(
         size=run.size.name,
         parameters=run.num_parameters,

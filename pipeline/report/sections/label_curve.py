@@ -357,7 +357,7 @@ def num_trainings(figures: Figures, arm: Arm, count: int) -> int:
 
 
 class Bands(StrEnum):
-    """What the bands of the label curve cover, besides test documents."""
+    """The variation, besides that over test documents, which the bands of the label curve cover."""
 
     NO_SEEDS = "not the spread over seeds, as there is one"
     FEW_SEEDS = "so few seeds that they are too narrow"

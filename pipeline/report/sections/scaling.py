@@ -88,7 +88,7 @@ class Floor(StrEnum):
 
 @dataclass(frozen=True)
 class Limits:
-    """Where the law ends."""
+    """The limits of what the runs say about the law."""
 
     floor: Floor
     passes: float  # over the text, of the longest run
