@@ -72,10 +72,10 @@ def _encode_part(
 
 def recomputed(run: Callable[[], T], batch: GlobalBatch) -> T:
     """Return what `run` does, and compute it again when the backward pass wants what it held in between."""
-    before = batch.draws
+    before = batch.num_draws
 
     def again() -> T:
-        batch.draws = before  # the second pass draws the masks of the first
+        batch.num_draws = before  # the second pass draws the masks of the first
         return run()
 
     result: T = checkpoint(again, use_reentrant=False, preserve_rng_state=False)

@@ -63,7 +63,7 @@ class WordSampler:
     def draw(self, targets: Tensor, batch: GlobalBatch) -> Candidates:
         """Draw the candidates of a step; `targets` are those of the whole global batch."""
         drawn_V = self.drawn_V.to(targets.device)
-        chosen_V = batch.uniform(drawn_V.shape) < drawn_V
+        chosen_V = batch.uniform(len(drawn_V)) < drawn_V
         discount_V = drawn_V.log().masked_fill(~chosen_V, _ABSENT)
         chosen_V[targets.reshape(-1)] = True
         ids_C = chosen_V.nonzero()[:, 0]

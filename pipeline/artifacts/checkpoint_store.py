@@ -29,7 +29,7 @@ from pipeline.storage.patience import StorageError, patiently
 from pipeline.training.checkpoint import Checkpoint
 
 # Later formats must keep manifest.json and state.json, so that older versions can recognise and refuse them.
-_FORMAT, _READABLE_FORMATS = 1, (1,)
+_FORMAT, _READABLE_FORMATS = 2, (2,)  # 2: masks by a counter
 _NAME = re.compile(r"step-(\d+)(?:\.(\d+))?")
 _MAX_ATTEMPTS = 3  # to read a checkpoint that is listed, but missing when it is opened
 

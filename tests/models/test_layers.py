@@ -159,10 +159,7 @@ def test_a_row_has_the_same_mask_however_many_other_rows_there_are():
     assert torch.equal(few, many[:2])
 
 
-@pytest.mark.parametrize("together", [1, 4])
-def test_a_row_has_the_same_mask_whichever_process_holds_it(monkeypatch, together):
-    """Also where some rows are drawn together, as on a GPU."""
-    monkeypatch.setattr("models.layers._rows_of_a_draw", lambda device: together)
+def test_a_row_has_the_same_mask_whichever_process_holds_it():
     whole = whole_batch(10).keep_mask_of_rows((7, 3), 0.5)
     assert len({tuple(mask.flatten().tolist()) for mask in whole}) == 10
     for cuts in ((0, 10), (0, 3, 10), (0, 4, 5, 9, 10)):

@@ -227,16 +227,16 @@ def with_state(folder: Path, state: dict[str, Any]) -> None:
 
 def test_a_checkpoint_says_its_format_and_the_loop_does_not_see_it(tmp_path):
     store, _ = filled(tmp_path, [1])
-    assert json.loads((tmp_path / "step-000000001" / "state.json").read_text())["format"] == 1
+    assert json.loads((tmp_path / "step-000000001" / "state.json").read_text())["format"] == 2
     assert_same(store.newest(), checkpoint_at(1))
 
 
-@pytest.mark.parametrize("found", [2, 10, 0, "1.1", None, []])
-def test_a_newer_format_is_refused_by_name_and_not_skipped(tmp_path, found):
+@pytest.mark.parametrize("found", [3, 10, 1, 0, "2.1", None, []])
+def test_another_format_is_refused_by_name_and_not_skipped(tmp_path, found):
     store, warnings = filled(tmp_path, [1])
     with_state(tmp_path / "step-000000002", {"format": found, "weights": "elsewhere"})
     message = (
-        rf"step-000000002 has format {re.escape(str(found))}; this headstart reads format 1\. Resume .* newer"
+        rf"step-000000002 has format {re.escape(str(found))}; this headstart reads format 2\. Resume .* newer"
     )
     for read in (store.newest, lambda: store.at(2)):
         with pytest.raises(StorageError, match=message):
@@ -247,16 +247,16 @@ def test_a_newer_format_is_refused_by_name_and_not_skipped(tmp_path, found):
 
 def test_a_newer_format_is_refused_even_if_it_keeps_its_tensors_in_another_file(tmp_path):
     folder = tmp_path / "step-000000002"
-    with_state(folder, {"format": 2})
+    with_state(folder, {"format": 3})
     (folder / "tensors.safetensors").rename(folder / "tensors.bin")
     write_manifest(folder, ["state.json", "tensors.bin"])
-    with pytest.raises(StorageError, match="step-000000002 has format 2"):
+    with pytest.raises(StorageError, match="step-000000002 has format 3"):
         CheckpointStore(str(tmp_path)).newest()
 
 
 def test_a_newer_format_is_no_failure_of_the_settings(tmp_path):
     """Otherwise a search would record it as the failure of a trial."""
-    with_state(tmp_path / "step-000000002", {"format": 2})
+    with_state(tmp_path / "step-000000002", {"format": 3})
     with pytest.raises(StorageError) as refused:
         CheckpointStore(str(tmp_path)).newest()
     assert not is_settings_failure(refused.value)
