@@ -48,7 +48,8 @@ class GlobalBatch:
     def __post_init__(self) -> None:
         key = number(self.seed, self.step)
         # A tensor, so that a compiled layer is compiled once and not for each step.
-        self._key = torch.full((), key - 2**64 if key >= 2**63 else key, device=self.device)
+        self._key = torch.tensor(key - 2**64 if key >= 2**63 else key)
+        self._device_key = self._key.to(self.device, non_blocking=True)
 
     def part(self, rows: slice) -> GlobalBatch:
         """Return the batch as a process with fewer rows would see it; `rows` counts from this one's first."""
@@ -76,24 +77,27 @@ class GlobalBatch:
         return self._mask(self.rows, shape, p)
 
     def uniform(self, count: int) -> Tensor:
-        """Draw uniform numbers from 0 to 1, the same on all processes: multiples of 2^-24."""
-        numbers = self._numbers(slice(_SHARED, _SHARED + 1), count)[0]
+        """Draw uniform numbers from 0 to 1, the same on all processes: multiples of 2^-24.
+
+        On the CPU, as what is chosen by them decides the shapes of the device's tensors.
+        """
+        numbers = self._numbers(self._key, slice(_SHARED, _SHARED + 1), count)[0]
         return (numbers & (2**24 - 1)).float() * 2**-24
 
     def _mask(self, rows: slice, shape: Sequence[int], p: float) -> Tensor:
         """Each line of the last dimension begins with a number of its own, which has four elements."""
         *lines, length = shape
         of_a_line = -(-length // 4)
-        numbers = self._numbers(rows, math.prod(lines) * of_a_line)
+        numbers = self._numbers(self._device_key, rows, math.prod(lines) * of_a_line)
         num_dropped = min(round(p * 2**16), 2**16 - 1)
         bits = numbers.view(torch.int16).view(len(numbers), *lines, 4 * of_a_line)[..., :length]
         return (bits >= num_dropped - 2**15).float().mul_(2**16 / (2**16 - num_dropped))
 
-    def _numbers(self, rows: slice, count: int) -> Tensor:
+    def _numbers(self, key: Tensor, rows: slice, count: int) -> Tensor:
         """Return random numbers of 64 bits, (rows, count), for the next mask of this step."""
         first = self.num_draws * 2**32
         self.num_draws += 1
-        return numbers_of_streams(self._key, slice(first + rows.start, first + rows.stop), count)
+        return numbers_of_streams(key, slice(first + rows.start, first + rows.stop), count)
 
     def sum(self, x: Tensor) -> Tensor:
         """Sum over processes; gradients flow through the sum."""

@@ -61,13 +61,17 @@ class WordSampler:
         return WordSampler(-torch.expm1(-low * flat_V).float())
 
     def draw(self, targets: Tensor, batch: GlobalBatch) -> Candidates:
-        """Draw the candidates of a step; `targets` are those of the whole global batch."""
-        drawn_V = self.drawn_V.to(targets.device)
-        chosen_V = batch.uniform(len(drawn_V)) < drawn_V
-        discount_V = drawn_V.log().masked_fill(~chosen_V, _ABSENT)
-        chosen_V[targets.reshape(-1)] = True
+        """Draw the candidates of a step, on the batch's device.
+
+        Args:
+            targets: those of the whole global batch, best on the CPU: for others it waits.
+        """
+        chosen_V = batch.uniform(len(self.drawn_V)) < self.drawn_V
+        discount_V = self.drawn_V.log().masked_fill(~chosen_V, _ABSENT)
+        chosen_V[targets.reshape(-1).cpu()] = True
         ids_C = chosen_V.nonzero()[:, 0]
-        return Candidates(ids_C, discount_V[ids_C])
+        ids_and_discount = (ids_C, discount_V[ids_C])
+        return Candidates(*(tensor.to(batch.device, non_blocking=True) for tensor in ids_and_discount))
 
 
 def cross_entropy(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Literal, cast
 
@@ -247,9 +248,7 @@ class Transformer(TransformerStack):
             ids_BS = torch.cat([before_BP, ids_BT], dim=1)
             if mask_BT is not None:
                 mask_BT = F.pad(mask_BT, (before_BP.shape[1], 0), value=True)
-        with torch.autocast(
-            ids_BT.device.type, dtype=self.product_dtype, enabled=self.product_dtype != torch.float32
-        ):
+        with autocast(self.product_dtype, ids_BT.device):
             x_BSE = self._embedded(ids_BS, extra_BTE, batch)
             bias = self._attention_bias(ids_BS, mask_BT)
             layers = [x_BSE]
@@ -278,12 +277,18 @@ class Transformer(TransformerStack):
         S, device = ids_BS.shape[1], ids_BS.device
         if self.is_causal:
             return torch.full((S, S), -torch.inf, device=device).triu(1)
-        if mask_BS is None or bool(mask_BS.all()):
+        # To find that no row has padding would make the host wait for another device.
+        if mask_BS is None or (mask_BS.device.type == "cpu" and bool(mask_BS.all())):
             return None
         hidden_BS = ~mask_BS
         hidden_BS[:, 0] = False  # a row without tokens would divide by zero; its features are not read
         bias_BS = torch.zeros(mask_BS.shape, device=device).masked_fill(hidden_BS, -torch.inf)
         return bias_BS[:, None, None]
+
+
+def autocast(dtype: torch.dtype, device: torch.device) -> AbstractContextManager[None]:
+    """Compute matrix products in `dtype`."""
+    return nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)
 
 
 def run_layer(

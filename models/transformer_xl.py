@@ -33,6 +33,7 @@ from models.transformer import (
     TransformerStack,
     activations_per_token,
     attend,
+    autocast,
     initialise_layers,
     run_layer,
 )
@@ -148,9 +149,7 @@ class TransformerXL(TransformerStack):
         memories: list[Tensor | None] = [memory[:, -span:] for memory in state] or [None] * len(self.layers)
         num_before = 0 if memories[0] is None else memories[0].shape[1]
         bias_TS = band(num_new, num_before, span, ids_BT.device)
-        with torch.autocast(
-            ids_BT.device.type, dtype=self.product_dtype, enabled=self.product_dtype != torch.float32
-        ):
+        with autocast(self.product_dtype, ids_BT.device):
             layers = [dropout_rows(self.embedding(ids_BT), self.config.embedding_dropout, batch)]
             for layer, memory in zip(self.layers, memories, strict=True):
                 layers.append(run_layer(self, layer, layers[-1], bias_TS, batch, memory))

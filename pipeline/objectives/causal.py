@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from models.distillation import joined_states, split_states
 from models.family import Encoder, State, check_chunks, products_in
@@ -88,8 +88,8 @@ class Causal(Objective):
         carried = encoded.state
         candidates = None
         if self._sampler is not None:
-            targets_of_all = targets_BT if context.world == 1 else self._targets(step, num_rows, context)
-            candidates = self._sampler.draw(targets_of_all, whole)
+            everyone = batch if context.world == 1 else self._batches.at(step, slice(0, num_rows))
+            candidates = self._sampler.draw(everyone.targets_BT, whole)
         if self.teacher is None:
             nats = self._model.loss(encoded.features, targets_BT, context.precision, candidates)
             objective = nats / batch.num_targets
@@ -114,10 +114,6 @@ class Causal(Objective):
             tuple(tensor.detach() for tensor in carried),
             batch.length_ratio,
         )
-
-    def _targets(self, step: int, num_rows: int, context: Workers) -> Tensor:
-        """The targets of the whole global batch."""
-        return context.to_device(self._batches.at(step, slice(0, num_rows)).targets_BT)[0]
 
     def evaluate(self, context: Workers) -> dict[str, float]:
         """Loss in nats per token, token and word perplexity, and bits per byte on the validation text."""

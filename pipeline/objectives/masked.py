@@ -52,6 +52,11 @@ class MaskedBatch:
     targets_N: Tensor  # int64; what stood there, row by row
     follows_B: Tensor  # int64; 0: the second stretch follows the first, 1: it does not
 
+    @property
+    def chosen_places(self) -> Tensor:
+        """The places of the tokens to restore, int64, in the rows one behind the other."""
+        return self.chosen_BT.flatten().nonzero()[:, 0]
+
 
 class MaskedBatches:
     """Rows of a ribbon that is reshuffled each epoch; all draws come from (seed, step, row)."""
@@ -220,16 +225,17 @@ class Masked(Objective):
         features = self._features(batch, context, whole)
         num_tokens = num_rows * batch.ids_BT.shape[1]
         (num_masked,) = context.sum_numbers(float(len(batch.targets_N)))
-        chosen, targets = context.to_device(batch.chosen_BT, batch.targets_N)
+        chosen, targets = context.to_device(batch.chosen_places, batch.targets_N)
+        masked = features.flatten(0, 1)[chosen]
         if self.teacher is None:
-            nats = self._model.loss(features[chosen], targets, context.precision)
+            nats = self._model.loss(masked, targets, context.precision)
             objective = nats / max(1.0, num_masked)
         else:
             ids, more = self._inputs(batch, context)
             knows_segments = self.teacher.model.encoder.has_segments
             taught = self.teacher.read(ids, more=more if knows_segments else None).features
             losses, nats = self.teacher.losses(
-                self._model, features[chosen], taught[chosen], targets, context.precision
+                self._model, masked, taught.flatten(0, 1)[chosen], targets, context.precision
             )
             objective = losses / max(1.0, num_masked) + self.teacher.cosine(features, taught) / num_tokens
         if self._settings.next_sentence:
@@ -259,8 +265,8 @@ class Masked(Objective):
             for step in range(self._validation.num_steps(1)):
                 batch = self._validation.at(step, rows)
                 features = self._features(batch, context, None)
-                chosen, targets = context.to_device(batch.chosen_BT, batch.targets_N)
-                masked = features[chosen]
+                chosen, targets = context.to_device(batch.chosen_places, batch.targets_N)
+                masked = features.flatten(0, 1)[chosen]
                 nats += float(self._model.loss(masked, targets, torch.float32))
                 wrong += float((self._model.best(masked) != targets).sum())
                 count += len(targets)

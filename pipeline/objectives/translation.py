@@ -78,11 +78,12 @@ class Translation(Objective):
         self, batch: PairBatch, context: Workers, dtype: torch.dtype, whole: GlobalBatch | None = None
     ) -> tuple[Tensor, int]:
         """Return the loss of all tokens of the translations, in nats, and their number."""
+        real_N = batch.after_mask_BT.flatten().nonzero()[:, 0]  # here: a device would have to say how many
         source, mask, before, after, real = context.to_device(
-            batch.source_BS, batch.source_mask_BS, batch.before_BT, batch.after_BT, batch.after_mask_BT
+            batch.source_BS, batch.source_mask_BS, batch.before_BT, batch.after_BT.flatten()[real_N], real_N
         )
         features_BTF, _ = self._model(source, mask, before, whole)
-        return self._model.loss(features_BTF[real], after[real], dtype), int(real.sum())
+        return self._model.loss(features_BTF.flatten(0, 1)[real], after, dtype), len(real_N)
 
     @torch.no_grad()
     def evaluate(self, context: Workers) -> dict[str, float]:

@@ -84,15 +84,19 @@ class Decoder:
     def mean_nats(
         self, encoder: Encoder, features_BTF: Tensor, ids_BT: Tensor, mask_BT: Tensor, context: Workers
     ) -> Tensor:
-        """Return this worker's part of the mean loss over all tokens of the global batch but first ones."""
-        follows_BT = mask_BT[:, 1:]
-        (num_targets,) = context.sum_numbers(float(follows_BT.sum()))
+        """Return this worker's part of the mean loss over all tokens of the global batch but first ones.
+
+        `mask_BT` is on the CPU, which so need not wait for a device to know how many these are.
+        """
+        follows_N = mask_BT[:, 1:].flatten().nonzero()[:, 0]
+        (num_targets,) = context.sum_numbers(len(follows_N))
+        (follows,) = context.to_device(follows_N)
         weight_VF = encoder.embedding.weight if self.weight_VF is None else self.weight_VF
         nats = kernels.cross_entropy(
-            features_BTF[:, :-1][follows_BT],
+            features_BTF[:, :-1].flatten(0, 1)[follows],
             weight_VF.to(context.device),
             self.bias_V.to(context.device),
-            ids_BT[:, 1:][follows_BT],
+            ids_BT[:, 1:].flatten()[follows],
             context.precision,
         )
         return nats / max(1.0, num_targets)
@@ -164,7 +168,7 @@ class Classification(TrainingObjective):
             soft = soft_loss(logits, taught, self.lesson.temperature) / num_documents
             objective = self.lesson.hard * objective + self.lesson.soft * soft
         if self.decoder is not None:
-            auxiliary = self.decoder.mean_nats(self.model.encoder, features, ids, mask, context)
+            auxiliary = self.decoder.mean_nats(self.model.encoder, features, ids, batch.mask_BT, context)
             objective = objective + self.language_model_weight * auxiliary
         return StepLoss(objective, nats, num_documents, num_tokens)
 

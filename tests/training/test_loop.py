@@ -385,6 +385,41 @@ def test_each_family_is_resumed_and_trained_by_several_processes(tokens, starts,
     assert {*SEVERAL} == several_jobs(tmp_path / "several/tokens").keys()
 
 
+# A word vectors' step counts its pairs on the device, and ELMo finds the words there.
+WAITING = {"vectors-skip_gram", "vectors-adagrad", "vectors-cbow", "vectors-started"}
+WAITING |= {"elmo-adamw", "elmo-started", "classifier-elmo"}
+# A teacher is loaded to where the training runs, and torch has no fused SGD for tensors without numbers.
+NOT_WITHOUT_NUMBERS = {"lm-taught", "gpt-taught", "gpt-taught-by-bert", "bert-taught", "lm-sgd", "lm-nt_asgd"}
+
+
+@pytest.fixture(scope="module")
+def resumable(starts, tmp_path_factory) -> dict[str, Job]:
+    return jobs_to_resume(write_tokens(tmp_path_factory.mktemp("resumable") / "tokens"), starts)
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in WAITING | NOT_WITHOUT_NUMBERS])
+def test_a_step_does_not_wait_for_the_device(resumable, name):
+    """On torch's device without numbers `.item()`, a copy to the host or a choice by content is an error."""
+    training = on_device_without_numbers(resumable[name])
+    for _ in range(2):
+        training.train_step()
+
+
+@pytest.mark.parametrize("name", ["vectors-cbow", "elmo-adamw"])
+def test_waiting_for_the_device_is_noticed(resumable, name):
+    with pytest.raises(RuntimeError, match="cannot be called on meta tensors"):
+        on_device_without_numbers(resumable[name]).train_step()
+
+
+def on_device_without_numbers(job: Job) -> Training:
+    task, device = job.task(Context()), torch.device("meta")
+    names = {parameter: name for name, parameter in task.model.named_parameters()}
+    named_groups = [[names[parameter] for parameter in group] for group in task.groups]
+    moved = dict(task.model.to(device).named_parameters())
+    groups = [[moved[name] for name in group] for group in named_groups]
+    return Training(dataclasses.replace(task, groups=groups), Context(device=device))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def exact_arithmetic():
     if DEVICE.type == "cuda":
@@ -392,8 +427,8 @@ def exact_arithmetic():
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(tokens, starts, tmp_path, name):
-    job = jobs_to_resume(tokens, starts)[name]
+def test_a_run_stopped_at_every_step_ends_bit_for_bit_like_an_undisturbed_one(resumable, tmp_path, name):
+    job = resumable[name]
     whole_curve = Curve()
     whole = run(job, tmp_path / "whole", whole_curve)
     task = job.task(Context())
@@ -480,15 +515,14 @@ WholeRun = tuple[Job, Checkpoint, dict[int, dict[str, float]]]
 
 
 @pytest.fixture(scope="module")
-def whole_runs(tmp_path_factory, starts) -> Callable[[str], WholeRun]:
+def whole_runs(tmp_path_factory, resumable) -> Callable[[str], WholeRun]:
     """Uninterrupted runs by kind, with their curves, each made when it is first asked for."""
     folder = tmp_path_factory.mktemp("whole")
-    jobs = jobs_to_resume(write_tokens(folder / "tokens"), starts)
 
     @cache
     def whole_run(name: str) -> WholeRun:
         curve = Curve()
-        return jobs[name], run(jobs[name], folder / name, curve), curve.records
+        return resumable[name], run(resumable[name], folder / name, curve), curve.records
 
     return whole_run
 
@@ -529,8 +563,8 @@ def test_each_evaluation_has_the_measures_of_the_objective(tokens, tmp_path, fam
 @pytest.mark.parametrize(
     "name", ["lm-adamw", "lm-nt_asgd", "vectors-skip_gram", "vectors-glove", "classifier"]
 )
-def test_a_finished_run_is_restored_without_a_step(tokens, starts, tmp_path, name):
-    job = jobs_to_resume(tokens, starts)[name]
+def test_a_finished_run_is_restored_without_a_step(resumable, tmp_path, name):
+    job = resumable[name]
     done = run(job, tmp_path / "run")
     curve = Curve()
     context = context_of(tmp_path / "run", curve)
@@ -544,8 +578,8 @@ def test_a_finished_run_is_restored_without_a_step(tokens, starts, tmp_path, nam
     assert_identical(run(job, tmp_path / "run"), done)
 
 
-def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, starts, tmp_path):
-    job = jobs_to_resume(tokens, starts)["lm-nt_asgd"]
+def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(resumable, tmp_path):
+    job = resumable["lm-nt_asgd"]
     context = context_of(tmp_path / "run", Curve())
     task = job.task(context)
     metrics = train(task, context)
@@ -553,8 +587,8 @@ def test_the_finished_weights_of_nt_asgd_are_the_averaged_ones(tokens, starts, t
     assert again == metrics  # the last evaluation used the average, and the model keeps it
 
 
-def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(tokens, starts, tmp_path):
-    job = jobs_to_resume(tokens, starts)["patience"]
+def test_a_run_that_stops_early_keeps_the_weights_of_its_best_evaluation(resumable, tmp_path):
+    job = resumable["patience"]
     context = context_of(tmp_path / "run", Curve())
     task = job.task(context)
     metrics = train(task, context)
