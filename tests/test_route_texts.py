@@ -94,7 +94,8 @@ def test_pairs_go_the_whole_route(tmp_path):
     assert "Traceback" not in refused.stderr
     (project / "vectors.yaml").write_text("run: {headstarts: [vectors]}", encoding="utf-8")
     refused = command(project, "headstart", "use", "vectors.yaml", check=False)
-    assert "take vectors out of run.headstarts" in refused.stderr
+    assert "headstarts.vectors.finetune_classifier: documents" in refused.stderr
+    assert "take this head start out of run.headstarts" in refused.stderr
 
 
 def test_answers_go_the_whole_route(tmp_path):

@@ -165,6 +165,16 @@ def test_what_is_switched_off_and_where_training_takes_place_change_nothing(top)
     assert changed_by(top) == set()
 
 
+def test_the_signature_of_an_address_is_in_no_recipe_and_changes_none():
+    def source(signature: str) -> dict[str, Any]:
+        address = f"https://user:{signature}@data.example/texts.csv?signature={signature}&part=1"
+        return {"corpus": {"target": {"source": {"kind": "files", "format": "csv", "train": [address]}}}}
+
+    first, renewed = (recipes_of(project_with(source(signature))) for signature in ("first01", "second2"))
+    assert first == renewed
+    assert "https://***@data.example/texts.csv?signature=***&part=1" in first["prepare-target"]
+
+
 def test_changed_weights_are_noticed(recorded):
     """A tokenizer may have been imported from there, so each is made again.
 

@@ -33,6 +33,7 @@ from pipeline.project.project import Project
 from pipeline.project.related import code_of, related
 from pipeline.project.relations import MODULES_OF_RELATIONS, RELATIONS
 from pipeline.project.selection import head_starts_of, is_on, settings_of
+from pipeline.terminal.redaction import redact_addresses
 
 # Which of several settings of a head start holds, and how a trial varies them.
 RESOLUTION = ("pipeline.project.headstarts", "pipeline.project.project")
@@ -76,10 +77,22 @@ def recipe_of(stage: str, project: Project, item: Mapping[str, str]) -> Recipe:
     return Recipe(
         stage=stage,
         item=item,
-        settings=settings_of(stage, project, item),
+        settings=_without_credentials(settings_of(stage, project, item)),
         related=_related(stage, project, item),
         code=stage_fingerprint(stage, project, item),
     )
+
+
+def _without_credentials(setting: Any) -> Any:
+    """A recipe stands in git, and the signature of an address, which expires, makes no other corpus of it."""
+    match setting:
+        case str():
+            return redact_addresses(setting)
+        case Mapping():
+            return {name: _without_credentials(value) for name, value in setting.items()}
+        case list() | tuple():
+            return [_without_credentials(value) for value in setting]
+    return setting
 
 
 def write_recipes(project: Project, out: Path) -> list[Path]:

@@ -36,10 +36,15 @@ def redact(text: str) -> str:
     """
     for pattern in map(_pattern_of, _secrets()):
         text = pattern.sub(_HIDDEN, text)
-    text = _USER.sub(rf"\1{_HIDDEN}@", text)
-    for named in (_PARAMETER, _HEADER, _ASSIGNED):
+    text = redact_addresses(text)
+    for named in (_HEADER, _ASSIGNED):
         text = named.sub(rf"\1{_HIDDEN}", text)
     return text
+
+
+def redact_addresses(text: str) -> str:
+    """Hide user and password in addresses, and secrets in their parameters."""
+    return _PARAMETER.sub(rf"\1{_HIDDEN}", _USER.sub(rf"\1{_HIDDEN}@", text))
 
 
 def printable(text: str) -> str:

@@ -94,7 +94,7 @@ def _check_texts(
     if not lookup(family).takes_pairs:
         raise ValueError(
             f"{key}: documents of corpus.target have {num_texts} texts, which the family {family} does not "
-            "tell apart; take its head starts out of run.headstarts"
+            "tell apart; take this head start out of run.headstarts"
         )
     if settings.max_tokens < LEAST_TOKENS_OF_PAIRS:
         raise ValueError(
