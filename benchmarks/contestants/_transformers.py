@@ -49,4 +49,6 @@ def arguments_of_contestant() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="measure the time in which the GPU computes")
     return parser
