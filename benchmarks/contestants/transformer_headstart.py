@@ -18,8 +18,8 @@ from benchmarks.contestants._transformers import (
     DROPOUT,
     MASKED_SHARE,
     SIZES,
-    VOCAB_SIZES,
     arguments_of_contestant,
+    vocab_size_of,
 )
 from models.family import lookup
 from models.objective import TrainingText
@@ -38,7 +38,7 @@ parser.add_argument("--recompute-layers", action="store_true")
 parser.add_argument("--micro-rows", type=int)
 arguments = parser.parse_args()
 
-size, vocab_size = SIZES[arguments.size], VOCAB_SIZES[arguments.family]
+size, vocab_size = SIZES[arguments.size], vocab_size_of(arguments.family, arguments.size)
 prepare()
 prepare_torch(torch.get_num_threads())
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

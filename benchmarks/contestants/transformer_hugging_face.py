@@ -16,14 +16,14 @@ from benchmarks.contestants._transformers import (
     DROPOUT,
     MASKED_SHARE,
     SIZES,
-    VOCAB_SIZES,
     arguments_of_contestant,
+    vocab_size_of,
 )
 
 arguments = arguments_of_contestant().parse_args()
 rows, row_tokens = arguments.rows, arguments.tokens
 
-size, vocab_size = SIZES[arguments.size], VOCAB_SIZES[arguments.family]
+size, vocab_size = SIZES[arguments.size], vocab_size_of(arguments.family, arguments.size)
 prepare()
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 model: Any
