@@ -13,15 +13,20 @@ import shlex
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / ".peers"  # other libraries, installed separately by `make peers`
 
 Figures = dict[str, float]
+
+
+class ContestantStoppedError(Exception):
+    pass
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,13 @@ class Contestant:
     peer: bool = False  # needs another library
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self) -> Figures:
+    def run(self, must_stop: Callable[[], bool] = lambda: False) -> Figures:
+        """Return its figures.
+
+        Raises:
+            SystemExit: it failed.
+            ContestantStoppedError: `must_stop()` came true, so it was killed.
+        """
         paths = [str(ROOT), *([str(PEERS)] if self.peer else [])]
         environment = os.environ | {
             "PYTHONPATH": os.pathsep.join(paths),
@@ -41,10 +52,18 @@ class Contestant:
             **self.environment,
         }
         command = [sys.executable, str(ROOT / "benchmarks/contestants" / self.script), *self.arguments]
-        done = subprocess.run(command, env=environment, text=True, capture_output=True)
-        if done.returncode:
-            raise SystemExit(f"{self.name} failed ({shlex.join(command)}):\n{done.stderr[-3000:]}")
-        figures: Figures = json.loads(done.stdout.splitlines()[-1])
+        with subprocess.Popen(command, env=environment, text=True, stdout=PIPE, stderr=PIPE) as process:
+            while True:
+                try:
+                    output, errors = process.communicate(timeout=0.5)
+                    break
+                except subprocess.TimeoutExpired:
+                    if must_stop():
+                        process.kill()
+                        raise ContestantStoppedError(self.name) from None
+        if process.returncode:
+            raise SystemExit(f"{self.name} failed ({shlex.join(command)}):\n{errors[-3000:]}")
+        figures: Figures = json.loads(output.splitlines()[-1])
         return figures
 
 
@@ -73,10 +92,11 @@ def compare(contestants: Sequence[Contestant], rounds: int) -> dict[str, dict[st
             rows_of[contestant.name].append(figures)
             line = ", ".join(f"{name} {value:,.4g}" for name, value in figures.items())
             print(f"round {number + 1}, {contestant.name}: {line}", file=sys.stderr, flush=True)
-    return {name: _summary(rows) for name, rows in rows_of.items()}
+    return {name: summary(rows) for name, rows in rows_of.items()}
 
 
-def _summary(rows: Sequence[Figures]) -> dict[str, dict[str, float]]:
+def summary(rows: Sequence[Figures]) -> dict[str, dict[str, float]]:
+    """Figure -> median, low, high and number of rounds."""
     return {
         name: {
             "median": statistics.median(row[name] for row in rows),

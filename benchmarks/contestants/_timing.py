@@ -1,4 +1,4 @@
-"""Shared by the contestants: sizes, seconds of a repeated call, peak memory."""
+"""Shared by the contestants: sizes, seconds of a repeated call, time in which a GPU computes, peak memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+PROFILED_STEPS = 3
 THREADS = "BENCHMARK_THREADS"  # an environment variable: the number of threads, by default one a core
 
 
@@ -73,6 +75,54 @@ def seconds_of(step: Callable[[], object], repeats: int, warm_up: int = 1) -> fl
         step()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def seconds_of_all(step: Callable[[], object], repeats: int, device: torch.device) -> float:
+    """Return the seconds of all calls, without waiting for the device between them."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        step()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What torch's profiler saw in `PROFILED_STEPS` steps, summed by kernel and by call."""
+
+    kernels: list[Any]
+    host_calls: list[Any]
+
+    @property
+    def device_milliseconds(self) -> float:
+        """Milliseconds a step in which the device computes; 0 on a CPU."""
+        micros: float = sum(event.self_device_time_total for event in self.kernels)
+        return micros / 1e3 / PROFILED_STEPS
+
+    @property
+    def launches(self) -> float:
+        """Kernels launched a step."""
+        count: int = sum(event.count for event in self.host_calls if "LaunchKernel" in event.key)
+        return count / PROFILED_STEPS
+
+
+def profile_of(step: Callable[[], object], device: torch.device) -> Profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    activities += [torch.profiler.ProfilerActivity.CUDA] if device.type == "cuda" else []
+    with torch.profiler.profile(activities=activities) as profile:
+        seconds_of_all(step, PROFILED_STEPS, device)
+    events = profile.key_averages()
+    cpu = torch.autograd.DeviceType.CPU
+    return Profile(
+        kernels=[event for event in events if event.device_type != cpu],
+        host_calls=[event for event in events if event.device_type == cpu],
+    )
+
+
+def device_share(step: Callable[[], object], seconds: float, device: torch.device) -> dict[str, float]:
+    """Return the share of a step's time, measured without the profiler, in which the device computes."""
+    return {"device_share": profile_of(step, device).device_milliseconds / 1e3 / seconds}
 
 
 def peak_megabytes() -> float:

@@ -41,6 +41,11 @@ SIZES = {
 VOCAB_SIZES = {"bert": 30_522, "gpt": 50_257}
 
 
+def vocab_size_of(family: str, size: str) -> int:
+    """Return the published model's; of the tiny size, which only tries a script, a small one."""
+    return 1000 if size == "tiny" else VOCAB_SIZES[family]
+
+
 def arguments_of_contestant() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser()
     parser.add_argument("--family", choices=VOCAB_SIZES, required=True)
@@ -49,4 +54,6 @@ def arguments_of_contestant() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="measure the time in which the GPU computes")
     return parser

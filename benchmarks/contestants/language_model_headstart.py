@@ -7,7 +7,15 @@ import argparse
 import torch
 
 from benchmarks.contestants._network import PRECISIONS, language_model_task
-from benchmarks.contestants._timing import SIZES, peak_megabytes, prepare, seconds_of, tell
+from benchmarks.contestants._timing import (
+    PROFILED_STEPS,
+    SIZES,
+    device_share,
+    peak_megabytes,
+    prepare,
+    seconds_of,
+    tell,
+)
 from pipeline.distributed.worker import prepare_torch
 from pipeline.training.context import Context
 from pipeline.training.loop import Training
@@ -17,6 +25,7 @@ parser.add_argument("--size", choices=SIZES, required=True)
 parser.add_argument("--precision", choices=["fp32", "bf16"], required=True)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--sampled-words", type=int)
+parser.add_argument("--profile", action="store_true", help="measure the time in which the GPU computes")
 arguments = parser.parse_args()
 
 size = SIZES[arguments.size]
@@ -24,7 +33,8 @@ prepare()
 prepare_torch(torch.get_num_threads())
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 precision = PRECISIONS[arguments.precision]
-task = language_model_task(size, arguments.precision, arguments.steps + 2, arguments.sampled_words)
+num_steps = arguments.steps + 2 + PROFILED_STEPS
+task = language_model_task(size, arguments.precision, num_steps, arguments.sampled_words)
 training = Training(task, Context(device=device, precision=precision))
 
 
@@ -41,4 +51,6 @@ figures = {
 }
 if arguments.sampled_words is None:  # else there are fewer products
     figures["gflop_per_second"] = size.flop_per_trained_token * size.batch_rows * size.bptt / seconds / 1e9
+if arguments.profile:
+    figures |= device_share(step, seconds, device)
 tell(**figures)

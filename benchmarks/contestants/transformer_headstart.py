@@ -6,13 +6,20 @@ import numpy as np
 import torch
 
 from benchmarks.contestants._network import PRECISIONS, SCHEDULE
-from benchmarks.contestants._timing import peak_megabytes, prepare, seconds_of, tell
+from benchmarks.contestants._timing import (
+    PROFILED_STEPS,
+    device_share,
+    peak_megabytes,
+    prepare,
+    seconds_of,
+    tell,
+)
 from benchmarks.contestants._transformers import (
     DROPOUT,
     MASKED_SHARE,
     SIZES,
-    VOCAB_SIZES,
     arguments_of_contestant,
+    vocab_size_of,
 )
 from models.family import lookup
 from models.objective import TrainingText
@@ -27,12 +34,11 @@ from pipeline.training.settings import Optimizer
 from pipeline.training.task import Task
 
 parser = arguments_of_contestant()
-parser.add_argument("--compile", action="store_true")
 parser.add_argument("--recompute-layers", action="store_true")
 parser.add_argument("--micro-rows", type=int)
 arguments = parser.parse_args()
 
-size, vocab_size = SIZES[arguments.size], VOCAB_SIZES[arguments.family]
+size, vocab_size = SIZES[arguments.size], vocab_size_of(arguments.family, arguments.size)
 prepare()
 prepare_torch(torch.get_num_threads())
 device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -63,7 +69,7 @@ own = (
     if arguments.family == "bert"
     else {"bptt": row_tokens, "variable_bptt": False, "ar_alpha": 0.0, "tar_beta": 0.0, "sampled_words": None}
 )
-num_steps = arguments.steps + 2
+num_steps = arguments.steps + 2 + PROFILED_STEPS
 num_tokens = rows * row_tokens * (num_steps + 1) + 1
 shard = TokenShard(
     tokens=(4 + np.random.default_rng(1).zipf(1.2, num_tokens) % (vocab_size - 4)).astype(np.uint16),
@@ -98,8 +104,11 @@ def step() -> None:
 
 seconds = seconds_of(step, arguments.steps)
 flop = size.flop_per_step(rows, row_tokens, vocab_size, MASKED_SHARE if arguments.family == "bert" else 1.0)
-tell(
-    tokens_per_second=rows * row_tokens / seconds,
-    gflop_per_second=flop / seconds / 1e9,
-    peak_megabytes=peak_megabytes(),
-)
+figures = {
+    "tokens_per_second": rows * row_tokens / seconds,
+    "gflop_per_second": flop / seconds / 1e9,
+    "peak_megabytes": peak_megabytes(),
+}
+if arguments.profile:
+    figures |= device_share(step, seconds, device)
+tell(**figures)
