@@ -104,9 +104,9 @@ def train_attention(
     read.transpose(1, 2).reshape(B, S, H * width).sum().backward()
 
 
-def train_dropout(dtype: torch.dtype, *, is_locked: bool, width: int = 768) -> None:
+def train_dropout(dtype: torch.dtype, *, is_locked: bool, width: int = 768, first_row: int = 0) -> None:
     x = torch.zeros(2, 512, width, dtype=dtype, requires_grad=True)
-    mask = GlobalBatch(1, 2, 2, slice(0, 2)).next_mask_of_rows(0.1)
+    mask = GlobalBatch(1, 2, 2, slice(first_row, first_row + 2)).next_mask_of_rows(0.1)
     dropout(x, mask, is_locked=is_locked).sum().backward()
 
 
@@ -124,6 +124,7 @@ def runs() -> dict[str, Callable[[], None]]:
         named[f"{short} dropout"] = partial(train_dropout, dtype, is_locked=False)
         named[f"{short} locked dropout"] = partial(train_dropout, dtype, is_locked=True)
         named[f"{short} dropout, one feature"] = partial(train_dropout, dtype, is_locked=False, width=1)
+    named["mask of all rows"] = partial(train_dropout, torch.float32, is_locked=False, first_row=2**32 - 1)
     return named
 
 

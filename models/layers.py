@@ -99,9 +99,7 @@ class GlobalBatch:
 
     def next_mask_of_rows(self, p: float) -> RowMask:
         """Draw a mask as `keep_mask_of_rows` does, but leave it to a kernel to make it."""
-        mask = RowMask(self._device_key, self.num_draws, self.rows.start, _num_dropped(p))
-        self.num_draws += 1
-        return mask
+        return self._next_mask(self.rows, p)
 
     def uniform(self, count: int) -> Tensor:
         """Draw uniform numbers from 0 to 1, the same on all processes: multiples of 2^-24.
@@ -113,12 +111,22 @@ class GlobalBatch:
 
     def _mask(self, rows: slice, shape: Sequence[int], p: float) -> Tensor:
         """Each line of the last dimension begins with a number of its own, which has four elements."""
+        if _drops_by_kernel(self._device_key):
+            from models.triton_masks import dropout
+
+            ones = torch.ones(rows.stop - rows.start, *shape, device=self.device)
+            return dropout(ones, self._next_mask(rows, p))
         *lines, length = shape
         of_a_line = -(-length // 4)
         numbers = self._numbers(self._device_key, rows, math.prod(lines) * of_a_line)
         num_dropped = _num_dropped(p)
         bits = numbers.view(torch.int16).view(len(numbers), *lines, 4 * of_a_line)[..., :length]
         return (bits >= num_dropped - 2**15).float().mul_(2**16 / (2**16 - num_dropped))
+
+    def _next_mask(self, rows: slice, p: float) -> RowMask:
+        mask = RowMask(self._device_key, self.num_draws, rows.start, _num_dropped(p))
+        self.num_draws += 1
+        return mask
 
     def _numbers(self, key: Tensor, rows: slice, count: int) -> Tensor:
         """Return random numbers of 64 bits, (rows, count), for the next mask of this step."""

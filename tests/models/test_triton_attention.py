@@ -254,7 +254,15 @@ def gradients(encoder: GPT) -> list[Tensor]:
     )
 
 
-@pytest.mark.parametrize("way", ["plain", "recomputed", "compiled"])
+def test_a_mask_of_all_rows_takes_the_kernel(as_on_a_gpu, monkeypatch):
+    masks = [batch().keep_mask((3, 10), 0.3), batch().keep_mask_of_rows((3, 10), 0.3)]
+    assert as_on_a_gpu == ["dropout", "dropout"]
+    monkeypatch.undo()
+    plain = [batch().keep_mask((3, 10), 0.3), batch().keep_mask_of_rows((3, 10), 0.3)]
+    assert all(map(torch.equal, masks, plain))
+
+
+@pytest.mark.parametrize("way", ["plain", "recomputed", pytest.param("compiled", marks=pytest.mark.long)])
 def test_an_encoder_learns_the_same_by_the_kernels(way, as_on_a_gpu, monkeypatch):
     torch.manual_seed(1)
     config = GPTConfig(embedding_dim=32, feedforward_dim=20, num_layers=2, num_heads=2, context=12)
