@@ -93,9 +93,16 @@ def _registers_and_spills(ptx: str) -> tuple[int, int]:
 
 
 def train_attention(
-    dtype: torch.dtype, width: int, *, is_causal: bool = False, has_bias: bool = False, length: int = 512
+    dtype: torch.dtype,
+    width: int,
+    *,
+    is_causal: bool = False,
+    has_bias: bool = False,
+    length: int = 512,
+    products: str = "high",  # as training sets it on a GPU
 ) -> None:
     """Run attention forward and backward, with queries, keys and values as a layer makes them."""
+    torch.set_float32_matmul_precision(products)
     B, H, S = 2, 12, length
     inputs = torch.zeros(B, S, 3, H, width, dtype=dtype, requires_grad=True)
     bias = torch.zeros(B, S) if has_bias else None
@@ -124,12 +131,12 @@ def runs() -> dict[str, Callable[[], None]]:
         named[f"{short} dropout"] = partial(train_dropout, dtype, is_locked=False)
         named[f"{short} locked dropout"] = partial(train_dropout, dtype, is_locked=True)
         named[f"{short} dropout, one feature"] = partial(train_dropout, dtype, is_locked=False, width=1)
+    named["fp32 exact D=64"] = partial(train_attention, torch.float32, 64, products="highest")
     named["mask of all rows"] = partial(train_dropout, torch.float32, is_locked=False, first_row=2**32 - 1)
     return named
 
 
 def main() -> None:
-    torch.set_float32_matmul_precision("high")  # as training sets it on a GPU
     for name, run in runs().items():
         for kernel in compiled_by(run):
             print(

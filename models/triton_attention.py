@@ -51,6 +51,7 @@ class Block(NamedTuple):
     keys: int
     num_warps: int
     num_stages: int  # blocks that are loaded ahead, and one
+    max_registers: int | None = None  # of a thread
 
 
 class Blocks(NamedTuple):
@@ -62,11 +63,17 @@ class Blocks(NamedTuple):
 # Chosen for an H100 with D = 64 and S = 512 by reasoning and by `benchmarks/triton_kernels.py`; not measured.
 # Most instructions go into masks and exponentials, a score takes 25 to 32, so programs should alternate: one
 # multiplies while another does the rest. A warp group (4 warps) multiplies 64 rows. With 64 x 64 scores a
-# thread has 32 of them and 167 to 208 registers, so a multiprocessor runs three programs forward and two
-# backward. 128 rows by eight warps take the same registers for each thread and leave room for one program;
-# 32 keys at a time take a tenth more instructions for each score. Float32 operands have twice the size.
-_BFLOAT16 = Blocks(Block(64, 64, 4, 3), Block(64, 64, 4, 2), Block(64, 64, 4, 2))
-_FLOAT32 = Blocks(Block(64, 32, 4, 2), Block(64, 32, 4, 2), Block(32, 64, 4, 2))
+# thread has 32 of them. Within 168 registers, without spills, a multiprocessor runs three programs forward;
+# backward, which takes up to 211, two. 128 rows by eight warps take the same registers for each thread and
+# leave room for one program; 32 keys at a time take a tenth more instructions for each score.
+_BACKWARD = Block(64, 64, num_warps=4, num_stages=2)
+_BFLOAT16 = Blocks(Block(64, 64, num_warps=4, num_stages=3, max_registers=168), _BACKWARD, _BACKWARD)
+_WIDE_BFLOAT16 = Blocks(Block(64, 64, num_warps=4, num_stages=3), _BACKWARD, _BACKWARD)  # D > 64
+_FLOAT32 = Blocks(
+    Block(64, 32, num_warps=4, num_stages=2),
+    Block(64, 32, num_warps=4, num_stages=2),
+    Block(32, 64, num_warps=4, num_stages=2),
+)
 
 
 @triton.jit
@@ -329,14 +336,22 @@ def _options(q: Tensor, is_causal: bool, block: Block) -> dict[str, Any]:
         "IS_CAUSAL": is_causal,
         "D": D,
         "WIDTH": _width(D),
-        # Float32 as torch multiplies it: TF32, where that is allowed.
-        "PRECISION": "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee",
+        # Float32 as torch multiplies it: TF32 where that is allowed, else three such products, exact to 1e-6.
+        "PRECISION": "tf32" if torch.backends.cuda.matmul.allow_tf32 else "tf32x3",
         "QUERIES": block.queries,
         "KEYS": block.keys,
         "num_warps": block.num_warps,
         "num_stages": block.num_stages,
+        "maxnreg": block.max_registers,
         "enable_fp_fusion": True,  # a product and a sum as one operation
     }
+
+
+def _blocks(dtype: torch.dtype, D: int) -> Blocks:
+    """Return the blocks for an H100."""
+    if dtype == torch.float32:
+        return _FLOAT32
+    return _BFLOAT16 if D <= 64 else _WIDE_BFLOAT16
 
 
 def _width(D: int) -> int:
@@ -368,7 +383,7 @@ def attention(
     assert queries_BHQD.shape[-1] <= MAX_WIDTH
     assert not is_causal or queries_BHQD.shape[2] == keys_BHSD.shape[2]
     if blocks is None:
-        blocks = _FLOAT32 if queries_BHQD.dtype == torch.float32 else _BFLOAT16
+        blocks = _blocks(queries_BHQD.dtype, queries_BHQD.shape[-1])
     if key_bias_BS is not None and key_bias_BS.stride(1) != 1:
         key_bias_BS = key_bias_BS.contiguous()
     inputs = (_with_rows(tensor) for tensor in (queries_BHQD, keys_BHSD, values_BHSD))

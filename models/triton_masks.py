@@ -138,6 +138,7 @@ def _dropped(x: Tensor, key: Tensor, mask: RowMask, is_locked: bool) -> Tensor:
         LINES=_LINES,
         NUMBERS=_NUMBERS,
         num_warps=4,
+        enable_fp_fusion=True,
     )
     return out
 
