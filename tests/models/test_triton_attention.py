@@ -283,7 +283,7 @@ def test_an_encoder_learns_the_same_by_the_kernels(way, as_on_a_gpu, monkeypatch
 
 
 @pytest.mark.long
-def test_the_kernels_compile_for_a_gpu_and_spill_nothing():
+def test_the_kernels_compile_for_a_gpu():
     """What the interpreter cannot tell: types, layouts, registers and shared memory of an H100."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "benchmarks/triton_kernels.py"]
