@@ -13,7 +13,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +23,30 @@ from torch import Tensor, nn
 from models.random_bits import number, numbers_of_streams
 
 _SHARED = 2**32 - 1  # in place of the row, for what all rows share
+_HAS_TRITON = find_spec("triton") is not None
+
+
+def _num_dropped(p: float) -> int:
+    """Return how many of 2^16 elements are dropped with probability `p`: never all."""
+    return min(round(p * 2**16), 2**16 - 1)
 
 
 def _alone(x: Tensor) -> Tensor:
     return x
+
+
+class RowMask(NamedTuple):
+    """A mask that is not made: a kernel makes its bits where it uses them (models/triton_masks.py)."""
+
+    key: Tensor  # () int64: the key of (seed, step)
+    draw: int  # the mask's number in the step
+    first_row: int  # row of the global batch that the tensor's first row is
+    num_dropped: int  # of 2^16 elements
+
+    @property
+    def scale(self) -> float:
+        """The mask's value where it keeps an element."""
+        return 2**16 / (2**16 - self.num_dropped)
 
 
 @dataclass
@@ -76,6 +97,10 @@ class GlobalBatch:
         """
         return self._mask(self.rows, shape, p)
 
+    def next_mask_of_rows(self, p: float) -> RowMask:
+        """Draw a mask as `keep_mask_of_rows` does, but leave it to a kernel to make it."""
+        return self._next_mask(self.rows, p)
+
     def uniform(self, count: int) -> Tensor:
         """Draw uniform numbers from 0 to 1, the same on all processes: multiples of 2^-24.
 
@@ -86,12 +111,22 @@ class GlobalBatch:
 
     def _mask(self, rows: slice, shape: Sequence[int], p: float) -> Tensor:
         """Each line of the last dimension begins with a number of its own, which has four elements."""
+        if _drops_by_kernel(self._device_key):
+            from models.triton_masks import dropout
+
+            ones = torch.ones(rows.stop - rows.start, *shape, device=self.device)
+            return dropout(ones, self._next_mask(rows, p))
         *lines, length = shape
         of_a_line = -(-length // 4)
         numbers = self._numbers(self._device_key, rows, math.prod(lines) * of_a_line)
-        num_dropped = min(round(p * 2**16), 2**16 - 1)
+        num_dropped = _num_dropped(p)
         bits = numbers.view(torch.int16).view(len(numbers), *lines, 4 * of_a_line)[..., :length]
         return (bits >= num_dropped - 2**15).float().mul_(2**16 / (2**16 - num_dropped))
+
+    def _next_mask(self, rows: slice, p: float) -> RowMask:
+        mask = RowMask(self._device_key, self.num_draws, rows.start, _num_dropped(p))
+        self.num_draws += 1
+        return mask
 
     def _numbers(self, key: Tensor, rows: slice, count: int) -> Tensor:
         """Return random numbers of 64 bits, (rows, count), for the next mask of this step."""
@@ -117,6 +152,16 @@ class _SumOverProcesses(torch.autograd.Function):
         return ctx.all_reduce(grads[0].clone()), None
 
 
+def has_triton(x: Tensor) -> bool:
+    """Whether Triton's kernels can take the tensor. Torch brings Triton where it can use it."""
+    return x.is_cuda and _HAS_TRITON
+
+
+def _drops_by_kernel(x: Tensor) -> bool:
+    """Torch's compiler makes a kernel of the plain form itself, together with what is around it."""
+    return has_triton(x) and not torch.compiler.is_compiling()
+
+
 def locked_dropout(x_BTF: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
     """Apply variational dropout: one mask per row, the same at each of its tokens.
 
@@ -124,6 +169,10 @@ def locked_dropout(x_BTF: Tensor, p: float, batch: GlobalBatch | None) -> Tensor
     """
     if batch is None or p == 0:
         return x_BTF
+    if _drops_by_kernel(x_BTF):
+        from models.triton_masks import dropout
+
+        return dropout(x_BTF, batch.next_mask_of_rows(p), is_locked=True)
     return x_BTF * batch.keep_mask_of_rows((1, x_BTF.shape[-1]), p).to(x_BTF.dtype)
 
 
@@ -189,6 +238,10 @@ def dropout_rows(x: Tensor, p: float, batch: GlobalBatch | None) -> Tensor:
     """Apply ordinary dropout to a tensor (B, ...), each number for itself."""
     if batch is None or p == 0:
         return x
+    if _drops_by_kernel(x):
+        from models.triton_masks import dropout
+
+        return dropout(x, batch.next_mask_of_rows(p))
     return x * batch.keep_mask_of_rows(x.shape[1:], p).to(x.dtype)
 
 

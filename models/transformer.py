@@ -4,7 +4,8 @@ Source: Vaswani et al. 2017, "Attention Is All You Need" (arXiv 1706.03762), to 
 below refer. Positions are learned, as in GPT and BERT, where the paper has sinusoids (3.5).
 
 Departures: queries, keys and values come from one product; masks of dropout are drawn for each row (see
-`models/layers.py`), so attention that drops is written out, and attention that does not is torch's own.
+`models/layers.py`), so attention that drops is written out, or on a GPU one kernel of headstart's
+(`models/triton_attention.py`), and attention that does not is torch's own.
 
 Shapes: B rows, T tokens of a chunk, P tokens before it, S = P + T, E width, H heads, D = E / H, Q queries.
 """
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from models.config import Count, Dropout, FamilyConfig, Positive, at_least
 from models.family import Encoded, Encoder, State
-from models.layers import GlobalBatch, dropout_rows
+from models.layers import GlobalBatch, dropout_rows, has_triton
 from models.micro_batches import recomputed
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
@@ -78,11 +79,19 @@ class TransformerConfig(LayersConfig):
     """Tokens that attention sees at once."""
 
 
+@dataclass(frozen=True)
+class Causal:
+    """In place of a bias: a query reads the keys up to its own place. There are as many of both."""
+
+
+Bias = Tensor | Causal | None
+
+
 def attend(
     queries_BHQD: Tensor,
     keys_BHSD: Tensor,
     values_BHSD: Tensor,
-    bias: Tensor | None,
+    bias: Bias,
     dropout: float,
     batch: GlobalBatch | None,
 ) -> Tensor:
@@ -92,14 +101,34 @@ def attend(
         bias: added to the scores after their scaling; it broadcasts to (B, H, Q, S) and is -inf where nothing
             may be read.
     """
-    bias = None if bias is None else bias.to(queries_BHQD.dtype)
+    is_causal = isinstance(bias, Causal)
+    added = bias.to(queries_BHQD.dtype) if isinstance(bias, Tensor) else None
     if batch is None or dropout == 0:
-        return F.scaled_dot_product_attention(queries_BHQD, keys_BHSD, values_BHSD, attn_mask=bias)
+        return F.scaled_dot_product_attention(
+            queries_BHQD, keys_BHSD, values_BHSD, attn_mask=added, is_causal=is_causal
+        )
+    if has_triton(queries_BHQD) and (added is None or _is_of_keys(added)):
+        from models.triton_attention import MAX_WIDTH, attention
+
+        if queries_BHQD.shape[-1] <= MAX_WIDTH:
+            bias_BS = None if added is None else added[:, 0, 0].expand(len(keys_BHSD), -1)
+            mask = batch.next_mask_of_rows(dropout)
+            return attention(
+                queries_BHQD, keys_BHSD, values_BHSD, mask, is_causal=is_causal, key_bias_BS=bias_BS
+            )
     scores_BHQS = queries_BHQD @ keys_BHSD.mT / math.sqrt(queries_BHQD.shape[-1])
-    if bias is not None:
-        scores_BHQS = scores_BHQS + bias
+    if is_causal:
+        Q, S = scores_BHQS.shape[-2:]
+        scores_BHQS = scores_BHQS + scores_BHQS.new_full((Q, S), -torch.inf).triu(1)
+    if added is not None:
+        scores_BHQS = scores_BHQS + added
     weights_BHQS = scores_BHQS.softmax(-1).to(values_BHSD.dtype)
     return dropout_rows(weights_BHQS, dropout, batch) @ values_BHSD
+
+
+def _is_of_keys(bias: Tensor) -> bool:
+    """Whether the bias is a constant of each row's keys, (B or 1, 1, 1, S), as for padding."""
+    return bias.dim() == 4 and bias.shape[1:3] == (1, 1) and not bias.requires_grad
 
 
 class SelfAttention(nn.Module):
@@ -111,7 +140,7 @@ class SelfAttention(nn.Module):
         self.inputs = nn.Linear(config.embedding_dim, 3 * config.embedding_dim)  # queries, keys, values
         self.output = nn.Linear(config.embedding_dim, config.embedding_dim)
 
-    def forward(self, x_BSE: Tensor, bias: Tensor | None, batch: GlobalBatch | None) -> Tensor:
+    def forward(self, x_BSE: Tensor, bias: Bias, batch: GlobalBatch | None) -> Tensor:
         """Return what the text reads of itself, (B, S, E); for `bias` see `attend`."""
         B, S, E = x_BSE.shape
         inputs = self.inputs(x_BSE).view(B, S, 3, self.num_heads, E // self.num_heads)
@@ -141,7 +170,7 @@ class TransformerLayer(nn.Module):
     def forward(
         self,
         x_BTE: Tensor,
-        bias: Tensor | None,
+        bias: Bias,
         batch: GlobalBatch | None,
         memory_BPE: Tensor | None = None,
     ) -> Tensor:
@@ -250,7 +279,7 @@ class Transformer(TransformerStack):
                 mask_BT = F.pad(mask_BT, (before_BP.shape[1], 0), value=True)
         with autocast(self.product_dtype, ids_BT.device):
             x_BSE = self._embedded(ids_BS, extra_BTE, batch)
-            bias = self._attention_bias(ids_BS, mask_BT)
+            bias = self._attention_bias(mask_BT)
             layers = [x_BSE]
             for layer in self.layers:
                 layers.append(run_layer(self, layer, layers[-1], bias, batch))
@@ -269,20 +298,19 @@ class Transformer(TransformerStack):
             x_BSE = x_BSE + extra_BSE
         return dropout_rows(self.embedding_norm(x_BSE), self.config.embedding_dropout, batch)
 
-    def _attention_bias(self, ids_BS: Tensor, mask_BS: Tensor | None) -> Tensor | None:
+    def _attention_bias(self, mask_BS: Tensor | None) -> Bias:
         """Return what is added to the scores: nothing where a token may be read, else -inf.
 
         Padding follows the text, so a causal text never reads it.
         """
-        S, device = ids_BS.shape[1], ids_BS.device
         if self.is_causal:
-            return torch.full((S, S), -torch.inf, device=device).triu(1)
+            return Causal()
         # To find that no row has padding would make the host wait for another device.
         if mask_BS is None or (mask_BS.device.type == "cpu" and bool(mask_BS.all())):
             return None
         hidden_BS = ~mask_BS
         hidden_BS[:, 0] = False  # a row without tokens would divide by zero; its features are not read
-        bias_BS = torch.zeros(mask_BS.shape, device=device).masked_fill(hidden_BS, -torch.inf)
+        bias_BS = torch.zeros(mask_BS.shape, device=mask_BS.device).masked_fill(hidden_BS, -torch.inf)
         return bias_BS[:, None, None]
 
 
@@ -295,7 +323,7 @@ def run_layer(
     encoder: Encoder,
     layer: nn.Module,
     x_BTE: Tensor,
-    bias: Tensor | None,
+    bias: Bias,
     batch: GlobalBatch | None,
     memory_BPE: Tensor | None = None,
 ) -> Tensor:

@@ -65,8 +65,9 @@ _COMPUTING = {
     "tokenizers": "tokenizers",
     "torch": "torch",
 }
-# Packages that only move data or call others. A test checks that each imported package is in one of the two.
-NOT_COMPUTING = {"joblib", "pyarrow", "pydantic", "safetensors", "threadpoolctl"}
+# Packages that only move data or call others, and Triton: torch, whose version counts, brings it where there
+# is a GPU. A test checks that each imported package is in one of the two.
+NOT_COMPUTING = {"joblib", "pyarrow", "pydantic", "safetensors", "threadpoolctl", "triton"}
 
 
 @dataclass(frozen=True)
