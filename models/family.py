@@ -13,6 +13,7 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from models.layers import GlobalBatch
-
-_FOLDER = Path(__file__).parent
 
 # Recurrent state: tensors whose first dimension is the row of the batch. Families without memory use
 # the empty tuple.
@@ -164,8 +163,8 @@ class Family:
 
 def lookup(name: str, key: str = "family") -> Family:
     """Return the family of that name. Raises ValueError, naming `key`, with the nearest or all names."""
-    if not (name.isidentifier() and _defines_family(_FOLDER / f"{name}.py")):
-        known = _known_families()
+    known = _known_families()
+    if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(known)}"
         raise ValueError(f"{key} is {name!r}, which is not a model family; {hint}")
@@ -173,10 +172,8 @@ def lookup(name: str, key: str = "family") -> Family:
     return family
 
 
+@cache  # a head start is looked up some hundred times in a process
 def _known_families() -> list[str]:
     """Modules beside this one that define `FAMILY`, found without importing them."""
-    return sorted(file.stem for file in _FOLDER.glob("*.py") if _defines_family(file))
-
-
-def _defines_family(file: Path) -> bool:
-    return file.exists() and "\nFAMILY = " in file.read_text(encoding="utf-8")
+    files = Path(__file__).parent.glob("*.py")
+    return sorted(file.stem for file in files if "\nFAMILY = " in file.read_text(encoding="utf-8"))

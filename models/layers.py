@@ -14,13 +14,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.random_bits import number, numbers_of_streams
+from models.random_bits import RowMask, number, numbers_of_streams
 
 _SHARED = 2**32 - 1  # in place of the row, for what all rows share
 _HAS_TRITON = find_spec("triton") is not None
@@ -33,20 +33,6 @@ def _num_dropped(p: float) -> int:
 
 def _alone(x: Tensor) -> Tensor:
     return x
-
-
-class RowMask(NamedTuple):
-    """A mask that is not made: a kernel makes its bits where it uses them (models/triton_masks.py)."""
-
-    key: Tensor  # () int64: the key of (seed, step)
-    draw: int  # the mask's number in the step
-    first_row: int  # row of the global batch that the tensor's first row is
-    num_dropped: int  # of 2^16 elements
-
-    @property
-    def scale(self) -> float:
-        """The mask's value where it keeps an element."""
-        return 2**16 / (2**16 - self.num_dropped)
 
 
 @dataclass

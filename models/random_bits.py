@@ -13,6 +13,8 @@ Shapes: R streams, N numbers of each.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,6 +22,20 @@ from torch import Tensor
 _GAMMA, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 # Numbers that a CPU hashes at once, as they are gone over eight times: these stay in its cache.
 _AT_ONCE = 2**14
+
+
+class RowMask(NamedTuple):
+    """A mask that is not made: a kernel makes its bits where it uses them (models/triton_masks.py)."""
+
+    key: Tensor  # () int64: the key of (seed, step)
+    draw: int  # the mask's number in the step
+    first_row: int  # row of the global batch that the tensor's first row is
+    num_dropped: int  # of 2^16 elements
+
+    @property
+    def scale(self) -> float:
+        """The mask's value where it keeps an element."""
+        return 2**16 / (2**16 - self.num_dropped)
 
 
 def number(key: int, index: int) -> int:

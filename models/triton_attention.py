@@ -37,7 +37,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.layers import RowMask
+from models.random_bits import RowMask
 from models.triton_masks import kept, mixed, row_key, states, threshold
 
 MAX_WIDTH = 128  # of a head; accumulators of wider ones would not fit into the registers

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from models.layers import RowMask
+from models.random_bits import RowMask
 
 # Beyond 2^63, so Triton takes them for unsigned, as the state is.
 _GAMMA = tl.constexpr(0x9E3779B97F4A7C15)
