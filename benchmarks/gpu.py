@@ -88,7 +88,7 @@ def main(given: list[str] | None = None) -> None:
     call = Call(arguments.part, arguments, interruption, part_end=end, end=end)
     figures = run_all(call, PARTS) if arguments.part == "all" else PARTS[arguments.part](call)
     print(json.dumps(call.write(figures), indent=2))
-    if arguments.part == "all" and any("failed" in outcome for outcome in figures.values()):
+    if arguments.part == "all" and any(outcome.get("failed") for outcome in figures.values()):
         raise SystemExit(1)
 
 

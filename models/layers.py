@@ -144,7 +144,7 @@ def has_triton(x: Tensor) -> bool:
 
 
 def _drops_by_kernel(x: Tensor) -> bool:
-    """Torch's compiler makes a kernel of the plain form itself, together with what is around it."""
+    """Torch's compiler makes kernels of the plain form itself."""
     return has_triton(x) and not torch.compiler.is_compiling()
 
 

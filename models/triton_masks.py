@@ -1,4 +1,4 @@
-"""Dropout in one launch on a GPU: a mask is made where it is used, forward and backward, and never stored.
+"""Dropout in one launch on a GPU: its mask is made where it is used, forward and backward, and not stored.
 
 The masks are those of `GlobalBatch` (models/layers.py), bit for bit: SplitMix64 of models/random_bits.py in
 Triton. Four neighbours in a line share one number of 64 random bits.

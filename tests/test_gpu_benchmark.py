@@ -126,6 +126,11 @@ def test_check_finds_each_family_equal_to_itself(out_of_all):
     found = figures_of(out_of_all, "check")
     masks = found.pop("masks")
     assert masks == {"number": 36, "bits are equal": True, "different": []}
+    attention = found.pop("attention with dropout")
+    assert attention.keys() == {"all keys", "causal", "padding"}
+    for differences in attention.values():
+        assert differences["float32"] == 0
+        assert 0 < differences["bfloat16"] < 0.02
     assert found.keys() == {"awd_lstm", "gpt", "transformer_xl", "bert"}
     for figures in found.values():
         assert figures["fp32 features, largest difference"] < 1e-5
@@ -205,6 +210,20 @@ def test_a_failed_part_and_sigterm_leave_whole_figures(tmp_path):
     assert outcomes["speed"] == {"left out": "SIGTERM"}
     assert outcomes["imdb"] == {"left out": "no --tokens"}
     assert figures_of(tmp_path, "all") == outcomes
+
+
+def test_other_bits_and_a_failed_contestant_are_failures(tmp_path):
+    unequal = {"masks": {"bits are equal": False}, "gpt": {"bits are equal": True}}
+    parts = {
+        "check": lambda part: unequal,
+        "resume": lambda part: {},
+        "speed": lambda part: {"failed": {"gpt": "why"}},
+    }
+    outcomes = run_all(call_of_all(tmp_path), parts)
+    assert outcomes["check"]["failed"] == "masks has other bits"
+    assert "failed" not in outcomes["resume"]
+    assert outcomes["speed"]["failed"] == "gpt failed"
+    assert figures_of(tmp_path, "check") == unequal
 
 
 def test_each_part_has_its_share_of_what_is_left(tmp_path):

@@ -115,7 +115,8 @@ def profile_of(step: Callable[[], object], device: torch.device) -> Profile:
     events = profile.key_averages()
     cpu = torch.autograd.DeviceType.CPU
     return Profile(
-        kernels=[event for event in events if event.device_type != cpu],
+        # Annotations, such as the one around a step of torch's optimizers, span the kernels in them.
+        kernels=[event for event in events if event.device_type != cpu and not event.is_user_annotation],
         host_calls=[event for event in events if event.device_type == cpu],
     )
 

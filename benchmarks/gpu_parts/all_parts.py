@@ -16,7 +16,8 @@ Part = Callable[[Call], dict[str, Any]]
 SHARES = {
     "check": 0.12,  # first: figures of a wrong model are worth nothing. The CPU trains, too: 76 s on an H200
     "resume": 0.06,  # three short trainings of each family
-    "speed": 0.32,  # 12 processes of up to half a minute each, four of which compile
+    # 12 processes of some 20 seconds, four of which compile: the last may be left out.
+    "speed": 0.32,
     "imdb": 0.50,  # last, as only it takes what it gets: 5.4 minutes for its language models and classifiers
 }
 
@@ -52,7 +53,10 @@ def _outcome(name: str, part: Part, call: Call, minutes: float) -> dict[str, Any
     part_call = replace(call, part=name, part_end=now + 60 * minutes, continues=True, left_out={}, began=now)
     outcome: dict[str, Any] = {"minutes given": minutes}
     try:
-        part_call.write(part(part_call))
+        figures = part(part_call)
+        part_call.write(figures)
+        if wrong := _wrong(figures):
+            outcome["failed"] = ", ".join(wrong)
     except Exception as error:
         traceback.print_exc()
         outcome["failed"] = f"{type(error).__name__}: {error}"[-1000:]
@@ -60,3 +64,13 @@ def _outcome(name: str, part: Part, call: Call, minutes: float) -> dict[str, Any
     if part_call.left_out:
         outcome["left out"] = part_call.left_out
     return outcome
+
+
+def _wrong(figures: Mapping[str, Any]) -> list[str]:
+    """Return what has other bits than it must, and what failed among several."""
+    unequal = [
+        f"{name} has other bits"
+        for name, found in figures.items()
+        if isinstance(found, Mapping) and found.get("bits are equal") is False
+    ]
+    return [*unequal, *(f"{name} failed" for name in figures.get("failed", {}))]

@@ -18,6 +18,8 @@ import torch
 
 from benchmarks.side_by_side import ROOT, machine
 
+_GRACE_SECONDS = 30.0  # for a contestant that has nearly ended; later parts have less by it
+
 
 class Interruption:
     """Notes that SIGTERM came. Parts look at it where they can stop with whole figures."""
@@ -34,9 +36,10 @@ class Interruption:
 
 @dataclass
 class Call:
-    """A part stops at its next clean point after `part_end`; a process that it waits for is killed at `end`.
+    """A part stops at its next clean point after `part_end`; a process it waits for is killed soon after.
 
-    Both are times of `time.monotonic`. What the part then leaves out is in its JSON, with the reason.
+    `part_end` and `end`, that of all parts, are times of `time.monotonic`. What the part then leaves out is
+    in its JSON, with the reason.
     """
 
     part: str
@@ -69,7 +72,7 @@ class Call:
         return "out of time" if time.monotonic() >= self.part_end else None
 
     def must_stop_now(self) -> bool:
-        return self.interruption.came or time.monotonic() >= self.end
+        return self.interruption.came or time.monotonic() >= min(self.part_end + _GRACE_SECONDS, self.end)
 
     def while_time_lasts(self, names: Iterable[str]) -> Iterator[str]:
         """Yield names until the part should stop; the rest are left out."""

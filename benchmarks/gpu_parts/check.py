@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,8 @@ from torch import Tensor
 from benchmarks.gpu_parts.call import Call
 from benchmarks.gpu_parts.toy_tasks import FAMILIES, VOCAB, encoder_of, task_of
 from models.layers import GlobalBatch
+from models.random_bits import numbers_of_streams
+from models.transformer import Causal, attend
 from pipeline.training.context import Context
 from pipeline.training.loop import Training, train
 
@@ -31,6 +34,8 @@ def check(call: Call) -> dict[str, Any]:
     """Return what differs from the CPU, by family; masks must not."""
     figures: dict[str, Any] = call.earlier_figures()
     figures["masks"] = masks_beside_cpu(call.device)
+    call.write(figures)
+    figures["attention with dropout"] = attention_beside_cpu(call.device)
     call.write(figures)
     for name in call.while_time_lasts(name for name in FAMILIES if name not in figures):
         figures[name] = _family_beside_cpu(name, call)
@@ -52,6 +57,47 @@ def masks_beside_cpu(device: torch.device) -> dict[str, Any]:
     return {"number": num_masks, "bits are equal": not different, "different": different}
 
 
+# Keys of a row: some blocks of a kernel, and a number that is a multiple of nothing.
+_ATTENTIONS = {"all keys": 512, "causal": 509, "padding": 509}
+_ROWS, _HEADS, _WIDTH = slice(3, 5), 12, 64  # of GPT-2 small and BERT base
+
+
+def attention_beside_cpu(device: torch.device) -> dict[str, dict[str, float]]:
+    """Return the largest |difference| / |value| of attention's output and gradients, by kind and dtype."""
+    return {
+        kind: {
+            str(precision).removeprefix("torch."): _attention_difference(kind, num_keys, precision, device)
+            for precision in (torch.float32, torch.bfloat16)
+        }
+        for kind, num_keys in _ATTENTIONS.items()
+    }
+
+
+def _attention_difference(kind: str, num_keys: int, precision: torch.dtype, device: torch.device) -> float:
+    with _without_tf32():
+        computed = _attention_and_gradients(kind, num_keys, precision, device)
+    expected = _attention_and_gradients(kind, num_keys, torch.float32, _CPU)
+    pairs = zip(computed, expected, strict=True)
+    return max(float((mine - theirs).norm() / theirs.norm()) for mine, theirs in pairs)
+
+
+def _attention_and_gradients(
+    kind: str, num_keys: int, precision: torch.dtype, device: torch.device
+) -> list[Tensor]:
+    """Return the output and the gradients of queries, keys and values, on the CPU."""
+    shape = (_ROWS.stop - _ROWS.start, _HEADS, num_keys, _WIDTH)
+    random = torch.Generator().manual_seed(5)
+    queries, keys, values, d_output = (torch.randn(shape, generator=random) for _ in range(4))
+    inputs = [tensor.to(device, precision).requires_grad_() for tensor in (queries, keys, values)]
+    bias: Tensor | Causal | None = Causal() if kind == "causal" else None
+    if kind == "padding":
+        bias = torch.zeros(shape[0], 1, 1, num_keys, device=device)
+        bias[0, ..., num_keys // 3 :] = -torch.inf
+    output = attend(*inputs, bias, 0.1, GlobalBatch(1, 2, 8, _ROWS, device))
+    gradients = torch.autograd.grad(output, inputs, d_output.to(device, precision))
+    return [tensor.detach().float().cpu() for tensor in (output, *gradients)]
+
+
 def _draws(
     seed: int, step: int, num_rows: int, rows: slice, shape: tuple[int, ...], device: torch.device
 ) -> dict[str, Tensor]:
@@ -59,7 +105,8 @@ def _draws(
     return {
         "keep_mask_of_rows": batch.keep_mask_of_rows(shape, 0.1),
         "keep_mask": batch.keep_mask(shape, 0.5),
-        "uniform": batch.uniform(shape[-1]),
+        # As a compiled layer makes them.
+        "numbers": numbers_of_streams(torch.tensor(seed + step, device=device), rows, math.prod(shape)),
     }
 
 

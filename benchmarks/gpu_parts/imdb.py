@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.contestants._network import PRECISIONS
-from benchmarks.gpu_parts.call import Call, precision_of
+from benchmarks.gpu_parts.call import Call, fingerprint_of_code, precision_of
 from benchmarks.gpu_parts.packed_tokens import tokens_in
 from benchmarks.side_by_side import ROOT
 from pipeline.artifacts.checkpoint_store import CheckpointStore
@@ -101,7 +101,8 @@ def _train(name: str, job: _Job, call: Call, target: Path) -> dict[str, Any] | N
     precision = precision_of(call.device)
     if isinstance(job, ClassifierJob) and arguments.classifier_precision is not None:
         precision = PRECISIONS[arguments.classifier_precision]
-    store = CheckpointStore(str(arguments.out / "imdb" / name))
+    # Of this code alone: the figures would be said to be of it.
+    store = CheckpointStore(str(arguments.out / "imdb" / fingerprint_of_code() / name))
     context = Context(
         device=call.device, precision=precision, store=store, checkpoint_minutes=1.0,
         meter=Cost(gpu=call.device.type == "cuda"),

@@ -81,7 +81,7 @@ class CheckpointStore:
     def newest(self) -> Checkpoint | None:
         """Load the newest complete checkpoint; None if there is none.
 
-        Raises CheckpointFormatError if a newer headstart wrote one.
+        Raises CheckpointFormatError if another version of headstart wrote one.
         """
         self._skipped = {}
         missing: Counter[str] = Counter()
@@ -173,8 +173,7 @@ class CheckpointStore:
             address, readable = self._storage.address, ", ".join(map(str, _READABLE_FORMATS))
             raise CheckpointFormatError(
                 f"checkpoint {address}/{name} has format {version}; this headstart reads format {readable}. "
-                "Resume the run with the headstart that wrote it, or a newer one; to train afresh, remove "
-                f"{address}"
+                f"Resume the run with the headstart that wrote it; to train afresh, remove {address}"
             )
 
     def _names(self) -> list[str]:

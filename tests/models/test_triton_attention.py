@@ -21,6 +21,8 @@ from models.gpt import Config as GPTConfig
 from models.layers import GlobalBatch, dropout_rows, locked_dropout
 from models.transformer import Causal, attend
 
+if torch.cuda.is_available():
+    pytest.skip("on a GPU `benchmarks/gpu.py check` tries the kernels themselves", allow_module_level=True)
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported
 triton = pytest.importorskip("triton", reason="Triton is not installed: torch for CPUs brings none")
 if not triton.knobs.runtime.interpret:

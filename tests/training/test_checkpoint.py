@@ -235,9 +235,8 @@ def test_a_checkpoint_says_its_format_and_the_loop_does_not_see_it(tmp_path):
 def test_another_format_is_refused_by_name_and_not_skipped(tmp_path, found):
     store, warnings = filled(tmp_path, [1])
     with_state(tmp_path / "step-000000002", {"format": found, "weights": "elsewhere"})
-    message = (
-        rf"step-000000002 has format {re.escape(str(found))}; this headstart reads format 2\. Resume .* newer"
-    )
+    other = re.escape(str(found))
+    message = rf"step-000000002 has format {other}; this headstart reads format 2\. Resume .* wrote it"
     for read in (store.newest, lambda: store.at(2)):
         with pytest.raises(StorageError, match=message):
             read()
