@@ -1,4 +1,4 @@
-"""What has to be seen on a GPU, with torch alone: no Ray, MLflow or DVC.
+"""Checks and measures headstart on a GPU, with torch alone: no Ray, MLflow or DVC.
 
     PYTHONPATH=. python benchmarks/gpu.py all --out reports/gpu --minutes 13 --tokens tokens.tar.xz
 

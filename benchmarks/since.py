@@ -9,6 +9,8 @@ that of two runs. A ratio above 1 is faster than before.
 
 from __future__ import annotations
 
+import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.side_by_side import ROOT, arguments_of, markdown, publish
+from benchmarks.side_by_side import ROOT, markdown, publish
 
 STEPS = {
     "AWD-LSTM c": ["language_model_headstart.py", "--size", "c", "--precision", "fp32"],
@@ -50,7 +52,7 @@ class Stepper:
         file = str(checkout / "benchmarks/contestants" / script)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _TAKES_TURNS, file, *arguments, "--steps", str(num_steps)],
-            env={"PYTHONPATH": str(checkout), "PYTHONWARNINGS": "ignore"}, cwd=checkout, text=True,
+            env=os.environ | {"PYTHONPATH": str(checkout), "PYTHONWARNINGS": "ignore"}, cwd=checkout, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
@@ -100,7 +102,8 @@ def speed_ratios(before: Path, command: list[str], num_steps: int) -> list[float
 
 
 def main() -> None:
-    parser = arguments_of(__doc__, "since.json")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "reports/benchmarks/since.json")
     parser.add_argument("commit")
     parser.add_argument("--steps", type=int, default=60)
     arguments = parser.parse_args()
@@ -109,7 +112,7 @@ def main() -> None:
         for name, command in STEPS.items():
             ratios = speed_ratios(before, command, arguments.steps)
             low, median, high = statistics.quantiles(ratios, n=4)
-            # Of the median of as many, if they were normal.
+            # The standard error of a median is 1.25 times that of a mean, for normal ratios.
             error = 1.25 * statistics.stdev(ratios) / len(ratios) ** 0.5
             rows.append([name, f"{median:.3f} ± {error:.3f}", f"{low:.3f} to {high:.3f}"])
             figures[name] = {"median": median, "standard_error": error, "low": low, "high": high}

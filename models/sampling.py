@@ -64,7 +64,7 @@ class WordSampler:
         """Draw the candidates of a step, on the batch's device.
 
         Args:
-            targets: those of the whole global batch, best on the CPU: for others it waits.
+            targets: those of the whole global batch. Tensors on a GPU make the host wait for it.
         """
         chosen_V = batch.uniform(len(self.drawn_V)) < self.drawn_V
         discount_V = self.drawn_V.log().masked_fill(~chosen_V, _ABSENT)

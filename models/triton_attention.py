@@ -45,7 +45,7 @@ _LOG2_E = tl.constexpr(math.log2(math.e))
 
 
 class Block(NamedTuple):
-    """What a program has at once, and the hardware it gets."""
+    """The rows that a program has at once, and the hardware it gets."""
 
     queries: int
     keys: int

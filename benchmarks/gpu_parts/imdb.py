@@ -101,7 +101,7 @@ def _train(name: str, job: _Job, call: Call, target: Path) -> dict[str, Any] | N
     precision = precision_of(call.device)
     if isinstance(job, ClassifierJob) and arguments.classifier_precision is not None:
         precision = PRECISIONS[arguments.classifier_precision]
-    # Of this code alone: the figures would be said to be of it.
+    # A folder for this code alone, as the figures are said to be of it.
     store = CheckpointStore(str(arguments.out / "imdb" / fingerprint_of_code() / name))
     context = Context(
         device=call.device, precision=precision, store=store, checkpoint_minutes=1.0,

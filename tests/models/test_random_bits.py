@@ -15,7 +15,7 @@ from models import random_bits
 from models.layers import GlobalBatch
 from models.random_bits import number, numbers_of_streams
 
-# Of the authors' SplitMix64 from the seed 1234567, as listed at https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64
+# The first outputs for the seed 1234567, as Rosetta Code lists them ("Pseudo-random numbers/Splitmix64").
 KNOWN = [
     6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
 ]  # fmt: skip
@@ -55,7 +55,7 @@ def test_numbers_are_the_same_in_parts_and_by_torch(num_streams, num_numbers):
 def masks(
     p: float, *, num_rows: int = 64, num_masks: int = 16, num_steps: int = 4, length: int = 512
 ) -> Tensor:
-    """What is kept: (steps, masks, rows, elements)."""
+    """Draw masks; True is what they keep: (steps, masks, rows, elements)."""
     kept = []
     for step in range(num_steps):
         batch = GlobalBatch(3, step, num_rows, slice(0, num_rows))

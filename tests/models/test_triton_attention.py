@@ -286,7 +286,7 @@ def test_an_encoder_learns_the_same_by_the_kernels(way, as_on_a_gpu, monkeypatch
 
 @pytest.mark.long
 def test_the_kernels_compile_for_a_gpu():
-    """What the interpreter cannot tell: types, layouts, registers and shared memory of an H100."""
+    """The interpreter knows nothing of an H100's types, layouts, registers and shared memory."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "benchmarks/triton_kernels.py"]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), environment.get("PYTHONPATH")]))
