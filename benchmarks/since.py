@@ -52,8 +52,8 @@ class Stepper:
         file = str(checkout / "benchmarks/contestants" / script)
         self._process = subprocess.Popen(
             [sys.executable, "-c", _TAKES_TURNS, file, *arguments, "--steps", str(num_steps)],
-            env=os.environ | {"PYTHONPATH": str(checkout), "PYTHONWARNINGS": "ignore"}, cwd=checkout, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(checkout), "PYTHONWARNINGS": "ignore"},
+            cwd=checkout, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
     def __enter__(self) -> Stepper:

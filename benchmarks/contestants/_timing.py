@@ -89,7 +89,7 @@ def seconds_of_all(step: Callable[[], object], repeats: int, device: torch.devic
 
 @dataclass(frozen=True)
 class Profile:
-    """The kernels and calls that torch's profiler saw in `PROFILED_STEPS` steps, each summed over its uses."""
+    """The kernels and calls that torch's profiler saw in `PROFILED_STEPS` steps, summed by name."""
 
     kernels: list[Any]
     host_calls: list[Any]
