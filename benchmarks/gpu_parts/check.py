@@ -93,7 +93,8 @@ def _attention_and_gradients(
     if kind == "padding":
         bias = torch.zeros(shape[0], 1, 1, num_keys, device=device)
         bias[0, ..., num_keys // 3 :] = -torch.inf
-    output = attend(*inputs, bias, 0.1, GlobalBatch(1, 2, 8, _ROWS, device))
+    batch = GlobalBatch(1, 2, 8, _ROWS, device)
+    output = attend(inputs[0], inputs[1], inputs[2], bias, 0.1, batch)
     gradients = torch.autograd.grad(output, inputs, d_output.to(device, precision))
     return [tensor.detach().float().cpu() for tensor in (output, *gradients)]
 
